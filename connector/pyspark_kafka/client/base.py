@@ -1,0 +1,144 @@
+"""The port `KafkaClient`: all that the connector asks of a Kafka client.
+
+Purpose: one seam between planning, reading and writing on this side and an engine on the other
+(`librdkafka` today, `native` later). Shapes are plain frozen values; record payloads cross only
+as Arrow. Invariant: every call is bounded in time and fails with an error of
+`pyspark_kafka.errors`. What it must not know: Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Protocol, Self
+
+import pyarrow as pa
+
+EARLIEST = -2
+LATEST = -1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class IsolationLevel(Enum):
+    """Kafka's `isolation.level`; the value is what `ListOffsets` and `Fetch` carry."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """`topic_id` is None where the broker is too old to have topic ids (before 2.8)."""
+
+    name: str
+    topic_id: str | None
+    partitions: tuple[int, ...]
+    is_internal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtTimestamp:
+    """Ask for the first offset whose timestamp is at or after this one (epoch milliseconds)."""
+
+    timestamp_ms: int
+
+
+OffsetQuery = int | AtTimestamp
+"""`EARLIEST`, `LATEST` or a timestamp. `LATEST` is the last stable offset under read_committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRange:
+    """Records of one topic partition with `start_offset <= offset < end_offset`."""
+
+    topic_partition: TopicPartition
+    start_offset: int
+    end_offset: int
+
+    @property
+    def size(self) -> int:
+        """Number of offsets, an upper bound of the number of records."""
+        return self.end_offset - self.start_offset
+
+
+class Producer(Protocol):
+    """Idempotent, acks=all. Rows are confirmed when `flush` returns, and only then."""
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        """Queue rows with the columns of `columns.PRODUCE_SCHEMA`, all validated.
+
+        Blocks while the send buffer is full. Raises `DeliveryFailed` as soon as a row is known to
+        have failed.
+        """
+
+    def flush(self) -> None:
+        """Wait until the broker has confirmed every row sent; raises `DeliveryFailed`."""
+
+    def abort(self) -> None:
+        """Drop what is queued and unsent, and give up the connection; never raises."""
+
+
+class KafkaClient(Protocol):
+    """One connection to a cluster, made from validated options. Close it, or use `with`."""
+
+    def list_topics(self) -> Collection[str]:
+        """Names of all topics the principal may see, internal ones left out."""
+
+    def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        """Describe these topics; one that does not exist is left out of the answer.
+
+        Must not auto-create anything.
+        """
+
+    def list_offsets(
+        self, queries: Mapping[TopicPartition, OffsetQuery], isolation_level: IsolationLevel
+    ) -> Mapping[TopicPartition, int | None]:
+        """Resolve every query; None where no record is at or after the timestamp asked for.
+
+        Raises `UnknownTopicOrPartition` naming the first partition that does not exist.
+        """
+
+    def committed_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int | None]:
+        """A group's committed offsets; None where it has committed none."""
+
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit as a simple consumer (no group membership)."""
+
+    def fetch(
+        self, fetch_range: FetchRange, columns: tuple[str, ...], isolation_level: IsolationLevel
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records of the range as Arrow batches with exactly these columns.
+
+        `columns` are names of `columns.SOURCE_SCHEMA` in the order wanted. Gaps
+        (control records, aborted transactions, compaction) are not errors. Ends when the range
+        is read to its end, even where its last offsets hold nothing visible. Raises
+        `OffsetOutOfRange` (with the range that exists), `UnknownTopicOrPartition`,
+        `FetchTimeout` when nothing arrives for `kafkaConsumer.pollTimeoutMs`, or
+        `CorruptBatchError`.
+        """
+
+    def producer(self) -> Producer:
+        """A new producer of this client; the caller must `flush` or `abort` it."""
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...

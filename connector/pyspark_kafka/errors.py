@@ -1,0 +1,84 @@
+"""The connector's error tree.
+
+    PysparkKafkaError
+    ├── OptionError                  an option or its value; also a ValueError
+    ├── SchemaError                  a column of the user's schema or DataFrame; also a ValueError
+    ├── RowError                     one row that cannot be written; also a ValueError
+    ├── OffsetError                  offsets that are malformed or do not fit the topics
+    │   └── CheckpointError          ... as found in a checkpoint
+    ├── DataLossError                offsets wanted that exist no more (`failOnDataLoss`)
+    └── KafkaError                   the cluster, or the way to it
+        ├── BrokerUnreachable
+        ├── UnknownTopicOrPartition
+        ├── OffsetOutOfRange
+        ├── FetchTimeout
+        ├── CorruptBatchError
+        ├── AuthenticationFailed
+        └── DeliveryFailed
+
+Every message says what happened, to which topic, partition, offset or option, and what to do
+next. None carries a secret. All of them survive pickling (Spark carries them between processes
+as text, tests and pools as objects): they take one message and nothing else.
+"""
+
+from __future__ import annotations
+
+
+class PysparkKafkaError(Exception):
+    """Root of all errors that this package raises on purpose."""
+
+
+class OptionError(PysparkKafkaError, ValueError):
+    """An option is missing, misspelt, refused, contradictory or has a bad value."""
+
+
+class SchemaError(PysparkKafkaError, ValueError):
+    """A column has a wrong name or type."""
+
+
+class RowError(PysparkKafkaError, ValueError):
+    """A row cannot be written as it is."""
+
+
+class OffsetError(PysparkKafkaError, ValueError):
+    """Offsets are malformed, or name other partitions than the ones that are read."""
+
+
+class CheckpointError(OffsetError):
+    """Offsets found in a checkpoint cannot be used."""
+
+
+class DataLossError(PysparkKafkaError):
+    """Records that were to be read are gone."""
+
+
+class KafkaError(PysparkKafkaError):
+    """The cluster refused, failed or did not answer."""
+
+
+class BrokerUnreachable(KafkaError):
+    """No bootstrap server answered in time."""
+
+
+class UnknownTopicOrPartition(KafkaError):
+    """A topic or partition does not exist, or may not be seen."""
+
+
+class OffsetOutOfRange(KafkaError):
+    """The broker has no such offset."""
+
+
+class FetchTimeout(KafkaError):
+    """Nothing arrived for `kafkaConsumer.pollTimeoutMs`."""
+
+
+class CorruptBatchError(KafkaError):
+    """A record batch is damaged."""
+
+
+class AuthenticationFailed(KafkaError):
+    """The broker refused who we are, or what we want to do."""
+
+
+class DeliveryFailed(KafkaError):
+    """A record was not accepted by the broker."""
