@@ -12,8 +12,12 @@ from types import TracebackType
 from typing import Protocol, Self
 
 
-class ClusterUnavailable(Exception):
+class ClusterUnavailable(Exception):  # noqa: N818
     """This backend cannot run here; the message says what is missing and how to get it."""
+
+
+class ClusterFailed(Exception):  # noqa: N818
+    """The backend is there but did not start; the message has the end of its log."""
 
 
 class Cluster(Protocol):

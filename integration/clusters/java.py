@@ -1,0 +1,44 @@
+"""Where Java is and whether it is new enough."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from integration.clusters.base import ClusterUnavailable
+
+JAVA_VERSION_MIN = 17
+"""What Apache Kafka 4 brokers need (KIP-1013)."""
+
+
+def java_command() -> str:
+    """The path of a `java` that can run a broker; raises `ClusterUnavailable` with the remedy."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        java: str | None = str(Path(home) / "bin" / "java")
+    else:
+        java = shutil.which("java")
+    if java is None:
+        raise ClusterUnavailable(
+            f"Apache Kafka runs on Java, and there is none: install a JDK or JRE of version "
+            f"{JAVA_VERSION_MIN} or newer."
+        )
+    version = _version(java)
+    if version is not None and version < JAVA_VERSION_MIN:
+        raise ClusterUnavailable(
+            f"Apache Kafka needs Java {JAVA_VERSION_MIN} or newer, and {java} is Java {version}: "
+            f"install Java {JAVA_VERSION_MIN} or point JAVA_HOME at one."
+        )
+    return java
+
+
+def _version(java: str) -> int | None:
+    """The feature release (8, 11, 17, ...), or None where its answer is not understood."""
+    done = subprocess.run(
+        [java, "-version"], capture_output=True, text=True, timeout=60, check=False
+    )
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+    return int(found.group(1)) if found else None

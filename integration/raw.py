@@ -1,0 +1,223 @@
+"""One connection to a Kafka broker, with nothing between a test and the wire.
+
+Purpose: send one request entity, read its response entity; or send any bytes and see what comes.
+`request` builds an entity of any API and version from plain values, so that a test can sweep
+versions. Invariant: one request at a time, and nothing is retried, routed or hidden. What it must
+not know: the connector and the reference broker; only kio's schemas.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import io
+import socket
+import struct
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import TracebackType
+from typing import Any, Self
+
+from kio.index import load_request_schema, load_response_from_request
+from kio.schema.index import api_key_map
+from kio.serial import entity_reader, entity_writer
+from kio.static.protocol import Entity, RequestPayload
+
+TIMEOUT_S = 30.0
+
+Plain = Any
+"""int, str, bytes, bool, None, uuid.UUID, a sequence, or a mapping of field names to Plain."""
+
+
+class ConnectionClosedByBroker(Exception):  # noqa: N818
+    """The broker closed the connection where a response was expected."""
+
+
+class RawConnection:
+    """A TCP connection to one broker; use it as a context manager."""
+
+    def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        """Connect to `host:port`; raises `OSError` where nobody listens."""
+        host, _, port = address.rpartition(":")
+        self.address = address
+        self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._correlation_id = 0
+
+    def send(self, entity: RequestPayload, *, client_id: str | None = "raw") -> Any:
+        """Send a request and return its response entity.
+
+        Raises `ConnectionClosedByBroker`, `TimeoutError`, or `ValueError` where the answer is not
+        a response to this request.
+        """
+        self.send_only(entity, client_id=client_id)
+        return self.receive(entity)
+
+    def send_only(self, entity: RequestPayload, *, client_id: str | None = "raw") -> None:
+        """Send a request without waiting for the answer (acks=0, long polls, pipelining)."""
+        self._correlation_id += 1
+        self.send_frame(encode_request(entity, self._correlation_id, client_id))
+
+    def receive(self, entity: RequestPayload) -> Any:
+        """The response to the request that was sent last."""
+        return decode_response(entity, self.receive_frame(), self._correlation_id)
+
+    def call(self, api: str, version: int, /, **fields: Plain) -> Any:
+        """`send(request(api, version, **fields))`."""
+        return self.send(request(api, version, **fields))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send any bytes as one frame: four bytes of length go before them."""
+        self.send_bytes(struct.pack(">i", len(frame)) + frame)
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send any bytes as they are."""
+        self._socket.sendall(data)
+
+    def receive_frame(self) -> bytes:
+        """One frame, without its length."""
+        (length,) = struct.unpack(">i", self._read(4))
+        return self._read(length)
+
+    def closed_by_broker(self) -> bool:
+        """Wait until the broker closes the connection; False where it answers instead."""
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def half_close(self) -> None:
+        """Tell the broker that nothing more will be sent."""
+        self._socket.shutdown(socket.SHUT_WR)
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """How long a read may take before `TimeoutError`."""
+        self._socket.settimeout(timeout_s)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _read(self, length: int) -> bytes:
+        data = bytearray()
+        while len(data) < length:
+            try:
+                part = self._socket.recv(length - len(data))
+            except ConnectionError as error:
+                raise ConnectionClosedByBroker(self.address) from error
+            if not part:
+                raise ConnectionClosedByBroker(self.address)
+            data += part
+        return bytes(data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def encode_request(entity: RequestPayload, correlation_id: int, client_id: str | None) -> bytes:
+    """A frame without its length: header of the version the API asks for, then the body."""
+    header = _build(
+        entity.__header_schema__,
+        {
+            "request_api_key": entity.__api_key__,
+            "request_api_version": entity.__version__,
+            "correlation_id": correlation_id,
+            "client_id": client_id,
+        },
+    )
+    buffer = io.BytesIO()
+    entity_writer(entity.__header_schema__)(buffer, header)
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+def decode_response(entity: RequestPayload, frame: bytes, correlation_id: int) -> Any:
+    """The response in `frame`, read by the schema that answers `entity`."""
+    response_type = load_response_from_request(entity)
+    header, size = entity_reader(response_type.__header_schema__)(frame, 0)
+    if header.correlation_id != correlation_id:
+        raise ValueError(f"asked {correlation_id}, answered {header.correlation_id}")
+    response, body_size = entity_reader(response_type)(frame, size)
+    if size + body_size != len(frame):
+        raise ValueError(f"{len(frame) - size - body_size} bytes follow {response!r}")
+    return response
+
+
+def api_key(api: str) -> int:
+    """The key of an API by kio's name for it, such as `list_offsets`."""
+    return {name: key for key, name in api_key_map.items()}[api]
+
+
+def request(api: str, version: int, /, **fields: Plain) -> RequestPayload:
+    """A request of this API and version; absent fields take Kafka's schema defaults.
+
+    Nested entities are mappings, durations are milliseconds. Raises `TypeError` for a field that
+    the version does not have.
+    """
+    built: RequestPayload = _build(load_request_schema(api_key(api), version), fields)
+    return built
+
+
+def _build(entity_type: type[Entity], values: Mapping[str, Plain]) -> Any:
+    known = {field.name: field for field in dataclasses.fields(entity_type)}
+    unknown = values.keys() - known.keys()
+    if unknown:
+        raise TypeError(
+            f"{entity_type.__name__} v{entity_type.__version__} has no {sorted(unknown)}, "
+            f"it has {sorted(known)}"
+        )
+    hints = _hints(entity_type)
+    built = {}
+    for name, field in known.items():
+        if name in values:
+            built[name] = _convert(hints[name], values[name])
+        elif field.default is dataclasses.MISSING:
+            built[name] = _implicit_default(hints[name])
+    return entity_type(**built)
+
+
+@cache
+def _hints(entity_type: type[Entity]) -> dict[str, Any]:
+    return typing.get_type_hints(entity_type)
+
+
+def _convert(hint: Any, value: Plain) -> Any:
+    hint = _without_none(hint)
+    if value is None or dataclasses.is_dataclass(value):
+        return value
+    if typing.get_origin(hint) is tuple and isinstance(value, Sequence):
+        return tuple(_convert(typing.get_args(hint)[0], item) for item in value)
+    if isinstance(value, Mapping):
+        return _build(hint, value)
+    if isinstance(hint, type) and issubclass(hint, datetime.timedelta):
+        return datetime.timedelta(milliseconds=value)
+    return value
+
+
+def _implicit_default(hint: Any) -> Any:
+    """What the schema means by a field without a default: zero, empty, false or null."""
+    if type(None) in typing.get_args(hint):
+        return None
+    if typing.get_origin(hint) is tuple:
+        return ()
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast("type[Entity]", hint), {})
+    for kind, default in ((bool, False), (datetime.timedelta, datetime.timedelta()), (str, "")):
+        if issubclass(hint, kind):
+            return default
+    return b"" if issubclass(hint, bytes) else 0
+
+
+def _without_none(hint: Any) -> Any:
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return next(part for part in typing.get_args(hint) if part is not type(None))
+    return hint

@@ -1,0 +1,101 @@
+"""The `kafka` backend itself: it starts, survives a kill, and says what is missing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from integration.clusters import ClusterFailed, ClusterUnavailable, open_cluster
+from integration.clusters.coordinates import Artifacts, resolve
+from integration.raw import RawConnection
+
+
+@pytest.mark.slow
+@pytest.mark.kafka_only
+def test_a_killed_broker_comes_back_with_its_topics_on_the_same_port() -> None:
+    with open_cluster("kafka") as cluster:
+        cluster.create_topic("kept", partitions=3)
+        address = cluster.bootstrap_servers
+        cluster.kill_broker(1)
+        with pytest.raises(ConnectionRefusedError):
+            RawConnection(address)
+        cluster.start_broker(1)
+        assert cluster.bootstrap_servers == address
+        with RawConnection(address) as connection:
+            (topic,) = connection.call("metadata", 9, topics=[{"name": "kept"}]).topics
+            assert len(topic.partitions) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.kafka_only
+def test_a_broker_that_does_not_start_shows_the_end_of_its_log() -> None:
+    with pytest.raises(ClusterFailed, match=r"log\.retention\.bytes"):
+        open_cluster("kafka", configs={"log.retention.bytes": "many"})
+
+
+def test_without_java_the_backend_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ClusterUnavailable, match="install a JDK or JRE of version 17"):
+        open_cluster("kafka")
+
+
+def test_an_old_java_is_refused_by_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ClusterUnavailable, match=r"needs Java 17 or newer, and .* is Java 11"):
+        open_cluster("kafka")
+
+
+_NOWHERE = Artifacts(
+    name="nowhere", coordinates=("org.example.nowhere:nothing:1",), transitive=False
+)
+
+
+def test_without_maven_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ClusterUnavailable, match="install Maven"):
+        resolve(_NOWHERE, cache=tmp_path)
+
+
+def test_a_failed_fetch_leaves_nothing_that_looks_complete(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _fake_maven(monkeypatch, tmp_path, "echo '[ERROR] no route to the registry' ; exit 1")
+    cache = tmp_path / "cache"
+    with pytest.raises(ClusterUnavailable, match="no route to the registry"):
+        resolve(_NOWHERE, cache=cache)
+    assert [entry.name for entry in cache.iterdir()] == ["nowhere.lock"]
+
+
+def test_a_set_of_jars_is_fetched_once_and_again_when_its_coordinates_change(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+    script = f'echo x >> {calls}; for w in "$@"; do case $w in -DoutputDirectory=*) '
+    script += "touch ${w#-DoutputDirectory=}/a.jar;; esac; done"
+    _fake_maven(monkeypatch, tmp_path, script)
+    cache = tmp_path / "cache"
+    assert [jar.name for jar in resolve(_NOWHERE, cache=cache)] == ["a.jar"]
+    assert resolve(_NOWHERE, cache=cache) == [cache / "nowhere" / "a.jar"]
+    assert calls.read_text() == "x\n"
+    changed = Artifacts(name="nowhere", coordinates=("org.example:b:2",), transitive=False)
+    resolve(changed, cache=cache)
+    assert calls.read_text() == "x\nx\n"
+
+
+def _fake_maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> None:
+    maven = tmp_path / "mvn"
+    maven.write_text(f"#!/bin/sh\n{script}\n")
+    maven.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_an_unknown_backend_is_refused_with_the_choices() -> None:
+    with pytest.raises(ValueError, match="choose from reference, reference-processes, kafka"):
+        open_cluster("rabbit")
