@@ -1,0 +1,404 @@
+"""The user's options, parsed once into frozen values: every option error is raised here.
+
+Purpose: strings in, `SourceOptions` or `SinkOptions` out, by the table of `option_table.py`; what
+comes out needs no more checks but those that only a cluster can answer. Invariant: this runs on
+the driver before any task, and each error names option, value and remedy (but never the value
+of a `kafka.*` setting, which may be a secret). What it must not know: Spark, the cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeVar
+from uuid import uuid4
+
+from pyspark_kafka.client.base import EARLIEST, LATEST, IsolationLevel, TopicPartition
+from pyspark_kafka.errors import OptionError
+from pyspark_kafka.option_table import BY_LOWER_NAME, REFUSED_KAFKA, Mode, check_name, names
+from pyspark_kafka.source.offsets import (
+    GlobalTimestamp,
+    Limit,
+    OffsetFormatError,
+    OffsetLimit,
+    PartitionTimestamps,
+    SpecificOffsets,
+    listing,
+    parse_offsets,
+    parse_partitions,
+    parse_timestamps,
+)
+from pyspark_kafka.source.selection import Assign, Selection, Subscribe, SubscribePattern
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_BOOTSTRAP_SERVER: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/,\[\]]+):([0-9]{1,5})")
+_RATE_LIMITS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """What an engine needs to open a client; pickled to the executors.
+
+    `kafka` holds every `kafka.*` setting as the user wrote it, without the prefix and in lower
+    case (Spark's options have no case), `bootstrap.servers`, `group.id` and `isolation.level`
+    included. It may hold secrets and so is not in `repr`. `group_id` is the one to show to the
+    brokers: the user's, or a new one of `groupIdPrefix`. Times are in milliseconds.
+    """
+
+    bootstrap_servers: str
+    kafka: Mapping[str, str] = field(repr=False)
+    group_id: str
+    engine: Literal["auto", "librdkafka"] = "auto"
+    poll_timeout_ms: int = 120_000
+    fetch_offset_num_retries: int = 3
+    fetch_offset_retry_interval_ms: int = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """A read, batch or streaming. None means that the option is not given and has no default."""
+
+    client: ClientOptions
+    isolation_level: IsolationLevel
+    selection: Selection
+    starting: OffsetLimit
+    ending: OffsetLimit
+    latest_without_match: bool
+    """`startingOffsetsByTimestampStrategy=latest`: start there where no record is that recent."""
+    fail_on_data_loss: bool
+    include_headers: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """A write. `topic` is None where the column `topic` decides."""
+
+    client: ClientOptions
+    topic: str | None
+
+
+def parse_source_options(
+    options: Mapping[str, str], *, streaming: bool, admission_control: bool = True
+) -> SourceOptions:
+    """Parse the options of a read; raises `OptionError`.
+
+    `admission_control` says whether Spark can limit a micro-batch (4.2 and later); where it
+    cannot, the options that would need it are refused.
+    """
+    given = _Given(options, Mode.STREAM_READ if streaming else Mode.BATCH_READ)
+    if not admission_control:
+        given.refuse_rate_limits()
+    client = given.client(role="consumer")
+    starting = given.limit("starting")
+    ending = Limit.LATEST if streaming else given.limit("ending")
+    if starting is Limit.COMMITTED and not given.has("kafka.group.id"):
+        raise OptionError(
+            "option 'startingOffsets' has the value 'committed', which needs the group that "
+            "committed them: set 'kafka.group.id'"
+        )
+    if not streaming:
+        _check_batch_limits(starting, ending)
+    minimum = given.optional_integer("minOffsetsPerTrigger")
+    maximum = given.optional_integer("maxOffsetsPerTrigger")
+    if minimum is not None and maximum is not None and minimum > maximum:
+        raise OptionError(
+            f"option 'minOffsetsPerTrigger' ({minimum}) is higher than 'maxOffsetsPerTrigger' "
+            f"({maximum}): no micro-batch could satisfy both; lower the first or raise the second"
+        )
+    return SourceOptions(
+        client=client,
+        isolation_level=IsolationLevel[given.text("kafka.isolation.level").upper()],
+        selection=given.selection(),
+        starting=starting,
+        ending=ending,
+        latest_without_match=given.text("startingOffsetsByTimestampStrategy") == "latest",
+        fail_on_data_loss=given.boolean("failOnDataLoss"),
+        include_headers=given.boolean("includeHeaders"),
+        min_partitions=given.optional_integer("minPartitions"),
+        max_records_per_partition=given.optional_integer("maxRecordsPerPartition"),
+        max_offsets_per_trigger=maximum,
+        min_offsets_per_trigger=minimum,
+        max_trigger_delay_ms=given.integer("maxTriggerDelay"),
+    )
+
+
+def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Parse the options of a write; raises `OptionError`."""
+    given = _Given(options, Mode.STREAM_WRITE if streaming else Mode.BATCH_WRITE)
+    given.refuse_weaker_producer()
+    topic = given.text("topic") if given.has("topic") else None
+    if topic is not None:
+        _check_topic_name("topic", topic)
+    return SinkOptions(client=given.client(role="producer"), topic=topic)
+
+
+def include_headers(options: Mapping[str, str]) -> bool:
+    """Only the option that decides the schema, which Spark asks for before it says what it does."""
+    option = BY_LOWER_NAME["includeheaders"]
+    for name, value in options.items():
+        if name.lower() == "includeheaders":
+            return bool(option.parse(value))
+    return False
+
+
+class _Given:
+    """The options of one query in one mode: checked names, values parsed when asked for."""
+
+    def __init__(self, options: Mapping[str, str], mode: Mode) -> None:
+        self._texts = {name.lower(): value for name, value in options.items()}
+        self._mode = mode
+        for name in options:
+            check_name(name)
+            self._check_allowed(name.lower())
+
+    def _check_allowed(self, lowered: str) -> None:
+        if lowered.startswith("kafka.") and lowered[6:] in REFUSED_KAFKA:
+            raise OptionError(f"option '{lowered}' is not supported: {REFUSED_KAFKA[lowered[6:]]}")
+        option = BY_LOWER_NAME.get(lowered)
+        if option is None:
+            return
+        if option.not_in_this_version:
+            raise OptionError(
+                f"option '{option.name}' is not in this version of pyspark-kafka: {option.remedy}"
+            )
+        if self._mode in option.ignored_in:
+            log.warning("option '%s' has no effect in %s", option.name, self._mode.value)
+        elif self._mode not in option.modes:
+            raise OptionError(
+                f"option '{option.name}' has no meaning in {self._mode.value}: {option.remedy}"
+            )
+
+    def has(self, name: str) -> bool:
+        return name.lower() in self._texts
+
+    def _value(self, name: str) -> bool | int | str | None:
+        option = BY_LOWER_NAME[name.lower()]
+        text = self._texts.get(name.lower())
+        if text is None or self._mode in option.ignored_in:
+            text = option.default_in(self._mode)
+        return None if text is None else option.parse(text)
+
+    def text(self, name: str) -> str:
+        value = self._value(name)
+        assert isinstance(value, str), name
+        return value
+
+    def boolean(self, name: str) -> bool:
+        value = self._value(name)
+        assert isinstance(value, bool), name
+        return value
+
+    def integer(self, name: str) -> int:
+        value = self._value(name)
+        assert isinstance(value, int), name
+        return value
+
+    def optional_integer(self, name: str) -> int | None:
+        return None if self._value(name) is None else self.integer(name)
+
+    def parsed(self, name: str, parse: Callable[[str], T]) -> T:
+        try:
+            return parse(self.text(name))
+        except OffsetFormatError as error:
+            raise OptionError(
+                f"option '{name}' has the value '{self.text(name)}': {error}"
+            ) from None
+
+    def client(self, *, role: Literal["consumer", "producer"]) -> ClientOptions:
+        from pyspark_kafka.client.java_names import librdkafka_properties  # noqa: PLC0415
+
+        servers = self._bootstrap_servers()
+        engine = self.text("engine")
+        if engine == "native":
+            raise OptionError(
+                "option 'engine' has the value 'native', which is not in this version of "
+                "pyspark-kafka: use 'auto' or 'librdkafka'"
+            )
+        kafka = {name[6:]: text for name, text in self._texts.items() if name.startswith("kafka.")}
+        librdkafka_properties(kafka, role=role)  # refuses what no client could use, here and now
+        return ClientOptions(
+            bootstrap_servers=servers,
+            kafka=kafka,
+            group_id=self._group_id(),
+            engine="auto" if engine == "auto" else "librdkafka",
+            poll_timeout_ms=self.integer("kafkaConsumer.pollTimeoutMs"),
+            fetch_offset_num_retries=self.integer("fetchOffset.numRetries"),
+            fetch_offset_retry_interval_ms=self.integer("fetchOffset.retryIntervalMs"),
+        )
+
+    def _bootstrap_servers(self) -> str:
+        name = "kafka.bootstrap.servers"
+        if not self.has(name):
+            raise OptionError(f"option '{name}' is missing: set it to host:port[,host:port...]")
+        servers = [server.strip() for server in self.text(name).split(",") if server.strip()]
+        for server in servers:
+            match = _BOOTSTRAP_SERVER.fullmatch(server)
+            if match is None or not 0 < int(match[1]) <= 65_535:
+                raise OptionError(
+                    f"option '{name}' has the value '{self.text(name)}': '{server}' is not "
+                    "host:port"
+                )
+        if not servers:
+            raise OptionError(f"option '{name}' names no server: set it to host:port[,...]")
+        return ",".join(servers)
+
+    def _group_id(self) -> str:
+        if not self.has("kafka.group.id"):
+            return f"{self.text('groupIdPrefix')}-{uuid4()}"
+        if self.has("groupIdPrefix"):
+            log.warning("option 'groupIdPrefix' has no effect, since 'kafka.group.id' is set")
+        return self._texts["kafka.group.id"].strip()
+
+    def selection(self) -> Selection:
+        ways = [name for name in ("assign", "subscribe", "subscribePattern") if self.has(name)]
+        options = [BY_LOWER_NAME[name.lower()] for name in ways]
+        if len(ways) != 1:
+            found = f"{names(options)} are given" if ways else "none is given"
+            raise OptionError(
+                "what to read is said by exactly one of the options 'assign', 'subscribe' and "
+                f"'subscribePattern', and {found}"
+            )
+        match ways[0]:
+            case "assign":
+                partitions = self.parsed("assign", parse_partitions)
+                for partition in partitions:
+                    _check_topic_name("assign", partition.topic)
+                return Assign(partitions=partitions)
+            case "subscribe":
+                return Subscribe(topics=self._subscribed())
+        return SubscribePattern(pattern=self._pattern())
+
+    def _subscribed(self) -> frozenset[str]:
+        text = self.text("subscribe")
+        topics = frozenset(topic.strip() for topic in text.split(",") if topic.strip())
+        if not topics:
+            raise OptionError(
+                f"option 'subscribe' has the value '{text}', which names no topic: list them, "
+                "separated by commas"
+            )
+        for topic in topics:
+            _check_topic_name("subscribe", topic)
+        return topics
+
+    def _pattern(self) -> re.Pattern[str]:
+        text = self.text("subscribePattern")
+        try:
+            return re.compile(text)
+        except re.error as error:
+            raise OptionError(
+                f"option 'subscribePattern' has the value '{text}', which is not a regular "
+                f"expression of Python: {error}"
+            ) from None
+
+    def limit(self, which: Literal["starting", "ending"]) -> OffsetLimit:
+        """Where to start or end, by the precedence of Spark's connector."""
+        if self.has(f"{which}Timestamp"):
+            return GlobalTimestamp(timestamp_ms=self.integer(f"{which}Timestamp"))
+        if self.has(f"{which}OffsetsByTimestamp"):
+            timestamps_ms = self.parsed(f"{which}OffsetsByTimestamp", parse_timestamps)
+            return PartitionTimestamps(timestamps_ms=timestamps_ms)
+        name = f"{which}Offsets"
+        text = self.text(name)
+        if text.lower() in ("earliest", "latest"):
+            return Limit[text.upper()]
+        if text.lower() == "committed" and which == "starting":
+            return Limit.COMMITTED
+        if not text.startswith("{"):
+            others = "earliest, latest, committed or" if which == "starting" else "latest or"
+            raise OptionError(f"option '{name}' has the value '{text}': it must be {others} JSON")
+        return SpecificOffsets(offsets=self.parsed(name, parse_offsets))
+
+    def refuse_rate_limits(self) -> None:
+        for name in _RATE_LIMITS:
+            if self._mode is Mode.STREAM_READ and self.has(name):
+                raise OptionError(
+                    f"option '{name}' needs Spark 4.2 or later, since this one cannot limit a "
+                    "micro-batch of a Python source: remove it or upgrade"
+                )
+
+    def refuse_weaker_producer(self) -> None:
+        acks = self._texts.get("kafka.acks", "all").strip()
+        if acks not in ("all", "-1"):
+            raise OptionError(
+                f"option 'kafka.acks' has the value '{acks}': rows are written with acks=all "
+                "only; remove it"
+            )
+        if self._texts.get("kafka.enable.idempotence", "true").strip().lower() != "true":
+            raise OptionError(
+                "option 'kafka.enable.idempotence' is not 'true': rows are written by an "
+                "idempotent producer only; remove it"
+            )
+
+
+def _check_topic_name(option: str, topic: str) -> None:
+    if not _TOPIC_NAME.fullmatch(topic) or topic in (".", ".."):
+        raise OptionError(
+            f"option '{option}' names the topic '{topic}', which no topic can be called: Kafka "
+            "allows 1 to 249 letters, digits, '.', '_' and '-'"
+        )
+
+
+def _check_batch_limits(starting: OffsetLimit, ending: OffsetLimit) -> None:
+    if starting is Limit.LATEST or LATEST in _specific(starting).values():
+        raise OptionError(
+            f"option 'startingOffsets' asks for latest{_where(starting, LATEST)}, where a batch "
+            "read would find nothing: use earliest, an offset or a timestamp"
+        )
+    if ending is Limit.EARLIEST or EARLIEST in _specific(ending).values():
+        raise OptionError(
+            f"option 'endingOffsets' asks for earliest{_where(ending, EARLIEST)}, where a batch "
+            "read would find nothing: use latest, an offset or a timestamp"
+        )
+    if isinstance(starting, SpecificOffsets) and isinstance(ending, SpecificOffsets):
+        _check_order("startingOffsets", starting.offsets, "endingOffsets", ending.offsets)
+    if isinstance(starting, PartitionTimestamps) and isinstance(ending, PartitionTimestamps):
+        start, end = starting.timestamps_ms, ending.timestamps_ms
+        _check_order("startingOffsetsByTimestamp", start, "endingOffsetsByTimestamp", end)
+    if (
+        isinstance(starting, GlobalTimestamp)
+        and isinstance(ending, GlobalTimestamp)
+        and starting.timestamp_ms > ending.timestamp_ms
+    ):
+        raise OptionError(
+            f"option 'startingTimestamp' ({starting.timestamp_ms}) is after 'endingTimestamp' "
+            f"({ending.timestamp_ms}): swap or correct them"
+        )
+
+
+def _check_order(
+    start_option: str,
+    start: Mapping[TopicPartition, int],
+    end_option: str,
+    end: Mapping[TopicPartition, int],
+) -> None:
+    if start.keys() != end.keys():
+        raise OptionError(
+            f"options '{start_option}' and '{end_option}' name different partitions: only one of "
+            f"them names {listing(start.keys() ^ end.keys())}"
+        )
+    for partition in sorted(start):
+        if 0 <= end[partition] < start[partition]:
+            raise OptionError(
+                f"option '{start_option}' starts {partition} at {start[partition]}, behind "
+                f"{end[partition]}, where '{end_option}' ends it: swap or correct them"
+            )
+
+
+def _specific(limit: OffsetLimit) -> Mapping[TopicPartition, int]:
+    return limit.offsets if isinstance(limit, SpecificOffsets) else {}
+
+
+def _where(limit: OffsetLimit, wanted: int) -> str:
+    found = [partition for partition, offset in _specific(limit).items() if offset == wanted]
+    return f" for {listing(found)}" if found else ""
