@@ -1,19 +1,76 @@
-# Every target sets up what it needs. `make demo` and `make test` are all a newcomer has to know.
+# Every target sets up what it needs; `make demo` and `make test` are all a newcomer has to know.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip --disable-pip-version-check --quiet
+# Tests of Spark run once on each of these beside the one in constraints.txt.
+OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
+
+export PYSPARK_PYTHON := $(abspath $(BIN)/python)
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format clean
+.PHONY: help setup java demo test test-all test-kafka test-pysparks check format docs lock clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(VENV)/.ready ## make .venv with the project (editable) and its development tools
 
 $(VENV)/.ready: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || \
-	  { echo "pyspark-kafka needs Python 3.11 to 3.13, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo missing): install one and run 'make PYTHON=python3.11 ...'." >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "pyspark-kafka needs Python 3.11 to 3.13 and there is no '$(PYTHON)': install one of them and run 'make PYTHON=python3.11 ...'" >&2; exit 1; }
+	@$(PYTHON) integration/preflight.py python
+	@echo "Setting up $(VENV) (a minute or two) ..." >&2
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt pip hatchling editables
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --group dev --editable . || \
-	  { echo "Setting up $(VENV) failed: the packages of pyproject.toml could not be installed. Check the network or your package index, then run make again." >&2; exit 1; }
+	@{ $(PIP) install --constraint constraints.txt pip hatchling editables && \
+	   $(PIP) install --constraint constraints.txt --no-build-isolation --group dev --editable . ; } \
+	  >$(VENV)/setup.log 2>&1 || \
+	  { echo "The packages of constraints.txt could not be installed into $(VENV) (see $(VENV)/setup.log): check the network, or point pip at a package index you can reach, and run make again" >&2; exit 1; }
 	@touch $@
+
+java:
+	@$(PYTHON) integration/preflight.py java
+
+demo: $(VENV)/.ready java ## real logs through Spark and the reference broker, with a kill half-way
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/.ready java ## every test on the reference broker (15 minutes at most)
+	$(BIN)/pytest -m "not full"
+
+test-all: check ## all of `test` and `check`, Apache Kafka, every PySpark (60 minutes at most)
+	$(BIN)/pytest
+	$(MAKE) --no-print-directory test-kafka test-pysparks
+
+test-kafka: $(VENV)/.ready java ## what tests state about Kafka, on Apache Kafka itself
+	$(BIN)/pytest --cluster=kafka tests/conformance tests/pyspark_kafka tests/spark
+
+test-pysparks: $(OTHER_PYSPARKS:%=.cache/pyspark-%) java ## the Spark tests on the other PySpark versions
+	@set -e; for version in $(OTHER_PYSPARKS); do \
+	  echo "== PySpark $$version =="; \
+	  PYTHONPATH=$(CURDIR)/.cache/pyspark-$$version $(BIN)/pytest tests/spark; \
+	done
+
+.cache/pyspark-%: | $(VENV)/.ready
+	@rm -rf $@.part && mkdir -p .cache
+	@$(PIP) install --no-compile --target $@.part pyspark==$* || \
+	  { echo "pyspark $* could not be installed: check the network, or point pip at a package index you can reach" >&2; exit 1; }
+	@mv $@.part $@
+
+check: $(VENV)/.ready java ## format, lint, types, import contracts, fast tests: run before each commit
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -m "not spark and not slow and not full"
+
+format: $(VENV)/.ready ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: $(VENV)/.ready ## write constraints.txt anew from pyproject.toml
+	@$(PIP) install uv
+	@printf 'pip\nhatchling\neditables\n' | $(BIN)/uv pip compile --quiet pyproject.toml - --group dev \
+	  --extra spark --universal --python-version 3.11 --no-header --no-annotate --upgrade -o constraints.txt
+
+clean: ## remove what make made
+	rm -rf $(VENV) .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,35 @@
+"""Read topic `alerts` back and show who failed to log in most often.
+
+python examples/top_attackers.py 127.0.0.1:9092
+"""
+
+import sys
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, from_json, max_by
+
+
+def newest_alerts(spark: SparkSession, bootstrap_servers: str) -> DataFrame:
+    """The newest alert of each address: columns `address` and `failed_logins`."""
+    return (
+        spark.read.format("pyspark_kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", "alerts")
+        .load()
+        .groupBy("key")  # one key, one partition: its offsets are in order
+        .agg(max_by("value", "offset").cast("string").alias("alert"))
+        .select(from_json("alert", "address string, failed_logins long").alias("alert"))
+        .select("alert.*")
+    )
+
+
+def main(bootstrap_servers: str) -> None:
+    spark = SparkSession.builder.appName("top attackers").getOrCreate()
+    newest_alerts(spark, bootstrap_servers).orderBy(
+        col("failed_logins").desc(), col("address")
+    ).show(10, truncate=False)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,66 @@
+"""Tell in one line what a machine lacks for `make demo` and `make test`.
+
+Run by the Makefile with the interpreter it was given, before any package is installed: standard
+library only, and in a syntax that a Python 3.6 still parses. Exit
+status 1 and one line on standard error where something is missing.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
+JAVA_VERSIONS = (17, 21)
+
+
+def python_problem(version: "tuple[int, int]") -> "str | None":
+    """What is wrong with this Python `(major, minor)`, or None."""
+    if OLDEST_PYTHON <= version <= NEWEST_PYTHON:
+        return None
+    return (
+        f"pyspark-kafka needs Python 3.11 to 3.13 and this is {version[0]}.{version[1]}: "
+        "install one of them and run 'make PYTHON=python3.11 ...'"
+    )
+
+
+def java_problem(version_output: "str | None") -> "str | None":
+    """What is wrong with the Java whose `java -version` printed this (None: there is none)."""
+    remedy = "install a JDK or JRE 17 (such as openjdk-17-jre-headless) and put it on PATH"
+    if version_output is None:
+        return "Spark needs Java 17 or 21 and there is no 'java' on PATH: " + remedy
+    match = re.search(r'version "(\d+)', version_output)
+    if match is None:
+        return "Spark needs Java 17 or 21 and 'java -version' does not run: " + remedy
+    if int(match.group(1)) not in JAVA_VERSIONS:
+        return f"Spark needs Java 17 or 21 and 'java' is version {match.group(1)}: {remedy}"
+    return None
+
+
+def installed_java_version() -> "str | None":
+    """The output of `java -version`, or None where there is no `java`."""
+    java = shutil.which("java")
+    if java is None:
+        return None
+    # `java -version` writes to standard error; a broken installation writes nothing of use.
+    process = subprocess.run(
+        [java, "-version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    return process.stdout.decode("utf-8", "replace")
+
+
+def main(wanted: "list[str]") -> int:
+    problems = []
+    if "python" in wanted:
+        problems.append(python_problem(sys.version_info[:2]))
+    if "java" in wanted:
+        problems.append(java_problem(installed_java_version()))
+    for problem in problems:
+        if problem is not None:
+            sys.stderr.write(problem + "\n")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

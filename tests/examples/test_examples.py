@@ -1,0 +1,73 @@
+"""The examples run as a user runs them, and print what they promise."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from broker_ref import Cluster
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ENVIRONMENT = {"PYSPARK_PYTHON": sys.executable, **os.environ}
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def bootstrap_servers() -> Iterator[str]:
+    with Cluster(configs={"num.partitions": "3"}) as cluster:
+        yield cluster.bootstrap_servers
+
+
+def run(script: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / script), *arguments],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_quickstart(bootstrap_servers: str) -> None:
+    output = run("quickstart.py", bootstrap_servers)
+    assert re.search(r"\|\s*en\|\s*hello\|\s*\d\|\s*0\|", output)
+    assert re.search(r"\|\s*fr\|\s*bonjour\|\s*\d\|\s*\d\|", output)
+
+
+def test_logs_to_alerts_script_by_script(bootstrap_servers: str, tmp_path: Path) -> None:
+    written = run("write_logs.py", bootstrap_servers)
+    assert "OpenSSH_2k.log: 2000 lines written to topic ssh-log" in written
+    counted = run("failed_logins.py", bootstrap_servers, str(tmp_path / "checkpoint"))
+    batches = [int(rows) for rows in re.findall(r"batch \d+: (\d+) lines read", counted)]
+    assert sum(batches) == 2000
+    assert max(batches) <= 200
+    attackers = run("top_attackers.py", bootstrap_servers)
+    assert re.search(r"\|183\.62\.140\.253\s*\|286\s*\|", attackers)
+
+
+def test_the_demo_loses_no_line_to_a_kill() -> None:
+    output = run("demo.py")
+    assert re.search(r"Killed after \d+ lines", output)
+    assert re.search(r"rows in the log topics\s+6000\b", output)
+    assert "No line is missing, none was counted twice." in output
+
+
+def test_the_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    notebook = nbformat.read(EXAMPLES / "quickstart.ipynb", as_version=4)  # type: ignore[no-untyped-call]
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    printed = "".join(
+        output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", [])
+    )
+    assert re.search(r"\|\s*en\|\s*hello\|\s*0\|\s*0\|", printed)
+    assert re.search(r"\|\s*bonjour\|", printed)

@@ -1,0 +1,103 @@
+"""What a newcomer reads when the machine lacks something: one line that says what to install."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from integration.preflight import java_problem, python_problem
+
+PROJECT = Path(__file__).parents[2]
+
+
+def make(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", "--no-print-directory", *arguments],
+        cwd=PROJECT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+
+@pytest.mark.parametrize("version", [(3, 10), (3, 14), (2, 7)])
+def test_a_wrong_python_is_named_with_the_remedy(version: tuple[int, int]) -> None:
+    problem = python_problem(version)
+    assert problem is not None
+    assert f"this is {version[0]}.{version[1]}: install" in problem
+    assert "make PYTHON=" in problem
+
+
+@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 13)])
+def test_the_supported_pythons_pass(version: tuple[int, int]) -> None:
+    assert python_problem(version) is None
+
+
+def test_a_missing_java_is_named_with_the_remedy() -> None:
+    problem = java_problem(None)
+    assert problem is not None
+    assert "there is no 'java' on PATH: install" in problem
+
+
+@pytest.mark.parametrize(
+    ("output", "version"),
+    [('openjdk version "11.0.2" 2019-01-15', "11"), ('java version "1.8.0_202"', "1")],
+)
+def test_a_wrong_java_is_named_with_the_remedy(output: str, version: str) -> None:
+    problem = java_problem(output)
+    assert problem is not None
+    assert f"'java' is version {version}: install" in problem
+
+
+def test_a_java_that_does_not_run_is_named() -> None:
+    problem = java_problem("java: cannot execute binary file")
+    assert problem is not None
+    assert "'java -version' does not run: install" in problem
+
+
+@pytest.mark.parametrize("output", ['openjdk version "17.0.15"', 'openjdk version "21" 2023-09-19'])
+def test_the_supported_javas_pass(output: str) -> None:
+    assert java_problem(output) is None
+
+
+def test_make_says_in_one_line_that_java_is_missing(tmp_path: Path) -> None:
+    only_what_make_needs = tmp_path / "bin"
+    only_what_make_needs.mkdir()
+    for tool in ("sh", "make"):
+        for directory in os.environ["PATH"].split(os.pathsep):
+            if (Path(directory) / tool).exists():
+                (only_what_make_needs / tool).symlink_to(Path(directory) / tool)
+                break
+    done = make("java", f"PYTHON={sys.executable}", PATH=str(only_what_make_needs))
+    assert done.returncode != 0
+    assert done.stderr.startswith(
+        "Spark needs Java 17 or 21 and there is no 'java' on PATH: install"
+    )
+
+
+def test_make_says_in_one_line_that_python_is_missing(tmp_path: Path) -> None:
+    done = make("setup", "PYTHON=python3.99", f"VENV={tmp_path}/venv")
+    assert done.returncode != 0
+    assert "there is no 'python3.99': install one of them" in done.stderr.splitlines()[0]
+
+
+@pytest.mark.slow
+def test_make_says_in_one_line_that_packages_cannot_be_reached(tmp_path: Path) -> None:
+    done = make(
+        "setup",
+        f"PYTHON={sys.executable}",
+        f"VENV={tmp_path}/venv",
+        PIP_INDEX_URL="http://127.0.0.1:9/simple",
+        PIP_RETRIES="0",
+        PIP_NO_CACHE_DIR="1",
+    )
+    assert done.returncode != 0
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(("make", "Setting"))]
+    assert len(lines) == 1
+    assert "could not be installed" in lines[0]
+    assert "check the network" in lines[0]
+    assert not (tmp_path / "venv" / ".ready").exists()
