@@ -1,0 +1,76 @@
+"""Run one streaming query after another from one checkpoint, each to the end of the topic.
+
+Arguments: bootstrap servers, topic, checkpoint, output directory, then the formats in turn. Each
+micro-batch N of step S lands in `OUTPUT/S/N` as JSON lines of partition, offset and value; before
+each step this process writes ten more rows to the topic. A step `format!` first takes back the
+last micro-batch's commit from the checkpoint, so that this one is run again before the next.
+"""
+
+import sys
+from pathlib import Path
+
+import confluent_kafka
+from pyspark.sql import DataFrame, SparkSession
+
+ROWS_PER_STEP = 10
+
+
+def write_rows(bootstrap: str, topic: str, first: int) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    for row in range(first, first + ROWS_PER_STEP):
+        producer.produce(topic, value=str(row).encode(), partition=row % 2)
+    assert producer.flush(30) == 0
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def run_step(
+    spark: SparkSession,
+    format_name: str,
+    *,
+    bootstrap: str,
+    topic: str,
+    checkpoint: str,
+    output: Path,
+) -> None:
+    def save(batch: DataFrame, batch_id: int) -> None:
+        rows = batch.selectExpr("partition", "offset", "string(value) AS value")
+        rows.coalesce(1).write.mode("overwrite").json(str(output / str(batch_id)))
+
+    query = (
+        spark.readStream.format(format_name)
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("kafka.isolation.level", "read_committed")
+        .load()
+        .writeStream.foreachBatch(save)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def main(bootstrap: str, topic: str, checkpoint: str, output: str, *steps: str) -> None:
+    spark = SparkSession.builder.getOrCreate()
+    for number, step in enumerate(steps):
+        if step.endswith("!"):
+            forget_last_commit(Path(checkpoint))
+        write_rows(bootstrap, topic, number * ROWS_PER_STEP)
+        run_step(
+            spark,
+            step.rstrip("!"),
+            bootstrap=bootstrap,
+            topic=topic,
+            checkpoint=checkpoint,
+            output=Path(output) / str(number),
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

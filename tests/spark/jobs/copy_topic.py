@@ -1,0 +1,48 @@
+"""Copy one topic to another with a streaming query, until killed or, with `until-end`, to its end.
+
+Arguments: bootstrap servers, source topic, target topic, checkpoint, `forever` or `until-end`.
+Prints one line a micro-batch.
+"""
+
+import sys
+
+from pyspark.sql import SparkSession
+
+
+def main(bootstrap: str, source: str, target: str, checkpoint: str, how_long: str) -> None:
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    records = (
+        spark.readStream.format("pyspark_kafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", source)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    writer = (
+        records.select("key", "value")
+        .writeStream.format("pyspark_kafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("topic", target)
+        .option("checkpointLocation", checkpoint)
+    )
+    if how_long == "until-end":
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        return
+    query = writer.start()
+    last_batch = -1
+    while not query.awaitTermination(timeout=0.05):  # type: ignore[arg-type]
+        progress = query.lastProgress
+        if progress is not None and progress["batchId"] != last_batch:
+            last_batch = progress["batchId"]
+            print(f"batch {last_batch}: {progress['numInputRows']} rows", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,117 @@
+"""A checkpoint of Spark's own connector is continued by ours, and back; replays are the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from integration.clusters.base import ClusterUnavailable
+from integration.clusters.coordinates import SPARK_KAFKA_CONNECTOR, resolve
+from tests.conftest import TopicFactory
+
+JOB = Path(__file__).parent / "jobs" / "continue_checkpoint.py"
+SPARKS_OWN, OURS = "kafka", "pyspark_kafka"
+PYSPARK_VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+Row = tuple[int, int, str]  # partition, offset, value
+
+
+def run_steps(
+    steps: list[str], bootstrap: str, topic: str, directory: Path
+) -> list[dict[int, list[Row]]]:
+    """Run the job with Spark's connector at hand; returns each step's rows by micro-batch."""
+    configuration = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    if SPARKS_OWN in {step.rstrip("!") for step in steps}:
+        if PYSPARK_VERSION < (4, 2):
+            pytest.skip("the resolvable build of Spark's own connector is for PySpark 4.2 and up")
+        try:
+            jars = resolve(SPARK_KAFKA_CONNECTOR)
+        except ClusterUnavailable as reason:
+            pytest.skip(str(reason))
+        configuration["spark.jars"] = ",".join(map(str, jars))
+    (directory / "spark-defaults.conf").write_text(
+        "".join(f"{name} {value}\n" for name, value in configuration.items())
+    )
+    output = directory / "output"
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(JOB),
+            bootstrap,
+            topic,
+            str(directory / "checkpoint"),
+            str(output),
+            *steps,
+        ],
+        env={
+            "PYSPARK_PYTHON": sys.executable,
+            **os.environ,
+            "SPARK_CONF_DIR": str(directory),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    return [rows_of_step(output / str(number)) for number in range(len(steps))]
+
+
+def rows_of_step(directory: Path) -> dict[int, list[Row]]:
+    batches = {}
+    for batch in directory.iterdir():
+        lines = [line for path in batch.glob("*.json") for line in path.read_text().splitlines()]
+        rows = map(json.loads, lines)
+        batches[int(batch.name)] = sorted(
+            (row["partition"], row["offset"], row["value"]) for row in rows
+        )
+    return batches
+
+
+def values_of(batches: dict[int, list[Row]]) -> list[int]:
+    return sorted(int(value) for rows in batches.values() for _, _, value in rows)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [SPARKS_OWN, OURS, SPARKS_OWN],
+        [OURS, SPARKS_OWN, OURS],
+    ],
+    ids=["begun-by-sparks-own", "begun-by-ours"],
+)
+def test_no_row_is_lost_or_repeated_when_connectors_take_turns(
+    steps: list[str], bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    batches_by_step = run_steps(steps, bootstrap, topic(partitions=2), tmp_path)
+    for number, batches in enumerate(batches_by_step):
+        assert values_of(batches) == list(range(number * 10, number * 10 + 10)), steps[number]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [[OURS, f"{OURS}!"], [SPARKS_OWN, f"{OURS}!"], [OURS, f"{SPARKS_OWN}!"]],
+    ids=["ours-by-ours", "sparks-own-by-ours", "ours-by-sparks-own"],
+)
+def test_a_batch_replayed_from_its_checkpoint_has_the_same_rows(
+    steps: list[str], bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    first, second = run_steps(steps, bootstrap, topic(partitions=2), tmp_path)
+    last_batch = max(first)
+    assert len(first[last_batch]) == 10
+    assert second[last_batch] == first[last_batch]
+    del second[last_batch]
+    assert values_of(second) == list(range(10, 20))

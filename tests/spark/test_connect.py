@@ -1,0 +1,36 @@
+"""The data source works through Spark Connect, where it is registered by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TopicFactory
+
+JOB = Path(__file__).parent / "jobs" / "connect_session.py"
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_connect_session_writes_reads_and_streams(
+    bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, str(JOB), bootstrap, topic(partitions=2), str(tmp_path)],
+        env={"PYSPARK_PYTHON": sys.executable, **os.environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=220,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert "connect" in result["session"]
+    assert sorted(result["read"]) == list(range(20))
+    assert sorted(result["streamed"]) == list(range(20))
