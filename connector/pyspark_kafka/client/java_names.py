@@ -1,0 +1,300 @@
+"""`kafka.*` settings in the Java client's names or librdkafka's, made librdkafka properties.
+
+Purpose: one table that says of every Java setting what becomes of it: taken over, renamed,
+refused with what to do instead, or left out with a warning where librdkafka has no such knob and
+does well without. Invariant: an unknown name is refused with the nearest known ones, two names for
+one property must agree, and no value that may be secret is ever in a message. What it must not
+know: librdkafka itself; it judges the values when a client is opened.
+
+Sources: Apache Kafka 4's ConsumerConfig, ProducerConfig, CommonClientConfigs, SslConfigs and
+SaslConfigs; librdkafka 2.16's CONFIGURATION.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal
+
+from pyspark_kafka.client.jaas import sasl_properties
+from pyspark_kafka.client.librdkafka_names import BOTH, CONSUMER, PRODUCER
+from pyspark_kafka.client.tls import TLS_NAMES, tls_properties
+from pyspark_kafka.errors import OptionError
+
+log = logging.getLogger(__name__)
+
+Role = Literal["consumer", "producer", "admin"]
+
+_BY_OPTIONS: Final = frozenset(
+    {"bootstrap.servers", "default.api.timeout.ms", "group.id", "isolation.level"}
+)
+"""Read elsewhere, from the same settings."""
+
+
+def _same(value: str) -> str:
+    return value
+
+
+def _kibibytes(value: str) -> str:
+    return str(max(1, int(value) // 1024)) if value.isdecimal() else value
+
+
+def _system_default_is_zero(value: str) -> str:
+    return "0" if value == "-1" else value
+
+
+def _identification(value: str) -> str:
+    return value.lower() if value.strip() else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class _Renamed:
+    """The librdkafka properties that a Java setting becomes, and how its value is rewritten."""
+
+    properties: tuple[str, ...]
+    value: Callable[[str], str] = _same
+
+
+_RENAMED: Final[Mapping[str, _Renamed]] = MappingProxyType(
+    {
+        "acks": _Renamed(("acks",), lambda value: "all" if value == "-1" else value),
+        "buffer.memory": _Renamed(("queue.buffering.max.kbytes",), _kibibytes),
+        "compression.gzip.level": _Renamed(("compression.level",)),
+        "compression.lz4.level": _Renamed(("compression.level",)),
+        "compression.zstd.level": _Renamed(("compression.level",)),
+        "fetch.max.wait.ms": _Renamed(("fetch.wait.max.ms",)),
+        "max.block.ms": _Renamed(("topic.metadata.propagation.max.ms",)),
+        "max.request.size": _Renamed(("message.max.bytes",)),
+        "receive.buffer.bytes": _Renamed(("socket.receive.buffer.bytes",), _system_default_is_zero),
+        "request.timeout.ms": _Renamed(("socket.timeout.ms",)),
+        "send.buffer.bytes": _Renamed(("socket.send.buffer.bytes",), _system_default_is_zero),
+        "ssl.endpoint.identification.algorithm": _Renamed(
+            ("ssl.endpoint.identification.algorithm",), _identification
+        ),
+        # librdkafka's aliases, under one name so that a contradiction is noticed.
+        "compression.codec": _Renamed(("compression.type",)),
+        "fetch.message.max.bytes": _Renamed(("max.partition.fetch.bytes",)),
+        "max.in.flight": _Renamed(("max.in.flight.requests.per.connection",)),
+        "message.send.max.retries": _Renamed(("retries",)),
+        "message.timeout.ms": _Renamed(("delivery.timeout.ms",)),
+        "queue.buffering.max.ms": _Renamed(("linger.ms",)),
+        "request.required.acks": _Renamed(("acks",), lambda v: "all" if v == "-1" else v),
+        "sasl.mechanisms": _Renamed(("sasl.mechanism",)),
+    }
+)
+
+_NO_CLASSES = "remove it: no Java class can be loaded here"
+_NO_KERBEROS = (
+    "Kerberos (GSSAPI) is not in the confluent-kafka wheels: use PLAIN, SCRAM-SHA-256, "
+    "SCRAM-SHA-512 or OAUTHBEARER, or set librdkafka's 'kafka.sasl.kerberos.*' properties with a "
+    "confluent-kafka that is built from source with libsasl2"
+)
+_OURS = "remove it: the connector sets it itself"
+
+_REFUSED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "auto.commit.interval.ms": "remove it: Spark's checkpoint holds the offsets of a query",
+        "auto.offset.reset": "say where a new query starts with 'startingOffsets'",
+        "config.providers": _NO_CLASSES,
+        "delivery.report.only.error": _OURS,
+        "enable.auto.commit": "remove it: Spark's checkpoint holds the offsets of a query",
+        "enable.auto.offset.store": "remove it: Spark's checkpoint holds the offsets of a query",
+        "enable.partition.eof": _OURS,
+        "interceptor.classes": "remove it: interceptors can change records, so none are run",
+        "key.deserializer": "remove it: keys arrive as binary; decode them in the DataFrame",
+        "key.serializer": "remove it: encode keys in the DataFrame",
+        "log.queue": _OURS,
+        "metadata.broker.list": "use 'kafka.bootstrap.servers'",
+        "partitioner.class": "remove it: keys are partitioned by murmur2 as Java's default does; "
+        "compute the column 'partition' where that is not what you want",
+        "partitioner.ignore.keys": "give a null key, or compute the column 'partition'",
+        "sasl.client.callback.handler.class": _NO_CLASSES,
+        "sasl.kerberos.ticket.renew.jitter": _NO_KERBEROS,
+        "sasl.kerberos.ticket.renew.window.factor": _NO_KERBEROS,
+        "sasl.login.class": _NO_CLASSES,
+        "sasl.oauthbearer.jwks.endpoint.url": "remove it: it is a broker's setting",
+        "security.providers": _NO_CLASSES,
+        "ssl.engine.factory.class": _NO_CLASSES,
+        "ssl.provider": "remove it: TLS is OpenSSL's here; see librdkafka's 'ssl.providers'",
+        "transaction.timeout.ms": "remove it: the connector manages producers itself",
+        "transactional.id": "remove it: the connector manages producers itself",
+        "value.deserializer": "remove it: values arrive as binary; decode them in the DataFrame",
+        "value.serializer": "remove it: encode values in the DataFrame",
+    }
+)
+
+_LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("auto.include.jmx.reporter", "metric.reporters", "metrics.num.samples"),
+            "there is no JMX here",
+        ),
+        **dict.fromkeys(
+            ("metrics.recording.level", "metrics.sample.window.ms"), "there is no JMX here"
+        ),
+        **dict.fromkeys(
+            (
+                "group.remote.assignor",
+                "internal.leave.group.on.close",
+                "partition.assignment.strategy",
+                "rebalance.timeout.ms",
+            ),
+            "no group is joined; Spark assigns the partitions",
+        ),
+        "exclude.internal.topics": "internal topics are never matched by a pattern",
+        "max.poll.records": "records are read in Arrow batches",
+        "metadata.max.idle.ms": "librdkafka forgets unused topics by itself",
+        "partitioner.adaptive.partitioning.enable": "librdkafka's sticky partitioner is not "
+        "adaptive",
+        "partitioner.availability.timeout.ms": "librdkafka's sticky partitioner is not adaptive",
+        "socket.connection.setup.timeout.max.ms": "librdkafka does not lengthen "
+        "'socket.connection.setup.timeout.ms'",
+        "ssl.enabled.protocols": "OpenSSL takes the newest protocol that both sides have",
+        "ssl.keymanager.algorithm": "TLS is OpenSSL's here",
+        "ssl.protocol": "OpenSSL takes the newest protocol that both sides have",
+        "ssl.secure.random.implementation": "TLS is OpenSSL's here",
+        "ssl.trustmanager.algorithm": "TLS is OpenSSL's here",
+        **dict.fromkeys(
+            (
+                "sasl.login.connect.timeout.ms",
+                "sasl.login.read.timeout.ms",
+                "sasl.login.refresh.buffer.seconds",
+                "sasl.login.refresh.min.period.seconds",
+                "sasl.login.refresh.window.factor",
+                "sasl.login.refresh.window.jitter",
+                "sasl.login.retry.backoff.max.ms",
+                "sasl.login.retry.backoff.ms",
+                "sasl.oauthbearer.header.urlencode",
+                "sasl.oauthbearer.scope.claim.name",
+            ),
+            "librdkafka refreshes tokens in its own rhythm",
+        ),
+    }
+)
+
+_SASL_NAMES: Final = frozenset({"sasl.jaas.config", "sasl.login.callback.handler.class"})
+_KNOWN: Final = (
+    BOTH
+    | CONSUMER
+    | PRODUCER
+    | _BY_OPTIONS
+    | _SASL_NAMES
+    | TLS_NAMES
+    | _RENAMED.keys()
+    | _REFUSED.keys()
+    | _LEFT_OUT.keys()
+)
+_SECRET: Final = re.compile(
+    r"password|passphrase|secret|jaas|token|sasl\.oauthbearer\.config|(^|\.)key($|\.pem)|key_pem"
+)
+_LEVEL: Final = re.compile(r"compression\.(gzip|lz4|zstd)\.level")
+_FIXED: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "acks": ("all", "a row counts as written when all in-sync replicas have it"),
+        "enable.idempotence": ("true", "a retried row would be written twice"),
+        "allow.auto.create.topics": ("false", "reading never creates a topic"),
+    }
+)
+"""Settings with one right value here: giving it is fine, another one is refused."""
+
+_RECEIVE_BYTES_DEFAULT: Final = 100_000_000
+_FETCH_OVERHEAD_BYTES: Final = 512
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of this setting must never be shown."""
+    return _SECRET.search(name.lower()) is not None
+
+
+def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, str]:
+    """Translate settings without their prefix `kafka.`; raises `OptionError`.
+
+    The answer lacks what `ClientOptions` carries in fields of its own (bootstrap servers, group,
+    isolation level). For `admin` it holds only what concerns the connection.
+    """
+    given = {name.lower(): value for name, value in kafka.items()}
+    for name in given:
+        _check_name(name)
+    properties: dict[str, str] = {}
+    origin: dict[str, str] = {}
+
+    def put(name: str, source: str, value: str) -> None:
+        if properties.setdefault(name, value) != value:
+            raise OptionError(
+                f"options 'kafka.{origin[name]}' and 'kafka.{source}' set the same property of the "
+                f"client ({name}) to different values: keep one"
+            )
+        origin.setdefault(name, source)
+
+    for name, value in given.items():
+        if name in _BY_OPTIONS or name in _SASL_NAMES or name in TLS_NAMES:
+            continue
+        reason = _no_effect(name, given)
+        if reason is not None:
+            log.warning("option 'kafka.%s' has no effect: %s", name, reason)
+            continue
+        renamed = _RENAMED.get(name, _Renamed((name,)))
+        for property_name in renamed.properties:
+            put(property_name, name, renamed.value(value))
+    for source, translated in (
+        ("sasl.jaas.config", sasl_properties(given)),
+        ("ssl.*", tls_properties(given)),
+    ):
+        for name, value in translated.items():
+            put(name, source, value)
+    _check_fixed(properties, origin, role)
+    return _for_role(properties, role)
+
+
+def _no_effect(name: str, given: Mapping[str, str]) -> str | None:
+    """Why a known setting is left out, or None."""
+    level_of = _LEVEL.fullmatch(name)
+    codec = given.get("compression.type", given.get("compression.codec", "none"))
+    if level_of is not None and level_of[1] != codec:
+        return f"'kafka.compression.type' is {codec}"
+    return _LEFT_OUT.get(name)
+
+
+def _check_name(name: str) -> None:
+    if name in _REFUSED:
+        raise OptionError(f"option 'kafka.{name}' is refused: {_REFUSED[name]}")
+    if name not in _KNOWN:
+        close = difflib.get_close_matches(name, sorted(_KNOWN), n=3, cutoff=0.6)
+        hint = (
+            f"did you mean {' or '.join(repr('kafka.' + c) for c in close)}?"
+            if close
+            else ("see the settings of the Java client or of librdkafka")
+        )
+        raise OptionError(f"option 'kafka.{name}' is no setting of a Kafka client: {hint}")
+
+
+def _check_fixed(properties: Mapping[str, str], origin: Mapping[str, str], role: Role) -> None:
+    for name, (fixed, reason) in _FIXED.items():
+        if name == "allow.auto.create.topics" and role != "consumer":
+            continue
+        if name in properties and properties[name].lower() != fixed:
+            raise OptionError(
+                f"option 'kafka.{origin[name]}' is {properties[name]!r}, but can only be "
+                f"{fixed!r}: {reason}; remove it"
+            )
+
+
+def _for_role(properties: dict[str, str], role: Role) -> dict[str, str]:
+    unused = {"consumer": PRODUCER, "producer": CONSUMER, "admin": CONSUMER | PRODUCER}[role]
+    for name in sorted(properties.keys() & unused):
+        if role != "admin":
+            log.warning("option 'kafka.%s' has no effect for a %s", name, role)
+        del properties[name]
+    if role != "producer":
+        properties.pop("allow.auto.create.topics", None)
+    fetch_bytes = properties.get("fetch.max.bytes", "0")
+    if role == "consumer" and fetch_bytes.isdecimal():
+        # librdkafka refuses a fetch that is larger than what it would receive.
+        needed = int(fetch_bytes) + _FETCH_OVERHEAD_BYTES
+        if needed > _RECEIVE_BYTES_DEFAULT:
+            properties.setdefault("receive.message.max.bytes", str(needed))
+    return properties

@@ -1,0 +1,134 @@
+"""librdkafka's errors in our words.
+
+Purpose: one table from error code to our class, and the one place that phrases a message.
+Invariant: a message names what was asked of whom, and never a setting's value. What it must not
+know: what the caller does about it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from confluent_kafka import KafkaError as Code
+from confluent_kafka import KafkaException
+
+from pyspark_kafka.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    CorruptBatchError,
+    KafkaError,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
+
+LOG: Final = logging.getLogger("pyspark_kafka.librdkafka")
+"""Where librdkafka's own log lines go, instead of stderr."""
+LOG.addHandler(logging.NullHandler())  # else warnings without a configured handler go to stderr
+
+_CODES_BY_CLASS: Final[Mapping[type[KafkaError], Iterable[int]]] = {
+    BrokerUnreachable: (
+        Code._ALL_BROKERS_DOWN,
+        Code._RESOLVE,
+        Code._TIMED_OUT,
+        Code._TRANSPORT,
+        Code.BROKER_NOT_AVAILABLE,
+        Code.NETWORK_EXCEPTION,
+        Code.REQUEST_TIMED_OUT,
+    ),
+    UnknownTopicOrPartition: (
+        Code._UNKNOWN_PARTITION,
+        Code._UNKNOWN_TOPIC,
+        Code.UNKNOWN_TOPIC_ID,
+        Code.UNKNOWN_TOPIC_OR_PART,
+    ),
+    OffsetOutOfRange: (Code._AUTO_OFFSET_RESET, Code.OFFSET_OUT_OF_RANGE),
+    AuthenticationFailed: (
+        Code._AUTHENTICATION,
+        Code._SSL,
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.GROUP_AUTHORIZATION_FAILED,
+        Code.ILLEGAL_SASL_STATE,
+        Code.SASL_AUTHENTICATION_FAILED,
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.UNSUPPORTED_SASL_MECHANISM,
+    ),
+    CorruptBatchError: (Code._BAD_COMPRESSION, Code._BAD_MSG, Code.INVALID_MSG),
+}
+ERROR_BY_CODE: Final[Mapping[int, type[KafkaError]]] = {
+    code: error for error, codes in _CODES_BY_CLASS.items() for code in codes
+}
+
+_REMEDY: Final[Mapping[type[KafkaError], str]] = {
+    BrokerUnreachable: "check 'kafka.bootstrap.servers', that the brokers run, and that this "
+    "machine reaches the addresses they advertise",
+    UnknownTopicOrPartition: "create it, or correct its name; without the right to DESCRIBE a "
+    "topic the broker says the same",
+    AuthenticationFailed: "check 'kafka.security.protocol', the 'kafka.sasl.*' and 'kafka.ssl.*' "
+    "options, and the rights of this principal",
+    CorruptBatchError: "the record batch is damaged on the broker's disk or on the way; read the "
+    "other offsets around it, or delete it with DeleteRecords",
+    KafkaError: "see the broker's log",
+}
+
+
+def error_class(error: Code) -> type[KafkaError]:
+    """The class for an error of librdkafka or of the broker."""
+    return ERROR_BY_CODE.get(error.code(), KafkaError)
+
+
+def translate(error: Code, *, doing: str, bootstrap_servers: str) -> KafkaError:
+    """Our error for theirs; `doing` is what was under way, such as `fetching t-0 at offset 5`."""
+    kind = error_class(error)
+    remedy = _REMEDY.get(kind)
+    return kind(
+        f"{doing} failed at {bootstrap_servers}: {error.str()} ({error.name()})"
+        + (f"; {remedy}" if remedy else "")
+    )
+
+
+def unreachable(doing: str, *, bootstrap_servers: str, waited_s: float, reason: str) -> KafkaError:
+    """`BrokerUnreachable` for a wait that ran out; `reason` is what librdkafka met last."""
+    return BrokerUnreachable(
+        f"{doing} failed: {bootstrap_servers} did not answer within {waited_s:g} s ({reason}); "
+        + _REMEDY[BrokerUnreachable]
+    )
+
+
+def code_of(exception: KafkaException) -> Code:
+    """The error inside librdkafka's exception, which carries it as its only argument."""
+    error = exception.args[0]
+    return error if isinstance(error, Code) else Code(Code._FAIL, str(exception))
+
+
+@dataclass(slots=True)
+class ErrorEvents:
+    """What one librdkafka handle has said about brokers and logins, outside of any answer.
+
+    `refused` is the first refusal of our credentials or certificates: librdkafka would retry it
+    until the time is up, but it will not get better. `last` is the latest trouble of any kind,
+    to be told when a wait runs out.
+    """
+
+    bootstrap_servers: str
+    refused: Code | None = field(default=None)
+    last: Code | None = field(default=None)
+
+    def __call__(self, error: Code) -> None:
+        """The `error_cb` of a handle."""
+        self.last = error
+        if self.refused is None and error_class(error) is AuthenticationFailed:
+            self.refused = error
+
+    def raise_if_refused(self, doing: str) -> None:
+        """Raises `AuthenticationFailed` if the brokers refused who we are."""
+        if self.refused is not None:
+            raise translate(self.refused, doing=doing, bootstrap_servers=self.bootstrap_servers)
+
+    def unreachable(self) -> str | None:
+        """Why no broker answers, if that is the latest news of this handle."""
+        if self.last is not None and error_class(self.last) is BrokerUnreachable:
+            return str(self.last.str())
+        return None

@@ -1,0 +1,252 @@
+"""Reading one range of one topic partition as Arrow batches.
+
+Purpose: a consumer that is assigned an explicit offset and never joins a group, read until the
+range is covered. Invariant: what is yielded are the visible records of the range, each once and
+in order; every wait ends after `poll_timeout_ms` without news. What it must not know: Spark,
+and how ranges are planned.
+
+How the end is found. The offsets at the end of a range need not hold a visible record (control
+records, aborted transactions, compaction), so the range is read to its end when the first of
+these is seen: a record at its last offset or beyond, or librdkafka's "end of partition" event
+at its end or beyond. The event below the end means that the log, or under read_committed the last
+stable offset, has not come so far yet; it is waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from confluent_kafka import Consumer, Message
+from confluent_kafka import KafkaError as Code
+from confluent_kafka import TopicPartition as Assignment
+
+from pyspark_kafka.client.base import FetchRange, IsolationLevel
+from pyspark_kafka.client.librdkafka.arrow import record_batch
+from pyspark_kafka.client.librdkafka.faults import (
+    LOG,
+    ErrorEvents,
+    error_class,
+    translate,
+    unreachable,
+)
+from pyspark_kafka.errors import (
+    BrokerUnreachable,
+    FetchTimeout,
+    KafkaError,
+    OffsetOutOfRange,
+)
+
+ROWS_PER_BATCH: Final = 10_000
+BYTES_PER_BATCH: Final = 16 * 1024 * 1024
+_MESSAGES_PER_CALL: Final = 5_000
+_WAIT_SLICE_S: Final = 0.2
+
+CONSUMER_DEFAULTS: Final[Mapping[str, str]] = {
+    # Without this, librdkafka pauses a second whenever its queue has filled up: 4 times slower.
+    "fetch.queue.backoff.ms": "5",
+    # The end of a range is often told by an empty fetch; half a second would be the default.
+    "fetch.wait.max.ms": "25",
+    "queued.min.messages": "50000",
+    "queued.max.messages.kbytes": "32768",
+    "check.crcs": "true",
+}
+"""Ours where the user says nothing; measured with 100-byte values on a local broker."""
+
+CONSUMER_OWNED: Final[Mapping[str, str]] = {
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    "enable.partition.eof": "true",
+    "auto.offset.reset": "error",
+    "allow.auto.create.topics": "false",
+}
+"""What reading exactly one range relies on; not the user's to set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingOffsets:
+    """What exists now of a partition; the last two are where the two isolation levels end."""
+
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+
+    def __str__(self) -> str:
+        return (
+            f"the log begins at {self.log_start_offset}, its last stable offset is "
+            f"{self.last_stable_offset} and its end {self.high_watermark}"
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Progress:
+    """How far a range is read. `position` is one beyond the last record seen."""
+
+    fetch_range: FetchRange
+    position: int
+    end_of_partition: int | None = None
+    failed: Code | None = None
+    done: bool = False
+
+    @property
+    def doing(self) -> str:
+        return f"fetching {self.fetch_range.topic_partition} at offset {self.position}"
+
+    def take(self, messages: list[Message]) -> list[Message]:
+        """The records of the range among what came; notes events and the end."""
+        records = [message for message in messages if message.error() is None]
+        if len(records) < len(messages):
+            for message in messages:
+                error = message.error()
+                if error is not None:
+                    self._note(error, message.offset())
+        end_offset = self.fetch_range.end_offset
+        if records:
+            last_offset: int = records[-1].offset()  # type: ignore[assignment]
+            if last_offset >= end_offset - 1:
+                self.done = True
+                records = [r for r in records if r.offset() < end_offset]  # type: ignore[operator]
+            self.position = last_offset + 1
+        if self.end_of_partition is not None and self.end_of_partition >= end_offset:
+            self.done = True
+        return records
+
+    def _note(self, error: Code, offset: int | None) -> None:
+        if error.code() == Code._PARTITION_EOF:
+            self.end_of_partition = offset
+        elif error_class(error) is BrokerUnreachable:
+            LOG.info("%s: %s", self.fetch_range.topic_partition, error.str())
+        elif error.code() != Code.GROUP_AUTHORIZATION_FAILED:  # no group is ever joined
+            self.failed = self.failed or error
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Records seen and not yet yielded: a bounded number of rows and of bytes."""
+
+    columns: tuple[str, ...]
+    messages: list[Message] = field(default_factory=list)
+    value_bytes: int = 0
+
+    def add(self, messages: list[Message]) -> None:
+        self.messages += messages
+        self.value_bytes += sum(map(len, messages))
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.messages) >= ROWS_PER_BATCH or self.value_bytes >= BYTES_PER_BATCH
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        messages, self.messages, self.value_bytes = self.messages, [], 0
+        if messages:
+            yield from record_batch(messages, self.columns, bytes_max=BYTES_PER_BATCH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeReader:
+    """Reads one range, once. `existing_offsets` is asked only to phrase an error."""
+
+    fetch_range: FetchRange
+    columns: tuple[str, ...]
+    isolation_level: IsolationLevel
+    properties: Mapping[str, str] = field(repr=False)
+    events: ErrorEvents
+    poll_timeout_ms: int
+    existing_offsets: Callable[[], ExistingOffsets]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """See `KafkaClient.fetch`."""
+        if self.fetch_range.size <= 0:
+            return
+        configuration: dict[str, Any] = {
+            **CONSUMER_DEFAULTS,
+            **self.properties,
+            **CONSUMER_OWNED,
+            "isolation.level": self.isolation_level.name.lower(),
+            "error_cb": self.events,
+        }
+        consumer = Consumer(configuration, logger=LOG)
+        try:
+            partition = self.fetch_range.topic_partition
+            start = self.fetch_range.start_offset
+            consumer.assign([Assignment(partition.topic, partition.partition, start)])
+            yield from self._read(consumer)
+        finally:
+            consumer.close()
+
+    def _read(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
+        progress = _Progress(fetch_range=self.fetch_range, position=self.fetch_range.start_offset)
+        pending = _Pending(self.columns)
+        deadline = self._deadline()
+        while not progress.done:
+            # Take what is there without waiting; only when nothing is, wait for one. Asking for
+            # many with a timeout would wait for the last of them at the end of every range.
+            messages = consumer.consume(_MESSAGES_PER_CALL, 0)
+            messages = messages or consumer.consume(1, _WAIT_SLICE_S)
+            before = (progress.position, progress.end_of_partition)
+            pending.add(progress.take(messages))
+            if before != (progress.position, progress.end_of_partition):
+                deadline = self._deadline()
+            if pending.is_full or progress.failed is not None:
+                yield from pending.drain()
+            if progress.failed is not None:
+                raise self._failure(progress, progress.failed)
+            if not messages:
+                self.events.raise_if_refused(progress.doing)
+            if time.monotonic() >= deadline:
+                yield from pending.drain()
+                raise self._timeout(progress)
+        yield from pending.drain()
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.poll_timeout_ms / 1000
+
+    def _failure(self, progress: _Progress, error: Code) -> KafkaError:
+        if error_class(error) is not OffsetOutOfRange:
+            servers = self.events.bootstrap_servers
+            return translate(error, doing=progress.doing, bootstrap_servers=servers)
+        return self._out_of_range(progress, self.existing_offsets())
+
+    def _out_of_range(self, progress: _Progress, existing: ExistingOffsets) -> KafkaError:
+        wanted = self.fetch_range
+        return OffsetOutOfRange(
+            f"{wanted.topic_partition}: offsets {progress.position} to {wanted.end_offset} "
+            f"(exclusive) are wanted, but {existing}; records were deleted (retention, "
+            "DeleteRecords), or the topic was recreated or cut short"
+        )
+
+    def _timeout(self, progress: _Progress) -> KafkaError:
+        """Why nothing came for so long, as well as can be told.
+
+        Raises what asking raises: the topic may be gone, or no broker answer.
+        """
+        waited_s = self.poll_timeout_ms / 1000
+        servers = self.events.bootstrap_servers
+        reason = self.events.unreachable()
+        if reason is not None and progress.end_of_partition is None:
+            return unreachable(
+                progress.doing, bootstrap_servers=servers, waited_s=waited_s, reason=reason
+            )
+        existing = self.existing_offsets()
+        wanted = self.fetch_range
+        if existing.high_watermark < wanted.end_offset:
+            return self._out_of_range(progress, existing)
+        if (
+            self.isolation_level is IsolationLevel.READ_COMMITTED
+            and existing.last_stable_offset < wanted.end_offset
+        ):
+            return FetchTimeout(
+                f"{wanted.topic_partition}: the range ends at offset {wanted.end_offset}, but "
+                f"{existing}, and that has not changed for {waited_s:g} s: with "
+                "'kafka.isolation.level' read_committed reading ends at the last stable offset, "
+                "where the oldest open transaction begins. Wait until it is decided, end it with "
+                "kafka-transactions.sh, or read with read_uncommitted"
+            )
+        return FetchTimeout(
+            f"{progress.doing}: nothing came from {servers} for {waited_s:g} s, though the range "
+            f"ends at {wanted.end_offset} and {existing}; if the brokers are slow, raise "
+            "'kafkaConsumer.pollTimeoutMs'"
+        )

@@ -1,0 +1,101 @@
+"""What the librdkafka adapter is opened with: properties by role, and times.
+
+Purpose: translate `ClientOptions` once, and have librdkafka itself check the result, so that no
+bad setting is found in a task. Invariant: no setting's value is in a message. What it must not
+know: what the settings mean (that is `client.java_names`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Producer as RdProducer
+
+from pyspark_kafka.client.java_names import Role, is_secret, librdkafka_properties
+from pyspark_kafka.client.librdkafka.faults import LOG, code_of
+from pyspark_kafka.errors import OptionError
+from pyspark_kafka.options import ClientOptions
+
+_API_TIMEOUT_MS: Final = 60_000
+"""Java's default of `default.api.timeout.ms`, a name that librdkafka does not have."""
+
+_SHORT_OF: Final = "No provider for SASL mechanism GSSAPI"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibrdkafkaSettings:
+    """`admin`, `consumer` and `producer` are librdkafka properties, without our own defaults."""
+
+    bootstrap_servers: str
+    admin: Mapping[str, str] = field(repr=False)
+    consumer: Mapping[str, str] = field(repr=False)
+    producer: Mapping[str, str] = field(repr=False)
+    poll_timeout_ms: int
+    api_timeout_s: float
+    fetch_offset_num_retries: int
+    fetch_offset_retry_interval_ms: int
+
+    @classmethod
+    def of(cls, options: ClientOptions, role: Role) -> Self:
+        """Translate and check; raises `OptionError` naming the setting that is refused.
+
+        `role` is what the options were given for, reading or writing; the other one's properties
+        stay without settings of its own.
+        """
+        fixed = {"bootstrap.servers": options.bootstrap_servers}
+        admin = {**librdkafka_properties(options.kafka, role="admin"), **fixed}
+        given = {**librdkafka_properties(options.kafka, role=role), **fixed}
+        settings = cls(
+            bootstrap_servers=options.bootstrap_servers,
+            admin=admin,
+            consumer={**(given if role == "consumer" else admin), "group.id": options.group_id},
+            producer=given if role == "producer" else admin,
+            poll_timeout_ms=options.poll_timeout_ms,
+            api_timeout_s=_api_timeout_ms(options) / 1000,
+            fetch_offset_num_retries=options.fetch_offset_num_retries,
+            fetch_offset_retry_interval_ms=options.fetch_offset_retry_interval_ms,
+        )
+        _check(settings, role)
+        return settings
+
+
+def _api_timeout_ms(options: ClientOptions) -> int:
+    text = options.kafka.get("default.api.timeout.ms", str(_API_TIMEOUT_MS))
+    if not text.isdecimal() or int(text) == 0:
+        raise OptionError(
+            f"option 'kafka.default.api.timeout.ms' is {text!r}: give milliseconds above 0"
+        )
+    return int(text)
+
+
+def _check(settings: LibrdkafkaSettings, role: Role) -> None:
+    """Let librdkafka judge the settings now; nothing is connected by that for long."""
+    if role == "consumer":
+        with opening(settings.consumer):
+            Consumer(dict(settings.consumer), logger=LOG).close()
+    elif role == "producer":
+        with opening(settings.producer):
+            RdProducer(dict(settings.producer), logger=LOG).close()
+
+
+@contextlib.contextmanager
+def opening(properties: Mapping[str, Any]) -> Iterator[None]:
+    """Turn librdkafka's refusal of a property into `OptionError`, secrets struck out."""
+    try:
+        yield
+    except (KafkaException, TypeError, ValueError) as error:
+        said = str(code_of(error).str() if isinstance(error, KafkaException) else error)
+        for name, value in properties.items():
+            if is_secret(name) and isinstance(value, str) and value:
+                said = said.replace(value, "***")
+        if _SHORT_OF in said:
+            said = (
+                "Kerberos (GSSAPI) is not in the confluent-kafka wheels: install librdkafka with "
+                "libsasl2 and confluent-kafka built from source against it, or use PLAIN, "
+                "SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER ('kafka.sasl.mechanism')"
+            )
+        raise OptionError(f"the 'kafka.*' options are refused: {said}") from None
