@@ -1,0 +1,227 @@
+"""The storage on a real disk.
+
+Purpose: `Storage` as files under one directory. Invariants: no path leaves the root; one process
+at a time owns the root (`.lock`, as Kafka's log directories have); at most `open_files_max`
+descriptors are open, however many files are in use. What it must not know: what is in the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+from broker_ref.log.storage import StorageError
+
+LOCK_FILE = ".lock"
+_TEMPORARY_SUFFIX = ".tmp"
+OPEN_FILES_MAX = 512
+
+
+class DiskStorage:
+    """Files under `root`, which is made where it is missing. Not thread-safe."""
+
+    def __init__(
+        self, root: str | os.PathLike[str], *, open_files_max: int = OPEN_FILES_MAX
+    ) -> None:
+        """Raises: StorageError if the root cannot be used, or another broker is using it."""
+        self._root = Path(root).absolute()
+        self._descriptors = _Descriptors(open_files_max)
+        with _errors("make", self._root):
+            self._root.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(
+                self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+            )
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise StorageError(
+                f"The data directory {self._root} is in use by another broker: stop that one, or "
+                "give this one a directory of its own."
+            ) from error
+
+    def close(self) -> None:
+        """Close every file and let another process have the root."""
+        self._descriptors.close_all()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def open(self, path: str) -> DiskFile:
+        full = self._resolve(path)
+        with _errors("open", full):
+            if not full.parent.is_dir():
+                full.parent.mkdir(parents=True)
+                _sync_directory(full.parent.parent)
+        return DiskFile(path, full, self._descriptors)
+
+    def exists(self, path: str) -> bool:
+        return self._resolve(path).exists()
+
+    def list(self, directory: str) -> list[str]:
+        full = self._resolve(directory)
+        with _errors("list", full):
+            if not full.is_dir():
+                return []
+            return sorted(
+                name
+                for name in os.listdir(full)  # noqa: PTH208 (names, not paths, are wanted)
+                if name != LOCK_FILE and not name.endswith(_TEMPORARY_SUFFIX)
+            )
+
+    def read(self, path: str) -> bytes:
+        full = self._resolve(path)
+        with _errors("read", full):
+            return full.read_bytes()
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        full = self._resolve(path)
+        temporary = full.with_name(full.name + _TEMPORARY_SUFFIX)
+        with _errors("write", full):
+            full.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(full)
+            _sync_directory(full.parent)
+
+    def rename(self, source: str, target: str) -> None:
+        full_source, full_target = self._resolve(source), self._resolve(target)
+        with _errors("rename", full_source):
+            full_source.rename(full_target)
+            _sync_directory(full_target.parent)
+            if full_source.parent != full_target.parent:
+                _sync_directory(full_source.parent)
+
+    def remove(self, path: str) -> None:
+        full = self._resolve(path)
+        with _errors("remove", full):
+            if full.is_dir() and not full.is_symlink():
+                shutil.rmtree(full)
+            else:
+                try:
+                    full.unlink()
+                except FileNotFoundError:
+                    return
+            _sync_directory(full.parent)
+
+    def _resolve(self, path: str) -> Path:
+        parts = path.split("/") if path else []
+        if any(part in ("", ".", "..") or "\x00" in part for part in parts):
+            raise StorageError(f"The path {path!r} leaves the data directory {self._root}.")
+        return self._root.joinpath(*parts)
+
+
+class DiskFile:
+    """One file; its descriptor comes and goes with use."""
+
+    def __init__(self, path: str, full: Path, descriptors: _Descriptors) -> None:
+        self._path = path
+        self._full = full
+        self._descriptors = descriptors
+        with _errors("open", full):
+            # The directory entry of a new file is made durable by its first flush.
+            self._is_new = not full.exists()
+            self._size = os.fstat(descriptors.get(self._full)).st_size
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return self._size
+
+    def read(self, position: int, length: int) -> bytes:
+        length = min(length, self._size - position)
+        if length <= 0:
+            return b""
+        with _errors("read", self._full):
+            data = os.pread(self._descriptors.get(self._full), length, position)
+            while len(data) < length:
+                more = os.pread(
+                    self._descriptors.get(self._full), length - len(data), position + len(data)
+                )
+                if not more:
+                    break
+                data += more
+            return data
+
+    def append(self, data: bytes | bytearray | memoryview) -> None:
+        view = memoryview(data)
+        written = 0
+        with _errors("append to", self._full):
+            descriptor = self._descriptors.get(self._full)
+            try:
+                while written < len(view):
+                    written += os.pwrite(descriptor, view[written:], self._size + written)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, self._size)
+                raise
+        self._size += written
+
+    def truncate(self, size: int) -> None:
+        with _errors("truncate", self._full):
+            os.ftruncate(self._descriptors.get(self._full), size)
+        self._size = size
+
+    def flush(self) -> None:
+        with _errors("flush", self._full):
+            os.fsync(self._descriptors.get(self._full))
+            if self._is_new:
+                _sync_directory(self._full.parent)
+                self._is_new = False
+
+    def close(self) -> None:
+        self._descriptors.close(self._full)
+
+
+class _Descriptors:
+    """Open descriptors by path, the least recently used closed first."""
+
+    def __init__(self, open_files_max: int) -> None:
+        self._open_files_max = open_files_max
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def get(self, full: Path) -> int:
+        descriptor = self._open.get(full)
+        if descriptor is not None:
+            self._open.move_to_end(full)
+            return descriptor
+        while len(self._open) >= self._open_files_max:
+            os.close(self._open.popitem(last=False)[1])
+        descriptor = os.open(full, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._open[full] = descriptor
+        return descriptor
+
+    def close(self, full: Path) -> None:
+        descriptor = self._open.pop(full, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def close_all(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+@contextlib.contextmanager
+def _errors(operation: str, full: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(f"Cannot {operation} {full}: {reason}.") from error
+
+
+def _sync_directory(full: Path) -> None:
+    descriptor = os.open(full, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,353 @@
+"""Record batches, format version 2 (KIP-98): header, checks, patching.
+
+Everything is big-endian. The CRC (CRC-32C) covers all from `attributes` on, so a broker may
+write base offset and leader epoch without computing it again.
+
+| position | size | field                  | notes                                              |
+| -------: | ---: | ---------------------- | -------------------------------------------------- |
+|        0 |    8 | base offset            | 0 from producers; the broker assigns it            |
+|        8 |    4 | length                 | bytes after this field: batch size - 12            |
+|       12 |    4 | partition leader epoch | the broker sets it                                 |
+|       16 |    1 | magic                  | 2                                                  |
+|       17 |    4 | crc                    | CRC-32C of [21, end)                               |
+|       21 |    2 | attributes             | 0-2 codec, 3 LogAppendTime, 4 transactional,       |
+|          |      |                        | 5 control, 6 base timestamp is the delete horizon  |
+|       23 |    4 | last offset delta      | last offset - base offset                          |
+|       27 |    8 | base timestamp         | milliseconds; records hold deltas to it            |
+|       35 |    8 | max timestamp          | milliseconds; every record's under LogAppendTime   |
+|       43 |    8 | producer id            | -1: not idempotent                                 |
+|       51 |    2 | producer epoch         |                                                    |
+|       53 |    4 | base sequence          | sequence of the first record, -1 if not idempotent |
+|       57 |    4 | record count           |                                                    |
+|       61 |      | records                | compressed as one where a codec is set             |
+
+Purpose: everything the log needs from a batch without looking at its records. Invariant: no byte
+past the given ones is read, whatever the lengths claim. What it must not know: files, offsets
+already taken, time. Source: DefaultRecordBatch, ByteBufferLogInputStream, UnifiedLog's
+analyzeAndValidateRecords and LogValidator of Apache Kafka. Single records are in `records`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from broker_ref.log.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    Compression,
+    decompressed_pieces,
+)
+from broker_ref.log.errors import LogError
+from broker_ref.log.records import (
+    NO_TIMESTAMP,
+    Record,
+    decode_record,
+    encode_record,
+    split_records,
+)
+
+__all__ = ["NO_TIMESTAMP", "Compression", "Record"]
+
+MAGIC = 2
+LOG_OVERHEAD_BYTES = 12
+HEADER_UP_TO_MAGIC_BYTES = 17
+HEADER_BYTES = 61
+CRC_POSITION = 17
+ATTRIBUTES_POSITION = 21
+MAX_TIMESTAMP_POSITION = 35
+# The smallest record any format has; a shorter length marks garbage (LegacyRecord).
+_RECORD_BYTES_MIN = 14
+# Batch sizes are int32, and positions in a segment too.
+BATCH_BYTES_MAX = 2**31 - 1
+
+NO_PRODUCER_ID = -1
+NO_SEQUENCE = -1
+SEQUENCE_MAX = 2**31 - 1
+
+COMPRESSION_MASK = 0x07
+LOG_APPEND_TIME_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+
+HEADER = struct.Struct("!qiibIhiqqqhii")
+_PREFIX = struct.Struct("!qi")
+_OFFSET_LENGTH_EPOCH = struct.Struct("!qii")
+_CRC = struct.Struct("!I")
+
+Buffer = bytes | bytearray | memoryview
+
+
+class TimestampType(StrEnum):
+    """Who sets a record's timestamp; the values are those of `message.timestamp.type`."""
+
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchHeader:
+    """The header of one batch; `size_bytes` counts the whole batch, header and all."""
+
+    base_offset: int
+    size_bytes: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; sequences wrap from 2^31-1 to 0. -1 where there is none."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return increment_sequence(self.base_sequence, self.last_offset_delta)
+
+    @property
+    def compression(self) -> Compression:
+        """The codec. Raises: LogError for a codec that does not exist."""
+        codec = self.attributes & COMPRESSION_MASK
+        if codec > Compression.ZSTD:
+            # Kafka fails on it with an unexpected exception, which a client sees as this code.
+            raise LogError(ErrorCode.unknown_server_error, f"Unknown compression type id: {codec}")
+        return Compression(codec)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        if self.attributes & LOG_APPEND_TIME_BIT:
+            return TimestampType.LOG_APPEND_TIME
+        return TimestampType.CREATE_TIME
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > NO_PRODUCER_ID
+
+
+def increment_sequence(sequence: int, increment: int) -> int:
+    """`sequence + increment`, wrapping from 2^31-1 to 0."""
+    return (sequence + increment) & SEQUENCE_MAX
+
+
+def unpack_header(data: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`; the caller has made sure that its 61 bytes are there."""
+    fields = HEADER.unpack_from(data, position)
+    return BatchHeader(
+        base_offset=fields[0],
+        size_bytes=fields[1] + LOG_OVERHEAD_BYTES,
+        partition_leader_epoch=fields[2],
+        magic=fields[3],
+        crc=fields[4],
+        attributes=fields[5],
+        last_offset_delta=fields[6],
+        base_timestamp=fields[7],
+        max_timestamp=fields[8],
+        producer_id=fields[9],
+        producer_epoch=fields[10],
+        base_sequence=fields[11],
+        record_count=fields[12],
+    )
+
+
+def crc_matches(batch: Buffer) -> bool:
+    """Whether exactly one whole batch's stored CRC is that of its bytes."""
+    stored: int = _CRC.unpack_from(batch, CRC_POSITION)[0]
+    return stored == crc32c(memoryview(batch)[ATTRIBUTES_POSITION:])
+
+
+def store_crc(batch: bytearray) -> None:
+    """Compute the CRC of exactly one whole batch and write it into its header."""
+    with memoryview(batch) as view, view[ATTRIBUTES_POSITION:] as covered:
+        _CRC.pack_into(batch, CRC_POSITION, crc32c(covered))
+
+
+def parse_batches(records: Buffer) -> tuple[BatchHeader, ...]:
+    """The headers of the whole batches in `records`, each checked for form and CRC.
+
+    A part of a batch at the end is ignored, as Kafka trims it.
+
+    Raises: LogError(CORRUPT_MESSAGE) for impossible lengths, an unknown magic or a wrong CRC;
+    LogError(INVALID_RECORD) for magic 0 or 1 and for bytes that hold no whole batch (since
+    Produce version 3 a request must carry format 2: ProduceRequest.validateRecords).
+    """
+    view = memoryview(records)
+    headers: list[BatchHeader] = []
+    position = 0
+    while (size_bytes := _next_batch_bytes(view, position)) is not None:
+        if view[position + HEADER_UP_TO_MAGIC_BYTES - 1] != MAGIC:
+            raise LogError(
+                ErrorCode.invalid_record,
+                "Only record batches of format 2 are accepted, and this has format "
+                f"{view[position + HEADER_UP_TO_MAGIC_BYTES - 1]}; use a client that speaks "
+                "Produce version 3 or later.",
+            )
+        if size_bytes < HEADER_BYTES:
+            raise LogError(
+                ErrorCode.corrupt_message,
+                f"A record batch of {size_bytes} bytes is smaller than its own header.",
+            )
+        batch = view[position : position + size_bytes]
+        if not crc_matches(batch):
+            raise LogError(
+                ErrorCode.corrupt_message,
+                f"The CRC of a record batch of {size_bytes} bytes does not match its contents.",
+            )
+        headers.append(unpack_header(batch))
+        position += size_bytes
+    if not headers:
+        raise LogError(
+            ErrorCode.invalid_record, "There must be at least one record batch per partition."
+        )
+    return tuple(headers)
+
+
+def _next_batch_bytes(view: memoryview, position: int) -> int | None:
+    """Size of the batch at `position`, None where no whole one is there."""
+    remaining = len(view) - position
+    if remaining < LOG_OVERHEAD_BYTES:
+        return None
+    length: int = _PREFIX.unpack_from(view, position)[1]
+    if length < _RECORD_BYTES_MIN or length > BATCH_BYTES_MAX - LOG_OVERHEAD_BYTES:
+        raise LogError(
+            ErrorCode.corrupt_message, f"A record batch claims a length of {length} bytes."
+        )
+    if remaining < HEADER_UP_TO_MAGIC_BYTES:
+        return None
+    magic = view[position + HEADER_UP_TO_MAGIC_BYTES - 1]
+    if magic > MAGIC:
+        raise LogError(ErrorCode.corrupt_message, f"A record batch has the unknown magic {magic}.")
+    size_bytes = length + LOG_OVERHEAD_BYTES
+    return size_bytes if size_bytes <= remaining else None
+
+
+def check_produced_batch(header: BatchHeader) -> None:
+    """Check what a client may send (LogValidator.validateBatch, origin CLIENT).
+
+    Raises: LogError(INVALID_RECORD) for an inconsistent count, a control batch, or a missing
+    sequence.
+    """
+    counted = header.last_offset_delta + 1
+    reason = None
+    if header.base_offset != 0:
+        reason = f"its base offset should be 0, but is {header.base_offset}"
+    elif counted <= 0:
+        reason = f"its last offset delta is {header.last_offset_delta}"
+    elif header.record_count <= 0:
+        reason = f"it claims {header.record_count} records"
+    elif counted != header.record_count:
+        reason = f"its offsets count {counted} records, its header {header.record_count}"
+    elif header.is_control:
+        reason = "clients may not write control records"
+    elif header.has_producer_id and header.base_sequence < 0:
+        reason = f"producer {header.producer_id} sent sequence {header.base_sequence}"
+    if reason is not None:
+        raise LogError(ErrorCode.invalid_record, f"The record batch is refused: {reason}.")
+    _ = header.compression
+
+
+def rewrite(
+    batch: Buffer,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    log_append_time_ms: int | None,
+) -> bytearray:
+    """A copy of one batch with the broker's fields set.
+
+    `log_append_time_ms` is None for CreateTime; else it becomes the max timestamp, and the
+    attribute bit says so. The CRC is computed again only where a byte under it has changed.
+    """
+    patched = bytearray(batch)
+    length: int = _PREFIX.unpack_from(patched)[1]
+    _OFFSET_LENGTH_EPOCH.pack_into(patched, 0, base_offset, length, leader_epoch)
+    fields = HEADER.unpack_from(patched)
+    attributes, max_timestamp = fields[5], fields[8]
+    if log_append_time_ms is None:
+        new_attributes, new_max_timestamp = attributes & ~LOG_APPEND_TIME_BIT, max_timestamp
+    else:
+        new_attributes, new_max_timestamp = attributes | LOG_APPEND_TIME_BIT, log_append_time_ms
+    if (new_attributes, new_max_timestamp) != (attributes, max_timestamp):
+        struct.pack_into("!h", patched, ATTRIBUTES_POSITION, new_attributes)
+        struct.pack_into("!q", patched, MAX_TIMESTAMP_POSITION, new_max_timestamp)
+        store_crc(patched)
+    return patched
+
+
+def decode_records(
+    batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> Iterator[Record]:
+    """The records of one whole batch whose CRC has been checked, one at a time.
+
+    Raises, while iterating: LogError(INVALID_RECORD) where they are not what the header says,
+    LogError(CORRUPT_MESSAGE) where the compressed data is broken or unreasonably large.
+    """
+    view = memoryview(batch)
+    header = unpack_header(view)
+    pieces = decompressed_pieces(
+        header.compression, view[HEADER_BYTES:], bytes_max=decompressed_bytes_max
+    )
+    for body in split_records(pieces, header.record_count):
+        record = decode_record(
+            body, base_offset=header.base_offset, base_timestamp=header.base_timestamp
+        )
+        if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            record = replace(record, timestamp=header.max_timestamp)
+        yield record
+
+
+def encode_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+) -> bytes:
+    """One uncompressed CreateTime batch of at least one record: internal topics, tests.
+
+    The records' own offsets are not read: they follow each other from `base_offset`.
+    """
+    listed = list(records)
+    base_timestamp = listed[0].timestamp
+    body = b"".join(
+        encode_record(record, offset_delta=delta, timestamp_delta=record.timestamp - base_timestamp)
+        for delta, record in enumerate(listed)
+    )
+    attributes = (TRANSACTIONAL_BIT if is_transactional else 0) | (CONTROL_BIT if is_control else 0)
+    batch = bytearray(HEADER_BYTES) + body
+    HEADER.pack_into(
+        batch, 0, base_offset, len(batch) - LOG_OVERHEAD_BYTES, leader_epoch, MAGIC, 0,
+        attributes, len(listed) - 1, base_timestamp, max(r.timestamp for r in listed),
+        producer_id, producer_epoch, base_sequence, len(listed),
+    )  # fmt: skip
+    store_crc(batch)
+    return bytes(batch)

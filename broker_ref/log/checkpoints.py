@@ -1,0 +1,90 @@
+"""Kafka's small text files: offsets per partition, epochs per log, the clean-shutdown marker.
+
+    0                      version
+    2                      number of entries
+    orders 0 1042          topic partition offset      (recovery-point-offset-checkpoint,
+    orders 1 998                                        log-start-offset-checkpoint)
+
+    0
+    2
+    0 0                    epoch start-offset          (leader-epoch-checkpoint)
+    3 1042
+
+Purpose: encode and decode them. Invariant: a file that is not exactly of this form is damaged and
+refused by name, never half read. What it must not know: what the numbers are used for. Source:
+CheckpointFile, OffsetCheckpointFile, LeaderEpochCheckpointFile, CleanShutdownFileHandler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from broker_ref.log.errors import CorruptLog
+from broker_ref.log.storage import Storage
+
+RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
+LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
+LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
+_VERSION = "0"
+
+TopicPartition = tuple[str, int]
+
+
+def read_offsets(storage: Storage, path: str) -> dict[TopicPartition, int]:
+    """The offset of every partition in a checkpoint file; empty where there is none.
+
+    Raises: CorruptLog naming the file.
+    """
+    offsets: dict[TopicPartition, int] = {}
+    for line_number, (topic, partition, offset) in _read(storage, path, columns=3):
+        offsets[topic, _number(path, line_number, partition)] = _number(path, line_number, offset)
+    return offsets
+
+
+def write_offsets(storage: Storage, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace a checkpoint file of offsets."""
+    _write(storage, path, [f"{t} {p} {offset}" for (t, p), offset in sorted(offsets.items())])
+
+
+def read_epochs(storage: Storage, path: str) -> list[tuple[int, int]]:
+    """(epoch, start offset) entries in file order; empty where there is no file."""
+    return [
+        (_number(path, line_number, epoch), _number(path, line_number, offset))
+        for line_number, (epoch, offset) in _read(storage, path, columns=2)
+    ]
+
+
+def write_epochs(storage: Storage, path: str, epochs: Sequence[tuple[int, int]]) -> None:
+    """Replace a leader-epoch checkpoint."""
+    _write(storage, path, [f"{epoch} {offset}" for epoch, offset in epochs])
+
+
+def _write(storage: Storage, path: str, lines: Sequence[str]) -> None:
+    storage.write_atomically(path, "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode())
+
+
+def _read(storage: Storage, path: str, *, columns: int) -> list[tuple[int, list[str]]]:
+    if not storage.exists(path):
+        return []
+    lines = storage.read(path).decode("utf-8", "replace").splitlines()
+    if len(lines) < 2 or lines[0] != _VERSION:
+        raise CorruptLog(path, 0, f"it does not begin with the version {_VERSION} and a count")
+    if len(lines) - 2 != _number(path, 1, lines[1]):
+        raise CorruptLog(path, 0, f"it holds {len(lines) - 2} entries, and claims {lines[1]}")
+    rows = [(number, line.split()) for number, line in enumerate(lines[2:], start=2)]
+    for number, row in rows:
+        if len(row) != columns:
+            raise _bad_line(path, number)
+    return rows
+
+
+def _number(path: str, line_number: int, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise _bad_line(path, line_number)
+    return int(text)
+
+
+def _bad_line(path: str, line_number: int) -> CorruptLog:
+    return CorruptLog(path, 0, f"line {line_number + 1} is not an entry")

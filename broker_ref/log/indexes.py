@@ -1,0 +1,161 @@
+"""The two sparse indexes beside a segment, in Kafka's own binary formats.
+
+    .index      relative offset int32 | position int32     the batch at `position` ends there
+    .timeindex  timestamp int64 | relative offset int32    the largest timestamp up to that offset
+
+Purpose: find where in a segment to start looking for an offset or a timestamp. Invariant: entries
+ascend, and an index may lack entries but never has wrong ones; it can always be rebuilt from the
+log. Nothing but its size is kept in memory: a look-up reads a handful of blocks. What it must
+not know: batches. Source: OffsetIndex, TimeIndex, AbstractIndex of Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from broker_ref.log.records import NO_TIMESTAMP
+from broker_ref.log.storage import File
+
+_OFFSET_ENTRY = struct.Struct("!ii")
+_TIME_ENTRY = struct.Struct("!qi")
+# A search reads single entries until this many are left, then those in one go.
+_BLOCK_ENTRIES = 256
+RELATIVE_OFFSET_MAX = 2**31 - 1
+
+
+class _SortedEntries:
+    """A file of fixed-size entries whose columns ascend."""
+
+    def __init__(self, file: File, entry: struct.Struct, bytes_max: int) -> None:
+        self.file = file
+        self._entry = entry
+        self.entries_max = bytes_max // entry.size
+        self.entries = file.size() // entry.size
+
+    @property
+    def has_torn_entry(self) -> bool:
+        return self.file.size() % self._entry.size != 0
+
+    def append(self, *values: int) -> None:
+        self.file.append(self._entry.pack(*values))
+        self.entries += 1
+
+    def read(self, index: int) -> tuple[int, int]:
+        first, second = self._entry.unpack(
+            self.file.read(index * self._entry.size, self._entry.size)
+        )
+        return first, second
+
+    def last(self) -> tuple[int, int] | None:
+        return self.read(self.entries - 1) if self.entries else None
+
+    def floor(self, key: int) -> tuple[int, int] | None:
+        """The last entry whose first column is at most `key`."""
+        low, high = 0, self.entries
+        while high - low > _BLOCK_ENTRIES:
+            middle = (low + high) // 2
+            if self.read(middle)[0] <= key:
+                low = middle
+            else:
+                high = middle
+        found = None
+        size = self._entry.size
+        block = self.file.read(low * size, (high - low) * size)
+        for first, second in self._entry.iter_unpack(block[: len(block) // size * size]):
+            if first > key:
+                break
+            found = (first, second)
+        return found
+
+    def clear(self) -> None:
+        self.file.truncate(0)
+        self.entries = 0
+
+
+class OffsetIndex:
+    """Offset to position in the segment's log file."""
+
+    def __init__(self, file: File, *, base_offset: int, bytes_max: int) -> None:
+        self._entries = _SortedEntries(file, _OFFSET_ENTRY, bytes_max)
+        self._base_offset = base_offset
+        self.file = file
+
+    @property
+    def is_full(self) -> bool:
+        return self._entries.entries >= self._entries.entries_max
+
+    def append(self, last_offset: int, position: int) -> None:
+        """Note that the batch at `position` ends with `last_offset`."""
+        self._entries.append(last_offset - self._base_offset, position)
+
+    def lookup(self, offset: int) -> int:
+        """A position at or before the batch that holds `offset`."""
+        found = self._entries.floor(min(offset - self._base_offset, RELATIVE_OFFSET_MAX))
+        return found[1] if found else 0
+
+    def last_position(self) -> int:
+        """The last position it knows, 0 where it is empty."""
+        last = self._entries.last()
+        return last[1] if last else 0
+
+    def damage(self, log_bytes: int) -> str | None:
+        """Why it cannot belong to a log file of that size, None where it may."""
+        if self._entries.has_torn_entry:
+            return f"its {self.file.size()} bytes are not whole entries"
+        last = self._entries.last()
+        if last is not None and (last[0] < 0 or not 0 < last[1] < log_bytes):
+            return f"its last entry {last} does not fit a log of {log_bytes} bytes"
+        return None
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+
+class TimeIndex:
+    """Timestamp to offset."""
+
+    def __init__(self, file: File, *, base_offset: int, bytes_max: int) -> None:
+        self._entries = _SortedEntries(file, _TIME_ENTRY, bytes_max)
+        self._base_offset = base_offset
+        self.file = file
+        self._last: tuple[int, int] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """One slot stays free for the entry that closes the segment."""
+        return self._entries.entries >= self._entries.entries_max - 1
+
+    def last(self) -> tuple[int, int]:
+        """The largest timestamp it knows with its offset; (-1, base offset) where it is empty."""
+        if self._last is None:
+            entry = self._entries.last()
+            self._last = (
+                (NO_TIMESTAMP, self._base_offset)
+                if entry is None
+                else (entry[0], self._base_offset + entry[1])
+            )
+        return self._last
+
+    def append_if_larger(self, timestamp: int, offset: int) -> None:
+        """Note `timestamp`, unless it is no larger than the last one."""
+        if timestamp > self.last()[0]:
+            self._entries.append(timestamp, offset - self._base_offset)
+            self._last = (timestamp, offset)
+
+    def lookup(self, timestamp: int) -> int:
+        """An offset up to which every timestamp is at most `timestamp`."""
+        found = self._entries.floor(timestamp)
+        return self._base_offset + found[1] if found else self._base_offset
+
+    def damage(self) -> str | None:
+        """Why it cannot be right, None where it may."""
+        if self._entries.has_torn_entry:
+            return f"its {self.file.size()} bytes are not whole entries"
+        last = self._entries.last()
+        if last is not None and (last[1] < 0 or last[0] < self._entries.read(0)[0]):
+            return f"its last entry {last} lies before its first"
+        return None
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._last = None

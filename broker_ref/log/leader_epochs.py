@@ -1,0 +1,90 @@
+"""Which leader epoch wrote which offsets (KIP-101).
+
+Purpose: the (epoch, start offset) history of one log, kept in `leader-epoch-checkpoint`.
+Invariant: epochs and start offsets both ascend strictly; a new epoch is on disk before its first
+record is. What it must not know: who leads. Source: LeaderEpochFileCache.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from broker_ref.log.checkpoints import LEADER_EPOCH_FILE, read_epochs, write_epochs
+from broker_ref.log.errors import CorruptLog
+from broker_ref.log.storage import Storage
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_EPOCH_OFFSET = -1
+
+
+class LeaderEpochs:
+    """The epochs of one log, oldest first."""
+
+    def __init__(self, *, storage: Storage, directory: str) -> None:
+        """Read the checkpoint. Raises: CorruptLog naming it."""
+        self._storage = storage
+        self._path = f"{directory}/{LEADER_EPOCH_FILE}"
+        self._entries: list[tuple[int, int]] = []
+        for epoch, start_offset in read_epochs(storage, self._path):
+            if self._entries and (
+                epoch <= self._entries[-1][0] or start_offset <= self._entries[-1][1]
+            ):
+                raise CorruptLog(self._path, 0, f"epoch {epoch} does not follow the one before it")
+            self._entries.append((epoch, start_offset))
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, start offset), oldest first."""
+        return tuple(self._entries)
+
+    @property
+    def latest(self) -> int | None:
+        """The newest epoch, None in a log that never had one."""
+        return self._entries[-1][0] if self._entries else None
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Note that `epoch` writes from `start_offset` on; entries it contradicts are dropped."""
+        if self._entries and self._entries[-1][0] == epoch and start_offset >= self._entries[-1][1]:
+            return
+        while self._entries and (
+            self._entries[-1][0] >= epoch or self._entries[-1][1] >= start_offset
+        ):
+            self._entries.pop()
+        self._entries.append((epoch, start_offset))
+        self._write()
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """The epoch that wrote `offset`, None where that is not known."""
+        index = bisect_right(self._entries, offset, key=lambda entry: entry[1])
+        return self._entries[index - 1][0] if index else None
+
+    def end_offset_for_epoch(self, epoch: int, *, log_end_offset: int) -> tuple[int, int]:
+        """(epoch, end offset) of the largest known epoch up to the asked one.
+
+        (-1, -1) where it is newer than any known one. An epoch older than all known ones ends
+        where the first known one starts.
+        """
+        if epoch == UNDEFINED_EPOCH or not self._entries or epoch > self._entries[-1][0]:
+            return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
+        if epoch == self._entries[-1][0]:
+            return epoch, log_end_offset
+        index = bisect_right(self._entries, epoch, key=lambda entry: entry[0])
+        floor_epoch = self._entries[index - 1][0] if index else epoch
+        return floor_epoch, self._entries[index][1]
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget the epochs that start at or after `end_offset`."""
+        kept = [entry for entry in self._entries if entry[1] < end_offset]
+        if len(kept) != len(self._entries):
+            self._entries = kept
+            self._write()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget the epochs that end before `start_offset`; the one that holds it starts there."""
+        index = bisect_right(self._entries, start_offset, key=lambda entry: entry[1])
+        if index and self._entries[:index] != [(self._entries[index - 1][0], start_offset)]:
+            self._entries[:index] = [(self._entries[index - 1][0], start_offset)]
+            self._write()
+
+    def _write(self) -> None:
+        write_epochs(self._storage, self._path, self._entries)

@@ -1,0 +1,143 @@
+"""A broker's data directory: all its logs, and what is checkpointed about them together.
+
+    <root>/
+        orders-0/  orders-1/                one log each (`partition_log`)
+        orders-2.0-delete/                  a log on its way out
+        recovery-point-offset-checkpoint    what is flushed, per partition
+        log-start-offset-checkpoint         where readers may start, per partition
+        .kafka_cleanshutdown                there only between a clean stop and the next start
+
+Purpose: open logs with what was checkpointed of them, checkpoint them all in two files, and tell a
+clean stop from a crash. Invariant: the marker of a clean stop is written after everything else and
+removed before anything else. What it must not know: topics' configs, when it is time to checkpoint.
+Source: LogManager, CleanShutdownFileHandler.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from broker_ref.log.checkpoints import (
+    CLEAN_SHUTDOWN_CONTENT,
+    CLEAN_SHUTDOWN_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    TopicPartition,
+    read_offsets,
+    write_offsets,
+)
+from broker_ref.log.config import LogConfig
+from broker_ref.log.partition_log import PartitionLog
+from broker_ref.log.storage import Storage
+
+_LOG_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
+_DELETE_SUFFIX = ".0-delete"
+
+
+class LogDirectory:
+    """The logs under one storage. One at a time may use it (`DiskStorage` locks its root)."""
+
+    def __init__(self, *, storage: Storage) -> None:
+        """Read the checkpoints, take the marker away, finish interrupted deletions.
+
+        Raises: CorruptLog naming a damaged checkpoint, StorageError.
+        """
+        self._storage = storage
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._recovery_points = read_offsets(storage, RECOVERY_POINT_FILE)
+        self._log_start_offsets = read_offsets(storage, LOG_START_OFFSET_FILE)
+        self._unclean_logs = False
+        self.was_clean = storage.exists(CLEAN_SHUTDOWN_FILE)
+        storage.remove(CLEAN_SHUTDOWN_FILE)
+        for name in storage.list(""):
+            if name.endswith(_DELETE_SUFFIX):
+                storage.remove(name)
+
+    @property
+    def logs(self) -> Mapping[TopicPartition, PartitionLog]:
+        """The open logs."""
+        return self._logs
+
+    def partitions_on_disk(self) -> list[TopicPartition]:
+        """The partitions that have a directory, sorted."""
+        matches = [_LOG_DIRECTORY.fullmatch(name) for name in self._storage.list("")]
+        return sorted((match[1], int(match[2])) for match in matches if match is not None)
+
+    def open_log(
+        self, topic: str, partition: int, *, config: LogConfig, now_ms: int
+    ) -> PartitionLog:
+        """Open a partition's log, made where missing, and keep it with the others.
+
+        Raises: CorruptLog, StorageError. Such a log stays as it is on disk, and the next stop
+        does not count as clean.
+        """
+        key = (topic, partition)
+        assert key not in self._logs, f"{topic}-{partition} is open already"
+        unclean_before, self._unclean_logs = self._unclean_logs, True
+        self._logs[key] = PartitionLog.open(
+            storage=self._storage,
+            directory=f"{topic}-{partition}",
+            config=config,
+            now_ms=now_ms,
+            clean=self.was_clean,
+            recovery_point=self._recovery_points.get(key, 0),
+            log_start_offset=self._log_start_offsets.get(key, 0),
+        )
+        self._unclean_logs = unclean_before
+        return self._logs[key]
+
+    def delete_log(self, topic: str, partition: int) -> None:
+        """Close a partition's log and remove it, whole or not at all as a crash can tell."""
+        key = (topic, partition)
+        log = self._logs.pop(key, None)
+        if log is not None:
+            log.discard()
+        # A later partition of that name must not inherit these.
+        self._recovery_points.pop(key, None)
+        self._log_start_offsets.pop(key, None)
+        self.checkpoint()
+        directory = f"{topic}-{partition}"
+        if self._storage.list(directory):
+            self._storage.rename(directory, directory + _DELETE_SUFFIX)
+            self._storage.remove(directory + _DELETE_SUFFIX)
+
+    def checkpoint(self) -> None:
+        """Write both checkpoint files if an offset in them has changed."""
+        recovery_points = self._recovery_points | {
+            key: log.recovery_point for key, log in self._logs.items()
+        }
+        # Like Kafka: a log that starts with its first segment needs no entry.
+        log_start_offsets = self._log_start_offsets | {
+            key: log.log_start_offset for key, log in self._logs.items()
+        }
+        log_start_offsets = {
+            key: offset
+            for key, offset in log_start_offsets.items()
+            if key not in self._logs or offset > self._logs[key].segment_base_offsets[0]
+        }
+        if recovery_points != self._recovery_points or not self._storage.exists(
+            RECOVERY_POINT_FILE
+        ):
+            write_offsets(self._storage, RECOVERY_POINT_FILE, recovery_points)
+        if log_start_offsets != self._log_start_offsets or not self._storage.exists(
+            LOG_START_OFFSET_FILE
+        ):
+            write_offsets(self._storage, LOG_START_OFFSET_FILE, log_start_offsets)
+        self._recovery_points = recovery_points
+        self._log_start_offsets = log_start_offsets
+
+    def close(self) -> None:
+        """Stop cleanly: flush and close every log, checkpoint, and leave the marker.
+
+        Without the marker if a log could not be opened or written: the next start checks them.
+        """
+        unopened = [key for key in self.partitions_on_disk() if key not in self._logs]
+        clean = not self._unclean_logs and (self.was_clean or not unopened)
+        for log in self._logs.values():
+            clean = clean and log.storage_error is None
+            log.close()
+        self.checkpoint()
+        if clean:
+            self._storage.write_atomically(CLEAN_SHUTDOWN_FILE, CLEAN_SHUTDOWN_CONTENT)
+        self._logs = {}

@@ -1,0 +1,134 @@
+"""Producer state on disk: `<offset, 20 digits>.snapshot`, Kafka's ProducerSnapshot version 1.
+
+    version int16 = 1 | crc uint32 of the rest | count int32 | entry*
+    entry: producer id int64 | epoch int16 | last sequence int32 | last offset int64
+           | offset delta int32 | timestamp int64 | coordinator epoch int32
+           | current transaction's first offset int64
+
+Purpose: so that reading a log again starts at the latest snapshot. Invariant: a snapshot at offset
+n holds the state after all batches below n; a damaged one is dropped and the one before it used,
+for the log itself has everything. It keeps only each producer's last batch, as Kafka's does. What
+it must not know: segments. Source: ProducerStateManager.readSnapshot, writeSnapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import deque
+from collections.abc import Iterable
+
+from crc32c import crc32c
+
+from broker_ref.log.producer_state import BATCHES_REMEMBERED, BatchMetadata, ProducerEntry
+from broker_ref.log.segment import file_name
+from broker_ref.log.storage import Storage
+
+SNAPSHOT_SUFFIX = ".snapshot"
+_HEAD = struct.Struct("!hI")
+_COUNT = struct.Struct("!i")
+_ENTRY = struct.Struct("!qhiqiqiq")
+_VERSION = 1
+
+logger = logging.getLogger(__name__)
+
+
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    """The file's content."""
+    rows = []
+    for entry in entries:
+        last = entry.batches[-1] if entry.batches else None
+        rows.append(
+            _ENTRY.pack(
+                entry.producer_id,
+                entry.epoch,
+                last.last_sequence if last else -1,
+                last.last_offset if last else -1,
+                last.offset_delta if last else 0,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
+            )
+        )
+    body = _COUNT.pack(len(rows)) + b"".join(rows)
+    return _HEAD.pack(_VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes) -> list[ProducerEntry] | None:
+    """The entries, None where the file is damaged."""
+    if len(data) < _HEAD.size + _COUNT.size:
+        return None
+    version, crc = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    count = _COUNT.unpack_from(body)[0]
+    if version != _VERSION or crc != crc32c(body) or len(body) != 4 + count * _ENTRY.size:
+        return None
+    return [_entry(*fields) for fields in _ENTRY.iter_unpack(body[_COUNT.size :])]
+
+
+def _entry(*fields: int) -> ProducerEntry:
+    producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_offset = fields
+    batches: deque[BatchMetadata] = deque(maxlen=BATCHES_REMEMBERED)
+    if offset >= 0:
+        batches.append(
+            BatchMetadata(
+                last_sequence=sequence, last_offset=offset, offset_delta=delta, timestamp=timestamp
+            )
+        )
+    return ProducerEntry(
+        producer_id=producer_id,
+        epoch=epoch,
+        batches=batches,
+        last_timestamp=timestamp,
+        coordinator_epoch=coordinator_epoch,
+        current_txn_first_offset=txn_offset,
+    )
+
+
+class ProducerSnapshots:
+    """The snapshot files of one log."""
+
+    def __init__(self, *, storage: Storage, directory: str) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._offsets = sorted(
+            int(name.removesuffix(SNAPSHOT_SUFFIX))
+            for name in storage.list(directory)
+            if name.endswith(SNAPSHOT_SUFFIX) and name.removesuffix(SNAPSHOT_SUFFIX).isdigit()
+        )
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """The offsets there are snapshots at, ascending."""
+        return tuple(self._offsets)
+
+    def write(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
+        """Durably keep the state after all batches below `offset`."""
+        self._storage.write_atomically(self._path(offset), encode_snapshot(entries))
+        self._offsets = sorted({*self._offsets, offset})
+
+    def latest(self, end_offset: int) -> tuple[int, list[ProducerEntry]] | None:
+        """The newest sound snapshot at or below `end_offset`, and its offset."""
+        for offset in reversed([offset for offset in self._offsets if offset <= end_offset]):
+            entries = decode_snapshot(self._storage.read(self._path(offset)))
+            if entries is not None:
+                return offset, entries
+            logger.warning("Dropping the damaged producer snapshot %s", self._path(offset))
+            self.remove(offset)
+        return None
+
+    def remove(self, offset: int) -> None:
+        """Drop the snapshot at `offset`, if there is one."""
+        if offset in self._offsets:
+            self._offsets.remove(offset)
+            self._storage.remove(self._path(offset))
+
+    def keep(self, offsets: Iterable[int]) -> None:
+        """Drop all but these."""
+        kept = frozenset(offsets)
+        for offset in self.offsets:
+            if offset not in kept:
+                self.remove(offset)
+
+    def _path(self, offset: int) -> str:
+        return f"{self._directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"

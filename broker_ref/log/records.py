@@ -1,0 +1,178 @@
+"""Single records of format 2, for the few places that must look at them.
+
+    record: length varint | attributes int8 | timestamp delta varlong | offset delta varint
+            | key length varint (-1: null) | key | value length varint | value
+            | header count varint | (key length varint | key | value length varint | value)*
+
+Varints are zigzag. Purpose: timestamp look-ups, the key check of compacted topics, internal
+topics, tests. Invariant: fetch and ordinary produce never come here, and at most one record
+and one decompressed piece are in memory. What it must not know: the batch around them, files. Source: DefaultRecord.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.log.errors import LogError
+
+NO_TIMESTAMP = -1
+RECORD_BYTES_MAX = 1 << 27
+_VARLONG_BYTES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record; `timestamp` in milliseconds since the epoch, -1 where it has none."""
+
+    offset: int = 0
+    timestamp: int = NO_TIMESTAMP
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+def split_records(pieces: Iterator[bytes | memoryview], count: int) -> Iterator[memoryview]:
+    """The bodies of exactly `count` records, without their lengths, from a stream of pieces.
+
+    Raises, while iterating: LogError(INVALID_RECORD) where bytes are missing or left over.
+    """
+    pending = memoryview(b"")
+    for index in range(count):
+        while (bounds := _record_bounds(pending)) is None or bounds[1] > len(pending):
+            missing = 1 if bounds is None else bounds[1] - len(pending)
+            more = _gather(pieces, missing)
+            if not more:
+                raise _invalid(f"the header counts {count} records, but {index} are whole")
+            pending = memoryview(b"".join((pending, more)))
+        start, end = bounds
+        yield pending[start:end]
+        pending = pending[end:]
+    if pending or any(pieces):
+        raise _invalid("bytes are left over after the last record")
+
+
+def _gather(pieces: Iterator[bytes | memoryview], bytes_min: int) -> bytes:
+    """At least `bytes_min` of the next bytes; fewer only where the pieces end."""
+    gathered, size_bytes = [], 0
+    while size_bytes < bytes_min and (piece := next(pieces, None)) is not None:
+        gathered.append(piece)
+        size_bytes += len(piece)
+    return b"".join(gathered)
+
+
+def decode_record(body: memoryview, *, base_offset: int, base_timestamp: int) -> Record:
+    """One record from its body. Raises: LogError(INVALID_RECORD)."""
+    reader = _Reader(body)
+    reader.skip(1)  # A record's own attributes are unused.
+    timestamp = base_timestamp + reader.varint()
+    record = Record(
+        offset=base_offset + reader.varint(),
+        timestamp=timestamp,
+        key=reader.nullable_bytes(),
+        value=reader.nullable_bytes(),
+        headers=_headers(reader),
+    )
+    reader.expect_end()
+    return record
+
+
+def encode_record(record: Record, *, offset_delta: int, timestamp_delta: int) -> bytes:
+    """One record, its length in front."""
+    body = bytearray(b"\x00") + _varint(timestamp_delta) + _varint(offset_delta)
+    body += _nullable_bytes(record.key) + _nullable_bytes(record.value)
+    body += _varint(len(record.headers))
+    for key, value in record.headers:
+        body += _nullable_bytes(key.encode()) + _nullable_bytes(value)
+    return _varint(len(body)) + bytes(body)
+
+
+def _record_bounds(pending: memoryview) -> tuple[int, int] | None:
+    """Where the first record's body starts and ends, None where its length is not all there."""
+    reader = _Reader(pending)
+    try:
+        length = reader.varint()
+    except LogError:
+        if len(pending) < _VARLONG_BYTES_MAX:
+            return None
+        raise
+    if not 0 < length <= RECORD_BYTES_MAX:
+        raise _invalid(f"a record claims {length} bytes")
+    return reader.position, reader.position + length
+
+
+def _headers(reader: _Reader) -> tuple[tuple[str, bytes | None], ...]:
+    count = reader.varint()
+    if not 0 <= count <= reader.remaining:
+        raise _invalid(f"a record claims {count} headers")
+    headers = []
+    for _ in range(count):
+        key = reader.nullable_bytes()
+        if key is None:
+            raise _invalid("a record header has no key")
+        headers.append((key.decode("utf-8", "replace"), reader.nullable_bytes()))
+    return tuple(headers)
+
+
+class _Reader:
+    """Reads one record's body; every step checks that the bytes are there."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self.position = 0
+
+    @property
+    def remaining(self) -> int:
+        return len(self._data) - self.position
+
+    def skip(self, count: int) -> None:
+        if count > self.remaining:
+            raise _invalid("a record is cut off")
+        self.position += count
+
+    def varint(self) -> int:
+        value, shift = 0, 0
+        for _ in range(_VARLONG_BYTES_MAX):
+            if self.position >= len(self._data):
+                raise _invalid("a record is cut off")
+            byte = self._data[self.position]
+            self.position += 1
+            value |= (byte & 0x7F) << shift
+            if not byte & 0x80:
+                return (value >> 1) ^ -(value & 1)
+            shift += 7
+        raise _invalid("a varint has more than ten bytes")
+
+    def nullable_bytes(self) -> bytes | None:
+        length = self.varint()
+        if length == -1:
+            return None
+        if length < -1 or length > self.remaining:
+            raise _invalid(f"a field claims {length} bytes of {self.remaining}")
+        start = self.position
+        self.position += length
+        return bytes(self._data[start : self.position])
+
+    def expect_end(self) -> None:
+        if self.remaining:
+            raise _invalid(f"{self.remaining} bytes are left over in a record")
+
+
+def _nullable_bytes(value: bytes | None) -> bytes:
+    return _varint(-1) if value is None else _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    zigzag = (value << 1) ^ (value >> 63)
+    encoded = bytearray()
+    while zigzag > 0x7F:
+        encoded.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    encoded.append(zigzag)
+    return bytes(encoded)
+
+
+def _invalid(reason: str) -> LogError:
+    return LogError(ErrorCode.invalid_record, f"The records of a batch cannot be read: {reason}.")

@@ -1,0 +1,411 @@
+"""One segment: a log file of record batches with its two indexes.
+
+    <base offset, 20 digits>.log  .index  .timeindex
+
+Purpose: append, read and search whole batches, and rebuild the indexes from the log file.
+Invariant: what `read` returns has passed its CRC and follows the batch before it; a file that
+does not hold that raises `CorruptLog` with its path and position. What it must not know: other
+segments, producers, high watermarks. Source: LogSegment of Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from broker_ref.log.batch import (
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    BatchHeader,
+    TimestampType,
+    crc_matches,
+    decode_records,
+    unpack_header,
+)
+from broker_ref.log.config import LogConfig
+from broker_ref.log.errors import CorruptLog
+from broker_ref.log.indexes import RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex
+from broker_ref.log.records import NO_TIMESTAMP
+from broker_ref.log.storage import File, Storage
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+# Headers are read in small windows: an index entry is at most one interval and a batch away.
+_HEADER_WINDOW_BYTES = 8 * 1024
+_SCAN_WINDOW_BYTES = 1024 * 1024
+# base offset, length, (epoch, magic, crc, attributes), last offset delta
+_EXTENT = struct.Struct("!qi4xb6xi")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimestampAndOffset:
+    """A record found by time: its timestamp in milliseconds, offset and leader epoch."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadBatch:
+    """Where a log file stops holding batches, and why."""
+
+    position: int
+    next_offset: int
+    reason: str
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """Kafka's name of a file that belongs to a base offset."""
+    return f"{base_offset:020d}{suffix}"
+
+
+class LogSegment:
+    """The batches from `base_offset` up to the next segment's."""
+
+    def __init__(
+        self, *, storage: Storage, directory: str, base_offset: int, config: LogConfig, now_ms: int
+    ) -> None:
+        self.base_offset = base_offset
+        self.created_ms = now_ms
+        self._storage = storage
+        self._paths = [
+            f"{directory}/{file_name(base_offset, suffix)}"
+            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        ]
+        self._index_interval_bytes = config.index_interval_bytes
+        self._log: File = storage.open(self._paths[0])
+        self._offset_index = OffsetIndex(
+            storage.open(self._paths[1]),
+            base_offset=base_offset,
+            bytes_max=config.segment_index_bytes,
+        )
+        self._time_index = TimeIndex(
+            storage.open(self._paths[2]),
+            base_offset=base_offset,
+            bytes_max=config.segment_index_bytes,
+        )
+        self._bytes_since_index_entry = 0
+        self._first_batch_timestamp: int | None = None
+        self._max_timestamp: tuple[int, int] | None = None
+
+    @property
+    def path(self) -> str:
+        return self._log.path
+
+    @property
+    def size_bytes(self) -> int:
+        return self._log.size()
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in milliseconds, -1 where no record has one."""
+        return self._max_timestamp_and_offset()[0]
+
+    def _max_timestamp_and_offset(self) -> tuple[int, int]:
+        if self._max_timestamp is None:
+            self._max_timestamp = self._time_index.last()
+        return self._max_timestamp
+
+    # Writing
+
+    def append(self, batch: bytes | bytearray, *, last_offset: int, max_timestamp: int) -> None:
+        """Write one whole batch whose offsets follow the last one's."""
+        position = self._log.size()
+        if position == 0:
+            self._first_batch_timestamp = max_timestamp
+        self._log.append(batch)
+        self._note(position, len(batch), last_offset, max_timestamp)
+
+    def _note(self, position: int, size_bytes: int, last_offset: int, max_timestamp: int) -> None:
+        """Index the batch at `position` where an entry is due."""
+        if max_timestamp > self._max_timestamp_and_offset()[0]:
+            self._max_timestamp = (max_timestamp, last_offset)
+        if self._bytes_since_index_entry > self._index_interval_bytes and not self.indexes_full:
+            self._offset_index.append(last_offset, position)
+            self._time_index.append_if_larger(*self._max_timestamp_and_offset())
+            self._bytes_since_index_entry = 0
+        self._bytes_since_index_entry += size_bytes
+
+    @property
+    def indexes_full(self) -> bool:
+        return self._offset_index.is_full or self._time_index.is_full
+
+    def should_roll(
+        self,
+        config: LogConfig,
+        *,
+        batch_bytes: int,
+        max_timestamp: int,
+        last_offset: int,
+        now_ms: int,
+    ) -> bool:
+        """Whether a batch has to go to a new segment (LogSegment.shouldRoll)."""
+        if self.size_bytes == 0:
+            return False
+        return (
+            self.size_bytes > config.segment_bytes - batch_bytes
+            or self._waited_ms(now_ms, max_timestamp) > config.segment_ms
+            or self.indexes_full
+            or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
+        )
+
+    def _waited_ms(self, now_ms: int, max_timestamp: int) -> int:
+        """Time since the first batch, by the records' clock where they have one."""
+        if self._first_batch_timestamp is None:
+            first = next(self.headers(0), None)
+            self._first_batch_timestamp = NO_TIMESTAMP if first is None else first[1].max_timestamp
+        if self._first_batch_timestamp >= 0:
+            return max_timestamp - self._first_batch_timestamp
+        return now_ms - self.created_ms
+
+    def seal(self) -> None:
+        """Note the largest timestamp for good: before the next segment begins, and at a stop."""
+        self._time_index.append_if_larger(*self._max_timestamp_and_offset())
+
+    def flush(self) -> None:
+        for file in (self._log, self._offset_index.file, self._time_index.file):
+            file.flush()
+
+    def close(self) -> None:
+        for file in (self._log, self._offset_index.file, self._time_index.file):
+            file.close()
+
+    def delete(self) -> None:
+        """Close and remove its files, the log file first: indexes without one are dropped."""
+        self.close()
+        for path in self._paths:
+            self._storage.remove(path)
+
+    # Reading
+
+    def read(
+        self, start_offset: int, *, end_offset: int, max_bytes: int, at_least_one_batch: bool
+    ) -> bytes | None:
+        """Whole batches from the one that holds `start_offset` on, below `end_offset`.
+
+        None where the segment ends before `start_offset`. Raises: CorruptLog.
+        """
+        found = self._find(start_offset)
+        if found is None:
+            return None
+        position, header = found
+        if at_least_one_batch:
+            max_bytes = max(max_bytes, header.size_bytes)
+        data = self._log.read(position, max_bytes)
+        return data[: self._whole_batches(data, position, end_offset)]
+
+    def _find(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """The first batch that ends at or after `offset`, with its position."""
+        position = self._offset_index.lookup(offset)
+        if position and not self._fits(position, offset):
+            self.rebuild_indexes()
+            position = self._offset_index.lookup(offset)
+        for found in self.headers(position):
+            if found[1].last_offset >= offset:
+                return found
+        return None
+
+    def _fits(self, position: int, offset: int) -> bool:
+        """Whether a batch that may precede `offset` starts at a position from the index."""
+        data = self._log.read(position, HEADER_BYTES)
+        if len(data) < HEADER_BYTES:
+            return False
+        base_offset, length, magic, _ = _EXTENT.unpack_from(data)
+        size_bytes = length + LOG_OVERHEAD_BYTES
+        fits: bool = (
+            magic == MAGIC
+            and self.base_offset <= base_offset <= offset
+            and HEADER_BYTES <= size_bytes <= self.size_bytes - position
+        )
+        return fits
+
+    def _whole_batches(self, data: bytes, position: int, end_offset: int) -> int:
+        """How many bytes of `data`, read at `position`, are whole sound batches below the end."""
+        view = memoryview(data)
+        length = len(data)
+        start, next_offset = 0, self.base_offset
+        while start + HEADER_BYTES <= length:
+            base_offset, batch_length, magic, delta = _EXTENT.unpack_from(data, start)
+            end = start + batch_length + LOG_OVERHEAD_BYTES
+            if end - start < HEADER_BYTES or magic != MAGIC or base_offset < next_offset:
+                raise CorruptLog(self.path, position + start, "no batch of format 2 starts here")
+            if base_offset + delta >= end_offset or end > length:
+                break
+            if not crc_matches(view[start:end]):
+                raise CorruptLog(
+                    self.path,
+                    position + start,
+                    f"the CRC of the batch at offset {base_offset} does not match",
+                )
+            start, next_offset = end, base_offset + delta + 1
+        return start
+
+    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
+        """Headers of the batches that end at or after `offset`. Raises: CorruptLog."""
+        found = self._find(offset)
+        if found is not None:
+            for _, header in self.headers(found[0]):
+                yield header
+
+    def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Headers and positions of the batches from `position` on, records unread.
+
+        Raises, while iterating: CorruptLog where the chain of batches breaks.
+        """
+        for item in self._scan(position, whole=False):
+            if isinstance(item, BadBatch):
+                raise CorruptLog(self.path, item.position, item.reason)
+            yield item[0], item[1]
+
+    def _scan(
+        self, position: int, *, whole: bool
+    ) -> Iterator[tuple[int, BatchHeader, memoryview] | BadBatch]:
+        """The batches from `position` on (their bytes only if `whole`), then what is wrong."""
+        size = self.size_bytes
+        window, window_start = memoryview(b""), position
+        next_offset = self.base_offset
+        while position < size:
+            relative = position - window_start
+            if relative + HEADER_BYTES > len(window):
+                window = self._window(position, whole)
+                window_start, relative = position, 0
+            if len(window) - relative < HEADER_BYTES:
+                yield BadBatch(
+                    position=position, next_offset=next_offset, reason="a batch header is cut off"
+                )
+                return
+            header = unpack_header(window, relative)
+            reason = _chain_break(header, next_offset, size - position)
+            if reason is None and whole:
+                if relative + header.size_bytes > len(window):
+                    window = memoryview(
+                        self._log.read(position, max(header.size_bytes, _SCAN_WINDOW_BYTES))
+                    )
+                    window_start, relative = position, 0
+                if not crc_matches(window[relative : relative + header.size_bytes]):
+                    reason = f"the CRC of the batch at offset {header.base_offset} does not match"
+            if reason is not None:
+                yield BadBatch(position=position, next_offset=next_offset, reason=reason)
+                return
+            yield position, header, window[relative : relative + header.size_bytes]
+            position += header.size_bytes
+            next_offset = header.next_offset
+
+    def _window(self, position: int, whole: bool) -> memoryview:
+        size_bytes = _SCAN_WINDOW_BYTES if whole else _HEADER_WINDOW_BYTES
+        return memoryview(self._log.read(position, size_bytes))
+
+    def next_offset(self) -> int:
+        """The offset after its last batch. Raises: CorruptLog where its tail is damaged."""
+        next_offset = self.base_offset
+        for _, header in self.headers(self._offset_index.last_position()):
+            next_offset = header.next_offset
+        return next_offset
+
+    # Searching by time
+
+    def find_timestamp(
+        self, timestamp_ms: int, *, start_offset: int, end_offset: int
+    ) -> TimestampAndOffset | None:
+        """The first record at or after `start_offset` with at least this timestamp, if below end."""
+        if self.max_timestamp < timestamp_ms:
+            return None
+        offset = max(self._time_index.lookup(timestamp_ms), start_offset)
+        found = self._find(offset)
+        if found is None:
+            return None
+        for position, header in self.headers(found[0]):
+            if header.base_offset >= end_offset:
+                return None
+            if header.max_timestamp >= timestamp_ms and header.last_offset >= start_offset:
+                hit = self._first_record(position, header, timestamp_ms, start_offset)
+                if hit is not None:
+                    return hit if hit.offset < end_offset else None
+        return None
+
+    def find_max_timestamp(self) -> TimestampAndOffset | None:
+        """The first record that has the segment's largest timestamp."""
+        timestamp_ms, offset = self._max_timestamp_and_offset()
+        found = self._find(offset) if timestamp_ms >= 0 else None
+        if found is None:
+            return None
+        position, header = found
+        return self._first_record(position, header, timestamp_ms, self.base_offset)
+
+    def _first_record(
+        self, position: int, header: BatchHeader, timestamp_ms: int, start_offset: int
+    ) -> TimestampAndOffset | None:
+        """The first record of one batch from these on."""
+        if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            return TimestampAndOffset(
+                timestamp_ms=header.max_timestamp,
+                offset=max(header.base_offset, start_offset),
+                leader_epoch=header.partition_leader_epoch,
+            )
+        batch = self._log.read(position, header.size_bytes)
+        self._whole_batches(batch, position, header.next_offset)
+        for record in decode_records(batch):
+            if record.timestamp >= timestamp_ms and record.offset >= start_offset:
+                return TimestampAndOffset(
+                    timestamp_ms=record.timestamp,
+                    offset=record.offset,
+                    leader_epoch=header.partition_leader_epoch,
+                )
+        return None
+
+    # Recovery
+
+    def index_damage(self) -> str | None:
+        """Why its indexes cannot be trusted, None where they may."""
+        damage = self._offset_index.damage(self.size_bytes)
+        if damage is not None:
+            return f"{self._paths[1]}: {damage}"
+        damage = self._time_index.damage()
+        return None if damage is None else f"{self._paths[2]}: {damage}"
+
+    def recover(self) -> Iterator[BatchHeader | BadBatch]:
+        """Read everything, check every CRC and rebuild both indexes.
+
+        Yields the header of every sound batch and, if one is not, `BadBatch` as the last item.
+        The log file is left as it is: see `truncate`.
+        """
+        self._offset_index.clear()
+        self._time_index.clear()
+        self._max_timestamp = None
+        self._first_batch_timestamp = None
+        self._bytes_since_index_entry = 0
+        for item in self._scan(0, whole=True):
+            if isinstance(item, BadBatch):
+                yield item
+                return
+            position, header, _ = item
+            self._note(position, header.size_bytes, header.last_offset, header.max_timestamp)
+            yield header
+        self.seal()
+
+    def rebuild_indexes(self) -> None:
+        """Write both indexes anew. Raises: CorruptLog where the log file itself is damaged."""
+        for item in self.recover():
+            if isinstance(item, BadBatch):
+                raise CorruptLog(self.path, item.position, item.reason)
+
+    def truncate(self, position: int) -> None:
+        """Cut the log file where `recover` found a bad batch, and make that last."""
+        self._log.truncate(position)
+        self.seal()
+        self.flush()
+
+
+def _chain_break(header: BatchHeader, next_offset: int, bytes_left: int) -> str | None:
+    """Why no batch with this header can follow an earlier one, None where it may."""
+    if header.size_bytes < HEADER_BYTES or header.magic != MAGIC:
+        return "no batch of format 2 starts here"
+    if header.base_offset < next_offset or header.last_offset_delta < 0:
+        return f"a batch at offset {header.base_offset} follows offset {next_offset - 1}"
+    if header.size_bytes > bytes_left:
+        return f"a batch of {header.size_bytes} bytes has only {bytes_left}"
+    return None
