@@ -1,0 +1,356 @@
+"""The asyncio server around one sans-IO node.
+
+Purpose: accept clients, hand the node their requests one at a time each, carry out its effects,
+wake it at its deadlines, and keep what hostile or slow clients may cost bounded. Invariants: no
+client can take the server down or keep it from serving others; an exception in the node costs the
+connection it came from, with its traceback in the log; every timer and socket is gone after
+`stop`. Must not know: what a request means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker_ref.events import (
+    CloseConnection,
+    ConnectionClosed,
+    ConnectionId,
+    ConnectionOpened,
+    Effect,
+    Event,
+    FrameReceived,
+    NoResponse,
+    SendFrame,
+    TimePassed,
+)
+from broker_ref.io.connection import Connection, RequestRefusedError
+from broker_ref.io.memory import RequestMemory
+
+logger = logging.getLogger(__name__)
+
+_MIB = 1024 * 1024
+_ACCEPT_BACKLOG = 1024
+_RETRY_AFTER_FAILURE_SECONDS = 1.0
+
+
+class ListenError(Exception):
+    """The address cannot be listened on: says which, and the system's reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What clients may cost. The first three are Kafka's; Kafka bounds the others by heap only."""
+
+    request_bytes_max: int = 100 * _MIB  # socket.request.max.bytes
+    queued_request_bytes_max: int = 256 * _MIB  # queued.max.request.bytes
+    connection_idle_ms_max: int = 600_000  # connections.max.idle.ms
+    unsent_bytes_max: int = 512 * _MIB  # responses that clients have not read, all together
+    send_stall_ms_max: int = 60_000  # one client reading nothing of its response
+    memory_stall_ms_max: int = 10_000  # one unfinished request keeping others from memory
+    sweep_interval_ms: int = 1_000
+
+
+class ServedNode(Protocol):
+    """The node, as the server sees it."""
+
+    def handle(self, event: Event, now_ms: int) -> Sequence[Effect]: ...
+
+    def next_deadline_ms(self) -> int | None: ...
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen on the first address of `host`; port 0 takes a free one. Raises `ListenError`."""
+    if not 0 <= port <= 65_535:
+        raise ListenError(f"cannot listen on port {port}: ports go from 0 (a free one) to 65535")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ListenError(f"cannot resolve the host '{host}' to listen on: {error}") from error
+    try:
+        # A broker restarts on its port at once, in spite of its old connections in TIME_WAIT.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_ACCEPT_BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise ListenError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return listener
+
+
+class Server:
+    """Serves one node on one listening socket. To be used from within one event loop."""
+
+    def __init__(
+        self,
+        node: ServedNode,
+        *,
+        now_ms: Callable[[], int],
+        limits: ServerLimits,
+    ) -> None:
+        self.memory = RequestMemory(bytes_max=limits.queued_request_bytes_max)
+        self.request_bytes_max = limits.request_bytes_max
+        self._node = node
+        self._now_ms = now_ms
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[ConnectionId, Connection] = {}
+        self._next_connection_id = 1
+        self._runnable: deque[Connection] = deque()
+        self._is_running_requests = False
+        self._is_stopping = False
+        self._listener: asyncio.Server | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._memory_blocked_since: tuple[ConnectionId, float] | None = None
+        self._all_closed = asyncio.Event()
+
+    async def start(self, listener: socket.socket) -> None:
+        """Begin to accept from `listener`, which now belongs to this server."""
+        self._listener = await self._loop.create_server(
+            self._new_connection, sock=listener, backlog=_ACCEPT_BACKLOG
+        )
+        self._sweep_timer = self._loop.call_later(self._sweep_seconds(), self._sweep)
+        self._arm_deadline()
+
+    def stop_accepting(self) -> None:
+        """New clients are refused from now on; connected ones are still served."""
+        if self._listener is not None:
+            self._listener.close()
+
+    async def stop(self, *, grace_seconds: float = 1.0) -> None:
+        """Stop accepting, drop requests that wait, let responses out, close everything.
+
+        What a client has not taken after `grace_seconds` is dropped. The node hears of nothing
+        any more: it can be closed when this returns.
+        """
+        self.stop_accepting()
+        self._is_stopping = True
+        for timer in (self._deadline_timer, self._sweep_timer):
+            if timer is not None:
+                timer.cancel()
+        for connection in list(self._connections.values()):
+            connection.close()
+        if not await self._wait_all_closed(grace_seconds):
+            for connection in list(self._connections.values()):
+                connection.abort()
+            await self._wait_all_closed(grace_seconds)
+
+    # What connections call.
+
+    def opened(self, connection: Connection) -> None:
+        self._connections[connection.connection_id] = connection
+        if self._is_stopping:
+            connection.abort()
+            return
+        self._tell_node(
+            ConnectionOpened(
+                connection_id=connection.connection_id,
+                peer=connection.peer,
+                local=connection.local,
+            )
+        )
+
+    def runnable(self, connection: Connection) -> None:
+        """Serve the requests that have arrived, in turn between connections."""
+        self._runnable.append(connection)
+        if self._is_running_requests:
+            return
+        self._is_running_requests = True
+        try:
+            while self._runnable:
+                self._serve_next(self._runnable.popleft())
+        finally:
+            self._is_running_requests = False
+        self._arm_deadline()
+
+    def closed(self, connection: Connection, error: Exception | None) -> None:
+        logger.debug("connection to %s closed: %s", connection.peer, error or "by either side")
+        connection_id = connection.connection_id
+        del self._connections[connection_id]
+        self._release_memory(connection_id)
+        if not self._is_stopping:
+            self._tell_node(ConnectionClosed(connection_id=connection_id))
+        if not self._connections:
+            self._all_closed.set()
+
+    # Requests and effects.
+
+    def _new_connection(self) -> Connection:
+        connection = Connection(self, self._next_connection_id)
+        self._next_connection_id += 1
+        return connection
+
+    def _serve_next(self, connection: Connection) -> None:
+        if self._is_stopping:
+            return
+        try:
+            frame = connection.next_request()
+        except RequestRefusedError as refused:
+            self._close(connection, str(refused))
+            return
+        if frame is None:
+            return
+        self._release_memory(connection.connection_id)
+        self._tell_node(FrameReceived(connection_id=connection.connection_id, frame=frame))
+
+    def _tell_node(self, event: FrameReceived | ConnectionOpened | ConnectionClosed) -> None:
+        try:
+            effects = self._node.handle(event, self._now_ms())
+        except Exception:
+            # A bug in the node must cost no more than the client that met it.
+            connection = self._connections.get(event.connection_id)
+            logger.exception(
+                "the node failed on %s of connection %d (%s); closing that connection",
+                type(event).__name__,
+                event.connection_id,
+                "gone" if connection is None else connection.peer,
+            )
+            if connection is not None:
+                connection.close()
+            return
+        self._apply(effects)
+        if not self._is_running_requests:
+            self._arm_deadline()
+
+    def _apply(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            connection = self._connections.get(effect.connection_id)
+            if connection is None:  # the client went in the meantime
+                continue
+            match effect:
+                case SendFrame():
+                    connection.respond(effect.frame)
+                    if connection.unsent_bytes:
+                        self._bound_unsent_bytes()
+                case NoResponse():
+                    connection.respond(None)
+                case CloseConnection():
+                    self._close(connection, effect.reason)
+
+    def _close(self, connection: Connection, reason: str) -> None:
+        logger.info("closing the connection of %s: %s", connection.peer, reason)
+        connection.close()
+
+    def _release_memory(self, connection_id: ConnectionId) -> None:
+        for granted in self.memory.release(connection_id):
+            self.runnable(self._connections[granted])
+
+    # Deadlines.
+
+    def _arm_deadline(self) -> None:
+        """Wake the node at its next deadline; a timer that comes too early looks again."""
+        deadline_ms = None if self._is_stopping else self._node.next_deadline_ms()
+        if deadline_ms is None:
+            return
+        delay_seconds = max(deadline_ms - self._now_ms(), 0) / 1000
+        when = self._loop.time() + delay_seconds
+        if self._deadline_timer is not None and not self._deadline_timer.cancelled():
+            if self._deadline_timer.when() <= when:
+                return
+            self._deadline_timer.cancel()
+        self._deadline_timer = self._loop.call_at(when, self._deadline_reached)
+
+    def _deadline_reached(self) -> None:
+        self._deadline_timer = None
+        now_ms = self._now_ms()
+        deadline_ms = self._node.next_deadline_ms()
+        if deadline_ms is not None and deadline_ms <= now_ms:
+            try:
+                effects = self._node.handle(TimePassed(), now_ms)
+            except Exception:
+                logger.exception("the node failed on TimePassed; trying again shortly")
+                self._deadline_timer = self._loop.call_later(
+                    _RETRY_AFTER_FAILURE_SECONDS, self._deadline_reached
+                )
+                return
+            self._apply(effects)
+        self._arm_deadline()
+
+    # Bounds.
+
+    def _sweep_seconds(self) -> float:
+        return self._limits.sweep_interval_ms / 1000
+
+    def _sweep(self) -> None:
+        """Close what is idle, what does not read, and what keeps others from memory."""
+        self._sweep_timer = self._loop.call_later(self._sweep_seconds(), self._sweep)
+        now_seconds = self._loop.time()
+        for connection in list(self._connections.values()):
+            connection.note_sending_progress(now_seconds)
+            still_ms = (now_seconds - connection.last_progress_seconds) * 1000
+            if connection.unsent_bytes and still_ms > self._limits.send_stall_ms_max:
+                self._drop(
+                    connection,
+                    f"it has read none of {connection.unsent_bytes} bytes of responses for "
+                    f"{still_ms / 1000:.0f} s",
+                )
+            elif (
+                still_ms > self._limits.connection_idle_ms_max
+                and not connection.is_in_progress
+                and not self.memory.is_waiting(connection.connection_id)
+            ):
+                self._drop(
+                    connection,
+                    f"idle for {still_ms / 1000:.0f} s (connections.max.idle.ms = "
+                    f"{self._limits.connection_idle_ms_max})",
+                )
+        self._sweep_memory(now_seconds)
+
+    def _sweep_memory(self, now_seconds: float) -> None:
+        blocking = self.memory.blocking
+        if blocking is None:
+            self._memory_blocked_since = None
+        elif self._memory_blocked_since is None or self._memory_blocked_since[0] != blocking:
+            self._memory_blocked_since = (blocking, now_seconds)
+        elif (now_seconds - self._memory_blocked_since[1]) * 1000 > (
+            self._limits.memory_stall_ms_max
+        ):
+            self._drop(
+                self._connections[blocking],
+                "its unfinished request keeps others from memory (queued.max.request.bytes = "
+                f"{self._limits.queued_request_bytes_max})",
+            )
+
+    def _unsent_bytes(self) -> int:
+        return sum(connection.unsent_bytes for connection in self._connections.values())
+
+    def _bound_unsent_bytes(self) -> None:
+        """Drop the clients that have read nothing for the longest time, while there is too much."""
+        if self._unsent_bytes() <= self._limits.unsent_bytes_max:
+            return
+        slowest_first = sorted(
+            (connection for connection in self._connections.values() if connection.unsent_bytes),
+            key=lambda connection: connection.last_progress_seconds,
+        )
+        for connection in slowest_first:
+            if self._unsent_bytes() <= self._limits.unsent_bytes_max:
+                return
+            self._drop(
+                connection,
+                f"clients have left {self._unsent_bytes()} bytes of responses unread, of which "
+                f"{connection.unsent_bytes} are this one's, for the longest time",
+            )
+
+    def _drop(self, connection: Connection, reason: str) -> None:
+        logger.warning("dropping the connection of %s: %s", connection.peer, reason)
+        connection.abort()
+
+    async def _wait_all_closed(self, timeout_seconds: float) -> bool:
+        self._all_closed.clear()
+        if not self._connections:
+            return True
+        try:
+            await asyncio.wait_for(self._all_closed.wait(), timeout_seconds)
+        except TimeoutError:
+            return False
+        return True

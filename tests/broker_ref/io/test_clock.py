@@ -1,0 +1,45 @@
+"""The clock never goes back, never stands still, and follows a wall clock that jumps ahead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker_ref.io.clock import SystemClock
+
+
+@dataclass
+class Clocks:
+    wall: float = 1_700_000_000.0
+    monotonic: float = 50.0
+
+    def pass_seconds(self, seconds: float) -> None:
+        self.wall += seconds
+        self.monotonic += seconds
+
+    def system_clock(self) -> SystemClock:
+        return SystemClock(wall_seconds=lambda: self.wall, monotonic_seconds=lambda: self.monotonic)
+
+
+def test_it_tells_the_wall_clock_in_milliseconds() -> None:
+    clocks = Clocks()
+    clock = clocks.system_clock()
+    clocks.pass_seconds(1.5)
+    assert clock.now_ms() == 1_700_000_001_500
+
+
+def test_a_wall_clock_set_back_neither_turns_it_back_nor_stops_it() -> None:
+    clocks = Clocks()
+    clock = clocks.system_clock()
+    clocks.wall -= 3600
+    assert clock.now_ms() == 1_700_000_000_000
+    clocks.pass_seconds(2)
+    assert clock.now_ms() == 1_700_000_002_000
+
+
+def test_it_follows_a_wall_clock_that_jumps_ahead_and_stays_there() -> None:
+    clocks = Clocks()
+    clock = clocks.system_clock()
+    clocks.wall += 7200  # a laptop slept; the monotonic clock stood still
+    assert clock.now_ms() == 1_700_007_200_000
+    clocks.wall -= 7200
+    assert clock.now_ms() == 1_700_007_200_000

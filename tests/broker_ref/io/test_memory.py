@@ -1,0 +1,78 @@
+"""Unfinished requests share a bounded memory, and one of them can always complete."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_ref.io.memory import RequestMemory
+
+
+def test_within_the_bound_everybody_gets_what_they_ask_for() -> None:
+    memory = RequestMemory(bytes_max=100)
+    assert memory.grow(1, 40)
+    assert memory.grow(2, 60)
+    assert memory.used_bytes == 100
+    assert memory.blocking is None
+
+
+def test_above_the_bound_later_requests_wait_until_memory_is_given_back() -> None:
+    memory = RequestMemory(bytes_max=100)
+    assert memory.grow(1, 80)
+    assert not memory.grow(2, 30)
+    assert memory.is_waiting(2)
+    assert memory.blocking == 1
+    assert memory.release(1) == [2]
+    assert not memory.is_waiting(2)
+    assert memory.used_bytes == 30
+
+
+def test_the_request_that_began_first_is_never_kept_waiting() -> None:
+    memory = RequestMemory(bytes_max=100)
+    assert memory.grow(1, 60)
+    assert memory.grow(2, 40)
+    assert not memory.grow(2, 41)
+    assert memory.grow(1, 500)
+    assert memory.used_bytes == 540
+
+
+def test_when_the_first_goes_the_next_in_line_becomes_the_first() -> None:
+    memory = RequestMemory(bytes_max=100)
+    memory.grow(1, 50)
+    memory.grow(2, 50)
+    assert not memory.grow(2, 400)
+    assert not memory.grow(3, 400)
+    assert memory.release(1) == [2]
+    assert memory.release(2) == [3]
+    assert memory.release(3) == []
+    assert memory.used_bytes == 0
+
+
+def test_a_connection_that_holds_nothing_releases_nothing() -> None:
+    assert RequestMemory(bytes_max=100).release(7) == []
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(-1, 50)), max_size=60))
+def test_the_bound_holds_but_for_the_first_and_somebody_can_always_go_on(
+    steps: list[tuple[int, int]],
+) -> None:
+    """A step is a connection and by how much it grows; -1 releases. Checked against a plain sum."""
+    memory = RequestMemory(bytes_max=100)
+    held: dict[int, int] = {}
+    wanted: dict[int, int] = {}
+    for connection_id, growth in steps:
+        if growth < 0:
+            held.pop(connection_id, None)
+            wanted.pop(connection_id, None)
+            for granted in memory.release(connection_id):
+                held[granted] = wanted.pop(granted)
+        elif connection_id not in wanted:
+            target = held.setdefault(connection_id, 0) + growth
+            if memory.grow(connection_id, target):
+                held[connection_id] = target
+            else:
+                wanted[connection_id] = target
+        assert memory.used_bytes == sum(held.values())
+        first = next(iter(held), None)
+        assert sum(size for owner, size in held.items() if owner != first) <= 100
+        assert first is None or first not in wanted

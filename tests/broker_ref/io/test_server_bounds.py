@@ -1,0 +1,257 @@
+"""What hostile and slow clients may cost: closed or held back, memory bounded, others served."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+
+from broker_ref.events import ConnectionClosed, ConnectionOpened, FrameReceived
+from broker_ref.io.server import ServerLimits
+from tests.broker_ref.io.scripted import (
+    ScriptedServer,
+    ask,
+    framed,
+    is_closed,
+    receive,
+    receive_frame,
+    serving,
+)
+
+MIB = 1024 * 1024
+
+TLS_CLIENT_HELLO = bytes.fromhex("16030102000100" + "01fc0303" + "5a" * 64)
+GARBAGE = [
+    pytest.param(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 1195725856, id="http"),
+    pytest.param(TLS_CLIENT_HELLO, 369295618, id="tls"),
+    pytest.param(b"\xff" * 100, -1, id="ones"),
+    pytest.param(struct.pack(">i", 2**31 - 1), 2**31 - 1, id="2-gib"),
+    pytest.param(struct.pack(">i", -(2**31)), -(2**31), id="most-negative"),
+    pytest.param(struct.pack(">i", 100 * MIB + 1), 100 * MIB + 1, id="one-above-the-limit"),
+]
+
+
+@contextlib.contextmanager
+def allocations_below(bytes_max: int) -> Iterator[None]:
+    """The peak of what Python allocates within stays below a bound."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < bytes_max, f"{peak / MIB:.1f} MiB were held, of at most {bytes_max / MIB:.1f}"
+
+
+def send_without_waiting(client: socket.socket, data: bytes) -> int:
+    """Send what the server takes right now; returns how many bytes."""
+    client.setblocking(False)
+    sent = 0
+    view = memoryview(data)
+    with contextlib.suppress(BlockingIOError):
+        while sent < len(data):
+            sent += client.send(view[sent : sent + MIB])
+    client.setblocking(True)
+    return sent
+
+
+@pytest.mark.parametrize(("sent", "announced"), GARBAGE)
+def test_what_cannot_be_a_request_closes_the_connection_before_its_body_is_read(
+    sent: bytes, announced: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with serving() as served, allocations_below(2 * MIB):
+        client = served.connect()
+        client.sendall(sent)
+        assert is_closed(client)
+        assert ask(served.connect(), b"still here") == b"still here"
+        assert served.read(served.node.frames) == [b"still here"]
+    assert f"it announced a request of {announced} bytes" in caplog.text
+    assert "socket.request.max.bytes" in caplog.text
+
+
+def test_requests_before_the_garbage_are_answered() -> None:
+    with serving() as served:
+        client = served.connect()
+        client.sendall(framed(b"good") + b"\xff\xff\xff\xff")
+        assert receive_frame(client) == b"good"
+        assert is_closed(client)
+
+
+def test_a_truncated_request_is_never_given_to_the_node() -> None:
+    with serving() as served:
+        client = served.connect()
+        client.sendall(struct.pack(">i", 100) + b"only half")
+        client.shutdown(socket.SHUT_WR)
+        assert is_closed(client)
+        served.until(lambda: served.node.seen(ConnectionClosed) == 1)
+        assert served.read(served.node.frames) == []
+
+
+def test_a_client_that_resets_its_connection_is_forgotten() -> None:
+    with serving() as served:
+        client = served.connect()
+        assert ask(client, b"hello") == b"hello"
+        client.sendall(framed(b"wait 3600000"))
+        served.until(lambda: served.node.seen(FrameReceived) == 2)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        served.until(lambda: served.node.seen(ConnectionClosed) == 1)
+
+
+def test_an_announced_length_costs_nothing() -> None:
+    """500 clients announce 100 MiB and send a little of it; others produce as ever."""
+    with serving() as served, allocations_below(60 * MIB):
+        for _ in range(500):
+            served.connect().sendall(struct.pack(">i", 100 * MIB) + bytes(9000))
+        served.until(lambda: served.node.seen(ConnectionOpened) == 500)
+        client = served.connect()
+        assert ask(client, bytes(3 * MIB)) == bytes(3 * MIB)
+        assert served.read(lambda: served.server.memory.used_bytes) <= 500 * 64 * 1024
+
+
+def test_unfinished_requests_share_a_bounded_memory_and_each_completes_in_the_end() -> None:
+    limits = ServerLimits(queued_request_bytes_max=8 * MIB, request_bytes_max=5 * MIB)
+    body = bytes(5 * MIB)
+    with serving(limits) as served:
+        clients = [served.connect() for _ in range(20)]
+        sent = []
+        for client in clients:
+            client.sendall(struct.pack(">i", len(body)))
+            sent.append(send_without_waiting(client, body[:-1]))
+        served.until(lambda: served.server.memory.blocking is not None)
+        # Small requests do not need that memory.
+        assert ask(served.connect(), b"small") == b"small"
+        assert served.read(lambda: served.server.memory.used_bytes) <= (8 + 5) * MIB
+        # The one that began first always gets through; with it done, so do the others in turn.
+        for client, sent_bytes in zip(clients, sent, strict=True):
+            client.sendall(body[sent_bytes:])
+            assert receive(client, 4 + len(body)) == framed(body)
+        assert served.read(lambda: served.server.memory.used_bytes) == 0
+
+
+def test_a_stalled_request_that_keeps_others_from_memory_is_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits = ServerLimits(
+        queued_request_bytes_max=4 * MIB, memory_stall_ms_max=200, sweep_interval_ms=20
+    )
+    with serving(limits) as served:
+        stalled = [served.connect() for _ in range(6)]
+        for client in stalled:
+            client.sendall(struct.pack(">i", 100 * MIB) + bytes(MIB))
+        client = served.connect()
+        assert ask(client, bytes(3 * MIB)) == bytes(3 * MIB)
+        assert is_closed(stalled[0])
+    assert "its unfinished request keeps others from memory" in caplog.text
+
+
+def test_500_idle_connections_do_not_keep_another_client_from_being_served() -> None:
+    with serving() as served, allocations_below(20 * MIB):
+        for _ in range(500):
+            served.connect()
+        served.until(lambda: served.node.seen(ConnectionOpened) == 500)
+        client = served.connect()
+        before = time.perf_counter()
+        for number in range(200):
+            assert ask(client, b"%d" % number) == b"%d" % number
+        assert time.perf_counter() - before < 5
+
+
+def test_an_idle_connection_is_closed_but_one_that_waits_for_its_answer_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits = ServerLimits(connection_idle_ms_max=150, sweep_interval_ms=20)
+    with serving(limits) as served:
+        idle, waiting = served.connect(), served.connect()
+        assert ask(idle, b"hello") == b"hello"
+        waiting.sendall(framed(b"wait 600"))
+        assert is_closed(idle)
+        assert receive_frame(waiting) == b"waited"
+        assert is_closed(waiting)
+    assert "connections.max.idle.ms = 150" in caplog.text
+
+
+def test_a_trickle_of_bytes_counts_as_activity_as_in_kafka() -> None:
+    limits = ServerLimits(connection_idle_ms_max=400, sweep_interval_ms=20)
+    with serving(limits) as served:
+        idle, slow = served.connect(), served.connect()
+        request = framed(b"a request that takes its time")
+        slow.sendall(request[:1])
+        idle.settimeout(0.05)
+        sent_bytes = 1
+        while True:  # the idle connection's end is the clock: no byte is sent after it
+            try:
+                assert idle.recv(1) == b""
+                break
+            except TimeoutError:
+                slow.sendall(request[sent_bytes : sent_bytes + 1])
+                sent_bytes += 1
+        slow.sendall(request[sent_bytes:])
+        assert receive_frame(slow) == b"a request that takes its time"
+
+
+def pipeline_without_reading(served: ScriptedServer, response_bytes: int) -> socket.socket:
+    client = served.connect()
+    client.sendall(framed(*[b"big %d" % response_bytes] * 200))
+    return client
+
+
+def test_a_client_that_does_not_read_has_no_further_request_served() -> None:
+    with serving() as served, allocations_below(100 * MIB):
+        client = pipeline_without_reading(served, 20 * MIB)
+        served.until(lambda: served.node.seen(FrameReceived) >= 1)
+        other = served.connect()
+        for number in range(50):
+            assert ask(other, b"%d" % number) == b"%d" % number
+        served_frames = served.read(served.node.frames)
+        assert served_frames.count(b"big %d" % (20 * MIB)) == 1
+        # It is held back, not lost: when it reads, it gets everything in order.
+        for _ in range(3):
+            assert receive(client, 4 + 20 * MIB) == framed(bytes(20 * MIB))
+
+
+def test_a_client_that_never_reads_is_closed_after_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with serving(ServerLimits(send_stall_ms_max=150, sweep_interval_ms=20)) as served:
+        pipeline_without_reading(served, 20 * MIB)
+        served.until(lambda: served.node.seen(ConnectionClosed) == 1)
+    assert "it has read none of" in caplog.text
+
+
+def test_a_client_that_reads_slowly_is_not_closed() -> None:
+    with serving(ServerLimits(send_stall_ms_max=500, sweep_interval_ms=20)) as served:
+        slow, never = served.connect(), pipeline_without_reading(served, 20 * MIB)
+        slow.sendall(framed(b"big %d" % (60 * MIB)))
+        received = 0
+        while served.read(lambda: served.node.seen(ConnectionClosed)) == 0:
+            time.sleep(0.02)  # its pace, not a wait for something
+            received += len(receive(slow, min(MIB // 2, 4 + 60 * MIB - received)))
+        assert is_closed_or_cut(never)
+        assert receive(slow, 4 + 60 * MIB - received)[-1:] == b"\x00"
+
+
+def is_closed_or_cut(client: socket.socket) -> bool:
+    """Read until the end of a connection that was aborted with data under way."""
+    with contextlib.suppress(ConnectionResetError):
+        while client.recv(MIB):
+            pass
+    return True
+
+
+def test_unread_responses_of_all_clients_are_bounded_at_the_cost_of_the_slowest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with serving(ServerLimits(unsent_bytes_max=50 * MIB)) as served:
+        for count in range(1, 9):
+            pipeline_without_reading(served, 20 * MIB)
+            served.until(lambda count=count: served.node.seen(FrameReceived) >= count)  # type: ignore[misc]
+        served.until(lambda: served.node.seen(ConnectionClosed) >= 4)
+        assert ask(served.connect(), b"big %d" % MIB) == bytes(MIB)
+    assert "bytes of responses unread" in caplog.text
