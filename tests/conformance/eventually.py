@@ -1,0 +1,16 @@
+"""Waiting for what a broker does on its own time, with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+INTERVAL_S = 0.02
+
+
+def eventually(condition: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
+    """Return once `condition()` holds; fails the test where it does not in time."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not so within {timeout_s} s"
+        time.sleep(INTERVAL_S)

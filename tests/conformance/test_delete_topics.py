@@ -1,0 +1,100 @@
+"""DeleteTopics, by name and by id."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from integration.clusters import Cluster
+from integration.raw import RawConnection
+from tests.conformance.batches import batch, values
+from tests.conformance.wire import (
+    LATEST,
+    append,
+    describe_topics,
+    fetch,
+    list_offset,
+    only,
+    served,
+    topic_id,
+)
+
+TopicFactory = Callable[..., str]
+NameFactory = Callable[[], str]
+
+
+def delete(raw: RawConnection, *topics: dict[str, Any]) -> Any:
+    return raw.call("delete_topics", 6, timeout=30_000, topics=list(topics))
+
+
+def test_a_deleted_topic_is_gone(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    identifier = topic_id(raw, name)
+    result = only(delete(raw, {"name": name}).responses)
+    assert (result.error_code, result.name, result.topic_id) == (ErrorCode.none, name, identifier)
+    gone = ErrorCode.unknown_topic_or_partition
+    assert only(describe_topics(raw, name).topics).error_code == gone
+    assert fetch(raw, name).error_code == gone
+    assert fetch(raw, identifier, version=13).error_code == ErrorCode.unknown_topic_id
+
+
+def test_a_topic_is_deleted_by_its_id(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    identifier = topic_id(raw, name)
+    result = only(delete(raw, {"name": None, "topic_id": identifier}).responses)
+    assert (result.error_code, result.name, result.topic_id) == (ErrorCode.none, name, identifier)
+    gone = only(describe_topics(raw, name).topics)
+    assert gone.error_code == ErrorCode.unknown_topic_or_partition
+
+
+def test_every_version_deletes_a_topic(raw: RawConnection, topic: TopicFactory) -> None:
+    for version in served(raw, "delete_topics"):
+        name = topic()
+        asked = {"topics": [{"name": name}]} if version >= 6 else {"topic_names": [name]}
+        result = only(raw.call("delete_topics", version, timeout=30_000, **asked).responses)
+        assert (result.error_code, result.name) == (ErrorCode.none, name), version
+        gone = only(describe_topics(raw, name).topics)
+        assert gone.error_code == ErrorCode.unknown_topic_or_partition, version
+
+
+def test_unknown_topics_are_named_as_such(
+    raw: RawConnection, topic: TopicFactory, unique_name: NameFactory
+) -> None:
+    known, unknown, identifier = topic(), unique_name(), uuid.uuid4()
+    response = delete(
+        raw, {"name": known}, {"name": unknown}, {"name": None, "topic_id": identifier}
+    )
+    by_name = {result.name: result.error_code for result in response.responses if result.name}
+    assert by_name == {known: ErrorCode.none, unknown: ErrorCode.unknown_topic_or_partition}
+    (by_id,) = [result for result in response.responses if not result.name]
+    assert (by_id.error_code, by_id.topic_id) == (ErrorCode.unknown_topic_id, identifier)
+
+
+def test_a_topic_named_twice_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    for result in delete(raw, {"name": name}, {"name": name}).responses:
+        assert result.error_code == ErrorCode.invalid_request
+    assert only(describe_topics(raw, name).topics).error_code == ErrorCode.none
+
+
+def test_a_name_together_with_an_id_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    result = only(delete(raw, {"name": name, "topic_id": topic_id(raw, name)}).responses)
+    assert result.error_code == ErrorCode.invalid_request
+    assert only(describe_topics(raw, name).topics).error_code == ErrorCode.none
+
+
+def test_a_topic_made_again_is_another_and_empty(
+    raw: RawConnection, topic: TopicFactory, cluster: Cluster
+) -> None:
+    name = topic()
+    before = topic_id(raw, name)
+    append(raw, name, batch(values("a", "b")))
+    delete(raw, {"name": name})
+    cluster.create_topic(name, partitions=2)
+    assert topic_id(raw, name) != before
+    assert list_offset(raw, name, LATEST).offset == 0
+    assert append(raw, name, batch(values("c"))) == 0

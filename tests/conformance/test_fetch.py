@@ -1,0 +1,370 @@
+"""Fetch: what is returned, how much, when, and from which partition (KIP-74, KIP-227, KIP-516)."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.raw import RawConnection
+from tests.conformance.batches import GZIP, Record, batch, parse, values
+from tests.conformance.wire import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    append,
+    fetch,
+    fetch_request,
+    only,
+    produce,
+    served,
+    topic_id,
+)
+
+TopicFactory = Callable[..., str]
+LONG_MS = 20_000
+"""Longer than any test waits: who is answered was woken."""
+SOON_S = 0.3
+"""How long a test looks on while nothing should happen."""
+
+
+def read_values(answer: Any) -> list[bytes | None]:
+    return [record.value for found in parse(answer.records) for record in found.records]
+
+
+def kilobyte_batches(raw: RawConnection, topic: str, count: int, *, partition: int = 0) -> int:
+    """Append `count` batches of one 1000-byte record; returns the size of one."""
+    data = batch([Record(value=b"x" * 1000)])
+    for _ in range(count):
+        append(raw, topic, data, partition=partition)
+    return len(data)
+
+
+def test_every_version_returns_the_records(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    identifier = topic_id(raw, name)
+    append(raw, name, batch(values("a", "b")))
+    for version in served(raw, "fetch"):
+        answer = fetch(raw, identifier if version >= 13 else name, version=version)
+        assert answer.error_code == ErrorCode.none, version
+        assert answer.high_watermark == 2, version
+        assert read_values(answer) == [b"a", b"b"], version
+
+
+def test_it_tells_the_offsets_of_the_partition(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    append(raw, name, batch(values("a", "b")))
+    answer = fetch(raw, name)
+    offsets = (answer.log_start_offset, answer.last_stable_offset, answer.high_watermark)
+    assert offsets == (0, 2, 2)
+    assert answer.preferred_read_replica == -1
+    assert not answer.aborted_transactions
+
+
+def test_at_the_end_there_is_nothing_and_no_error(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    assert (fetch(raw, name).error_code, fetch(raw, name).records) == (ErrorCode.none, b"")
+    append(raw, name, batch(values("a")))
+    answer = fetch(raw, name, offset=1)
+    assert (answer.error_code, answer.records) == (ErrorCode.none, b"")
+    assert answer.high_watermark == 1
+
+
+@pytest.mark.parametrize("offset", [3, 10_000, -1])
+def test_outside_the_log_is_out_of_range(
+    raw: RawConnection, topic: TopicFactory, offset: int
+) -> None:
+    name = topic()
+    append(raw, name, batch(values("a", "b")))
+    answer = fetch(raw, name, offset=offset, max_wait_ms=LONG_MS, min_bytes=1)
+    assert answer.error_code == ErrorCode.offset_out_of_range
+    assert not answer.records
+
+
+def test_before_the_log_start_is_out_of_range(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    append(raw, name, batch(values("a")))
+    append(raw, name, batch(values("b")))
+    partition = {"partition_index": 0, "offset": 1}
+    raw.call(
+        "delete_records", 2, timeout=30_000, topics=[{"name": name, "partitions": [partition]}]
+    )
+    assert fetch(raw, name).error_code == ErrorCode.offset_out_of_range
+    answer = fetch(raw, name, offset=1)
+    assert (answer.error_code, answer.log_start_offset) == (ErrorCode.none, 1)
+    assert read_values(answer) == [b"b"]
+
+
+@pytest.mark.parametrize("codec", [0, GZIP])
+def test_an_offset_inside_a_batch_returns_the_whole_batch(
+    raw: RawConnection, topic: TopicFactory, codec: int
+) -> None:
+    name = topic()
+    append(raw, name, batch(values("a", "b")))
+    append(raw, name, batch(values("c", "d", "e"), codec=codec))
+    found = parse(fetch(raw, name, offset=3).records)
+    assert [(b.base_offset, b.last_offset) for b in found] == [(2, 4)]
+
+
+def test_the_first_batch_goes_out_whatever_the_limits(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    size = kilobyte_batches(raw, name, 2)
+    for limits in ({"partition_max_bytes": 1}, {"max_bytes": 1}, {"max_bytes": size - 1}):
+        found = parse(fetch(raw, name, **limits).records)
+        assert [b.base_offset for b in found] == [0], limits
+    assert [b.base_offset for b in parse(fetch(raw, name, 1, max_bytes=1).records)] == [1]
+
+
+def test_a_partition_returns_no_more_than_its_limit(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    size = kilobyte_batches(raw, name, 10)
+    answer = fetch(raw, name, partition_max_bytes=3 * size + size // 2)
+    assert len(answer.records) <= 3 * size + size // 2
+    assert [b.base_offset for b in parse(answer.records)] == [0, 1, 2]
+
+
+def test_a_request_returns_no_more_than_its_limit(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic(partitions=3)
+    size, *_ = [kilobyte_batches(raw, name, 4, partition=partition) for partition in range(3)]
+    response = raw.send(
+        fetch_request({name: [{"partition": p} for p in range(3)]}, max_bytes=6 * size)
+    )
+    found = {p.partition_index: len(parse(p.records)) for p in only(response.responses).partitions}
+    assert found == {0: 4, 1: 2, 2: 0}
+
+
+def test_partitions_are_served_in_the_order_they_are_asked_for(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    # Being fair to partitions is the client's part: it rotates them, and the broker keeps order.
+    name = topic(partitions=3)
+    for partition in range(3):
+        kilobyte_batches(raw, name, 2, partition=partition)
+    for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
+        response = raw.send(fetch_request({name: [{"partition": p} for p in order]}, max_bytes=1))
+        partitions = only(response.responses).partitions
+        assert {p.partition_index for p in partitions} == {0, 1, 2}
+        assert [p.partition_index for p in partitions if p.records] == [order[0]]
+
+
+def test_the_first_batch_may_come_from_a_later_partition(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic(partitions=2)
+    kilobyte_batches(raw, name, 1, partition=1)
+    response = raw.send(
+        fetch_request({name: [{"partition": 0}, {"partition": 1}]}, max_bytes=1, min_bytes=1)
+    )
+    sizes = {p.partition_index: len(parse(p.records)) for p in only(response.responses).partitions}
+    assert sizes == {0: 0, 1: 1}
+
+
+def test_several_topics_in_one_request(raw: RawConnection, topic: TopicFactory) -> None:
+    first, second = topic(), topic()
+    append(raw, first, batch(values("1")))
+    append(raw, second, batch(values("2")))
+    response = raw.send(fetch_request({first: [{}], second: [{}]}))
+    found = {t.topic: read_values(only(t.partitions)) for t in response.responses}
+    assert found == {first: [b"1"], second: [b"2"]}
+
+
+def wait_for(raw: RawConnection, request: Any, *, act: Callable[[], object]) -> Any:
+    """Send `request`, see that it is not answered, `act`, and return the answer it then gets."""
+    raw.send_only(request)
+    raw.set_timeout(SOON_S)
+    with pytest.raises(TimeoutError):
+        raw.receive(request)
+    act()
+    raw.set_timeout(LONG_MS / 2_000)
+    return raw.receive(request)
+
+
+@pytest.fixture
+def other(bootstrap: str) -> Any:
+    """A second connection, for what happens while the first waits."""
+    with RawConnection(bootstrap) as connection:
+        yield connection
+
+
+def test_a_waiting_fetch_is_woken_by_an_append(
+    raw: RawConnection, other: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    waiting = fetch_request({name: [{}]}, max_wait_ms=LONG_MS, min_bytes=1)
+    response = wait_for(raw, waiting, act=lambda: append(other, name, batch(values("a"))))
+    assert read_values(only(only(response.responses).partitions)) == [b"a"]
+
+
+def test_a_waiting_fetch_waits_for_its_minimum_of_bytes(
+    raw: RawConnection, other: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    size = kilobyte_batches(other, name, 1)
+    waiting = fetch_request({name: [{}]}, max_wait_ms=LONG_MS, min_bytes=2 * size + 1)
+    kilobyte_batches(other, name, 1)
+    response = wait_for(raw, waiting, act=lambda: kilobyte_batches(other, name, 1))
+    assert len(parse(only(only(response.responses).partitions).records)) == 3
+
+
+def test_the_minimum_counts_all_partitions(
+    raw: RawConnection, other: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic(partitions=2)
+    size = kilobyte_batches(other, name, 1, partition=0)
+    waiting = fetch_request(
+        {name: [{"partition": 0}, {"partition": 1}]}, max_wait_ms=LONG_MS, min_bytes=2 * size
+    )
+    response = wait_for(raw, waiting, act=lambda: kilobyte_batches(other, name, 1, partition=1))
+    assert [len(parse(p.records)) for p in only(response.responses).partitions] == [1, 1]
+
+
+def test_a_waiting_fetch_is_answered_empty_when_its_time_is_over(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    began_s = time.monotonic()
+    answer = fetch(raw, name, max_wait_ms=400, min_bytes=1)
+    waited_s = time.monotonic() - began_s
+    assert (answer.error_code, answer.records) == (ErrorCode.none, b"")
+    assert 0.39 <= waited_s < LONG_MS / 2_000
+
+
+def test_what_is_there_is_returned_when_the_time_is_over(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    append(raw, name, batch(values("a")))
+    assert read_values(fetch(raw, name, max_wait_ms=200, min_bytes=1_000_000)) == [b"a"]
+
+
+def test_enough_bytes_are_returned_at_once(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    append(raw, name, batch(values("a")))
+    raw.set_timeout(LONG_MS / 2_000)
+    assert read_values(fetch(raw, name, max_wait_ms=LONG_MS, min_bytes=1)) == [b"a"]
+
+
+def test_no_minimum_is_answered_at_once(raw: RawConnection, topic: TopicFactory) -> None:
+    raw.set_timeout(LONG_MS / 2_000)
+    assert fetch(raw, topic(), max_wait_ms=LONG_MS, min_bytes=0).records == b""
+
+
+def test_an_offset_out_of_range_is_answered_at_once_with_all_partitions(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic(partitions=2)
+    raw.set_timeout(LONG_MS / 2_000)
+    partitions = [{"partition": 0}, {"partition": 1, "fetch_offset": 9}]
+    response = raw.send(fetch_request({name: partitions}, max_wait_ms=LONG_MS, min_bytes=1))
+    codes = {p.partition_index: p.error_code for p in only(response.responses).partitions}
+    assert codes == {0: ErrorCode.none, 1: ErrorCode.offset_out_of_range}
+
+
+def test_an_unknown_partition_does_not_keep_the_others_from_waiting(
+    raw: RawConnection, other: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    partitions = [{"partition": 0}, {"partition": 7}]
+    waiting = fetch_request({name: partitions}, max_wait_ms=LONG_MS, min_bytes=1)
+    response = wait_for(raw, waiting, act=lambda: append(other, name, batch(values("a"))))
+    found = {p.partition_index: p for p in only(response.responses).partitions}
+    assert read_values(found[0]) == [b"a"]
+    assert found[7].error_code == ErrorCode.unknown_topic_or_partition
+
+
+def test_a_deleted_topic_wakes_who_waits_for_it(
+    raw: RawConnection, other: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    waiting = fetch_request({name: [{}]}, max_wait_ms=LONG_MS, min_bytes=1)
+    response = wait_for(
+        raw,
+        waiting,
+        act=lambda: other.call("delete_topics", 5, topic_names=[name], timeout=30_000),
+    )
+    assert only(only(response.responses).partitions).error_code in {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.not_leader_or_follower,
+    }
+
+
+def test_an_unknown_topic_or_partition_is_named_as_such(
+    raw: RawConnection, topic: TopicFactory, unique_name: Callable[[], str]
+) -> None:
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert fetch(raw, unique_name()).error_code == unknown
+    assert fetch(raw, topic(), partition=1).error_code == unknown
+    assert fetch(raw, topic_id(raw, topic()), version=13, partition=1).error_code == unknown
+
+
+def test_an_unknown_topic_id_is_named_as_such(raw: RawConnection, topic: TopicFactory) -> None:
+    known, unknown = topic_id(raw, topic()), uuid.uuid4()
+    response = raw.send(fetch_request({known: [{}], unknown: [{}]}, version=13))
+    codes = {t.topic_id: only(t.partitions).error_code for t in response.responses}
+    assert codes == {known: ErrorCode.none, unknown: ErrorCode.unknown_topic_id}
+
+
+def test_a_newer_leader_epoch_than_the_brokers_is_unknown(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    append(raw, name, batch(values("a")))
+    assert fetch(raw, name, current_leader_epoch=0).error_code == ErrorCode.none
+    answer = fetch(raw, name, current_leader_epoch=1)
+    assert answer.error_code == ErrorCode.unknown_leader_epoch
+    assert not answer.records
+
+
+@pytest.mark.parametrize("isolation_level", [READ_UNCOMMITTED, READ_COMMITTED])
+def test_without_transactions_both_isolation_levels_read_all(
+    raw: RawConnection, topic: TopicFactory, isolation_level: int
+) -> None:
+    name = topic()
+    append(raw, name, batch(values("a", "b")))
+    answer = fetch(raw, name, isolation_level=isolation_level)
+    assert read_values(answer) == [b"a", b"b"]
+    assert answer.last_stable_offset == 2
+    expected = () if isolation_level == READ_COMMITTED else None
+    assert answer.aborted_transactions == expected
+
+
+def test_without_a_session_there_is_no_session_id(raw: RawConnection, topic: TopicFactory) -> None:
+    response = raw.send(fetch_request({topic(): [{}]}, session_id=0, session_epoch=-1))
+    assert (response.error_code, response.session_id) == (ErrorCode.none, 0)
+
+
+def test_a_session_that_does_not_exist_is_not_found(raw: RawConnection) -> None:
+    response = raw.send(fetch_request({}, session_id=123_456, session_epoch=1))
+    assert response.error_code == ErrorCode.fetch_session_id_not_found
+    assert response.responses == ()
+
+
+def test_reading_batch_by_batch_gives_every_record_once(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    for number in range(30):
+        append(raw, name, batch(values(*(f"{number}.{i}" for i in range(number % 4 + 1)))))
+    read: list[bytes | None] = []
+    offset, end = 0, fetch(raw, name).high_watermark
+    while offset < end:
+        found = parse(fetch(raw, name, offset, partition_max_bytes=200).records)
+        read += [r.value for b in found for r in b.records if r.offset >= offset]
+        offset = found[-1].last_offset + 1
+    expected = [f"{number}.{i}".encode() for number in range(30) for i in range(number % 4 + 1)]
+    assert read == expected
+
+
+def test_what_was_refused_is_never_read(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    append(raw, name, batch(values("before")))
+    assert produce(raw, name, batch(values("bad"), corrupt=True)).error_code != ErrorCode.none
+    append(raw, name, batch(values("after")))
+    assert read_values(fetch(raw, name)) == [b"before", b"after"]

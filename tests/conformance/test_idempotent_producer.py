@@ -1,0 +1,210 @@
+"""Idempotent producer: sequences, duplicates of the last five batches, epochs (KIP-98, KIP-360)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.raw import RawConnection
+from tests.conformance.batches import batch, parse, values
+from tests.conformance.eventually import eventually
+from tests.conformance.wire import LATEST, fetch, list_offset, only, produce, served
+
+TopicFactory = Callable[..., str]
+SEQUENCE_MAX = 2**31 - 1
+
+
+def init_producer_id(raw: RawConnection, *, version: int = 4) -> Any:
+    """A new producer id; a broker that has none yet says so, and clients ask again."""
+    answers: list[Any] = []
+
+    def answered() -> bool:
+        answers.append(raw.call("init_producer_id", version, transaction_timeout=60_000))
+        return bool(answers[-1].error_code != ErrorCode.coordinator_load_in_progress)
+
+    eventually(answered)
+    assert (answers[-1].error_code, answers[-1].producer_epoch) == (ErrorCode.none, 0), version
+    return answers[-1]
+
+
+def new_producer_id(raw: RawConnection) -> int:
+    return int(init_producer_id(raw).producer_id)
+
+
+class Producer:
+    """One producer id writing to one partition, with the sequence it is told."""
+
+    def __init__(self, raw: RawConnection, topic: str, *, partition: int = 0) -> None:
+        self._raw = raw
+        self.topic = topic
+        self._partition = partition
+        self.producer_id = new_producer_id(raw)
+
+    def send(self, sequence: int, *, count: int = 1, epoch: int = 0) -> Any:
+        data = batch(
+            values(*(f"{sequence}+{i}" for i in range(count))),
+            producer_id=self.producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        return produce(self._raw, self.topic, data, partition=self._partition)
+
+    def accepted(self, sequence: int, *, count: int = 1, epoch: int = 0) -> int:
+        answer = self.send(sequence, count=count, epoch=epoch)
+        assert answer.error_code == ErrorCode.none, answer
+        return int(answer.base_offset)
+
+    def end(self) -> int:
+        return int(list_offset(self._raw, self.topic, LATEST, partition=self._partition).offset)
+
+
+@pytest.fixture
+def producer(raw: RawConnection, topic: TopicFactory) -> Producer:
+    return Producer(raw, topic())
+
+
+def test_every_producer_gets_an_id_of_its_own(raw: RawConnection) -> None:
+    ids = [new_producer_id(raw) for _ in range(20)]
+    assert len(set(ids)) == len(ids)
+    assert all(identifier >= 0 for identifier in ids)
+
+
+def test_every_version_gives_an_id(raw: RawConnection) -> None:
+    for version in served(raw, "init_producer_id"):
+        assert init_producer_id(raw, version=version).producer_id >= 0, version
+
+
+def test_sequences_in_order_are_written(producer: Producer) -> None:
+    assert [producer.accepted(0, count=3), producer.accepted(3), producer.accepted(4)] == [0, 3, 4]
+
+
+def test_a_stored_batch_keeps_its_producer_fields(raw: RawConnection, producer: Producer) -> None:
+    producer.accepted(0, count=2)
+    stored = only(parse(fetch(raw, producer.topic).records))
+    fields = (stored.producer_id, stored.producer_epoch, stored.base_sequence)
+    assert fields == (producer.producer_id, 0, 0)
+
+
+def test_a_retry_of_the_last_batch_is_written_once(producer: Producer) -> None:
+    assert producer.accepted(0, count=3) == 0
+    assert producer.accepted(0, count=3) == 0
+    assert producer.end() == 3
+
+
+def test_a_retry_of_any_of_the_last_five_batches_has_its_first_offset(producer: Producer) -> None:
+    for sequence in range(0, 12, 2):
+        producer.accepted(sequence, count=2)
+    retried = [producer.accepted(sequence, count=2) for sequence in (10, 2, 8, 4, 6)]
+    assert retried == [10, 2, 8, 4, 6]
+    assert producer.end() == 12
+
+
+def test_a_retry_of_the_sixth_last_batch_is_out_of_order(producer: Producer) -> None:
+    for sequence in range(6):
+        producer.accepted(sequence)
+    assert producer.accepted(1) == 1
+    assert producer.send(0).error_code == ErrorCode.out_of_order_sequence_number
+    assert producer.end() == 6
+
+
+def test_a_gap_is_an_error_and_nothing_is_written(producer: Producer) -> None:
+    producer.accepted(0)
+    answer = producer.send(2)
+    assert answer.error_code == ErrorCode.out_of_order_sequence_number
+    assert answer.base_offset == -1
+    assert producer.end() == 1
+    assert producer.accepted(1) == 1
+
+
+def test_a_batch_that_only_overlaps_is_no_duplicate(producer: Producer) -> None:
+    producer.accepted(0, count=3)
+    for sequence, count in ((0, 2), (1, 2), (0, 4), (2, 2)):
+        answer = producer.send(sequence, count=count)
+        assert answer.error_code == ErrorCode.out_of_order_sequence_number, (sequence, count)
+    assert producer.end() == 3
+
+
+def test_a_producer_the_partition_does_not_know_may_start_anywhere(producer: Producer) -> None:
+    assert producer.accepted(17, count=2) == 0
+    assert producer.accepted(19) == 2
+
+
+def test_an_older_epoch_is_fenced(producer: Producer) -> None:
+    producer.accepted(0, epoch=3)
+    for sequence in (0, 1):
+        answer = producer.send(sequence, epoch=2)
+        assert answer.error_code == ErrorCode.invalid_producer_epoch, sequence
+    assert producer.end() == 1
+
+
+def test_a_new_epoch_starts_at_sequence_zero(producer: Producer) -> None:
+    producer.accepted(0)
+    producer.accepted(1)
+    refused = producer.send(2, epoch=1)
+    assert refused.error_code == ErrorCode.out_of_order_sequence_number
+    assert producer.accepted(0, epoch=1) == 2
+    assert producer.accepted(0, epoch=1) == 2
+    assert producer.accepted(1, epoch=1) == 3
+
+
+def test_a_new_epoch_forgets_the_batches_of_the_old(producer: Producer) -> None:
+    for sequence in range(5):
+        producer.accepted(sequence)
+    assert producer.accepted(0, epoch=1) == 5
+    assert producer.send(4, epoch=1).error_code == ErrorCode.out_of_order_sequence_number
+    assert producer.end() == 6
+
+
+def test_sequences_go_on_at_zero_after_the_largest(producer: Producer) -> None:
+    assert producer.accepted(SEQUENCE_MAX - 1) == 0
+    assert producer.accepted(SEQUENCE_MAX) == 1
+    assert producer.accepted(0) == 2
+    assert producer.accepted(0) == 2
+    assert producer.accepted(SEQUENCE_MAX) == 1
+    assert producer.send(2).error_code == ErrorCode.out_of_order_sequence_number
+
+
+def test_sequences_may_wrap_inside_a_batch(producer: Producer) -> None:
+    assert producer.accepted(SEQUENCE_MAX - 1, count=4) == 0
+    assert producer.accepted(SEQUENCE_MAX - 1, count=4) == 0
+    assert producer.send(0).error_code == ErrorCode.out_of_order_sequence_number
+    assert producer.accepted(2) == 4
+
+
+def test_each_partition_has_its_own_sequences(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic(partitions=2)
+    first, second = Producer(raw, name, partition=0), Producer(raw, name, partition=1)
+    second.producer_id = first.producer_id
+    assert [first.accepted(0), second.accepted(0), first.accepted(1), second.accepted(1)] == [
+        0,
+        0,
+        1,
+        1,
+    ]
+
+
+def test_producers_do_not_disturb_each_other(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    first, second = Producer(raw, name), Producer(raw, name)
+    assert [first.accepted(0), second.accepted(0), first.accepted(1)] == [0, 1, 2]
+    assert [second.accepted(0), first.accepted(0)] == [1, 0]
+    assert first.end() == 3
+
+
+def test_a_sequence_without_a_producer_is_just_written(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    for expected in (0, 1):
+        answer = produce(raw, name, batch(values("a"), producer_id=-1, base_sequence=5))
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.none, expected)
+
+
+def test_a_refused_batch_leaves_the_sequence_where_it_was(producer: Producer) -> None:
+    producer.accepted(0)
+    too_large = producer.send(1, count=200_000)
+    assert too_large.error_code == ErrorCode.message_too_large
+    assert producer.accepted(1) == 1

@@ -1,0 +1,179 @@
+"""Metadata: brokers, topics by name and id, automatic creation."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.clusters import Cluster
+from integration.raw import RawConnection
+from tests.conformance.eventually import eventually
+from tests.conformance.wire import describe_topics, only, served, topic_id
+
+TopicFactory = Callable[..., str]
+NOT_COMPUTED = -(2**31)
+
+
+def test_it_names_the_broker_where_clients_find_it(raw: RawConnection, bootstrap: str) -> None:
+    response = raw.call("metadata", 12, topics=[])
+    broker = only(response.brokers)
+    assert f"{broker.host}:{broker.port}" == bootstrap
+    assert broker.node_id == 1
+    assert broker.rack is None
+    assert response.controller_id == 1
+    assert response.cluster_id
+    assert response.topics == ()
+
+
+def test_it_describes_partitions_in_full(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic(partitions=3)
+    found = only(describe_topics(raw, name).topics)
+    assert (found.error_code, found.name, found.is_internal) == (ErrorCode.none, name, False)
+    assert sorted(p.partition_index for p in found.partitions) == [0, 1, 2]
+    for partition in found.partitions:
+        assert partition.error_code == ErrorCode.none
+        assert partition.leader_id == 1
+        assert partition.leader_epoch == 0
+        assert partition.replica_nodes == (1,)
+        assert partition.isr_nodes == (1,)
+        assert partition.offline_replicas == ()
+
+
+def test_every_version_describes_a_topic(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic(partitions=2)
+    for version in served(raw, "metadata"):
+        response = raw.call("metadata", version, topics=[{"name": name}])
+        found = only(response.topics)
+        assert (found.error_code, found.name) == (ErrorCode.none, name), version
+        assert len(found.partitions) == 2, version
+        assert len(response.brokers) == 1, version
+
+
+def test_no_topics_and_all_topics_are_asked_for_in_two_ways(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    assert name in {t.name for t in raw.call("metadata", 0, topics=[]).topics}
+    assert raw.call("metadata", 1, topics=[]).topics == ()
+    for version in (1, 9, 12):
+        assert name in {t.name for t in raw.call("metadata", version, topics=None).topics}
+
+
+def test_a_topic_is_found_by_its_id(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    identifier = topic_id(raw, name)
+    found = only(raw.call("metadata", 12, topics=[{"topic_id": identifier, "name": None}]).topics)
+    assert (found.error_code, found.name, found.topic_id) == (ErrorCode.none, name, identifier)
+
+
+def test_two_topics_have_two_ids(raw: RawConnection, topic: TopicFactory) -> None:
+    assert topic_id(raw, topic()) != topic_id(raw, topic())
+
+
+def test_an_unknown_id_is_an_error_and_has_no_name(raw: RawConnection) -> None:
+    identifier = uuid.uuid4()
+    found = only(raw.call("metadata", 12, topics=[{"topic_id": identifier, "name": None}]).topics)
+    assert (found.error_code, found.topic_id) == (ErrorCode.unknown_topic_id, identifier)
+    assert not found.name
+    assert found.partitions == ()
+
+
+def test_an_unknown_topic_is_an_error_where_creation_is_not_asked_for(
+    raw: RawConnection, unique_name: Callable[[], str]
+) -> None:
+    name = unique_name()
+    for _ in range(2):
+        found = only(describe_topics(raw, name).topics)
+        assert (found.error_code, found.name) == (ErrorCode.unknown_topic_or_partition, name)
+        assert found.partitions == ()
+
+
+def test_one_unknown_topic_does_not_spoil_the_answer(
+    raw: RawConnection, topic: TopicFactory, unique_name: Callable[[], str]
+) -> None:
+    known, unknown = topic(), unique_name()
+    codes = {t.name: t.error_code for t in describe_topics(raw, known, unknown).topics}
+    assert codes == {known: ErrorCode.none, unknown: ErrorCode.unknown_topic_or_partition}
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "ä", ".", "..", "x" * 250, ""])
+@pytest.mark.parametrize("create", [False, True])
+def test_an_invalid_name_is_refused(raw: RawConnection, name: str, *, create: bool) -> None:
+    response = raw.call("metadata", 9, topics=[{"name": name}], allow_auto_topic_creation=create)
+    assert only(response.topics).error_code == ErrorCode.invalid_topic_exception
+
+
+def _ask_to_create(raw: RawConnection, name: str) -> Any:
+    response = raw.call("metadata", 9, topics=[{"name": name}], allow_auto_topic_creation=True)
+    return only(response.topics)
+
+
+def test_an_unknown_topic_is_created_when_asked_for(
+    raw: RawConnection, unique_name: Callable[[], str]
+) -> None:
+    name = unique_name()
+    first = _ask_to_create(raw, name)
+    # The answer may come before the creation is done: clients retry either error.
+    assert first.error_code in {
+        ErrorCode.none,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+    }
+    eventually(lambda: _ask_to_create(raw, name).error_code == ErrorCode.none)
+    assert len(_ask_to_create(raw, name).partitions) == 1
+
+
+def test_versions_before_4_ask_for_creation_by_themselves(
+    raw: RawConnection, unique_name: Callable[[], str]
+) -> None:
+    name = unique_name()
+    raw.call("metadata", 3, topics=[{"name": name}])
+    eventually(lambda: only(describe_topics(raw, name).topics).error_code == ErrorCode.none)
+
+
+def test_authorized_operations_are_told_where_asked_for(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    plain = raw.call("metadata", 12, topics=[{"name": name}])
+    assert only(plain.topics).topic_authorized_operations == NOT_COMPUTED
+    asked = raw.call(
+        "metadata", 12, topics=[{"name": name}], include_topic_authorized_operations=True
+    )
+    read, write = 3, 4
+    operations = only(asked.topics).topic_authorized_operations
+    assert operations != NOT_COMPUTED
+    assert operations & 1 << read
+    assert operations & 1 << write
+
+
+@pytest.fixture(scope="module")
+def strict(
+    cluster_with: Callable[[Mapping[str, str]], Cluster],
+) -> Iterator[RawConnection]:
+    """A cluster that creates no topics by itself, and three partitions where none are asked."""
+    settings = {"auto.create.topics.enable": "false", "num.partitions": "3"}
+    with RawConnection(cluster_with(settings).bootstrap_servers) as connection:
+        yield connection
+
+
+@pytest.mark.slow
+def test_automatic_creation_can_be_switched_off(strict: RawConnection) -> None:
+    for _ in range(3):
+        found = _ask_to_create(strict, "never-made")
+        assert found.error_code == ErrorCode.unknown_topic_or_partition
+    assert "never-made" not in {t.name for t in strict.call("metadata", 9, topics=None).topics}
+
+
+@pytest.mark.slow
+def test_num_partitions_is_the_default_of_create_topics(strict: RawConnection) -> None:
+    response = strict.call(
+        "create_topics",
+        7,
+        topics=[{"name": "by-default", "num_partitions": -1, "replication_factor": -1}],
+    )
+    assert only(response.topics).num_partitions == 3

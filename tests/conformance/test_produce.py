@@ -1,0 +1,333 @@
+"""Produce as the broker sees it: what is checked, what is assigned, what is refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.raw import RawConnection, request
+from tests.conformance.batches import (
+    CONTROL,
+    GZIP,
+    LOG_APPEND_TIME,
+    NOW_MS,
+    Record,
+    batch,
+    parse,
+    values,
+)
+from tests.conformance.wire import (
+    LATEST,
+    MEBIBYTE,
+    append,
+    fetch,
+    list_offset,
+    only,
+    produce,
+    produce_request,
+    served,
+    topic_id,
+)
+
+TopicFactory = Callable[..., str]
+HOUR_MS = 3_600_000
+
+
+def test_offsets_are_assigned_one_by_one(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    assert append(raw, name, batch(values("a", "b", "c"))) == 0
+    assert append(raw, name, batch(values("d"))) == 3
+    assert append(raw, name, batch(values("e", "f"), codec=GZIP)) == 4
+    read = [r for b in parse(fetch(raw, name).records) for r in b.records]
+    assert [(r.offset, r.value) for r in read] == list(
+        enumerate([b"a", b"b", b"c", b"d", b"e", b"f"])
+    )
+
+
+def test_partitions_count_by_themselves(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic(partitions=2)
+    assert append(raw, name, batch(values("a", "b")), partition=0) == 0
+    assert append(raw, name, batch(values("c")), partition=1) == 0
+    assert append(raw, name, batch(values("d")), partition=0) == 2
+
+
+def test_the_broker_writes_its_leader_epoch_into_the_batch(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    append(raw, name, batch(values("a"), leader_epoch=41))
+    assert only(parse(fetch(raw, name).records)).leader_epoch == 0
+
+
+def test_a_batch_comes_back_as_it_was_sent(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    records = [
+        Record(key=None, value=b"no key", timestamp_ms=NOW_MS + 5),
+        Record(key=b"no value", value=None, timestamp_ms=NOW_MS + 2),
+        Record(key=None, value=None, timestamp_ms=NOW_MS + 9),
+        Record(key=b"", value=b"", timestamp_ms=NOW_MS + 7),
+        Record(headers=(("a", b"1"), ("a", b"2"), ("", b""), ("null", None), ("ü", b"\xff"))),
+    ]
+    append(raw, name, batch(records))
+    stored = only(parse(fetch(raw, name).records))
+    assert stored.record_count == len(records)
+    assert stored.max_timestamp_ms == NOW_MS + 9
+    for sent, read in zip(records, stored.records, strict=True):
+        assert (read.key, read.value, read.headers) == (sent.key, sent.value, sent.headers)
+        assert read.timestamp_ms == sent.timestamp_ms
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_an_acknowledged_record_can_be_read(
+    raw: RawConnection, topic: TopicFactory, acks: int
+) -> None:
+    name = topic()
+    answer = produce(raw, name, batch(values("a")), acks=acks)
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 0)
+    assert answer.log_start_offset == 0
+    assert answer.log_append_time is None
+    assert fetch(raw, name).high_watermark == 1
+
+
+def test_without_acks_there_is_no_answer(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    raw.send_only(produce_request(name, batch(values("a")), acks=0))
+    # The next answer on this connection is that of the next request.
+    assert list_offset(raw, name, LATEST).offset == 1
+
+
+def test_without_acks_an_error_closes_the_connection(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    raw.send_only(produce_request(topic(), batch(values("a"), corrupt=True), acks=0))
+    assert raw.closed_by_broker()
+
+
+@pytest.mark.parametrize("acks", [2, -2])
+def test_other_acks_are_refused(raw: RawConnection, topic: TopicFactory, acks: int) -> None:
+    name = topic()
+    answer = produce(raw, name, batch(values("a")), acks=acks)
+    assert answer.error_code == ErrorCode.invalid_required_acks
+    assert answer.base_offset == -1
+    assert list_offset(raw, name, LATEST).offset == 0
+
+
+def test_every_version_takes_a_batch(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    versions = served(raw, "produce")
+    for count, version in enumerate(versions):
+        partition = {"index": 0, "records": batch(values(f"v{version}"))}
+        by = {"topic_id": topic_id(raw, name)} if version >= 13 else {"name": name}
+        answer = raw.call(
+            "produce",
+            version,
+            acks=-1,
+            timeout=30_000,
+            topic_data=[{**by, "partition_data": [partition]}],
+        )
+        found = only(only(answer.responses).partition_responses)
+        assert (found.error_code, found.base_offset) == (ErrorCode.none, count), version
+    assert list_offset(raw, name, LATEST).offset == len(versions)
+
+
+def test_a_wrong_checksum_is_a_corrupt_message(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    answer = produce(raw, name, batch(values("a"), corrupt=True))
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.corrupt_message, -1)
+    assert list_offset(raw, name, LATEST).offset == 0
+
+
+def _with_length(data: bytes, length: int) -> bytes:
+    return data[:8] + length.to_bytes(4, "big", signed=True) + data[12:]
+
+
+ONE_BATCH = batch(values("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        pytest.param(_with_length(ONE_BATCH, len(ONE_BATCH) - 12 + 1), id="one byte missing"),
+        pytest.param(_with_length(ONE_BATCH, 3), id="shorter than a header"),
+        pytest.param(_with_length(ONE_BATCH, -1), id="negative length"),
+        pytest.param(_with_length(ONE_BATCH, 2**31 - 1), id="length of 2 GiB"),
+        pytest.param(ONE_BATCH[:40], id="half a header"),
+    ],
+)
+def test_a_length_that_does_not_fit_is_refused(
+    raw: RawConnection, topic: TopicFactory, records: bytes
+) -> None:
+    name = topic()
+    assert produce(raw, name, records).error_code != ErrorCode.none
+    assert list_offset(raw, name, LATEST).offset == 0
+
+
+def test_a_count_that_does_not_fit_the_offsets_is_refused(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    answer = produce(raw, name, batch(values("a", "b"), last_offset_delta=7))
+    assert answer.error_code == ErrorCode.invalid_record
+    assert list_offset(raw, name, LATEST).offset == 0
+
+
+def test_one_batch_per_partition_and_request(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    answer = produce(raw, name, batch(values("a")) + batch(values("b")))
+    assert answer.error_code == ErrorCode.invalid_record
+    assert list_offset(raw, name, LATEST).offset == 0
+
+
+def test_no_batch_at_all_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    assert produce(raw, name, b"").error_code == ErrorCode.invalid_record
+    assert list_offset(raw, name, LATEST).offset == 0
+
+
+def test_a_client_may_not_choose_offsets(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    answer = produce(raw, name, batch(values("a"), base_offset=1))
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.invalid_record, -1)
+    assert list_offset(raw, name, LATEST).offset == 0
+
+
+@pytest.mark.parametrize("magic", [0, 1, 3])
+def test_other_formats_than_version_2_are_refused(
+    raw: RawConnection, topic: TopicFactory, magic: int
+) -> None:
+    name = topic()
+    assert produce(raw, name, batch(values("a"), magic=magic)).error_code != ErrorCode.none
+    assert list_offset(raw, name, LATEST).offset == 0
+
+
+def test_a_client_may_not_write_control_records(raw: RawConnection, topic: TopicFactory) -> None:
+    answer = produce(raw, topic(), batch(values("a"), attributes=CONTROL))
+    assert answer.error_code == ErrorCode.invalid_record
+
+
+def test_an_unknown_topic_or_partition_is_named_as_such(
+    raw: RawConnection, topic: TopicFactory, unique_name: Callable[[], str]
+) -> None:
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert produce(raw, unique_name(), batch(values("a"))).error_code == unknown
+    assert produce(raw, topic(), batch(values("a")), partition=1).error_code == unknown
+    assert produce(raw, topic(), batch(values("a")), partition=-1).error_code == unknown
+
+
+def test_one_bad_partition_does_not_spoil_the_others(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic(partitions=3)
+    good, bad = batch(values("a")), batch(values("a"), corrupt=True)
+    answer = raw.send(
+        request(
+            "produce",
+            9,
+            acks=-1,
+            timeout=30_000,
+            topic_data=[
+                {
+                    "name": name,
+                    "partition_data": [
+                        {"index": 0, "records": good},
+                        {"index": 1, "records": bad},
+                        {"index": 2, "records": good},
+                        {"index": 9, "records": good},
+                    ],
+                }
+            ],
+        )
+    )
+    codes = {p.index: p.error_code for p in only(answer.responses).partition_responses}
+    assert codes == {
+        0: ErrorCode.none,
+        1: ErrorCode.corrupt_message,
+        2: ErrorCode.none,
+        9: ErrorCode.unknown_topic_or_partition,
+    }
+
+
+@pytest.mark.parametrize("codec", [0, GZIP])
+def test_a_keyless_record_in_a_compacted_topic_is_refused(
+    raw: RawConnection, topic: TopicFactory, codec: int
+) -> None:
+    name = topic(**{"cleanup.policy": "compact"})
+    records = [Record(), Record(key=None), Record(), Record(key=None)]
+    answer = produce(raw, name, batch(records, codec=codec))
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.invalid_record, -1)
+    assert [error.batch_index for error in answer.record_errors] == [1, 3]
+    assert answer.error_message
+    assert append(raw, name, batch([Record(), Record(key=b"", value=None)], codec=codec)) == 0
+
+
+def test_a_batch_beyond_max_message_bytes_is_too_large(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic(**{"max.message.bytes": "1000"})
+    fits = batch([Record(value=b"x" * 800)])
+    too_large = batch([Record(value=b"x" * (801 + 1000 - len(fits)))])
+    assert len(too_large) == 1001
+    answer = produce(raw, name, too_large)
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.message_too_large, -1)
+    assert append(raw, name, batch([Record(value=b"x" * (800 + 1000 - len(fits)))])) == 0
+
+
+def test_the_default_limit_takes_a_record_of_one_mebibyte_less_its_batch(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    assert produce(raw, name, batch([Record(value=b"x" * (MEBIBYTE + 12))])).error_code == (
+        ErrorCode.message_too_large
+    )
+    large = Record(value=b"x" * (MEBIBYTE - 80))
+    append(raw, name, batch([large]))
+    read = only(parse(fetch(raw, name, partition_max_bytes=2 * MEBIBYTE).records))
+    assert only(read.records).value == large.value
+
+
+def test_timestamps_are_the_producers_by_default(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    answer = produce(raw, name, batch(values("a", timestamp_ms=123)))
+    assert answer.log_append_time is None
+    stored = only(parse(fetch(raw, name).records))
+    assert stored.attributes & LOG_APPEND_TIME == 0
+    assert only(stored.records).timestamp_ms == 123
+
+
+@pytest.mark.parametrize("codec", [0, GZIP])
+def test_log_append_time_is_the_brokers(
+    raw: RawConnection, topic: TopicFactory, codec: int
+) -> None:
+    name = topic(**{"message.timestamp.type": "LogAppendTime"})
+    before_ms = int(time.time() * 1000)
+    records = [*values("a", timestamp_ms=1), *values("b", timestamp_ms=2)]
+    answer = produce(raw, name, batch(records, codec=codec))
+    after_ms = int(time.time() * 1000)
+    assert answer.error_code == ErrorCode.none
+    appended_ms = round(answer.log_append_time.timestamp() * 1000)
+    assert before_ms <= appended_ms <= after_ms
+    stored = only(parse(fetch(raw, name).records))
+    assert stored.attributes & LOG_APPEND_TIME
+    assert stored.max_timestamp_ms == appended_ms
+    assert {r.timestamp_ms for r in stored.records} == {appended_ms}
+
+
+def test_a_timestamp_too_far_ahead_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    now_ms = int(time.time() * 1000)
+    answer = produce(raw, name, batch(values("a", timestamp_ms=now_ms + 2 * HOUR_MS)))
+    assert answer.error_code == ErrorCode.invalid_timestamp
+    assert append(raw, name, batch(values("a", timestamp_ms=now_ms + HOUR_MS // 2))) == 0
+
+
+def test_a_timestamp_too_far_back_is_refused_where_configured(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic(**{"message.timestamp.before.max.ms": str(HOUR_MS)})
+    now_ms = int(time.time() * 1000)
+    answer = produce(raw, name, batch(values("a", timestamp_ms=now_ms - 2 * HOUR_MS)))
+    assert answer.error_code == ErrorCode.invalid_timestamp
+    assert append(raw, name, batch(values("a", timestamp_ms=now_ms))) == 0
