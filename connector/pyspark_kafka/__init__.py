@@ -1,0 +1,40 @@
+"""Apache Kafka for Apache Spark, from Python alone.
+
+`spark.read.format("pyspark_kafka")` works where this package is installed: Spark imports every
+`pyspark_*` package and registers its `DefaultSource`. Where it does not (Spark Connect servers,
+Databricks), `pyspark_kafka.register(spark)` does. So this module imports nothing, and an
+installation without PySpark has no `DefaultSource` instead of an import that fails.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pyspark_kafka.datasource import KafkaDataSource as DefaultSource
+
+__all__ = ["DefaultSource", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `pyspark_kafka` known to a session."""
+    from pyspark_kafka.datasource import KafkaDataSource  # noqa: PLC0415
+
+    spark.dataSource.register(KafkaDataSource)
+
+
+def __getattr__(name: str) -> object:
+    if name != "DefaultSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from pyspark_kafka.datasource import KafkaDataSource  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("pyspark.") and error.name != "pyspark":
+            raise
+        raise AttributeError(
+            "pyspark_kafka.DefaultSource needs PySpark 4.0 or later: "
+            "pip install 'pyspark-kafka[spark]'"
+        ) from error
+    return KafkaDataSource

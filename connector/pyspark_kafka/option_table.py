@@ -37,6 +37,8 @@ WRITES: Final = frozenset({Mode.BATCH_WRITE, Mode.STREAM_WRITE})
 EVERYWHERE: Final = READS | WRITES
 BATCH_READ: Final = frozenset({Mode.BATCH_READ})
 STREAM_READ: Final = frozenset({Mode.STREAM_READ})
+BATCH_WRITE: Final = frozenset({Mode.BATCH_WRITE})
+STREAM_WRITE: Final = frozenset({Mode.STREAM_WRITE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +154,8 @@ class Option:
         except ValueError as error:
             raise OptionError(f"option '{self.name}' has the value '{text}': {error}") from None
 
-    def default_in(self, mode: Mode) -> str | None:
-        if mode is Mode.STREAM_READ and self.stream_default is not None:
-            return self.stream_default
-        return self.default
+    def default_in(self, modes: frozenset[Mode]) -> str | None:
+        return self.stream_default or self.default if modes == STREAM_READ else self.default
 
 
 OPTIONS: Final = (

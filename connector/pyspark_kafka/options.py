@@ -17,7 +17,18 @@ from uuid import uuid4
 
 from pyspark_kafka.client.base import EARLIEST, LATEST, IsolationLevel, TopicPartition
 from pyspark_kafka.errors import OptionError
-from pyspark_kafka.option_table import BY_LOWER_NAME, REFUSED_KAFKA, Mode, check_name, names
+from pyspark_kafka.option_table import (
+    BATCH_READ,
+    BATCH_WRITE,
+    BY_LOWER_NAME,
+    READS,
+    REFUSED_KAFKA,
+    STREAM_READ,
+    STREAM_WRITE,
+    Mode,
+    check_name,
+    names,
+)
 from pyspark_kafka.source.offsets import (
     GlobalTimestamp,
     Limit,
@@ -96,26 +107,15 @@ def parse_source_options(
     `admission_control` says whether Spark can limit a micro-batch (4.2 and later); where it
     cannot, the options that would need it are refused.
     """
-    given = _Given(options, Mode.STREAM_READ if streaming else Mode.BATCH_READ)
-    if not admission_control:
+    given = _Given(options, STREAM_READ if streaming else BATCH_READ)
+    if streaming and not admission_control:
         given.refuse_rate_limits()
     client = given.client(role="consumer")
     starting = given.limit("starting")
     ending = Limit.LATEST if streaming else given.limit("ending")
-    if starting is Limit.COMMITTED and not given.has("kafka.group.id"):
-        raise OptionError(
-            "option 'startingOffsets' has the value 'committed', which needs the group that "
-            "committed them: set 'kafka.group.id'"
-        )
     if not streaming:
         _check_batch_limits(starting, ending)
-    minimum = given.optional_integer("minOffsetsPerTrigger")
-    maximum = given.optional_integer("maxOffsetsPerTrigger")
-    if minimum is not None and maximum is not None and minimum > maximum:
-        raise OptionError(
-            f"option 'minOffsetsPerTrigger' ({minimum}) is higher than 'maxOffsetsPerTrigger' "
-            f"({maximum}): no micro-batch could satisfy both; lower the first or raise the second"
-        )
+    _check_offsets_per_trigger(given)
     return SourceOptions(
         client=client,
         isolation_level=IsolationLevel[given.text("kafka.isolation.level").upper()],
@@ -127,15 +127,15 @@ def parse_source_options(
         include_headers=given.boolean("includeHeaders"),
         min_partitions=given.optional_integer("minPartitions"),
         max_records_per_partition=given.optional_integer("maxRecordsPerPartition"),
-        max_offsets_per_trigger=maximum,
-        min_offsets_per_trigger=minimum,
+        max_offsets_per_trigger=given.optional_integer("maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=given.optional_integer("minOffsetsPerTrigger"),
         max_trigger_delay_ms=given.integer("maxTriggerDelay"),
     )
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Parse the options of a write; raises `OptionError`."""
-    given = _Given(options, Mode.STREAM_WRITE if streaming else Mode.BATCH_WRITE)
+    given = _Given(options, STREAM_WRITE if streaming else BATCH_WRITE)
     given.refuse_weaker_producer()
     topic = given.text("topic") if given.has("topic") else None
     if topic is not None:
@@ -143,21 +143,28 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     return SinkOptions(client=given.client(role="producer"), topic=topic)
 
 
-def include_headers(options: Mapping[str, str]) -> bool:
-    """Only the option that decides the schema, which Spark asks for before it says what it does."""
-    option = BY_LOWER_NAME["includeheaders"]
-    for name, value in options.items():
-        if name.lower() == "includeheaders":
-            return bool(option.parse(value))
-    return False
+def check_source_options(options: Mapping[str, str]) -> bool:
+    """Check all that does not depend on batch or streaming, which `load()` does not know yet.
+
+    Returns `includeHeaders`, on which the schema depends; raises `OptionError`.
+    """
+    given = _Given(options, READS)
+    given.client(role="consumer")
+    given.selection()
+    given.limit("starting")
+    given.limit("ending")
+    given.parse_all()
+    _check_offsets_per_trigger(given)
+    return given.boolean("includeHeaders")
 
 
 class _Given:
     """The options of one query in one mode: checked names, values parsed when asked for."""
 
-    def __init__(self, options: Mapping[str, str], mode: Mode) -> None:
+    def __init__(self, options: Mapping[str, str], modes: frozenset[Mode]) -> None:
+        """`modes` are what the query may be: one, or both reads."""
         self._texts = {name.lower(): value for name, value in options.items()}
-        self._mode = mode
+        self._modes = modes
         for name in options:
             check_name(name)
             self._check_allowed(name.lower())
@@ -172,12 +179,15 @@ class _Given:
             raise OptionError(
                 f"option '{option.name}' is not in this version of pyspark-kafka: {option.remedy}"
             )
-        if self._mode in option.ignored_in:
-            log.warning("option '%s' has no effect in %s", option.name, self._mode.value)
-        elif self._mode not in option.modes:
+        if self._modes <= option.ignored_in:
+            log.warning("option '%s' has no effect in %s", option.name, self._what())
+        elif not self._modes & option.modes:
             raise OptionError(
-                f"option '{option.name}' has no meaning in {self._mode.value}: {option.remedy}"
+                f"option '{option.name}' has no meaning in {self._what()}: {option.remedy}"
             )
+
+    def _what(self) -> str:
+        return " or ".join(sorted(mode.value for mode in self._modes))
 
     def has(self, name: str) -> bool:
         return name.lower() in self._texts
@@ -185,9 +195,13 @@ class _Given:
     def _value(self, name: str) -> bool | int | str | None:
         option = BY_LOWER_NAME[name.lower()]
         text = self._texts.get(name.lower())
-        if text is None or self._mode in option.ignored_in:
-            text = option.default_in(self._mode)
+        if text is None or self._modes <= option.ignored_in:
+            text = option.default_in(self._modes)
         return None if text is None else option.parse(text)
+
+    def parse_all(self) -> None:
+        for option in BY_LOWER_NAME.values():
+            self._value(option.name)
 
     def text(self, name: str) -> str:
         value = self._value(name)
@@ -313,6 +327,11 @@ class _Given:
         if text.lower() in ("earliest", "latest"):
             return Limit[text.upper()]
         if text.lower() == "committed" and which == "starting":
+            if not self.has("kafka.group.id"):
+                raise OptionError(
+                    f"option '{name}' has the value 'committed', which needs the group that "
+                    "committed the offsets: set 'kafka.group.id'"
+                )
             return Limit.COMMITTED
         if not text.startswith("{"):
             others = "earliest, latest, committed or" if which == "starting" else "latest or"
@@ -321,7 +340,7 @@ class _Given:
 
     def refuse_rate_limits(self) -> None:
         for name in _RATE_LIMITS:
-            if self._mode is Mode.STREAM_READ and self.has(name):
+            if self.has(name):
                 raise OptionError(
                     f"option '{name}' needs Spark 4.2 or later, since this one cannot limit a "
                     "micro-batch of a Python source: remove it or upgrade"
@@ -339,6 +358,16 @@ class _Given:
                 "option 'kafka.enable.idempotence' is not 'true': rows are written by an "
                 "idempotent producer only; remove it"
             )
+
+
+def _check_offsets_per_trigger(given: _Given) -> None:
+    minimum = given.optional_integer("minOffsetsPerTrigger")
+    maximum = given.optional_integer("maxOffsetsPerTrigger")
+    if minimum is not None and maximum is not None and minimum > maximum:
+        raise OptionError(
+            f"option 'minOffsetsPerTrigger' ({minimum}) is higher than 'maxOffsetsPerTrigger' "
+            f"({maximum}): no micro-batch could satisfy both; lower the first or raise the second"
+        )
 
 
 def _check_topic_name(option: str, topic: str) -> None:

@@ -9,6 +9,7 @@ must not know: which option or checkpoint the text is from; callers put that int
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -80,8 +81,11 @@ def parse_timestamps(text: str) -> dict[TopicPartition, int]:
 
 
 def from_json_object(value: object) -> dict[TopicPartition, int]:
-    """Offsets of a checkpoint, already out of JSON: none is negative. Raises `OffsetFormatError`."""
-    return _numbers(value, 0, '{"topicA":{"0":23}}')
+    """Offsets of a checkpoint, already out of JSON: none is negative. Raises `OffsetFormatError`.
+
+    `{}` is what a query writes whose pattern has matched no topic yet.
+    """
+    return {} if value == {} else _numbers(value, 0, '{"topicA":{"0":23}}')
 
 
 def to_json_object(offsets: PartitionOffsets) -> OffsetJson:
@@ -156,8 +160,8 @@ def _numbers(value: object, minimum: int, example: str) -> dict[TopicPartition, 
 
 def _partition(topic: str, value: object) -> int:
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    if is_number or (isinstance(value, str) and value.isascii() and value.lstrip("-").isdigit()):
-        number = int(str(value)) if len(str(value)) < 20 else INT_MAX + 1
+    if is_number or (isinstance(value, str) and re.fullmatch(r"[0-9]{1,10}", value, re.ASCII)):
+        number = int(str(value))
         if 0 <= number <= INT_MAX:
             return number
     raise OffsetFormatError(

@@ -1,0 +1,74 @@
+"""The facade that Spark meets: options in, a reader or writer out.
+
+Purpose: decide what is asked for and hand it on. Invariant: importing this costs little (Spark
+does it at every look-up of data sources), so all else is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+
+class KafkaDataSource(DataSource):
+    """`format("pyspark_kafka")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pyspark_kafka"
+
+    def schema(self) -> StructType:
+        """Asked for by `load()`, when Spark does not yet say what the query will do."""
+        from pyspark_kafka.options import check_source_options  # noqa: PLC0415
+        from pyspark_kafka.source.schema import source_schema  # noqa: PLC0415
+
+        return source_schema(include_headers=check_source_options(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from pyspark_kafka.options import parse_source_options  # noqa: PLC0415
+        from pyspark_kafka.source.batch_reader import KafkaBatchReader  # noqa: PLC0415
+
+        return KafkaBatchReader(schema, parse_source_options(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from pyspark_kafka.options import parse_source_options  # noqa: PLC0415
+        from pyspark_kafka.source.spark_features import ADMISSION_CONTROL  # noqa: PLC0415
+        from pyspark_kafka.source.stream_reader import KafkaStreamReader  # noqa: PLC0415
+
+        options = parse_source_options(
+            self.options, streaming=True, admission_control=ADMISSION_CONTROL
+        )
+        return KafkaStreamReader(schema, options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_kafka.errors import OptionError  # noqa: PLC0415
+        from pyspark_kafka.options import parse_sink_options  # noqa: PLC0415
+        from pyspark_kafka.sink.writer import batch_writer  # noqa: PLC0415
+
+        if overwrite:
+            raise OptionError(
+                "a Kafka topic cannot be overwritten, rows can only be appended: write with "
+                "mode('append')"
+            )
+        return batch_writer(parse_sink_options(self.options, streaming=False), schema)
+
+    def streamWriter(
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: ARG002
+    ) -> DataSourceStreamWriter:
+        """`overwrite` is output mode `complete`: its rows are appended, as by Spark's connector."""
+        from pyspark_kafka.options import parse_sink_options  # noqa: PLC0415
+        from pyspark_kafka.sink.writer import stream_writer  # noqa: PLC0415
+
+        return stream_writer(parse_sink_options(self.options, streaming=True), schema)

@@ -1,0 +1,102 @@
+"""The executor's half of a read: one planned range in, Arrow batches out.
+
+Purpose: read a range and tell loss from gaps. Gaps left by control records, aborted transactions
+and compaction are nothing to tell; a range that the broker no longer has is. What it must not
+know: Spark, how clients are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pyarrow as pa
+
+from pyspark_kafka.client.base import (
+    EARLIEST,
+    LATEST,
+    FetchRange,
+    IsolationLevel,
+    KafkaClient,
+    TopicPartition,
+)
+from pyspark_kafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from pyspark_kafka.options import SourceOptions
+from pyspark_kafka.source.data_loss import DataLossPolicy
+from pyspark_kafka.source.ranges import PlannedRange
+
+
+def read_range(
+    client: KafkaClient, plan: PlannedRange, columns: tuple[str, ...], options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a range with these columns; raises `DataLossError`, `KafkaError`.
+
+    With `failOnDataLoss=false` what is gone is skipped with a warning, and no record is
+    delivered twice.
+    """
+    on_loss = DataLossPolicy(fail=options.fail_on_data_loss)
+    partition = plan.fetch_range.topic_partition
+    if not _is_same_topic(client, plan, on_loss):
+        return
+    # After a loss the read goes on behind what was delivered, which only the offsets tell.
+    extra = () if on_loss.fail or "offset" in columns else ("offset",)
+    left = plan.fetch_range
+    while left.size > 0:
+        try:
+            with closing(_fetch(client, left, columns + extra, options)) as batches:
+                for batch in batches:
+                    if not on_loss.fail and batch.num_rows:
+                        last = batch.column("offset")[-1].as_py()
+                        left = replace(left, start_offset=last + 1)
+                    yield batch.select(list(columns)) if extra else batch
+            return
+        except UnknownTopicOrPartition as error:
+            on_loss.report(f"{partition}: offsets {_span(left)} were to be read, and {error}")
+            return
+        except OffsetOutOfRange as error:
+            existing = _existing(client, partition)
+            on_loss.report(
+                f"{partition}: offsets {_span(left)} were to be read, and {existing.start_offset} "
+                f"to {existing.end_offset} exist ({error})"
+            )
+            if existing.start_offset <= left.start_offset:
+                return  # the log ends before the range
+            start = min(existing.start_offset, left.end_offset)
+            end = max(min(left.end_offset, existing.end_offset), start)
+            left = replace(left, start_offset=start, end_offset=end)
+
+
+def _fetch(
+    client: KafkaClient, wanted: FetchRange, columns: tuple[str, ...], options: SourceOptions
+) -> Generator[pa.RecordBatch, None, None]:
+    # A generator of our own, since the port promises an iterator, and only generators close.
+    yield from client.fetch(wanted, columns, options.isolation_level)
+
+
+def _is_same_topic(client: KafkaClient, plan: PlannedRange, on_loss: DataLossPolicy) -> bool:
+    topic = plan.fetch_range.topic_partition.topic
+    described = client.describe_topics([topic]).get(topic)
+    if described is None:
+        on_loss.report(f"topic '{topic}' was deleted after this read was planned")
+        return False
+    if plan.topic_id is not None and described.topic_id not in (None, plan.topic_id):
+        on_loss.report(
+            f"topic '{topic}' was deleted and created again after this read was planned (its id "
+            f"was {plan.topic_id} and is {described.topic_id})"
+        )
+        return False
+    return True
+
+
+def _existing(client: KafkaClient, partition: TopicPartition) -> FetchRange:
+    level = IsolationLevel.READ_UNCOMMITTED
+    first = client.list_offsets({partition: EARLIEST}, level)[partition]
+    last = client.list_offsets({partition: LATEST}, level)[partition]
+    assert first is not None
+    assert last is not None
+    return FetchRange(topic_partition=partition, start_offset=first, end_offset=last)
+
+
+def _span(fetch_range: FetchRange) -> str:
+    return f"{fetch_range.start_offset} to {fetch_range.end_offset}"

@@ -1,0 +1,94 @@
+"""Planning of a batch read: from options to the ranges that tasks read.
+
+Purpose: the driver's half of `spark.read`. Invariant: what is planned exists and is decided at the
+moment of planning. What it must not know: Spark, clients other than by `OffsetReader`.
+"""
+
+from __future__ import annotations
+
+from pyspark_kafka.client.base import (
+    EARLIEST,
+    LATEST,
+    FetchRange,
+    IsolationLevel,
+    TopicPartition,
+)
+from pyspark_kafka.errors import OptionError
+from pyspark_kafka.options import SourceOptions
+from pyspark_kafka.source.data_loss import DataLossPolicy
+from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
+from pyspark_kafka.source.offsets import Limit, PartitionOffsets, SpecificOffsets
+from pyspark_kafka.source.range_check import readable
+from pyspark_kafka.source.ranges import PlannedRange, split
+
+
+def plan_batch(reader: OffsetReader, options: SourceOptions) -> list[PlannedRange]:
+    """The tasks of a batch read; raises `OptionError`, `DataLossError`, `KafkaError`."""
+    assignment = reader.complete_assignment()
+    if not assignment.partitions:
+        return []
+    start = reader.resolve(options.starting, assignment.partitions, "starting")
+    end = reader.resolve(options.ending, assignment.partitions, "ending")
+    on_loss = DataLossPolicy(fail=options.fail_on_data_loss)
+    # An end that the user did not write as an offset was read from the log a moment ago.
+    written = options.ending.offsets if isinstance(options.ending, SpecificOffsets) else {}
+    known_latest = {p: offset for p, offset in end.items() if written.get(p, LATEST) < 0}
+    backwards = {p: offset for p, offset in start.items() if offset > end[p]}
+    for partition in sorted(backwards.keys() - known_latest.keys()):
+        _explain_backwards(partition, start, end, options, on_loss)
+    _check_starts({p: start[p] for p in backwards.keys() & known_latest.keys()}, reader, on_loss)
+    ranges = [
+        FetchRange(topic_partition=p, start_offset=start[p], end_offset=end[p])
+        for p in sorted(assignment.partitions - backwards.keys())
+    ]
+    return planned(
+        readable(ranges, reader, on_loss, known_latest=known_latest), assignment, options
+    )
+
+
+def _explain_backwards(
+    partition: TopicPartition,
+    start: PartitionOffsets,
+    end: PartitionOffsets,
+    options: SourceOptions,
+    on_loss: DataLossPolicy,
+) -> None:
+    """The end is an offset that the user wrote, and the start lies behind it."""
+    written = options.starting.offsets if isinstance(options.starting, SpecificOffsets) else {}
+    if options.starting is Limit.EARLIEST or written.get(partition) == EARLIEST:
+        on_loss.report(
+            f"{partition}: the records up to offset {end[partition]} were to be read, and the log "
+            f"starts at {start[partition]}"
+        )
+    else:
+        raise OptionError(
+            f"{partition} is to be read from offset {start[partition]} back to {end[partition]}: "
+            "correct where the options 'starting...' and 'endingOffsets' start and end it"
+        )
+
+
+def _check_starts(starts: PartitionOffsets, reader: OffsetReader, on_loss: DataLossPolicy) -> None:
+    """Starts above latest: nothing to read yet, or loss where they lie above the log end too."""
+    log_end = reader.latest(
+        starts, expected=starts, isolation_level=IsolationLevel.READ_UNCOMMITTED
+    )
+    for partition in sorted(starts):
+        if starts[partition] > log_end[partition]:
+            on_loss.report(
+                f"{partition}: it was to be read from offset {starts[partition]}, and its log "
+                f"ends at {log_end[partition]}"
+            )
+
+
+def planned(
+    ranges: list[FetchRange], assignment: Assignment, options: SourceOptions
+) -> list[PlannedRange]:
+    """Cut ranges into tasks, each with the id of the topic it was planned for."""
+    return [
+        PlannedRange(fetch_range=part, topic_id=assignment.topic_ids[part.topic_partition.topic])
+        for part in split(
+            ranges,
+            min_partitions=options.min_partitions,
+            max_records=options.max_records_per_partition,
+        )
+    ]

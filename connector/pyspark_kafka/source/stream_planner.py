@@ -1,0 +1,206 @@
+"""Planning of a streaming read: where a query starts, how far it may go, and what tasks read.
+
+Purpose: the state and the decisions of a running query's driver (KafkaMicroBatchStream in
+Spark's connector), without Spark. Invariants: offsets handed out cover the partitions that exist;
+under `Trigger.AvailableNow` they never pass the target; planning the same batch again gives the
+same tasks. What it must not know: Spark, JSON.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Set
+
+from pyspark_kafka.client.base import FetchRange, TopicPartition
+from pyspark_kafka.errors import CheckpointError
+from pyspark_kafka.options import SourceOptions
+from pyspark_kafka.source.data_loss import DataLossPolicy
+from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
+from pyspark_kafka.source.offsets import PartitionOffsets, listing
+from pyspark_kafka.source.planner import planned
+from pyspark_kafka.source.range_check import readable
+from pyspark_kafka.source.ranges import PlannedRange, backlog, rate_limit
+
+log = logging.getLogger(__name__)
+
+Offsets = dict[TopicPartition, int]
+
+
+class StreamPlanner:
+    """One streaming query's driver; lives as long as the query runs."""
+
+    def __init__(
+        self,
+        reader: OffsetReader,
+        options: SourceOptions,
+        *,
+        now_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
+    ) -> None:
+        self._reader = reader
+        self._options = options
+        self._on_loss = DataLossPolicy(fail=options.fail_on_data_loss)
+        self._now_ms = now_ms
+        self._topic_ids: dict[str, str] = {}
+        self._recreated: set[str] = set()
+        self._seen: set[str] = set()
+        self._assignment: Assignment | None = None
+        self._latest: Offsets = {}
+        self._available_now = False
+        self._target: Offsets | None = None
+        self._last_trigger_ms: float | None = None
+        self._last_plan: tuple[PartitionOffsets, PartitionOffsets, list[PlannedRange]] | None = None
+
+    @property
+    def latest_known(self) -> PartitionOffsets:
+        """The offsets that exist as of the last look, however far the query has read."""
+        return self._latest
+
+    def initial_offsets(self) -> Offsets:
+        """Where a new query starts."""
+        assignment = self._reader.complete_assignment()
+        self._remember(assignment)
+        return self._reader.resolve(self._options.starting, assignment.partitions, "starting")
+
+    def prepare_available_now(self) -> None:
+        """What exists when the first new micro-batch is planned is all that this run will read."""
+        self._available_now = True
+
+    def latest_offsets(
+        self, start: PartitionOffsets | None, *, max_rows: int | None = None, delay: bool = False
+    ) -> Offsets:
+        """The end of the next micro-batch that starts at `start`; `start` itself to wait.
+
+        `start` is None where Spark does not tell (before 4.2). `max_rows` limits the micro-batch,
+        `delay` applies `minOffsetsPerTrigger`.
+        """
+        latest = self._fetch_latest(start) if self._target is None else self._target
+        if self._available_now:
+            self._target = latest
+        if start is None:
+            return dict(latest)
+        known = self._known_start(start, latest)
+        if delay and not self._available_now and not self._is_due(backlog(known, latest)):
+            return dict(start)
+        return dict(latest) if max_rows is None else rate_limit(max_rows, known, latest)
+
+    def plan(self, start: PartitionOffsets, end: PartitionOffsets) -> list[PlannedRange]:
+        """The tasks that read from `start` to `end`, which may come from a checkpoint.
+
+        Raises `CheckpointError` for offsets of another query, `DataLossError` for what is gone.
+        """
+        if self._last_plan is not None and self._last_plan[:2] == (start, end):
+            return self._last_plan[2]
+        assignment, self._assignment = self._assignment, None
+        if assignment is None or not end.keys() <= assignment.partitions:
+            assignment = self._reader.assignment()
+            self._notice(assignment, start.keys() | end.keys())
+        selected = self._selected(start.keys() | end.keys())
+        readable_end = {p: offset for p, offset in end.items() if p in assignment.partitions}
+        gone = selected - readable_end.keys()
+        if gone:
+            self._on_loss.report(f"{listing(gone)}: deleted, while the query was reading it")
+        known = self._known_start(start, readable_end, report=True)
+        ranges = self._forwards(known, readable_end)
+        found = readable(ranges, self._reader, self._on_loss, known_latest=self._latest)
+        plan = planned(found, assignment, self._options)
+        self._recreated.clear()
+        self._last_plan = (start, end, plan)
+        return plan
+
+    def _fetch_latest(self, start: PartitionOffsets | None) -> Offsets:
+        assignment = self._reader.assignment()
+        self._notice(assignment, (self._latest if start is None else start).keys())
+        expected = {
+            p: offset
+            for p, offset in (self._latest if start is None else start).items()
+            if p in assignment.partitions and p.topic not in self._recreated
+        }
+        self._latest = self._reader.latest(assignment.partitions, expected=expected)
+        self._assignment = assignment
+        return self._latest
+
+    def _notice(self, assignment: Assignment, known: Set[TopicPartition]) -> None:
+        """Tell topics that are gone or recreated from topics that never were."""
+        read_before = self._seen | {partition.topic for partition in known}
+        self._reader.require_topics(assignment.missing_topics - read_before)
+        for topic, topic_id in assignment.topic_ids.items():
+            remembered = self._topic_ids.get(topic)
+            if remembered is not None and topic_id is not None and topic_id != remembered:
+                self._on_loss.report(
+                    f"topic '{topic}' was deleted and created again while the query was reading "
+                    f"it (its id was {remembered} and is {topic_id})"
+                )
+                self._recreated.add(topic)
+                self._latest = {p: o for p, o in self._latest.items() if p.topic != topic}
+        self._remember(assignment)
+
+    def _remember(self, assignment: Assignment) -> None:
+        for topic, topic_id in assignment.topic_ids.items():
+            self._seen.add(topic)
+            if topic_id is not None:
+                self._topic_ids[topic] = topic_id
+
+    def _selected(self, partitions: Set[TopicPartition]) -> set[TopicPartition]:
+        """Those that the options select; others are in the checkpoint of another query."""
+        selected = {p for p in partitions if self._options.selection.selects(p)}
+        foreign = partitions - selected
+        if foreign:
+            what = (
+                f"the checkpoint has offsets of {listing(foreign)}, which this query does not "
+                f"read ({self._options.selection})"
+            )
+            if self._options.fail_on_data_loss:
+                raise CheckpointError(
+                    f"{what}: it belongs to a query with other topics. Give the query the topics "
+                    "it had or a new checkpointLocation, or set 'failOnDataLoss' to 'false' to go "
+                    "on without these partitions"
+                )
+            log.warning("%s; going on without them, since failOnDataLoss is false", what)
+        return selected
+
+    def _known_start(
+        self, start: PartitionOffsets, end: PartitionOffsets, *, report: bool = False
+    ) -> Offsets:
+        """A start for every partition of `end`: one that is new, or new again, at its earliest."""
+        kept = {p: start[p] for p in end if p in start and p.topic not in self._recreated}
+        new = end.keys() - kept.keys()
+        earliest = self._reader.earliest(new) if new else {}
+        for partition in sorted(new):
+            if report and earliest[partition] > 0 and partition not in start:
+                self._on_loss.report(
+                    f"{partition}: found while the query was running, and its log starts at "
+                    f"{earliest[partition]} instead of 0"
+                )
+        return {**kept, **earliest}
+
+    def _forwards(self, start: Offsets, end: PartitionOffsets) -> list[FetchRange]:
+        ranges = []
+        for partition in sorted(end):
+            if end[partition] < start[partition]:
+                self._on_loss.report(
+                    f"{partition}: its log ends at {end[partition]}, and the query has read it to "
+                    f"{start[partition]}"
+                )
+            else:
+                ranges.append(
+                    FetchRange(
+                        topic_partition=partition,
+                        start_offset=start[partition],
+                        end_offset=end[partition],
+                    )
+                )
+        return ranges
+
+    def _is_due(self, available: int) -> bool:
+        minimum = self._options.min_offsets_per_trigger
+        now_ms = self._now_ms()
+        due = (
+            minimum is None
+            or available >= minimum
+            or self._last_trigger_ms is None
+            or now_ms - self._last_trigger_ms >= self._options.max_trigger_delay_ms
+        )
+        if due:
+            self._last_trigger_ms = now_ms
+        return due

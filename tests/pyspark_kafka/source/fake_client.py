@@ -1,0 +1,178 @@
+"""A `KafkaClient` over logs in memory: what a test says the cluster holds, and what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from pyspark_kafka.client.base import (
+    EARLIEST,
+    LATEST,
+    AtTimestamp,
+    FetchRange,
+    IsolationLevel,
+    OffsetQuery,
+    Producer,
+    TopicDescription,
+    TopicPartition,
+)
+from pyspark_kafka.columns import SOURCE_SCHEMA
+from pyspark_kafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
+
+_ids = count(1)
+
+
+@dataclass
+class FakeLog:
+    """Offsets `start` to `end`; `stable` is the LSO; every offset has a record unless in `gaps`.
+
+    A record's timestamp is 1000 times its offset.
+    """
+
+    start: int = 0
+    end: int = 0
+    stable: int | None = None
+    gaps: frozenset[int] = frozenset()
+
+    def latest(self, isolation_level: IsolationLevel) -> int:
+        if isolation_level is IsolationLevel.READ_COMMITTED and self.stable is not None:
+            return self.stable
+        return self.end
+
+    def at(self, timestamp_ms: int, isolation_level: IsolationLevel) -> int | None:
+        visible = range(self.start, self.latest(isolation_level))
+        return next((offset for offset in visible if offset * 1000 >= timestamp_ms), None)
+
+
+@dataclass
+class FakeTopic:
+    partitions: dict[int, FakeLog]
+    topic_id: str | None = field(default_factory=lambda: f"id-{next(_ids)}")
+    is_internal: bool = False
+
+
+def topic(*ends: int, **kwargs: Any) -> FakeTopic:
+    """A topic whose partitions have these ends."""
+    return FakeTopic(partitions={n: FakeLog(end=end) for n, end in enumerate(ends)}, **kwargs)
+
+
+class FakeClient:
+    """Of a cluster with these topics. `before_fetch` can change them under a running read."""
+
+    def __init__(self, topics: dict[str, FakeTopic], *, batch_rows: int = 2) -> None:
+        self.topics = topics
+        self.batch_rows = batch_rows
+        self.committed: dict[tuple[str, TopicPartition], int] = {}
+        self.asked: list[str] = []
+        self.fetched: list[tuple[FetchRange, tuple[str, ...]]] = []
+        self.failures: list[Exception] = []
+        self.before_batch: Callable[[int], None] = lambda _offset: None
+        self.on_list_offsets: Callable[[], None] = lambda: None
+        self.closed = False
+
+    def log(self, partition: TopicPartition) -> FakeLog:
+        topic = self.topics.get(partition.topic)
+        if topic is None or partition.partition not in topic.partitions:
+            raise UnknownTopicOrPartition(f"{partition} does not exist")
+        return topic.partitions[partition.partition]
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        if self.failures:
+            raise self.failures.pop(0)
+
+    def list_topics(self) -> Collection[str]:
+        self._ask("list_topics")
+        return [name for name, topic in self.topics.items() if not topic.is_internal]
+
+    def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        self._ask("describe_topics")
+        return {
+            name: TopicDescription(
+                name=name,
+                topic_id=self.topics[name].topic_id,
+                partitions=tuple(self.topics[name].partitions),
+                is_internal=self.topics[name].is_internal,
+            )
+            for name in topics
+            if name in self.topics
+        }
+
+    def list_offsets(
+        self, queries: Mapping[TopicPartition, OffsetQuery], isolation_level: IsolationLevel
+    ) -> Mapping[TopicPartition, int | None]:
+        self._ask("list_offsets")
+        self.on_list_offsets()
+        answers: dict[TopicPartition, int | None] = {}
+        for partition, query in queries.items():
+            log = self.log(partition)
+            match query:
+                case AtTimestamp(timestamp_ms=timestamp_ms):
+                    answers[partition] = log.at(timestamp_ms, isolation_level)
+                case -2:
+                    answers[partition] = log.start
+                case _:
+                    assert query == LATEST
+                    assert EARLIEST != LATEST
+                    answers[partition] = log.latest(isolation_level)
+        return answers
+
+    def committed_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int | None]:
+        self._ask("committed_offsets")
+        return {p: self.committed.get((group_id, p)) for p in partitions}
+
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        raise NotImplementedError
+
+    def fetch(
+        self, fetch_range: FetchRange, columns: tuple[str, ...], isolation_level: IsolationLevel
+    ) -> Iterator[pa.RecordBatch]:
+        self.fetched.append((fetch_range, columns))
+        partition, position = fetch_range.topic_partition, fetch_range.start_offset
+        while position < fetch_range.end_offset:
+            self.before_batch(position)
+            log = self.log(partition)
+            if not log.start <= position <= log.end:
+                raise OffsetOutOfRange(f"{partition}: offset {position} is out of range")
+            upto = min(position + self.batch_rows, fetch_range.end_offset, log.end)
+            rows = [self._row(partition, o) for o in range(position, upto) if o not in log.gaps]
+            if rows:
+                batch = pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
+                yield batch.select(list(columns))
+            position = upto
+
+    def _row(self, partition: TopicPartition, offset: int) -> dict[str, object]:
+        return {
+            "key": None,
+            "value": f"{partition}@{offset}".encode(),
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "offset": offset,
+            "timestamp": offset * 1_000_000,
+            "timestampType": 0,
+            "headers": None,
+        }
+
+    def producer(self) -> Producer:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,58 @@
+"""Short ways to say what the planning tests are about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.options import SourceOptions, parse_source_options
+from pyspark_kafka.source.offset_reader import OffsetReader
+from pyspark_kafka.source.ranges import PlannedRange
+from tests.pyspark_kafka.source.fake_client import FakeClient
+
+
+class FakeTime:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_ms(self) -> float:
+        return self.now * 1000
+
+
+def source_options(*, streaming: bool, **options: str) -> SourceOptions:
+    """Options of a read; `group_id=...` stands for `kafka.group.id`."""
+    names = {"group_id": "kafka.group.id", "isolation_level": "kafka.isolation.level"}
+    named = {names.get(name, name): value for name, value in options.items()}
+    return parse_source_options(
+        {"kafka.bootstrap.servers": "broker:9092", **named}, streaming=streaming
+    )
+
+
+def offset_reader(client: FakeClient, options: SourceOptions, time: FakeTime) -> OffsetReader:
+    return OffsetReader(client, options, sleep=time.sleep, monotonic=time.monotonic)
+
+
+def spans(plans: Iterable[PlannedRange]) -> list[tuple[str, int, int]]:
+    """`("t-0", start, end)` of every range."""
+    return [
+        (
+            str(plan.fetch_range.topic_partition),
+            plan.fetch_range.start_offset,
+            plan.fetch_range.end_offset,
+        )
+        for plan in plans
+    ]
+
+
+def tp(topic: str, partition: int = 0) -> TopicPartition:
+    return TopicPartition(topic, partition)

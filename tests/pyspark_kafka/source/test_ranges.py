@@ -1,0 +1,83 @@
+"""Splitting and rate limiting keep every offset, once, whatever the sizes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_kafka.client.base import FetchRange, TopicPartition
+from pyspark_kafka.source.ranges import rate_limit, split
+
+
+def ranges(*sizes: int, start: int = 0) -> list[FetchRange]:
+    return [
+        FetchRange(
+            topic_partition=TopicPartition("t", number), start_offset=start, end_offset=start + size
+        )
+        for number, size in enumerate(sizes)
+    ]
+
+
+def sizes(found: list[FetchRange]) -> list[tuple[int, int]]:
+    return [(r.topic_partition.partition, r.size) for r in found]
+
+
+@pytest.mark.parametrize(
+    ("given_sizes", "min_partitions", "max_records", "expected"),
+    [
+        pytest.param((5, 0, 7), None, None, [(0, 5), (2, 7)], id="as-they-are"),
+        pytest.param((10,), 4, None, [(0, 2), (0, 2), (0, 3), (0, 3)], id="one-in-four"),
+        pytest.param((5, 5), 2, None, [(0, 5), (1, 5)], id="enough"),
+        # The small range is left out of the proportions of the large one.
+        pytest.param((150, 1), 6, None, [*[(0, 30)] * 5, (1, 1)], id="skewed"),
+        pytest.param((10, 3), None, 4, [(0, 3), (0, 3), (0, 4), (1, 3)], id="max-records"),
+        pytest.param((8,), 4, 4, [(0, 2)] * 4, id="both"),
+        pytest.param((2,), 5, None, [(0, 1), (0, 1)], id="fewer-offsets-than-tasks"),
+    ],
+)
+def test_split(
+    given_sizes: tuple[int, ...],
+    min_partitions: int | None,
+    max_records: int | None,
+    expected: list[tuple[int, int]],
+) -> None:
+    found = split(ranges(*given_sizes), min_partitions=min_partitions, max_records=max_records)
+    assert sizes(found) == expected
+
+
+@given(
+    st.lists(st.integers(0, 10**12), min_size=1, max_size=8),
+    st.none() | st.integers(1, 50),
+    st.integers(0, 10**15),
+)
+def test_split_loses_and_repeats_nothing(
+    given_sizes: list[int], min_partitions: int | None, start: int
+) -> None:
+    whole = ranges(*given_sizes, start=start)
+    found = split(whole, min_partitions=min_partitions, max_records=max(max(given_sizes) // 7, 1))
+    for one in whole:
+        parts = [r for r in found if r.topic_partition == one.topic_partition]
+        position = one.start_offset
+        for part in parts:
+            assert part.start_offset == position
+            assert 0 < part.size <= max(max(given_sizes) // 7, 1)
+            position = part.end_offset
+        assert position == one.end_offset
+
+
+@given(
+    st.integers(1, 10**6),
+    st.lists(st.tuples(st.integers(0, 10**9), st.integers(-10, 10**9)), min_size=1, max_size=8),
+)
+def test_rate_limit_is_kept_and_starves_nobody(
+    limit: int, partitions: list[tuple[int, int]]
+) -> None:
+    start = {TopicPartition("t", n): begin for n, (begin, _) in enumerate(partitions)}
+    latest = {TopicPartition("t", n): begin + size for n, (begin, size) in enumerate(partitions)}
+    ends = rate_limit(limit, start, latest)
+    taken = {p: ends[p] - start[p] for p in latest}
+    assert sum(max(count, 0) for count in taken.values()) <= limit + len(partitions)
+    for partition, end in latest.items():
+        assert ends[partition] <= end
+        assert taken[partition] > 0 or end <= start[partition]

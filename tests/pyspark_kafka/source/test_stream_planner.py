@@ -1,0 +1,255 @@
+"""A streaming query's driver: where it starts, how far each micro-batch goes, what is loss."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from pyspark_kafka.errors import (
+    CheckpointError,
+    DataLossError,
+    OptionError,
+    UnknownTopicOrPartition,
+)
+from pyspark_kafka.source.offsets import PartitionOffsets
+from pyspark_kafka.source.stream_planner import StreamPlanner
+from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic, topic
+from tests.pyspark_kafka.source.planning import (
+    FakeTime,
+    offset_reader,
+    source_options,
+    spans,
+    tp,
+)
+
+
+class Query:
+    """A planner with its fake cluster and clock."""
+
+    def __init__(self, client: FakeClient, **options: str) -> None:
+        self.client, self.time = client, FakeTime()
+        if not options.keys() & {"assign", "subscribe", "subscribePattern"}:
+            options["subscribe"] = "t"
+        parsed = source_options(streaming=True, **options)
+        reader = offset_reader(client, parsed, self.time)
+        self.planner = StreamPlanner(reader, parsed, now_ms=self.time.now_ms)
+
+    def spans(self, start: PartitionOffsets, end: PartitionOffsets) -> list[tuple[str, int, int]]:
+        return spans(self.planner.plan(start, end))
+
+
+@pytest.fixture
+def log() -> FakeLog:
+    return FakeLog(start=2, end=9, stable=7)
+
+
+@pytest.fixture
+def client(log: FakeLog) -> FakeClient:
+    return FakeClient({"t": FakeTopic({0: log})})
+
+
+@pytest.mark.parametrize(
+    ("options", "offset"),
+    [
+        pytest.param({}, 7, id="latest-is-the-last-stable-offset"),
+        pytest.param({"isolation_level": "read_uncommitted"}, 9, id="latest-uncommitted"),
+        pytest.param({"startingOffsets": "earliest"}, 2, id="earliest"),
+        pytest.param({"startingOffsets": '{"t":{"0":5}}'}, 5, id="offset"),
+        pytest.param({"startingOffsets": '{"t":{"0":-1}}'}, 7, id="offset-latest"),
+        pytest.param({"startingTimestamp": "4000"}, 4, id="timestamp"),
+    ],
+)
+def test_initial_offsets(client: FakeClient, options: dict[str, str], offset: int) -> None:
+    assert Query(client, **options).planner.initial_offsets() == {tp("t"): offset}
+
+
+def test_initial_offsets_of_a_topic_that_is_not_there(client: FakeClient) -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="'nope'"):
+        Query(client, subscribe="nope").planner.initial_offsets()
+    with pytest.raises(OptionError, match="names t-3"):
+        Query(client, assign='{"t":[3]}').planner.initial_offsets()
+
+
+def test_micro_batches_follow_the_log(client: FakeClient, log: FakeLog) -> None:
+    query = Query(client, startingOffsets="earliest")
+    start = query.planner.initial_offsets()
+    end = query.planner.latest_offsets(start)
+    assert query.spans(start, end) == [("t-0", 2, 7)]
+    assert query.planner.latest_offsets(end) == end
+    log.stable = log.end = 12
+    assert query.planner.latest_known == {tp("t"): 7}
+    assert query.planner.latest_offsets(end) == {tp("t"): 12} == query.planner.latest_known
+
+
+def test_planning_again_gives_the_same_without_asking(client: FakeClient) -> None:
+    query = Query(client)
+    start, end = {tp("t"): 3}, {tp("t"): 6}
+    first = query.planner.plan(start, end)
+    asked = len(client.asked)
+    assert query.planner.plan(dict(start), dict(end)) == first
+    assert len(client.asked) == asked
+
+
+def test_partitions_and_topics_found_later_start_at_earliest(client: FakeClient) -> None:
+    query = Query(client, subscribePattern="t.*")
+    start = query.planner.initial_offsets()
+    client.topics["t"].partitions[1] = FakeLog(end=3)
+    client.topics["t2"] = topic(4)
+    end = query.planner.latest_offsets(start)
+    assert end == {tp("t"): 7, tp("t", 1): 3, tp("t2"): 4}
+    assert query.spans(start, end) == [("t-1", 0, 3), ("t2-0", 0, 4)]
+
+
+def test_partition_found_later_that_does_not_start_at_zero_is_loss(client: FakeClient) -> None:
+    start, end = {tp("t"): 7}, {tp("t"): 7, tp("t", 1): 5}
+    client.topics["t"].partitions[1] = FakeLog(start=3, end=5)
+    with pytest.raises(DataLossError, match=r"t-1: found .* starts at 3 instead of 0"):
+        Query(client).spans(start, end)
+    assert Query(client, failOnDataLoss="false").spans(start, end) == [("t-1", 3, 5)]
+
+
+def test_pattern_that_matches_nothing_yet() -> None:
+    client = FakeClient({})
+    query = Query(client, subscribePattern="t")
+    assert query.planner.initial_offsets() == {}
+    client.topics["t"] = topic(2)
+    end = query.planner.latest_offsets({})
+    assert query.spans({}, end) == [("t-0", 0, 2)]
+
+
+def test_checkpoint_below_the_log_start_is_loss(client: FakeClient) -> None:
+    start, end = {tp("t"): 0}, {tp("t"): 6}
+    with pytest.raises(DataLossError, match=r"t-0: offsets 0 to 6 .* 2 to "):
+        Query(client).spans(start, end)
+    assert Query(client, failOnDataLoss="false").spans(start, end) == [("t-0", 2, 6)]
+
+
+def test_deleted_partition_is_loss(client: FakeClient) -> None:
+    start = {tp("t"): 3, tp("t2"): 5}
+    query = Query(client, subscribe="t,t2")
+    end = query.planner.latest_offsets(start)
+    assert end == {tp("t"): 7}
+    with pytest.raises(DataLossError, match="t2-0: deleted"):
+        query.spans(start, end)
+    forgiving = Query(client, subscribe="t,t2", failOnDataLoss="false")
+    assert forgiving.spans(start, forgiving.planner.latest_offsets(start)) == [("t-0", 3, 7)]
+
+
+def test_topic_missing_that_was_never_read_is_unknown(client: FakeClient) -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="'t3'"):
+        Query(client, subscribe="t,t3").planner.latest_offsets({tp("t"): 3})
+
+
+def test_recreated_topic_is_loss_even_where_its_offsets_fit(client: FakeClient) -> None:
+    query = Query(client)
+    start = query.planner.initial_offsets()
+    client.topics["t"] = topic(20)
+    with pytest.raises(DataLossError, match=r"topic 't' was deleted and created again.*id-"):
+        query.planner.latest_offsets(start)
+
+
+def test_recreated_topic_is_read_from_its_start(
+    client: FakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(client, failOnDataLoss="false")
+    start = query.planner.initial_offsets()
+    client.topics["t"] = topic(5)
+    end = query.planner.latest_offsets(start)
+    assert query.spans(start, end) == [("t-0", 0, 5)]
+    assert "created again" in caplog.text
+    client.topics["t"].partitions[0].end = 8
+    assert query.spans(end, query.planner.latest_offsets(end)) == [("t-0", 5, 8)]
+
+
+def test_latest_that_goes_backwards_is_asked_again_then_loss(
+    client: FakeClient, log: FakeLog
+) -> None:
+    start = {tp("t"): 7}
+    log.stable = 5
+
+    def catch_up() -> None:
+        if len(query.time.slept) == 2:
+            log.stable = 8
+
+    query = Query(client)
+    client.on_list_offsets = catch_up
+    assert query.planner.latest_offsets(start) == {tp("t"): 8}
+
+    client.on_list_offsets = lambda: None
+    log.stable, log.end = 5, 5
+    for fails in ("true", "false"):
+        query = Query(client, failOnDataLoss=fails)
+        end = query.planner.latest_offsets(start)
+        assert end == {tp("t"): 5}
+        if fails == "true":
+            with pytest.raises(DataLossError, match=r"log ends at 5, .* has read it to 7"):
+                query.spans(start, end)
+        else:
+            assert query.spans(start, end) == []
+
+
+def test_checkpoint_of_other_topics_is_refused(
+    client: FakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, end = {tp("other"): 1, tp("t"): 3}, {tp("t"): 5}
+    with pytest.raises(CheckpointError, match=r"offsets of other-0, .*subscribe=t.*new checkpoint"):
+        Query(client).spans(start, end)
+    with caplog.at_level(logging.WARNING):
+        assert Query(client, failOnDataLoss="false").spans(start, end) == [("t-0", 3, 5)]
+    assert "other-0" in caplog.text
+
+
+def test_checkpoint_of_partitions_that_assign_does_not_name(client: FakeClient) -> None:
+    with pytest.raises(CheckpointError, match=r"t-4, .*assign=t-0"):
+        Query(client, assign='{"t":[0]}').spans({tp("t", 4): 1}, {tp("t"): 5})
+
+
+def test_rate_limit_shares_by_backlog() -> None:
+    query = Query(FakeClient({"t": topic(60, 30, 0)}))
+    start = {tp("t", n): 0 for n in range(3)}
+    end = query.planner.latest_offsets(start, max_rows=9)
+    assert end == {tp("t", 0): 6, tp("t", 1): 3, tp("t", 2): 0}
+    assert query.planner.latest_known[tp("t", 0)] == 60
+
+
+def test_rate_limit_counts_new_partitions_from_their_earliest() -> None:
+    query = Query(FakeClient({"t": FakeTopic({0: FakeLog(start=0, end=100)})}))
+    assert query.planner.latest_offsets({}, max_rows=10) == {tp("t"): 10}
+
+
+def test_min_offsets_hold_a_micro_batch_back_until_the_delay_is_over() -> None:
+    client = FakeClient({"t": topic(10)})
+    query = Query(client, minOffsetsPerTrigger="5", maxTriggerDelay="1m")
+    latest = query.planner.latest_offsets
+    first = latest({tp("t"): 9}, delay=True)
+    assert first == {tp("t"): 10}, "the first micro-batch never waits"
+    client.topics["t"].partitions[0].end = 12
+    assert latest(first, delay=True) == first
+    assert latest(first, delay=False) == {tp("t"): 12}, "Spark asks for all that is there"
+    query.time.now = 61
+    assert latest(first, delay=True) == {tp("t"): 12}
+    client.topics["t"].partitions[0].end = 17
+    assert latest({tp("t"): 12}, delay=True) == {tp("t"): 17}
+
+
+def test_available_now_ends_though_the_topic_grows() -> None:
+    client = FakeClient({"t": topic(10)})
+    query = Query(client, minOffsetsPerTrigger="8")
+    query.planner.prepare_available_now()
+    offsets, rounds = {tp("t"): 0}, 0
+    while (end := query.planner.latest_offsets(offsets, max_rows=4, delay=True)) != offsets:
+        assert query.spans(offsets, end)
+        client.topics["t"].partitions[0].end += 100
+        client.topics["t"].partitions[rounds + 1] = FakeLog(end=5)
+        offsets, rounds = end, rounds + 1
+    assert offsets == {tp("t"): 10}
+    assert rounds == 3
+
+
+def test_spark_before_4_2_tells_no_start(client: FakeClient, log: FakeLog) -> None:
+    query = Query(client)
+    assert query.planner.latest_offsets(None) == {tp("t"): 7}
+    log.stable = 4
+    assert query.planner.latest_offsets(None) == {tp("t"): 4}
+    assert len(query.time.slept) == 2, "it remembers what it saw, and asks again"

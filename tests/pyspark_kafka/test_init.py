@@ -1,0 +1,52 @@
+"""Importing the package is cheap and never fails: Spark does it at every look-up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pyspark_kafka
+from pyspark_kafka.datasource import KafkaDataSource
+
+
+def run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_import_loads_nothing_heavy() -> None:
+    heavy = "{'pyarrow', 'confluent_kafka', 'kio', 'pyspark'}"
+    assert run(f"import sys, pyspark_kafka; print({heavy} & sys.modules.keys())") == "set()"
+
+
+def test_look_up_loads_no_client() -> None:
+    code = (
+        "import sys, pyspark_kafka; pyspark_kafka.DefaultSource; print({mods} & sys.modules.keys())"
+    )
+    mods = "{'confluent_kafka', 'kio', 'pyspark_kafka.options', 'pyspark_kafka.source'}"
+    assert run(code.format(mods=mods)) == "set()"
+
+
+def test_without_pyspark_there_is_no_source_and_no_failure() -> None:
+    code = """
+import sys
+sys.modules["pyspark"] = None
+import pyspark_kafka
+print(hasattr(pyspark_kafka, "DefaultSource"))
+try:
+    pyspark_kafka.DefaultSource
+except AttributeError as error:
+    print(error)
+"""
+    found, message = run(code).splitlines()
+    assert found == "False"
+    assert message.endswith("needs PySpark 4.0 or later: pip install 'pyspark-kafka[spark]'")
+
+
+def test_default_source_is_what_sparks_look_up_wants() -> None:
+    assert pyspark_kafka.DefaultSource is KafkaDataSource
+    assert KafkaDataSource.name() == "pyspark_kafka"
+    assert not hasattr(pyspark_kafka, "nothing_of_the_kind")
