@@ -1,0 +1,1 @@
+"""Consumer groups: for now the offsets that consumers without membership commit."""

@@ -1,0 +1,1 @@
+"""The replicas that this broker has: their logs, leadership, high watermarks, and who waits."""

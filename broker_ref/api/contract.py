@@ -1,0 +1,108 @@
+"""What a handler is, what it gets, and what it can answer.
+
+Purpose: the frame that every `kNN_*.py` fills: it exports `API`, an `Api` whose `handle` takes the
+broker, the call and the request message, and returns the response message, a `Wait`, `NO_RESPONSE`
+or `Hangup`. Invariant: handlers keep no state; what they change, they change through the parts
+of `Broker`. What it must not know: frames, connections, and which handlers there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.config import BrokerConfig
+from broker_ref.controller.controller import Controller
+from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.group.offsets import GroupOffsets
+from broker_ref.protocol.errors import ApiError
+from broker_ref.replication.producer_ids import ProducerIds
+from broker_ref.replication.purgatory import DelayedOperation
+from broker_ref.replication.replica_manager import ReplicaManager
+
+NO_THROTTLE_MS: Final = 0
+"""This broker has no quotas."""
+
+OPERATIONS_NOT_ASKED_FOR: Final = -(2**31)
+"""In place of authorized operations that the request did not ask for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request's circumstances; `turn` counts the requests of its connection."""
+
+    version: int
+    client_id: str | None
+    turn: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """The parts of the node that handlers use, and the APIs that it serves."""
+
+    config: BrokerConfig
+    cluster_id: str
+    controller: Controller
+    replicas: ReplicaManager
+    offsets: GroupOffsets
+    producer_ids: ProducerIds
+    apis: Callable[[], tuple[Api, ...]]
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        """The cluster as it is."""
+        return self.controller.metadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """The response comes when the operation completes, or at the deadline."""
+
+    operation: DelayedOperation
+    keys: tuple[Hashable, ...]
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """The request is done, and its client expects no response."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hangup:
+    """The connection is to be closed: the only way to tell a client that expects no response."""
+
+    reason: str
+
+
+NO_ANSWER: Final = NoAnswer()
+
+Handler = Callable[[Broker, Call, Any], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One API key: the versions served, the message its requests are read as, and the handler.
+
+    `advertised_from` is the lowest version that ApiVersions names where that is not the lowest
+    that is served.
+    """
+
+    key: int
+    versions: range
+    request: type[Any]
+    handle: Handler
+    advertised_from: int | None = None
+
+
+def transactions_refused() -> ApiError:
+    """What every request with a transactional id gets: clients take it as final, at once."""
+    return ApiError(
+        ErrorCode.transactional_id_authorization_failed,
+        "This broker does not serve transactions: use an idempotent producer, without a "
+        "transactional.id.",
+    )

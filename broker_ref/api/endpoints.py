@@ -1,0 +1,49 @@
+"""Who leads a partition now: what Produce and Fetch add to an error about it (KIP-951)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from broker_ref.api.contract import Broker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEndpoint:
+    """Where a broker can be reached."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderIdAndEpoch:
+    """The present leader of a partition, where the client meant another; -1 otherwise."""
+
+    leader_id: int = -1
+    leader_epoch: int = -1
+
+
+NO_LEADER = LeaderIdAndEpoch()
+
+
+def current_leader(broker: Broker, topic: str, partition: int) -> LeaderIdAndEpoch:
+    """The leader that the metadata names."""
+    found = broker.metadata.partition(topic, partition)
+    if found is None:
+        return NO_LEADER
+    return LeaderIdAndEpoch(leader_id=found.leader, leader_epoch=found.leader_epoch)
+
+
+def endpoints_of(broker: Broker, leaders: Iterable[LeaderIdAndEpoch]) -> tuple[NodeEndpoint, ...]:
+    """The addresses of the leaders named, each once."""
+    ids = dict.fromkeys(leader.leader_id for leader in leaders)
+    nodes = [
+        broker.metadata.brokers[node_id] for node_id in ids if node_id in broker.metadata.brokers
+    ]
+    return tuple(
+        NodeEndpoint(node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack)
+        for node in nodes
+    )

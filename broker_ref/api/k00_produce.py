@@ -1,0 +1,302 @@
+"""Produce (0), versions 3 to 13: append record batches.
+
+Behaviour: acks 0 expects no answer, and learns of a failure by its connection being closed; 1
+answers after the leader's append; -1 ("all") once the high watermark has passed the batch, or
+REQUEST_TIMED_OUT after the timeout. Any other acks: INVALID_REQUIRED_ACKS. One batch in format 2
+per partition; the log checks and refuses it (INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE,
+INVALID_TIMESTAMP, sequence errors). From version 8 single records at fault are named (KIP-467),
+from 10 the present leader where another is meant (KIP-951), from 13 topics by id (KIP-516).
+Internal topics are the broker's own: INVALID_TOPIC_EXCEPTION. A transactional id is refused with
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED: no transaction can be open here.
+
+ApiVersions names version 0 as the lowest, as Apache Kafka 4's does: clients (librdkafka) take the
+range as a sign of the codecs that a broker has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import (
+    NO_ANSWER,
+    NO_THROTTLE_MS,
+    Api,
+    Broker,
+    Call,
+    Hangup,
+    Wait,
+    transactions_refused,
+)
+from broker_ref.api.endpoints import (
+    NO_LEADER,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    current_leader,
+    endpoints_of,
+)
+from broker_ref.log.errors import LogError, RecordsRejected
+from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
+from broker_ref.replication.partition import Appended, Partition, PartitionKey
+
+ACKS_NONE: Final = 0
+ACKS_LEADER: Final = 1
+ACKS_ALL: Final = -1
+FIRST_VERSION_BY_TOPIC_ID: Final = 13
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionData:
+    """A batch for a partition."""
+
+    index: int
+    records: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicData:
+    """Batches for a topic, by name or, from version 13, by id."""
+
+    partition_data: tuple[PartitionData, ...]
+    name: str = ""
+    topic_id: Uuid = ZERO_UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceRequest:
+    """What to append, and when to answer."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topic_data: tuple[TopicData, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordErrorData:
+    """A record that is at fault."""
+
+    batch_index: int
+    batch_index_error_message: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionResponse:
+    """Where the batch went, or why it did not."""
+
+    index: int
+    error_code: ErrorCode = ErrorCode.none
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    record_errors: tuple[RecordErrorData, ...] = ()
+    error_message: str | None = None
+    current_leader: LeaderIdAndEpoch = NO_LEADER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicResponse:
+    """The answers for a topic."""
+
+    name: str
+    topic_id: Uuid
+    partition_responses: tuple[PartitionResponse, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceResponse:
+    """The answers for every topic."""
+
+    responses: tuple[TopicResponse, ...]
+    throttle_time_ms: int = NO_THROTTLE_MS
+    node_endpoints: tuple[NodeEndpoint, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """The answer for one partition as it stands, and the append it waits for."""
+
+    response: PartitionResponse
+    appended: Appended | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class DelayedProduce:
+    """An acks=all request whose batches are not yet on every in-sync replica."""
+
+    broker: Broker
+    request: ProduceRequest
+    slots: tuple[tuple[Slot, ...], ...]
+
+    def try_complete(self, now_ms: int) -> ProduceResponse | None:
+        """The response once no batch waits."""
+        del now_ms
+        waiting = False
+        for slot in self._slots():
+            appended = slot.appended
+            if appended is None:
+                continue
+            if appended.is_replicated:
+                slot.appended = None
+            elif not self._is_led(appended.partition):
+                slot.response = PartitionResponse(
+                    index=slot.response.index, error_code=ErrorCode.not_leader_or_follower
+                )
+                slot.appended = None
+            else:
+                waiting = True
+        return None if waiting else _response(self.broker, self.request, self.slots)
+
+    def expire(self, now_ms: int) -> ProduceResponse:
+        """The response with REQUEST_TIMED_OUT for the batches that still wait."""
+        done = self.try_complete(now_ms)
+        if done is not None:
+            return done
+        for slot in self._slots():
+            if slot.appended is not None:
+                slot.response = PartitionResponse(
+                    index=slot.response.index, error_code=ErrorCode.request_timed_out
+                )
+        return _response(self.broker, self.request, self.slots)
+
+    def keys(self) -> tuple[PartitionKey, ...]:
+        """The partitions whose high watermark matters."""
+        return tuple(
+            slot.appended.partition.key for slot in self._slots() if slot.appended is not None
+        )
+
+    def _slots(self) -> tuple[Slot, ...]:
+        return tuple(slot for topic in self.slots for slot in topic)
+
+    def _is_led(self, partition: Partition) -> bool:
+        try:
+            found = self.broker.replicas.partition(partition.key.topic, partition.key.partition)
+            found.check_leader(-1)
+        except ApiError:
+            return False
+        return found is partition
+
+
+def handle(broker: Broker, call: Call, request: ProduceRequest) -> object:
+    """Append every batch, then answer as acks says."""
+    slots = tuple(
+        tuple(_append(broker, call, request, topic, data) for data in topic.partition_data)
+        for topic in request.topic_data
+    )
+    if request.acks == ACKS_NONE:
+        errors = [slot.response for topic in slots for slot in topic if slot.response.error_code]
+        if errors:
+            return Hangup(
+                reason=f"a produce request with acks=0 failed: {errors[0].error_code.name} "
+                f"for partition {errors[0].index}"
+            )
+        return NO_ANSWER
+    delayed = DelayedProduce(broker=broker, request=request, slots=slots)
+    done = delayed.try_complete(call.now_ms)
+    if done is not None:
+        return done
+    deadline_ms = call.now_ms + max(request.timeout_ms, 0)
+    return Wait(operation=delayed, keys=delayed.keys(), deadline_ms=deadline_ms)
+
+
+def _append(
+    broker: Broker, call: Call, request: ProduceRequest, topic: TopicData, data: PartitionData
+) -> Slot:
+    log_start_offset = -1
+    name = topic.name
+    try:
+        name = _topic_name(broker, call, request, topic)
+        partition = broker.replicas.partition(name, data.index)
+        log_start_offset = partition.log.log_start_offset
+        result = partition.append(
+            data.records or b"", all_replicas=request.acks == ACKS_ALL, now_ms=call.now_ms
+        )
+    except RecordsRejected as error:
+        return Slot(
+            response=PartitionResponse(
+                index=data.index,
+                error_code=error.error_code,
+                log_start_offset=log_start_offset,
+                record_errors=tuple(
+                    RecordErrorData(
+                        batch_index=record.batch_index, batch_index_error_message=record.message
+                    )
+                    for record in error.record_errors
+                ),
+                error_message=str(error),
+            )
+        )
+    except (ApiError, LogError) as error:
+        return Slot(response=_refused(broker, name, data.index, error))
+    if not result.is_duplicate:
+        broker.replicas.mark_changed(partition.key)
+    response = PartitionResponse(
+        index=data.index,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=result.log_start_offset,
+    )
+    if request.acks != ACKS_ALL:
+        return Slot(response=response)
+    appended = Appended(partition=partition, required_offset=result.last_offset + 1)
+    return Slot(response=response, appended=appended)
+
+
+def _refused(
+    broker: Broker, topic: str, partition: int, error: ApiError | LogError
+) -> PartitionResponse:
+    leader = NO_LEADER
+    if error.error_code is ErrorCode.not_leader_or_follower:
+        leader = current_leader(broker, topic, partition)
+    return PartitionResponse(
+        index=partition,
+        error_code=error.error_code,
+        error_message=str(error),
+        current_leader=leader,
+    )
+
+
+def _topic_name(broker: Broker, call: Call, request: ProduceRequest, topic: TopicData) -> str:
+    if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+        raise ApiError(
+            ErrorCode.invalid_required_acks, f"acks is {request.acks}; it can be 0, 1 or -1 (all)."
+        )
+    if request.transactional_id is not None:
+        raise transactions_refused()
+    name = topic.name
+    if call.version >= FIRST_VERSION_BY_TOPIC_ID:
+        found = broker.metadata.topics_by_id.get(topic.topic_id)
+        if found is None:
+            raise ApiError(ErrorCode.unknown_topic_id, f"There is no topic {topic.topic_id}.")
+        name = found.name
+    known = broker.metadata.topics.get(name)
+    if known is not None and known.is_internal:
+        raise ApiError(
+            ErrorCode.invalid_topic_exception, f"Clients cannot write to internal topic {name!r}."
+        )
+    return name
+
+
+def _response(
+    broker: Broker, request: ProduceRequest, slots: tuple[tuple[Slot, ...], ...]
+) -> ProduceResponse:
+    responses = tuple(
+        TopicResponse(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_responses=tuple(slot.response for slot in topic_slots),
+        )
+        for topic, topic_slots in zip(request.topic_data, slots, strict=True)
+    )
+    leaders = [
+        partition.current_leader for topic in responses for partition in topic.partition_responses
+    ]
+    return ProduceResponse(responses=responses, node_endpoints=endpoints_of(broker, leaders))
+
+
+API: Final = Api(
+    key=0, versions=range(3, 14), request=ProduceRequest, handle=handle, advertised_from=0
+)

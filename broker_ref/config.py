@@ -1,0 +1,233 @@
+"""What can be configured about a broker, under Kafka's own names.
+
+Purpose: one table of configs (name, type, default, doc) from which a mapping of strings is parsed,
+wrong values are refused by name, and DescribeConfigs answers for a broker. The server-wide
+defaults of topic configs (`log.retention.ms` and the like) are in `broker_ref.topic_configs`, and
+kept here by their topic-level names. Invariant: a `BrokerConfig` holds only
+values that passed their check. What it must not know: what the values do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from broker_ref.protocol.errors import ApiError
+from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, ConfigType, check_topic_configs
+
+INT32_MAX: Final = 2**31 - 1
+
+
+class InvalidBrokerConfigError(ValueError):
+    """A broker config is unknown or has a value that it cannot have; names both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One row of the table: `minimum` and `maximum` are inclusive."""
+
+    name: str
+    type: ConfigType
+    default: int | bool
+    doc: str
+    minimum: int = 0
+    maximum: int = INT32_MAX
+
+    @property
+    def attribute(self) -> str:
+        """The field of `BrokerConfig` that holds it."""
+        return self.name.replace(".", "_")
+
+    def parse(self, text: str) -> int | bool:
+        """The value of `text`; InvalidBrokerConfigError where it is none."""
+        if self.type is ConfigType.BOOLEAN:
+            if text.strip().lower() not in ("true", "false"):
+                raise self._invalid(text, "it must be true or false")
+            return text.strip().lower() == "true"
+        try:
+            value = int(text.strip())
+        except ValueError:
+            raise self._invalid(text, "it is not a whole number") from None
+        self.check(value)
+        return value
+
+    def check(self, value: int) -> None:
+        """Refuse a value out of range."""
+        if not self.minimum <= value <= self.maximum:
+            raise self._invalid(value, f"it must be from {self.minimum} to {self.maximum}")
+
+    def text(self, value: int | bool) -> str:
+        """How Kafka prints the value."""
+        return str(value).lower() if self.type is ConfigType.BOOLEAN else str(value)
+
+    def _invalid(self, value: object, reason: str) -> InvalidBrokerConfigError:
+        return InvalidBrokerConfigError(
+            f"invalid value {value!r} for broker config {self.name}: {reason}"
+        )
+
+
+def _int(name: str, default: int, doc: str, **bounds: int) -> ConfigKey:
+    return ConfigKey(name=name, type=ConfigType.INT, default=default, doc=doc, **bounds)
+
+
+def _bool(name: str, default: bool, doc: str) -> ConfigKey:
+    return ConfigKey(name=name, type=ConfigType.BOOLEAN, default=default, doc=doc)
+
+
+BROKER_CONFIGS: Final = (
+    _int("node.id", 1, "The id of this broker in its cluster."),
+    _bool("auto.create.topics.enable", True, "Create a topic when a client first asks for it."),
+    _bool("delete.topic.enable", True, "Let admin clients delete topics."),
+    _int("num.partitions", 1, "Partitions of a topic created without a count.", minimum=1),
+    _int(
+        "default.replication.factor",
+        1,
+        "Replicas of a topic created without a replication factor.",
+        minimum=1,
+        maximum=2**15 - 1,
+    ),
+    _int("message.max.bytes", 1048588, "Largest record batch of a topic that does not say."),
+    _int("socket.request.max.bytes", 104857600, "Largest request accepted.", minimum=1),
+    _int("fetch.max.bytes", 57671680, "Most bytes of one fetch response.", minimum=1024),
+    _int(
+        "connections.max.idle.ms",
+        600000,
+        "A connection without a request for this long is closed.",
+        minimum=1,
+    ),
+    _int(
+        "log.retention.check.interval.ms",
+        300000,
+        "How often logs are checked for segments past their retention.",
+        minimum=1,
+    ),
+    _int(
+        "log.flush.offset.checkpoint.interval.ms",
+        60000,
+        "How often it is noted what of the logs is flushed and where they start.",
+        minimum=1,
+    ),
+    _int(
+        "producer.id.expiration.check.interval.ms",
+        600000,
+        "How often logs forget producers that stopped writing.",
+        minimum=1,
+    ),
+    _int("offset.metadata.max.bytes", 4096, "Longest metadata of a committed offset."),
+    _int(
+        "offsets.topic.num.partitions",
+        50,
+        "Partitions of __consumer_offsets; must not change once it exists.",
+        minimum=1,
+    ),
+    _int(
+        "offsets.topic.replication.factor",
+        1,
+        "Replicas of __consumer_offsets.",
+        minimum=1,
+        maximum=2**15 - 1,
+    ),
+    _int(
+        "offsets.topic.segment.bytes",
+        104857600,
+        "Segment size of __consumer_offsets.",
+        minimum=1,
+    ),
+)
+
+_BY_NAME: Final = MappingProxyType({key.name: key for key in BROKER_CONFIGS})
+
+_TOPIC_DEFAULTS: Final = MappingProxyType(
+    {
+        key.server_config: (key.name, 1)
+        for key in TOPIC_CONFIG_KEYS.values()
+        if key.server_config is not None and key.server_config not in _BY_NAME
+    }
+    | {
+        "log.retention.minutes": ("retention.ms", 60_000),
+        "log.retention.hours": ("retention.ms", 3_600_000),
+        "log.roll.hours": ("segment.ms", 3_600_000),
+    }
+)
+"""Server-wide defaults: the topic config each sets, and the factor from its unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """The configuration of one broker.
+
+    `cluster_id` None takes the id persisted in storage, or makes one at the first start.
+    `topic_defaults` are server-wide defaults of topic configs, by their topic-level names.
+    """
+
+    node_id: int = 1
+    cluster_id: str | None = None
+    rack: str | None = None
+    auto_create_topics_enable: bool = True
+    delete_topic_enable: bool = True
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    message_max_bytes: int = 1048588
+    socket_request_max_bytes: int = 104857600
+    fetch_max_bytes: int = 57671680
+    connections_max_idle_ms: int = 600000
+    log_retention_check_interval_ms: int = 300000
+    log_flush_offset_checkpoint_interval_ms: int = 60000
+    producer_id_expiration_check_interval_ms: int = 600000
+    offset_metadata_max_bytes: int = 4096
+    offsets_topic_num_partitions: int = 50
+    offsets_topic_replication_factor: int = 1
+    offsets_topic_segment_bytes: int = 104857600
+    topic_defaults: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key in BROKER_CONFIGS:
+            key.check(getattr(self, key.attribute))
+
+    @classmethod
+    def from_mapping(cls, configs: Mapping[str, str], **fields: Any) -> BrokerConfig:
+        """Parse configs by Kafka's names; `fields` are taken as they are.
+
+        InvalidBrokerConfigError names a config that is unknown or has a value it cannot have.
+        """
+        defaults: dict[str, tuple[int, str]] = {}
+        for name, text in configs.items():
+            if name in _BY_NAME:
+                fields[_BY_NAME[name].attribute] = _BY_NAME[name].parse(text)
+            elif name in _TOPIC_DEFAULTS:
+                topic_name, factor = _TOPIC_DEFAULTS[name]
+                value = _topic_default(name, topic_name, text, factor)
+                # The finer unit wins, as in Kafka: ms over minutes over hours.
+                defaults[topic_name] = min(
+                    defaults.get(topic_name, (factor, value)), (factor, value)
+                )
+            else:
+                known = ", ".join(sorted([*_BY_NAME, *_TOPIC_DEFAULTS]))
+                raise InvalidBrokerConfigError(f"unknown broker config {name!r}; known are {known}")
+        fields["topic_defaults"] = {name: value for name, (_, value) in defaults.items()}
+        return cls(**fields)
+
+    def topic_config_defaults(self) -> dict[str, str]:
+        """The topic configs of a topic that has none of its own, where they are not Kafka's."""
+        defaults = dict(self.topic_defaults)
+        if self.message_max_bytes != _BY_NAME["message.max.bytes"].default:
+            defaults["max.message.bytes"] = str(self.message_max_bytes)
+        return defaults
+
+    def value(self, key: ConfigKey) -> int | bool:
+        """The value of one row of the table."""
+        value: int | bool = getattr(self, key.attribute)
+        return value
+
+
+def _topic_default(name: str, topic_name: str, text: str, factor: int) -> str:
+    """The value that a server-wide config gives to the topic config; checked as such."""
+    try:
+        value = text if factor == 1 else str(int(text) * factor if int(text) >= 0 else -1)
+        return check_topic_configs({topic_name: value})[topic_name]
+    except (ValueError, ApiError) as error:
+        raise InvalidBrokerConfigError(
+            f"invalid value {text!r} for broker config {name}: {error}"
+        ) from None

@@ -1,0 +1,90 @@
+"""The headers around requests and responses.
+
+Purpose: what a frame asks for (API key, version, correlation id, client id), and the response
+frame. Invariant: a response's header is version 1 where its body is flexible, but version 0 for
+every ApiVersions, so that a client that does not know the broker's versions can read it
+(KIP-511). What it must not know: which APIs the broker serves.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kio.index import load_request_schema, load_response_schema
+
+from broker_ref.protocol.reader import Cursor, MalformedRequestError, skip_tagged_fields
+from broker_ref.protocol.writer import build, write_entities
+
+_PREFIX: Final = struct.Struct(">hhi")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHeader:
+    """The part of the request header that every version has."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def read_prefix(cursor: Cursor) -> RequestHeader:
+    """Read API key, version and correlation id; the client id is left for `finish_header`."""
+    api_key = cursor.fixed(_INT16, "the API key")
+    api_version = cursor.fixed(_INT16, "the API version")
+    correlation_id = cursor.fixed(_INT32, "the correlation id")
+    return RequestHeader(
+        api_key=api_key, api_version=api_version, correlation_id=correlation_id, client_id=None
+    )
+
+
+def finish_header(cursor: Cursor, header: RequestHeader, *, flexible: bool) -> RequestHeader:
+    """Read the client id, never a compact string, and the tagged fields of a flexible header."""
+    length = cursor.fixed(_INT16, "the client id")
+    client_id = None
+    if length >= 0:
+        try:
+            client_id = cursor.take(length, "the client id").decode()
+        except UnicodeDecodeError:
+            raise MalformedRequestError("the client id is not UTF-8") from None
+    if flexible:
+        skip_tagged_fields(cursor)
+    return RequestHeader(
+        api_key=header.api_key,
+        api_version=header.api_version,
+        correlation_id=header.correlation_id,
+        client_id=client_id,
+    )
+
+
+def request_schema(api_key: int, version: int) -> type[Any]:
+    """kio's class for the request."""
+    return _schema(_request_schemas, load_request_schema, api_key, version)
+
+
+def response_frame(*, api_key: int, version: int, correlation_id: int, message: object) -> bytes:
+    """The bytes of a response: header and body, without the four bytes of length."""
+    schema = _schema(_response_schemas, load_response_schema, api_key, version)
+    header = schema.__header_schema__(correlation_id=correlation_id)
+    return write_entities(header, build(schema, message))
+
+
+def _schema(
+    known: dict[tuple[int, int], type[Any]],
+    load: Callable[[int, int], type[Any]],
+    api_key: int,
+    version: int,
+) -> type[Any]:
+    schema = known.get((api_key, version))
+    if schema is None:
+        schema = known[api_key, version] = load(api_key, version)
+    return schema
+
+
+_request_schemas: dict[tuple[int, int], type[Any]] = {}
+_response_schemas: dict[tuple[int, int], type[Any]] = {}
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")

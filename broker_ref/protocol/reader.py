@@ -1,0 +1,252 @@
+"""From the bytes of one version of a request to one message class for all versions.
+
+Purpose: handlers see a single dataclass per request ("the message"), whatever version the client
+speaks: a field the version lacks has the message's default, one that the message does not name is
+read over. kio's entities are the schema: order, types, nullability and tags of every version.
+Fields that Kafka counts in milliseconds, which kio renders as timedeltas, are integers here and
+end in `_ms`.
+
+Invariant: reading costs memory in proportion to the frame, whatever lengths it claims, and
+nothing but `MalformedRequestError` comes out of bad bytes. That is why kio's own reader is not used:
+it allocates what an array length promises (a frame of thirty bytes can make the process abort)
+and refuses tagged fields it does not know, which the protocol requires to be skipped.
+
+What it must not know: what any request means.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, get_type_hints
+
+from broker_ref.protocol.identifiers import Uuid
+from broker_ref.protocol.schema import MILLISECOND_TYPES, FieldSchema, fields_of, struct_of
+
+ELEMENTS_MAX: Final = 2_000_000
+"""Most array elements that one request may have: a bound on objects made from one frame."""
+
+_FIXED: Final = {
+    "int8": struct.Struct(">b"),
+    "int16": struct.Struct(">h"),
+    "error_code": struct.Struct(">h"),
+    "int32": struct.Struct(">i"),
+    "int64": struct.Struct(">q"),
+    "uint8": struct.Struct(">B"),
+    "uint16": struct.Struct(">H"),
+    "uint32": struct.Struct(">I"),
+    "uint64": struct.Struct(">Q"),
+    "float64": struct.Struct(">d"),
+    "bool": struct.Struct(">?"),
+}
+
+MessageType = TypeVar("MessageType")
+
+
+class MalformedRequestError(Exception):
+    """These bytes are not the request that their header announces; says where and why."""
+
+
+@dataclasses.dataclass(slots=True)
+class Cursor:
+    """A position in a frame, and how many array elements may still be made from it."""
+
+    frame: bytes
+    position: int = 0
+    elements_left: int = ELEMENTS_MAX
+
+    def take(self, length: int, what: str) -> bytes:
+        """The next `length` bytes."""
+        end = self.position + length
+        if length < 0 or end > len(self.frame):
+            raise MalformedRequestError(
+                f"{what} claims {length} bytes at position {self.position}, where the frame has "
+                f"{len(self.frame) - self.position} left"
+            )
+        data = self.frame[self.position : end]
+        self.position = end
+        return data
+
+    def fixed(self, layout: struct.Struct, what: str) -> Any:
+        """One value of fixed size."""
+        try:
+            (value,) = layout.unpack_from(self.frame, self.position)
+        except struct.error:
+            raise MalformedRequestError(
+                f"the frame ends at {len(self.frame)}, within {what} at {self.position}"
+            ) from None
+        self.position += layout.size
+        return value
+
+    def unsigned_varint(self, what: str) -> int:
+        """One unsigned varint of at most 32 bits."""
+        value = 0
+        for shift in range(0, 35, 7):
+            if self.position >= len(self.frame):
+                raise MalformedRequestError(f"the frame ends within {what} at {self.position}")
+            byte = self.frame[self.position]
+            self.position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise MalformedRequestError(
+            f"{what} at {self.position} is a varint of more than five bytes"
+        )
+
+    def array_length(self, *, flexible: bool, what: str) -> int:
+        """The length of an array, -1 for null, never more than the bytes that are left."""
+        length = self.unsigned_varint(what) - 1 if flexible else self.fixed(_FIXED["int32"], what)
+        left = min(len(self.frame) - self.position, self.elements_left)
+        if length < -1 or length > left:
+            raise MalformedRequestError(
+                f"{what} claims {length} elements at position {self.position}, where {left} "
+                "are possible"
+            )
+        if length > 0:
+            self.elements_left -= length
+        return int(length)
+
+
+FieldReader = Callable[[Cursor], Any]
+
+_compiled: dict[tuple[type[Any], type[Any] | None], FieldReader] = {}
+
+
+def read_message(schema: type[Any], message: type[MessageType], cursor: Cursor) -> MessageType:
+    """Read one `schema` (a kio entity class) as `message`; `MalformedRequestError` on bad bytes."""
+    value: MessageType = _struct_reader(schema, message)(cursor)
+    return value
+
+
+def skip_tagged_fields(cursor: Cursor) -> None:
+    """Read over a section of tagged fields."""
+    for _ in range(cursor.unsigned_varint("the number of tagged fields")):
+        cursor.unsigned_varint("a tag")
+        cursor.take(cursor.unsigned_varint("the size of a tagged field"), "a tagged field")
+
+
+def _struct_reader(schema: type[Any], message: type[Any] | None) -> FieldReader:
+    """A reader of `schema`; makes a `message`, or nothing where that is None."""
+    reader = _compiled.get((schema, message))
+    if reader is None:
+        reader = _compiled[schema, message] = _compile(schema, message)
+    return reader
+
+
+def _compile(schema: type[Any], message: type[Any] | None) -> FieldReader:
+    hints = get_type_hints(message) if message is not None else {}
+    plain: list[tuple[str | None, FieldReader]] = []
+    tagged: dict[int, tuple[str | None, FieldReader]] = {}
+    for field in fields_of(schema):
+        wanted = field.message_name if field.message_name in hints else None
+        nested = struct_of(hints[wanted]) if wanted is not None else None
+        reader = _field_reader(schema, field, nested)
+        if field.tag is None:
+            plain.append((wanted, reader))
+        else:
+            tagged[field.tag] = (wanted, reader)
+    flexible = schema.__flexible__
+
+    def read(cursor: Cursor) -> Any:
+        values: dict[str, Any] = {}
+        for name, read_field in plain:
+            value = read_field(cursor)
+            if name is not None:
+                values[name] = value
+        if flexible:
+            _read_tagged(cursor, tagged, values)
+        return message(**values) if message is not None else None
+
+    return read
+
+
+def _read_tagged(
+    cursor: Cursor,
+    tagged: dict[int, tuple[str | None, FieldReader]],
+    values: dict[str, Any],
+) -> None:
+    for _ in range(cursor.unsigned_varint("the number of tagged fields")):
+        tag = cursor.unsigned_varint("a tag")
+        size = cursor.unsigned_varint("the size of a tagged field")
+        end = cursor.position + size
+        if tag not in tagged:
+            cursor.take(size, f"tagged field {tag}")
+            continue
+        name, read_field = tagged[tag]
+        value = read_field(cursor)
+        if cursor.position != end:
+            raise MalformedRequestError(f"tagged field {tag} is not of the {size} bytes it claims")
+        if name is not None:
+            values[name] = value
+
+
+def _field_reader(schema: type[Any], field: FieldSchema, message: type[Any] | None) -> FieldReader:
+    what = f"{schema.__name__}.{field.name}"
+    flexible = schema.__flexible__
+    if field.struct is not None:
+        struct_reader = _struct_reader(field.struct, message)
+        if field.is_array:
+            return _array_reader(struct_reader, flexible, field.nullable, what)
+        return _nullable_struct_reader(struct_reader, what) if field.nullable else struct_reader
+    assert field.kafka_type is not None, what
+    if field.is_array:
+        element = _primitive_reader(field.kafka_type, flexible, False, what)
+        return _array_reader(element, flexible, field.nullable, what)
+    return _primitive_reader(field.kafka_type, flexible, field.nullable, what)
+
+
+def _nullable_struct_reader(inner: FieldReader, what: str) -> FieldReader:
+    present = _FIXED["int8"]
+    return lambda cursor: inner(cursor) if cursor.fixed(present, what) > 0 else None
+
+
+def _array_reader(element: FieldReader, flexible: bool, nullable: bool, what: str) -> FieldReader:
+    def read(cursor: Cursor) -> tuple[Any, ...] | None:
+        length = cursor.array_length(flexible=flexible, what=what)
+        if length < 0:
+            if nullable:
+                return None
+            raise MalformedRequestError(f"{what} at {cursor.position} is null and must not be")
+        return tuple([element(cursor) for _ in range(length)])
+
+    return read
+
+
+def _primitive_reader(kafka_type: str, flexible: bool, nullable: bool, what: str) -> FieldReader:
+    kafka_type = MILLISECOND_TYPES.get(kafka_type, kafka_type)
+    if kafka_type in _FIXED:
+        layout = _FIXED[kafka_type]
+        return lambda cursor: cursor.fixed(layout, what)
+    if kafka_type == "uuid":
+        return lambda cursor: Uuid(bytes=cursor.take(16, what))
+    length_of = _length_reader(kafka_type, flexible, what)
+    decode = _utf8 if kafka_type == "string" else _as_is
+
+    def read(cursor: Cursor) -> Any:
+        length = length_of(cursor)
+        if length >= 0:
+            return decode(cursor.take(length, what), what)
+        if nullable and length == -1:
+            return None
+        raise MalformedRequestError(f"{what} at {cursor.position} has length {length}")
+
+    return read
+
+
+def _length_reader(kafka_type: str, flexible: bool, what: str) -> Callable[[Cursor], int]:
+    if flexible:
+        return lambda cursor: cursor.unsigned_varint(what) - 1
+    layout = _FIXED["int16" if kafka_type == "string" else "int32"]
+    return lambda cursor: int(cursor.fixed(layout, what))
+
+
+def _utf8(data: bytes, what: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedRequestError(f"{what} is not UTF-8: {error.reason}") from None
+
+
+def _as_is(data: bytes, what: str) -> bytes:  # noqa: ARG001
+    return data

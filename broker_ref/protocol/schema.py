@@ -1,0 +1,73 @@
+"""What kio's entity classes say of a field: the schema that `reader` and `writer` compile.
+
+Purpose: one description per field of order, wire type, nullability, nesting and tag. Invariant:
+derived from kio's annotations and metadata alone. What it must not know: bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from types import NoneType, UnionType
+from typing import Any, Final, Union, get_args, get_origin
+
+MILLISECOND_TYPES: Final = {
+    "timedelta_i32": "int32",
+    "timedelta_i64": "int64",
+    "datetime_i64": "int64",
+}
+"""The wire types of what kio renders as timedeltas and datetimes, and Kafka as milliseconds."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FieldSchema:
+    """One field of one version; `struct` is its kio entity class, `kafka_type` its primitive."""
+
+    name: str
+    message_name: str
+    kafka_type: str | None
+    struct: type[Any] | None
+    is_array: bool
+    nullable: bool
+    tag: int | None
+    required: bool
+
+
+def fields_of(entity: type[Any]) -> tuple[FieldSchema, ...]:
+    """The fields of a kio entity class, in wire order."""
+    return tuple(_describe(field) for field in dataclasses.fields(entity))
+
+
+def struct_of(hint: Any) -> Any:
+    """The `X` in `X`, `X | None`, `tuple[X, ...]` or `tuple[X, ...] | None`."""
+    inner, _ = _without_none(hint)
+    return get_args(inner)[0] if get_origin(inner) is tuple else inner
+
+
+def _describe(field: dataclasses.Field[Any]) -> FieldSchema:
+    kafka_type = field.metadata.get("kafka_type")
+    inner, nullable = _without_none(field.type)
+    element = struct_of(field.type)
+    unit = "_ms" if kafka_type in MILLISECOND_TYPES else ""
+    tag = field.metadata.get("tag")
+    return FieldSchema(
+        name=field.name,
+        message_name=field.name + unit,
+        kafka_type=kafka_type,
+        struct=element if _is_entity(element) else None,
+        is_array=get_origin(inner) is tuple,
+        nullable=nullable,
+        tag=None if tag is None else int(tag),
+        required=field.default is dataclasses.MISSING,
+    )
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """A type without its `| None`, and whether it had one."""
+    if get_origin(hint) not in (UnionType, Union):
+        return hint, False
+    (inner,) = [member for member in get_args(hint) if member is not NoneType]
+    return inner, True
+
+
+def _is_entity(element: Any) -> bool:
+    return isinstance(element, type) and dataclasses.is_dataclass(element)

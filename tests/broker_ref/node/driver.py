@@ -1,0 +1,168 @@
+"""A node under test: frames built with kio requests, answers read back as kio responses."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kio.index import load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+from broker_ref.config import BrokerConfig
+from broker_ref.events import (
+    CloseConnection,
+    ConnectionClosed,
+    ConnectionOpened,
+    Effect,
+    Event,
+    FrameReceived,
+    NoResponse,
+    SendFrame,
+    TimePassed,
+)
+from broker_ref.log.storage import Storage
+from broker_ref.node import Node
+from tests.broker_ref.memory_storage import MemoryStorage
+
+START_MS = 1_700_000_000_000
+HOST, PORT = "broker.test", 19092
+
+
+def seeded_bytes(seed: int = 1) -> Callable[[int], bytes]:
+    """Bytes that are the same in every run."""
+    state = hashlib.sha256(str(seed).encode()).digest()
+
+    def draw(count: int) -> bytes:
+        nonlocal state
+        out = b""
+        while len(out) < count:
+            state = hashlib.sha256(state).digest()
+            out += state
+        return out[:count]
+
+    return draw
+
+
+def request_frame(
+    request: Any, *, correlation_id: int = 7, client_id: str | None = "test"
+) -> bytes:
+    """The bytes of a request."""
+    schema = type(request)
+    header = schema.__header_schema__(
+        request_api_key=schema.__api_key__,
+        request_api_version=schema.__version__,
+        correlation_id=correlation_id,
+        client_id=client_id,
+    )
+    buffer = io.BytesIO()
+    entity_writer(type(header))(buffer, header)
+    entity_writer(schema)(buffer, request)
+    return buffer.getvalue()
+
+
+def read_response(request: Any, frame: bytes, *, correlation_id: int = 7) -> Any:
+    """The response to a request; every byte of the frame must belong to it."""
+    schema: Any = load_response_schema(int(request.__api_key__), int(request.__version__))
+    header, header_size = entity_reader(schema.__header_schema__)(frame, 0)
+    assert header.correlation_id == correlation_id
+    response, body_size = entity_reader(schema)(frame, header_size)
+    assert header_size + body_size == len(frame)
+    return response
+
+
+class NodeDriver:
+    """One node and the connections to it."""
+
+    def __init__(
+        self,
+        config: BrokerConfig | None = None,
+        *,
+        storage: Storage | None = None,
+        now_ms: int = START_MS,
+        seed: int = 1,
+    ) -> None:
+        self.config = config if config is not None else BrokerConfig(offsets_topic_num_partitions=4)
+        self.storage = storage if storage is not None else MemoryStorage()
+        self.now_ms = now_ms
+        self._seed = seed
+        self.node = self._start()
+
+    def _start(self) -> Node:
+        node = Node(
+            self.config,
+            storage=self.storage,
+            now_ms=self.now_ms,
+            random_bytes=seeded_bytes(self._seed),
+        )
+        node.advertise(HOST, PORT)
+        return node
+
+    def restart(self) -> None:
+        """Stop cleanly and start again on the same storage."""
+        self.node.close(self.now_ms)
+        self.crash()
+
+    def crash(self) -> None:
+        """Start again on the same storage without having stopped."""
+        self._seed += 1
+        self.node = self._start()
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Hand an event to the node at the present time."""
+        return self.node.handle(event, self.now_ms)
+
+    def advance(self, milliseconds: int) -> list[Effect]:
+        """Let time pass as the edge does: deadline by deadline."""
+        effects: list[Effect] = []
+        target_ms = self.now_ms + milliseconds
+        while (
+            deadline_ms := self.node.next_deadline_ms()
+        ) is not None and deadline_ms <= target_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            effects += self.handle(TimePassed())
+        self.now_ms = target_ms
+        return effects
+
+    def open(self, connection_id: int) -> None:
+        """Connect."""
+        event = ConnectionOpened(connection_id=connection_id, peer="p:1", local=(HOST, PORT))
+        assert self.handle(event) == []
+
+    def close(self, connection_id: int) -> None:
+        """Disconnect."""
+        assert self.handle(ConnectionClosed(connection_id=connection_id)) == []
+
+    def send(self, request: Any, *, connection_id: int = 1) -> list[Effect]:
+        """Send a request; the effects of that alone."""
+        return self.handle(FrameReceived(connection_id=connection_id, frame=request_frame(request)))
+
+    def send_bytes(self, frame: bytes, *, connection_id: int = 1) -> list[Effect]:
+        """Send any bytes."""
+        return self.handle(FrameReceived(connection_id=connection_id, frame=frame))
+
+    def call(self, request: Any, *, connection_id: int = 1) -> Any:
+        """Send a request that is answered at once; the response."""
+        return only_response(request, self.send(request, connection_id=connection_id))
+
+
+def only_response(request: Any, effects: Sequence[Effect]) -> Any:
+    """The response in what must be one effect that sends it."""
+    assert len(effects) == 1, effects
+    (effect,) = effects
+    assert isinstance(effect, SendFrame), effect
+    return read_response(request, effect.frame)
+
+
+def closes(effects: Sequence[Effect]) -> str:
+    """The reason in what must be one effect that closes the connection."""
+    assert len(effects) == 1, effects
+    (effect,) = effects
+    assert isinstance(effect, CloseConnection), effect
+    return effect.reason
+
+
+def is_silent(effects: Sequence[Effect]) -> bool:
+    """Whether the request was done without a response."""
+    return len(effects) == 1 and isinstance(effects[0], NoResponse)
