@@ -1,0 +1,27 @@
+"""A reference Kafka broker in Python, on Kafka's real wire protocol.
+
+`python -m broker_ref --port 9092` runs it; in a test:
+
+    with broker_ref.Cluster() as cluster:
+        ...  # connect any Kafka client to cluster.bootstrap_servers
+
+Invariant: importing this package imports nothing of it, since pytest does so in every project
+that has it installed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker_ref.io.cluster import Cluster, ClusterError
+
+__all__ = ["Cluster", "ClusterError"]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        from broker_ref.io import cluster  # noqa: PLC0415 (see the module's invariant)
+
+        return getattr(cluster, name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

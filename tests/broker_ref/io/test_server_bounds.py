@@ -112,7 +112,7 @@ def test_an_announced_length_costs_nothing() -> None:
         served.until(lambda: served.node.seen(ConnectionOpened) == 500)
         client = served.connect()
         assert ask(client, bytes(3 * MIB)) == bytes(3 * MIB)
-        assert served.read(lambda: served.server.memory.used_bytes) <= 500 * 64 * 1024
+        assert served.read(lambda: served.server.memory.used_bytes) <= 500 * 72 * 1024
 
 
 def test_unfinished_requests_share_a_bounded_memory_and_each_completes_in_the_end() -> None:

@@ -1,0 +1,100 @@
+"""Create a topic through the wire, with a socket and nothing else.
+
+Purpose: `Cluster.create_topic` for tests that have no Kafka client at hand, by the very requests a
+client would send. Invariant: one connection per call, closed at its end; every wait is bounded.
+Must not know: anything inside the broker.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import struct
+from collections.abc import Mapping
+from datetime import timedelta
+
+from kio.schema.create_topics.v5.request import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from kio.schema.create_topics.v5.response import CreateTopicsResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.request_header.v2.header import RequestHeader
+from kio.schema.response_header.v1.header import ResponseHeader
+from kio.schema.types import TopicName
+from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import i16, i32, i32Timedelta
+
+_CLIENT_ID = "broker_ref.Cluster"
+
+
+class CreateTopicError(Exception):
+    """The broker refused to create a topic, or did not answer: says which topic and why."""
+
+
+def create_topic(
+    address: str,
+    name: str,
+    *,
+    partitions: int = 1,
+    configs: Mapping[str, str] | None = None,
+    timeout_seconds: float = 30.0,
+) -> None:
+    """Create a topic on the broker at `address` (`host:port`). Raises `CreateTopicError`."""
+    request = CreateTopicsRequest(
+        topics=(
+            CreatableTopic(
+                name=TopicName(name),
+                num_partitions=i32(partitions),
+                replication_factor=i16(-1),
+                assignments=(),
+                configs=tuple(
+                    CreatableTopicConfig(name=key, value=value)
+                    for key, value in (configs or {}).items()
+                ),
+            ),
+        ),
+        timeout=i32Timedelta.parse(timedelta(seconds=timeout_seconds)),
+    )
+    try:
+        frame = _ask(address, request, timeout_seconds)
+    except OSError as error:
+        raise CreateTopicError(
+            f"cannot create topic '{name}': the broker at {address} did not answer: {error}"
+        ) from error
+    _, header_bytes = entity_reader(ResponseHeader)(frame, 0)
+    response, _ = entity_reader(CreateTopicsResponse)(frame, header_bytes)
+    for topic in response.topics:
+        if topic.error_code is not ErrorCode.none:
+            raise CreateTopicError(
+                f"cannot create topic '{name}': {topic.error_code.name.upper()}: "
+                f"{topic.error_message or 'the broker gave no reason'}"
+            )
+
+
+def _ask(address: str, request: CreateTopicsRequest, timeout_seconds: float) -> bytes:
+    body = io.BytesIO()
+    header = RequestHeader(
+        request_api_key=request.__api_key__,
+        request_api_version=request.__version__,
+        correlation_id=i32(1),
+        client_id=_CLIENT_ID,
+    )
+    entity_writer(RequestHeader)(body, header)
+    entity_writer(CreateTopicsRequest)(body, request)
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout_seconds) as connection:
+        connection.sendall(struct.pack(">i", body.tell()) + body.getvalue())
+        (length,) = struct.unpack(">i", _receive(connection, 4))
+        return _receive(connection, length)
+
+
+def _receive(connection: socket.socket, length: int) -> bytes:
+    received = b""
+    while len(received) < length:
+        chunk = connection.recv(length - len(received))
+        if not chunk:
+            raise ConnectionError("it closed the connection")
+        received += chunk
+    return received

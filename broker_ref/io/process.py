@@ -1,0 +1,177 @@
+"""A broker as an operating-system process of its own, so that kill -9 is real.
+
+Purpose: start `python -m broker_ref` as a child, wait until it serves, stop or kill it by its
+process id, start it again on the same port and directory. Invariant: whatever happens, `close`
+leaves no process, file or socket behind. Must not know: the wire protocol.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from broker_ref.io.port import PortReservation
+
+_READY_TIMEOUT_SECONDS = 30.0
+_STOP_TIMEOUT_SECONDS = 30.0
+
+
+class BrokerProcessError(Exception):
+    """The process did not start or stop as asked; the message has what it wrote to stderr."""
+
+
+class BrokerProcess:
+    """`python -m broker_ref` on one directory and one port, over as many lives as wanted.
+
+    Port 0 reserves a free port, which stays this broker's until `close`. `configs` are Kafka's
+    broker configs. A context manager that starts on entry and kills on exit.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        configs: Mapping[str, str] | None = None,
+        log_level: str = "info",
+    ) -> None:
+        self._reservation = PortReservation(host, port)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as this object)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._bootstrap_servers = ""
+        self._command = [sys.executable, "-m", "broker_ref", "--brokers", "1"]
+        self._command += ["--data", str(data), "--host", host, "--port", str(self.port)]
+        self._command += ["--log-level", log_level]
+        for name, value in (configs or {}).items():
+            self._command += ["--config", f"{name}={value}"]
+
+    @property
+    def port(self) -> int:
+        return self._reservation.port
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The line the broker printed when it was ready; empty before the first start."""
+        return self._bootstrap_servers
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker. Raises `BrokerProcessError` where none runs."""
+        return self._running().pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, *, timeout_seconds: float = _READY_TIMEOUT_SECONDS) -> None:
+        """Start it and return when it serves.
+
+        Raises `BrokerProcessError` where it runs already, exits, or is not ready in time.
+        """
+        if self.is_running:
+            raise BrokerProcessError(f"broker process {self.pid} is running already")
+        self._reap()
+        self._process = subprocess.Popen(  # noqa: S603 (our own command line, no shell)
+            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log
+        )
+        try:
+            self._bootstrap_servers = self._read_ready_line(timeout_seconds)
+        except BrokerProcessError:
+            self.kill()
+            raise
+
+    def terminate(self, *, timeout_seconds: float = _STOP_TIMEOUT_SECONDS) -> int:
+        """Stop it in good order (SIGTERM) and return its exit code.
+
+        Raises `BrokerProcessError` where none runs or it does not end in time (it is then killed).
+        """
+        process = self._running()
+        process.terminate()
+        try:
+            process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerProcessError(
+                f"the broker did not end within {timeout_seconds} s of SIGTERM; it wrote:\n"
+                f"{self.logs()}"
+            ) from None
+        return self._reap()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the process to be gone; nothing happens where none runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._reap()
+
+    def logs(self) -> str:
+        """What all lives of this broker have written to stderr."""
+        size = os.fstat(self._log.fileno()).st_size
+        return os.pread(self._log.fileno(), size, 0).decode(errors="replace")
+
+    def close(self) -> None:
+        """Kill it and give up the port. The data directory stays: it is the caller's."""
+        self.kill()
+        self._log.close()
+        self._reservation.close()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            raise BrokerProcessError(f"the broker process is not running; it wrote:\n{self.logs()}")
+        return self._process
+
+    def _reap(self) -> int:
+        process = self._process
+        self._process = None
+        if process is None:
+            return 0
+        exit_code = process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        return exit_code
+
+    def _read_ready_line(self, timeout_seconds: float) -> str:
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        deadline = time.monotonic() + timeout_seconds
+        line = b""
+        while not line.endswith(b"\n"):
+            remaining_seconds = max(deadline - time.monotonic(), 0)
+            if not select.select([process.stdout], [], [], remaining_seconds)[0]:
+                raise BrokerProcessError(
+                    f"the broker was not ready within {timeout_seconds} s; it wrote:\n{self.logs()}"
+                )
+            chunk = os.read(process.stdout.fileno(), 4096)
+            if not chunk:
+                exit_code = process.wait()
+                raise BrokerProcessError(
+                    f"the broker exited with code {exit_code} before it was ready; it wrote:\n"
+                    f"{self.logs()}"
+                )
+            line += chunk
+        return line.decode().strip()
