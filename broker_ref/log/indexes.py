@@ -88,15 +88,10 @@ class OffsetIndex:
         """Note that the batch at `position` ends with `last_offset`."""
         self._entries.append(last_offset - self._base_offset, position)
 
-    def lookup(self, offset: int) -> int:
-        """A position at or before the batch that holds `offset`."""
+    def lookup(self, offset: int) -> tuple[int, int] | None:
+        """(last offset, position) of the last batch it knows to end at or before `offset`."""
         found = self._entries.floor(min(offset - self._base_offset, RELATIVE_OFFSET_MAX))
-        return found[1] if found else 0
-
-    def last_position(self) -> int:
-        """The last position it knows, 0 where it is empty."""
-        last = self._entries.last()
-        return last[1] if last else 0
+        return None if found is None else (self._base_offset + found[0], found[1])
 
     def damage(self, log_bytes: int) -> str | None:
         """Why it cannot belong to a log file of that size, None where it may."""

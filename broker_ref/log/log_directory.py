@@ -47,6 +47,7 @@ class LogDirectory:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._recovery_points = read_offsets(storage, RECOVERY_POINT_FILE)
         self._log_start_offsets = read_offsets(storage, LOG_START_OFFSET_FILE)
+        self._written: dict[str, dict[TopicPartition, int]] = {}
         self._unclean_logs = False
         self.was_clean = storage.exists(CLEAN_SHUTDOWN_FILE)
         storage.remove(CLEAN_SHUTDOWN_FILE)
@@ -104,28 +105,19 @@ class LogDirectory:
 
     def checkpoint(self) -> None:
         """Write both checkpoint files if an offset in them has changed."""
-        recovery_points = self._recovery_points | {
-            key: log.recovery_point for key, log in self._logs.items()
-        }
-        # Like Kafka: a log that starts with its first segment needs no entry.
-        log_start_offsets = self._log_start_offsets | {
-            key: log.log_start_offset for key, log in self._logs.items()
-        }
-        log_start_offsets = {
-            key: offset
-            for key, offset in log_start_offsets.items()
-            if key not in self._logs or offset > self._logs[key].segment_base_offsets[0]
-        }
-        if recovery_points != self._recovery_points or not self._storage.exists(
-            RECOVERY_POINT_FILE
+        for key, log in self._logs.items():
+            self._recovery_points[key] = log.recovery_point
+            # Like Kafka: a log that starts with its first segment needs no entry.
+            self._log_start_offsets.pop(key, None)
+            if log.log_start_offset > log.segment_base_offsets[0]:
+                self._log_start_offsets[key] = log.log_start_offset
+        for path, offsets in (
+            (LOG_START_OFFSET_FILE, self._log_start_offsets),
+            (RECOVERY_POINT_FILE, self._recovery_points),
         ):
-            write_offsets(self._storage, RECOVERY_POINT_FILE, recovery_points)
-        if log_start_offsets != self._log_start_offsets or not self._storage.exists(
-            LOG_START_OFFSET_FILE
-        ):
-            write_offsets(self._storage, LOG_START_OFFSET_FILE, log_start_offsets)
-        self._recovery_points = recovery_points
-        self._log_start_offsets = log_start_offsets
+            if offsets != self._written.get(path):
+                write_offsets(self._storage, path, offsets)
+                self._written[path] = dict(offsets)
 
     def close(self) -> None:
         """Stop cleanly: flush and close every log, checkpoint, and leave the marker.

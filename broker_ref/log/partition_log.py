@@ -287,9 +287,7 @@ class PartitionLog:
 
     def _roll(self, now_ms: int) -> None:
         """Seal and flush the active segment, keep the producer state, begin a new segment."""
-        self._segments[-1].seal()
-        self._flush(now_ms)
-        self._snapshots.write(self._log_end_offset, self._producers.entries)
+        self._seal(now_ms)
         self._segments.append(
             LogSegment(
                 storage=self._storage,
@@ -476,15 +474,20 @@ class PartitionLog:
             self._recovery_point = self._log_end_offset
         self._last_flush_ms = now_ms
 
+    def _seal(self, now_ms: int) -> None:
+        """Finish the active segment's time index, flush it, keep the producer state."""
+        self._segments[-1].seal()
+        # The time index may have changed though no record was written since the last flush.
+        self._segments[-1].flush()
+        self._recovery_point = self._log_end_offset
+        self._last_flush_ms = now_ms
+        self._snapshots.write(self._log_end_offset, self._producers.entries)
+
     def close(self) -> None:
         """Flush, keep the producer state, close the files. After that, `open` needs no recovery."""
         if self._storage_error is None:
             with self._storage_errors():
-                self._segments[-1].seal()
-                self._segments[-1].flush()
-                self._flush(self._last_flush_ms)
-                if self._log_end_offset > self._log_start_offset:
-                    self._snapshots.write(self._log_end_offset, self._producers.entries)
+                self._seal(self._last_flush_ms)
         self.discard()
 
     def discard(self) -> None:

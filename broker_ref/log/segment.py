@@ -3,8 +3,8 @@
     <base offset, 20 digits>.log  .index  .timeindex
 
 Purpose: append, read and search whole batches, and rebuild the indexes from the log file.
-Invariant: what `read` returns has passed its CRC and follows the batch before it; a file that
-does not hold that raises `CorruptLog` with its path and position. What it must not know: other
+Invariant: what `read` returns has passed its CRC and its offsets are unbroken; a file that does
+not hold that raises `CorruptLog` with its path and position. What it must not know: other
 segments, producers, high watermarks. Source: LogSegment of Apache Kafka.
 """
 
@@ -156,7 +156,7 @@ class LogSegment:
     def _waited_ms(self, now_ms: int, max_timestamp: int) -> int:
         """Time since the first batch, by the records' clock where they have one."""
         if self._first_batch_timestamp is None:
-            first = next(self.headers(0), None)
+            first = next(self._headers(0, self.base_offset), None)
             self._first_batch_timestamp = NO_TIMESTAMP if first is None else first[1].max_timestamp
         if self._first_batch_timestamp >= 0:
             return max_timestamp - self._first_batch_timestamp
@@ -196,51 +196,47 @@ class LogSegment:
         if at_least_one_batch:
             max_bytes = max(max_bytes, header.size_bytes)
         data = self._log.read(position, max_bytes)
-        return data[: self._whole_batches(data, position, end_offset)]
+        return data[: self._whole_batches(data, position, header.base_offset, end_offset)]
 
     def _find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The first batch that ends at or after `offset`, with its position."""
-        position = self._offset_index.lookup(offset)
-        if position and not self._fits(position, offset):
-            self.rebuild_indexes()
-            position = self._offset_index.lookup(offset)
-        for found in self.headers(position):
+        for found in self._headers(*self._start_for(offset)):
             if found[1].last_offset >= offset:
                 return found
         return None
 
-    def _fits(self, position: int, offset: int) -> bool:
-        """Whether a batch that may precede `offset` starts at a position from the index."""
-        data = self._log.read(position, HEADER_BYTES)
-        if len(data) < HEADER_BYTES:
-            return False
-        base_offset, length, magic, _ = _EXTENT.unpack_from(data)
-        size_bytes = length + LOG_OVERHEAD_BYTES
-        fits: bool = (
-            magic == MAGIC
-            and self.base_offset <= base_offset <= offset
-            and HEADER_BYTES <= size_bytes <= self.size_bytes - position
-        )
-        return fits
+    def _start_for(self, offset: int) -> tuple[int, int]:
+        """Position and first offset of a batch at or before the one that holds `offset`."""
+        entry = self._offset_index.lookup(offset)
+        if entry is None:
+            return 0, self.base_offset
+        data = self._log.read(entry[1], HEADER_BYTES)
+        if len(data) == HEADER_BYTES:
+            header = unpack_header(data)
+            if header.magic == MAGIC and header.last_offset == entry[0]:
+                return entry[1], header.base_offset
+        # Either the index is wrong or the log file is, which this tells.
+        self.rebuild_indexes()
+        return self._start_for(offset)
 
-    def _whole_batches(self, data: bytes, position: int, end_offset: int) -> int:
+    def _whole_batches(self, data: bytes, position: int, next_offset: int, end_offset: int) -> int:
         """How many bytes of `data`, read at `position`, are whole sound batches below the end."""
         view = memoryview(data)
         length = len(data)
-        start, next_offset = 0, self.base_offset
+        start = 0
         while start + HEADER_BYTES <= length:
             base_offset, batch_length, magic, delta = _EXTENT.unpack_from(data, start)
             end = start + batch_length + LOG_OVERHEAD_BYTES
-            if end - start < HEADER_BYTES or magic != MAGIC or base_offset < next_offset:
-                raise CorruptLog(self.path, position + start, "no batch of format 2 starts here")
-            if base_offset + delta >= end_offset or end > length:
+            if end - start < HEADER_BYTES or magic != MAGIC or base_offset != next_offset:
+                raise CorruptLog(
+                    self.path, position + start, f"no batch at offset {next_offset} starts here"
+                )
+            if end > length:
                 break
             if not crc_matches(view[start:end]):
-                raise CorruptLog(
-                    self.path,
-                    position + start,
-                    f"the CRC of the batch at offset {base_offset} does not match",
-                )
+                raise CorruptLog(self.path, position + start, _bad_crc(base_offset))
+            if base_offset + delta >= end_offset:
+                break
             start, next_offset = end, base_offset + delta + 1
         return start
 
@@ -248,61 +244,55 @@ class LogSegment:
         """Headers of the batches that end at or after `offset`. Raises: CorruptLog."""
         found = self._find(offset)
         if found is not None:
-            for _, header in self.headers(found[0]):
+            for _, header in self._headers(found[0], found[1].base_offset):
                 yield header
 
-    def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+    def _headers(self, position: int, next_offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Headers and positions of the batches from `position` on, records unread.
 
         Raises, while iterating: CorruptLog where the chain of batches breaks.
         """
-        for item in self._scan(position, whole=False):
+        for item in self._scan(position, next_offset, whole=False):
             if isinstance(item, BadBatch):
                 raise CorruptLog(self.path, item.position, item.reason)
-            yield item[0], item[1]
+            yield item
 
     def _scan(
-        self, position: int, *, whole: bool
-    ) -> Iterator[tuple[int, BatchHeader, memoryview] | BadBatch]:
-        """The batches from `position` on (their bytes only if `whole`), then what is wrong."""
+        self, position: int, next_offset: int, *, whole: bool
+    ) -> Iterator[tuple[int, BatchHeader] | BadBatch]:
+        """The batches from `position` on, CRCs checked if `whole`; then what is wrong, if it is."""
         size = self.size_bytes
         window, window_start = memoryview(b""), position
-        next_offset = self.base_offset
         while position < size:
             relative = position - window_start
             if relative + HEADER_BYTES > len(window):
                 window = self._window(position, whole)
                 window_start, relative = position, 0
-            if len(window) - relative < HEADER_BYTES:
-                yield BadBatch(
-                    position=position, next_offset=next_offset, reason="a batch header is cut off"
-                )
-                return
-            header = unpack_header(window, relative)
-            reason = _chain_break(header, next_offset, size - position)
-            if reason is None and whole:
+            reason, header = "a batch header is cut off", None
+            if relative + HEADER_BYTES <= len(window):
+                header = unpack_header(window, relative)
+                reason = _chain_break(header, next_offset, size - position) or ""
+            if header is not None and not reason and whole:
                 if relative + header.size_bytes > len(window):
-                    window = memoryview(
-                        self._log.read(position, max(header.size_bytes, _SCAN_WINDOW_BYTES))
-                    )
+                    window = self._window(position, whole, bytes_min=header.size_bytes)
                     window_start, relative = position, 0
                 if not crc_matches(window[relative : relative + header.size_bytes]):
-                    reason = f"the CRC of the batch at offset {header.base_offset} does not match"
-            if reason is not None:
+                    reason = _bad_crc(header.base_offset)
+            if header is None or reason:
                 yield BadBatch(position=position, next_offset=next_offset, reason=reason)
                 return
-            yield position, header, window[relative : relative + header.size_bytes]
+            yield position, header
             position += header.size_bytes
             next_offset = header.next_offset
 
-    def _window(self, position: int, whole: bool) -> memoryview:
+    def _window(self, position: int, whole: bool, *, bytes_min: int = 0) -> memoryview:
         size_bytes = _SCAN_WINDOW_BYTES if whole else _HEADER_WINDOW_BYTES
-        return memoryview(self._log.read(position, size_bytes))
+        return memoryview(self._log.read(position, max(size_bytes, bytes_min)))
 
     def next_offset(self) -> int:
         """The offset after its last batch. Raises: CorruptLog where its tail is damaged."""
-        next_offset = self.base_offset
-        for _, header in self.headers(self._offset_index.last_position()):
+        position, next_offset = self._start_for(self.base_offset + RELATIVE_OFFSET_MAX)
+        for _, header in self._headers(position, next_offset):
             next_offset = header.next_offset
         return next_offset
 
@@ -318,7 +308,7 @@ class LogSegment:
         found = self._find(offset)
         if found is None:
             return None
-        for position, header in self.headers(found[0]):
+        for position, header in self._headers(found[0], found[1].base_offset):
             if header.base_offset >= end_offset:
                 return None
             if header.max_timestamp >= timestamp_ms and header.last_offset >= start_offset:
@@ -347,7 +337,7 @@ class LogSegment:
                 leader_epoch=header.partition_leader_epoch,
             )
         batch = self._log.read(position, header.size_bytes)
-        self._whole_batches(batch, position, header.next_offset)
+        self._whole_batches(batch, position, header.base_offset, header.next_offset)
         for record in decode_records(batch):
             if record.timestamp >= timestamp_ms and record.offset >= start_offset:
                 return TimestampAndOffset(
@@ -378,11 +368,11 @@ class LogSegment:
         self._max_timestamp = None
         self._first_batch_timestamp = None
         self._bytes_since_index_entry = 0
-        for item in self._scan(0, whole=True):
+        for item in self._scan(0, self.base_offset, whole=True):
             if isinstance(item, BadBatch):
                 yield item
                 return
-            position, header, _ = item
+            position, header = item
             self._note(position, header.size_bytes, header.last_offset, header.max_timestamp)
             yield header
         self.seal()
@@ -404,8 +394,13 @@ def _chain_break(header: BatchHeader, next_offset: int, bytes_left: int) -> str 
     """Why no batch with this header can follow an earlier one, None where it may."""
     if header.size_bytes < HEADER_BYTES or header.magic != MAGIC:
         return "no batch of format 2 starts here"
-    if header.base_offset < next_offset or header.last_offset_delta < 0:
-        return f"a batch at offset {header.base_offset} follows offset {next_offset - 1}"
+    # Only a log cleaner makes gaps, and there is none; base offsets are not under the CRC.
+    if header.base_offset != next_offset or header.last_offset_delta < 0:
+        return f"a batch at offset {header.base_offset} stands where {next_offset} is due"
     if header.size_bytes > bytes_left:
         return f"a batch of {header.size_bytes} bytes has only {bytes_left}"
     return None
+
+
+def _bad_crc(base_offset: int) -> str:
+    return f"the CRC of the batch at offset {base_offset} does not match"

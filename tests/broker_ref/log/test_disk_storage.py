@@ -1,0 +1,149 @@
+"""The storage on a real disk, and the log on it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_ref.io.disk import DiskStorage
+from broker_ref.log.log_directory import LogDirectory
+from broker_ref.log.storage import Storage, StorageError
+from tests.broker_ref.log.batches import NOW_MS, batch
+from tests.broker_ref.log.logs import SMALL, read_all
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[DiskStorage]:
+    made = DiskStorage(tmp_path / "data")
+    yield made
+    made.close()
+
+
+def test_it_is_a_storage(storage: DiskStorage) -> None:
+    checked: Storage = storage
+    assert checked.list("") == []
+    assert not checked.exists("missing")
+    checked.remove("missing")
+
+
+def test_files_are_appended_read_cut_and_found_again(storage: DiskStorage, tmp_path: Path) -> None:
+    file = storage.open("a/b/file")
+    file.append(b"0123")
+    file.append(memoryview(bytearray(b"456789")))
+    assert (file.size(), file.path) == (10, "a/b/file")
+    assert [file.read(2, 3), file.read(8, 100), file.read(10, 1)] == [b"234", b"89", b""]
+    file.truncate(4)
+    file.append(b"x")
+    file.flush()
+    assert storage.open("a/b/file").read(0, 99) == b"0123x"
+    assert (tmp_path / "data/a/b/file").read_bytes() == b"0123x"
+    assert storage.list("a") == ["b"]
+
+
+def test_whole_files_are_replaced_renamed_and_removed(storage: DiskStorage) -> None:
+    storage.write_atomically("d/one", b"1")
+    storage.write_atomically("d/one", b"22")
+    assert storage.read("d/one") == b"22"
+    assert storage.list("d") == ["one"]
+    storage.rename("d", "e")
+    assert storage.exists("e/one")
+    storage.remove("e/one")
+    assert storage.list("e") == []
+    storage.write_atomically("e/deep/two", b"")
+    storage.remove("e")
+    assert not storage.exists("e")
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "a//b", "./a", "a/", "a\0b"])
+def test_a_path_that_leaves_the_root_is_refused(storage: DiskStorage, path: str) -> None:
+    for operation in (storage.open, storage.read, storage.remove, storage.list, storage.exists):
+        with pytest.raises(StorageError, match="leaves the data directory"):
+            operation(path)
+
+
+def test_errors_name_the_file_and_the_reason(storage: DiskStorage, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"Cannot read .*/data/missing: No such file"):
+        storage.read("missing")
+    storage.write_atomically("file", b"")
+    with pytest.raises(StorageError, match=r"Cannot open .*/data/file/below"):
+        storage.open("file/below")
+    with pytest.raises(StorageError, match="Cannot make"):
+        DiskStorage(tmp_path / "data" / "file" / "root")
+
+
+def test_a_second_broker_on_the_same_directory_is_refused(
+    storage: DiskStorage, tmp_path: Path
+) -> None:
+    with pytest.raises(StorageError, match="in use by another broker"):
+        DiskStorage(tmp_path / "data")
+    code = f"from broker_ref.io.disk import DiskStorage; DiskStorage({str(tmp_path / 'data')!r})"
+    other = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert other.returncode == 1
+    assert "give this one a directory of its own" in other.stderr
+    storage.close()
+    DiskStorage(tmp_path / "data").close()
+
+
+def test_descriptors_stay_few_however_many_files_are_open(tmp_path: Path) -> None:
+    storage = DiskStorage(tmp_path, open_files_max=8)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    files = [storage.open(f"d/{i}") for i in range(100)]
+    for turn in range(3):
+        for i, file in enumerate(files):
+            file.append(f"{turn}-{i} ".encode())
+    assert len(list(Path("/proc/self/fd").iterdir())) - before <= 8
+    assert files[17].read(0, 99) == b"0-17 1-17 2-17 "
+    for file in files:
+        file.flush()
+        file.close()
+    storage.close()
+
+
+def test_an_append_that_fails_half_way_leaves_nothing(
+    storage: DiskStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = storage.open("file")
+    file.append(b"before")
+    write = os.pwrite
+
+    def short_then_full(descriptor: int, data: memoryview, position: int) -> int:
+        if position > 6:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data[:3], position)
+
+    monkeypatch.setattr(os, "pwrite", short_then_full)
+    with pytest.raises(StorageError, match="No space left on device"):
+        file.append(b"after")
+    monkeypatch.undo()
+    assert (file.size(), storage.read("file")) == (6, b"before")
+    file.append(b"!")
+    assert storage.read("file") == b"before!"
+
+
+def test_a_log_on_disk_survives_being_left_behind(tmp_path: Path) -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    storage = DiskStorage(tmp_path, open_files_max=min(16, soft))
+    directory = LogDirectory(storage=storage)
+    log = directory.open_log("orders", 0, config=SMALL, now_ms=NOW_MS)
+    for i in range(100):
+        log.append(batch(producer=(1, 0, i)), leader_epoch=i // 30, now_ms=NOW_MS)
+    batches = read_all(log)
+    storage.close()  # as a killed process would: nothing flushed, nothing said
+
+    storage = DiskStorage(tmp_path)
+    directory = LogDirectory(storage=storage)
+    again = directory.open_log("orders", 0, config=SMALL, now_ms=NOW_MS)
+    assert read_all(again) == batches
+    assert again.leader_epochs.entries == log.leader_epochs.entries
+    assert [e.last_sequence for e in again.producer_entries] == [99]
+    directory.close()
+    storage.close()

@@ -1,0 +1,148 @@
+"""All logs of a broker: checkpoints, clean stops and crashes, deletion."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from broker_ref.log.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE
+from broker_ref.log.errors import CorruptLog
+from broker_ref.log.log_directory import LogDirectory
+from broker_ref.log.partition_log import PartitionLog
+from tests.broker_ref.log.batches import NOW_MS, batch
+from tests.broker_ref.log.logs import SMALL, read_all
+from tests.broker_ref.memory_storage import MemoryStorage
+
+
+def opened(directory: LogDirectory, topic: str = "orders", partition: int = 0) -> PartitionLog:
+    return directory.open_log(topic, partition, config=SMALL, now_ms=NOW_MS)
+
+
+def append(log: PartitionLog, count: int) -> None:
+    for _ in range(count):
+        log.append(batch(), leader_epoch=0, now_ms=NOW_MS)
+
+
+def test_a_clean_stop_leaves_the_marker_and_the_next_start_takes_it() -> None:
+    storage = MemoryStorage()
+    directory = LogDirectory(storage=storage)
+    assert not directory.was_clean
+    append(opened(directory), 30)
+    append(opened(directory, "a.b_c-d", 7), 3)
+    directory.logs["orders", 0].delete_records_before(5)
+    directory.close()
+    assert storage.exists(CLEAN_SHUTDOWN_FILE)
+
+    again = LogDirectory(storage=storage)
+    assert again.was_clean
+    assert not storage.exists(CLEAN_SHUTDOWN_FILE)
+    assert again.partitions_on_disk() == [("a.b_c-d", 7), ("orders", 0)]
+    log = opened(again)
+    assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (5, 30, 30)
+    assert opened(again, "a.b_c-d", 7).log_end_offset == 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_after_a_crash_what_was_checkpointed_holds(seed: int) -> None:
+    storage = MemoryStorage()
+    directory = LogDirectory(storage=storage)
+    log = opened(directory)
+    append(log, 8)
+    log.flush()
+    log.delete_records_before(4)
+    directory.checkpoint()
+    append(log, 2)
+
+    again = LogDirectory(storage=storage.crash(Random(seed)))
+    assert not again.was_clean
+    recovered = opened(again)
+    assert recovered.log_start_offset == 4
+    assert 8 <= recovered.log_end_offset <= 10
+    assert len(read_all(recovered)) == recovered.log_end_offset - 4
+
+
+def test_flushed_data_that_is_damaged_is_refused_and_the_stop_is_not_clean() -> None:
+    storage = MemoryStorage()
+    directory = LogDirectory(storage=storage)
+    log = opened(directory)
+    opened(directory, "other")
+    append(log, 5)
+    log.flush()
+    directory.checkpoint()
+    storage.overwrite("orders-0/00000000000000000000.log", 70, b"\xff\xff")
+
+    again = LogDirectory(storage=storage)
+    with pytest.raises(CorruptLog, match=r"orders-0/0{20}\.log"):
+        opened(again)
+    opened(again, "other")
+    again.close()
+    assert not storage.exists(CLEAN_SHUTDOWN_FILE)
+    with pytest.raises(CorruptLog, match=r"orders-0/0{20}\.log"):
+        opened(LogDirectory(storage=storage))
+
+
+def test_a_stop_with_a_failed_log_is_not_clean() -> None:
+    storage = MemoryStorage()
+    directory = LogDirectory(storage=storage)
+    log = opened(directory)
+    storage.fail_on("append")
+    with pytest.raises(Exception, match="No space left"):
+        append(log, 1)
+    storage.fail_on(None)
+    directory.close()
+    assert not storage.exists(CLEAN_SHUTDOWN_FILE)
+
+
+def test_a_log_that_was_not_opened_after_a_crash_is_checked_the_next_time() -> None:
+    storage = MemoryStorage()
+    directory = LogDirectory(storage=storage)
+    append(opened(directory), 3)
+    again = LogDirectory(storage=storage)
+    again.close()
+    assert not storage.exists(CLEAN_SHUTDOWN_FILE)
+
+
+def test_a_deleted_log_leaves_nothing_to_a_new_one_of_the_same_name() -> None:
+    storage = MemoryStorage()
+    directory = LogDirectory(storage=storage)
+    log = opened(directory)
+    append(log, 30)
+    log.delete_records_before(20)
+    log.flush()
+    directory.checkpoint()
+    directory.delete_log("orders", 0)
+    assert directory.partitions_on_disk() == []
+    assert b"orders" not in storage.read(RECOVERY_POINT_FILE)
+    fresh = opened(directory)
+    assert (fresh.log_start_offset, fresh.log_end_offset) == (0, 0)
+    append(fresh, 2)
+    directory.close()
+    assert opened(LogDirectory(storage=storage)).log_end_offset == 2
+
+
+def test_a_deletion_cut_short_is_finished_at_the_next_start() -> None:
+    storage = MemoryStorage()
+    directory = LogDirectory(storage=storage)
+    append(opened(directory), 3)
+    storage.rename("orders-0", "orders-0.0-delete")
+    assert LogDirectory(storage=storage).partitions_on_disk() == []
+    assert storage.list("orders-0.0-delete") == []
+
+
+def test_other_files_are_no_partitions() -> None:
+    storage = MemoryStorage()
+    storage.write_atomically("meta.properties", b"")
+    storage.write_atomically("metadata/journal-0/x", b"")
+    storage.write_atomically("t-x/file", b"")
+    assert LogDirectory(storage=storage).partitions_on_disk() == []
+
+
+def test_checkpoints_are_written_only_when_they_change() -> None:
+    storage = MemoryStorage()
+    directory = LogDirectory(storage=storage)
+    append(opened(directory), 1)
+    directory.checkpoint()
+    storage.fail_on("write")
+    directory.checkpoint()
+    assert storage.read(RECOVERY_POINT_FILE) == b"0\n1\norders 0 0\n"
