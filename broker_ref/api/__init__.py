@@ -8,8 +8,19 @@ from typing import Final
 from broker_ref.api import (
     k00_produce,
     k01_fetch,
+    k02_list_offsets,
     k03_metadata,
+    k08_offset_commit,
+    k09_offset_fetch,
+    k10_find_coordinator,
     k18_api_versions,
+    k19_create_topics,
+    k20_delete_topics,
+    k21_delete_records,
+    k22_init_producer_id,
+    k32_describe_configs,
+    k37_create_partitions,
+    k60_describe_cluster,
 )
 
 APIS: Final = MappingProxyType(
@@ -18,8 +29,19 @@ APIS: Final = MappingProxyType(
         for module in (
             k00_produce,
             k01_fetch,
+            k02_list_offsets,
             k03_metadata,
+            k08_offset_commit,
+            k09_offset_fetch,
+            k10_find_coordinator,
             k18_api_versions,
+            k19_create_topics,
+            k20_delete_topics,
+            k21_delete_records,
+            k22_init_producer_id,
+            k32_describe_configs,
+            k37_create_partitions,
+            k60_describe_cluster,
         )
     }
 )

@@ -30,6 +30,7 @@ from broker_ref.controller.records import (
     TopicRecord,
 )
 from broker_ref.controller.topic_names import check_collision, check_name
+from broker_ref.log.storage import StorageError
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid, random_uuid
 from broker_ref.topic_configs import check_topic_configs
@@ -207,7 +208,11 @@ class Controller:
         self._journal.close()
 
     def _commit(self, records: Sequence[MetadataRecord]) -> None:
-        self._journal.append(records)
+        """Write records, take them in, and let the logs follow; KAFKA_STORAGE_ERROR if not."""
+        try:
+            self._journal.append(records)
+        except StorageError as error:
+            raise ApiError(ErrorCode.kafka_storage_error, str(error)) from error
         for record in records:
             self.metadata.apply(record)
         self.on_change()

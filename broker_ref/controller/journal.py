@@ -25,7 +25,7 @@ from broker_ref.controller.records import (
     encode_records,
 )
 from broker_ref.log.errors import LogError
-from broker_ref.log.storage import Storage
+from broker_ref.log.storage import Storage, StorageError
 
 MAGIC: Final = b"BRMETA\x00\x01"
 _FRAME: Final = struct.Struct(">II")
@@ -43,13 +43,23 @@ class Journal:
 
     def __init__(self, storage: Storage, path: str) -> None:
         self._file = storage.open(path)
+        self._failure: str | None = None
         self.batches = self._recover()
 
     def append(self, records: Sequence[MetadataRecord]) -> None:
-        """Write one batch and make it durable; StorageError where that fails."""
+        """Write one batch and make it durable.
+
+        StorageError where that fails, and from then on: what is on disk is not known any more.
+        """
+        if self._failure is not None:
+            raise StorageError(f"{self._failure} Mend that, then restart the broker.")
         data = encode_records(records)
-        self._file.append(_FRAME.pack(len(data), crc32c(data)) + data)
-        self._file.flush()
+        try:
+            self._file.append(_FRAME.pack(len(data), crc32c(data)) + data)
+            self._file.flush()
+        except StorageError as error:
+            self._failure = str(error)
+            raise
 
     def close(self) -> None:
         """Release the file."""

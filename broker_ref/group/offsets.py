@@ -92,23 +92,18 @@ class GroupOffsets:
             ) from None
         return partition
 
-    def check_committer(self, group: str, member_id: str, generation: int) -> None:
-        """Refuse commits of members: groups have none here.
+    def check_committer(self, group: str, generation: int) -> None:
+        """Refuse commits of a generation: groups have no members here.
 
-        ILLEGAL_GENERATION where the group is not known, UNKNOWN_MEMBER_ID where it is.
+        GROUP_ID_NOT_FOUND where the group is not known, UNKNOWN_MEMBER_ID where it is.
         """
-        if not group:
-            raise ApiError(ErrorCode.invalid_group_id, "The group id must not be empty.")
-        if generation < 0 and not member_id:
+        if generation < 0:
             return
-        if group not in self._groups and generation >= 0:
-            raise ApiError(
-                ErrorCode.illegal_generation, f"Group {group!r} has no generation {generation}."
-            )
-        if group in self._groups or generation >= 0:
-            raise ApiError(
-                ErrorCode.unknown_member_id, f"Group {group!r} has no member {member_id!r}."
-            )
+        if group not in self._groups:
+            raise ApiError(ErrorCode.group_id_not_found, f"There is no group {group!r}.")
+        raise ApiError(
+            ErrorCode.unknown_member_id, f"Group {group!r} has no members, so no generation."
+        )
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetCommitValue], now_ms: int

@@ -9,14 +9,18 @@ What it must not know: requests. Source: Kafka's `ReplicaManager`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
+
+from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata, Topic
 from broker_ref.log.config import LogConfig
+from broker_ref.log.errors import LogError
 from broker_ref.log.log_directory import LogDirectory
-from broker_ref.log.storage import Storage
-from broker_ref.protocol.errors import unknown_partition
+from broker_ref.log.storage import Storage, StorageError
+from broker_ref.protocol.errors import ApiError, unknown_partition
 from broker_ref.protocol.identifiers import Uuid, uuid_from_text, uuid_text
 from broker_ref.replication.partition import Partition, PartitionKey
 from broker_ref.topic_configs import min_insync_replicas
@@ -37,15 +41,24 @@ class ReplicaManager:
         self._directory = LogDirectory(storage=storage)
         self._partitions: dict[PartitionKey, Partition] = {}
         self._changed: dict[PartitionKey, None] = {}
+        self._offline: dict[PartitionKey, str] = {}
         self._remove_strays()
-        self.follow_metadata(now_ms)
+        for partition in self._local_partitions():
+            self._add(partition, now_ms)
 
     def partition(self, topic: str, partition: int) -> Partition:
-        """The replica of a partition; UNKNOWN_TOPIC_OR_PARTITION where there is none here."""
-        found = self._partitions.get(PartitionKey(topic=topic, partition=partition))
-        if found is None:
-            raise unknown_partition(topic, partition)
-        return found
+        """The replica of a partition.
+
+        UNKNOWN_TOPIC_OR_PARTITION where there is none here, KAFKA_STORAGE_ERROR where its log
+        could not be made.
+        """
+        key = PartitionKey(topic=topic, partition=partition)
+        found = self._partitions.get(key)
+        if found is not None:
+            return found
+        if key in self._offline:
+            raise ApiError(ErrorCode.kafka_storage_error, self._offline[key])
+        raise unknown_partition(topic, partition)
 
     def partitions(self) -> tuple[Partition, ...]:
         """Every replica here."""
@@ -62,26 +75,32 @@ class ReplicaManager:
         return changed
 
     def follow_metadata(self, now_ms: int) -> None:
-        """Make the logs here those that the metadata says."""
+        """Make the logs here those that the metadata says.
+
+        A log that storage refuses to make is offline until the next start.
+        """
         for key, partition in list(self._partitions.items()):
             current = self._metadata.partition(key.topic, key.partition)
             if current is None or current.topic_id != partition.metadata.topic_id:
-                del self._partitions[key]
-                self._directory.delete_log(key.topic, key.partition)
-                self.mark_changed(key)
+                self._delete(key)
             elif current is not partition.metadata:
-                partition.follow(current)
-                self.mark_changed(key)
+                self._follow(partition, current)
+        for key in list(self._offline):
+            if self._metadata.partition(key.topic, key.partition) is None:
+                del self._offline[key]
         for metadata in self._local_partitions():
             key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
-            if key not in self._partitions:
-                self._partitions[key] = self._open(metadata, now_ms)
-                self.mark_changed(key)
+            if key in self._partitions or key in self._offline:
+                continue
+            try:
+                self._add(metadata, now_ms)
+            except (LogError, StorageError) as error:
+                self._offline[key] = str(error)
 
     def run_retention(self, now_ms: int) -> None:
         """Delete what is past its topic's retention."""
         for partition in self._partitions.values():
-            if partition.log.storage_error is None:
+            with suppress(LogError):  # The log notes it, and takes no more writes.
                 partition.log.apply_retention(now_ms, high_watermark=partition.high_watermark)
                 self.mark_changed(partition.key)
 
@@ -93,9 +112,10 @@ class ReplicaManager:
     def flush_and_checkpoint(self, now_ms: int) -> None:
         """Flush logs whose `flush.ms` has passed, and note what recovery may skip."""
         for partition in self._partitions.values():
-            if partition.log.storage_error is None:
+            with suppress(LogError):
                 partition.log.flush_if_due(now_ms)
-        self.checkpoint()
+        with suppress(StorageError):
+            self.checkpoint()
 
     def checkpoint(self) -> None:
         """Make log start offsets, and what is flushed, survive a crash."""
@@ -117,6 +137,26 @@ class ReplicaManager:
             for partition in topic.partitions.values()
             if self._config.node_id in partition.replicas
         ]
+
+    def _add(self, metadata: PartitionMetadata, now_ms: int) -> None:
+        partition = self._open(metadata, now_ms)
+        self._partitions[partition.key] = partition
+        self.mark_changed(partition.key)
+
+    def _follow(self, partition: Partition, metadata: PartitionMetadata) -> None:
+        try:
+            partition.follow(metadata)
+        except StorageError as error:
+            del self._partitions[partition.key]
+            self._offline[partition.key] = str(error)
+        self.mark_changed(partition.key)
+
+    def _delete(self, key: PartitionKey) -> None:
+        """Forget a replica and remove its log; what storage refuses to remove, the next start does."""
+        del self._partitions[key]
+        self.mark_changed(key)
+        with suppress(StorageError):
+            self._directory.delete_log(key.topic, key.partition)
 
     def _open(self, metadata: PartitionMetadata, now_ms: int) -> Partition:
         marker = _marker(metadata.topic, metadata.partition)

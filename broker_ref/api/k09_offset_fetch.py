@@ -1,0 +1,177 @@
+"""OffsetFetch (9), versions 1 to 10: the offsets that groups have committed.
+
+Behaviour: one group up to version 7, several from 8 on (KIP-709). No list of topics (from version
+2) asks for every offset of the group. What was never committed, in a group known or unknown, is
+offset -1 without an error. `require_stable` (version 7, KIP-447) is accepted: no offset can be
+pending here. From version 10 topics come by id; an unknown one is UNKNOWN_TOPIC_ID.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.group.offsets import TopicPartition
+from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
+
+FIRST_VERSION_OF_GROUP_ERROR: Final = 2
+FIRST_VERSION_OF_GROUPS: Final = 8
+FIRST_VERSION_BY_TOPIC_ID: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedTopic:
+    """Partitions of a topic, by name or, from version 10, by id."""
+
+    partition_indexes: tuple[int, ...]
+    name: str = ""
+    topic_id: Uuid = ZERO_UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedGroup:
+    """A group and the partitions asked for; None for all."""
+
+    group_id: str
+    topics: tuple[RequestedTopic, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchRequest:
+    """One group, or several from version 8 on."""
+
+    group_id: str = ""
+    topics: tuple[RequestedTopic, ...] | None = None
+    groups: tuple[RequestedGroup, ...] = ()
+    require_stable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAnswer:
+    """A committed offset, -1 where there is none."""
+
+    partition_index: int
+    committed_offset: int = -1
+    committed_leader_epoch: int = -1
+    metadata: str = ""
+    error_code: ErrorCode = ErrorCode.none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAnswer:
+    """The answers for a topic."""
+
+    name: str
+    topic_id: Uuid
+    partitions: tuple[PartitionAnswer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupAnswer:
+    """The answers for a group."""
+
+    group_id: str
+    topics: tuple[TopicAnswer, ...] = ()
+    error_code: ErrorCode = ErrorCode.none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchResponse:
+    """The answers: `topics` and `error_code` up to version 7, `groups` from 8 on."""
+
+    topics: tuple[TopicAnswer, ...] = ()
+    error_code: ErrorCode = ErrorCode.none
+    groups: tuple[GroupAnswer, ...] = ()
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(broker: Broker, call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    """Look every group's offsets up."""
+    if call.version >= FIRST_VERSION_OF_GROUPS:
+        return OffsetFetchResponse(
+            groups=tuple(_group(broker, call, group) for group in request.groups)
+        )
+    asked = RequestedGroup(group_id=request.group_id, topics=request.topics)
+    answer = _group(broker, call, asked)
+    topics = answer.topics
+    if answer.error_code and call.version < FIRST_VERSION_OF_GROUP_ERROR:
+        topics = tuple(_failed(topic, answer.error_code) for topic in (request.topics or ()))
+    return OffsetFetchResponse(topics=topics, error_code=answer.error_code)
+
+
+def _group(broker: Broker, call: Call, group: RequestedGroup) -> GroupAnswer:
+    try:
+        broker.offsets.check_coordinator(group.group_id)
+    except ApiError as error:
+        return GroupAnswer(group_id=group.group_id, error_code=error.error_code)
+    if group.topics is None:
+        topics = _all_topics(broker, group.group_id)
+    else:
+        topics = tuple(_topic(broker, call, group.group_id, topic) for topic in group.topics)
+    return GroupAnswer(group_id=group.group_id, topics=topics)
+
+
+def _all_topics(broker: Broker, group: str) -> tuple[TopicAnswer, ...]:
+    partitions: dict[str, list[int]] = {}
+    for key in broker.offsets.all_of(group):
+        partitions.setdefault(key.topic, []).append(key.partition)
+    return tuple(
+        TopicAnswer(
+            name=name,
+            topic_id=broker.metadata.topics[name].topic_id,
+            partitions=_partitions(broker, group, name, sorted(indexes)),
+        )
+        for name, indexes in partitions.items()
+        if name in broker.metadata.topics
+    )
+
+
+def _topic(broker: Broker, call: Call, group: str, topic: RequestedTopic) -> TopicAnswer:
+    name = topic.name
+    if call.version >= FIRST_VERSION_BY_TOPIC_ID:
+        found = broker.metadata.topics_by_id.get(topic.topic_id)
+        if found is None:
+            return _failed(topic, ErrorCode.unknown_topic_id)
+        name = found.name
+    return TopicAnswer(
+        name=name,
+        topic_id=topic.topic_id,
+        partitions=_partitions(broker, group, name, topic.partition_indexes),
+    )
+
+
+def _partitions(
+    broker: Broker, group: str, name: str, indexes: Iterable[int]
+) -> tuple[PartitionAnswer, ...]:
+    return tuple(_partition(broker, group, name, index) for index in indexes)
+
+
+def _partition(broker: Broker, group: str, name: str, index: int) -> PartitionAnswer:
+    found = broker.offsets.lookup(group, TopicPartition(topic=name, partition=index))
+    if found is None:
+        return PartitionAnswer(partition_index=index)
+    return PartitionAnswer(
+        partition_index=index,
+        committed_offset=found.offset,
+        committed_leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+    )
+
+
+def _failed(topic: RequestedTopic, error_code: ErrorCode) -> TopicAnswer:
+    return TopicAnswer(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=tuple(
+            PartitionAnswer(partition_index=index, error_code=error_code)
+            for index in topic.partition_indexes
+        ),
+    )
+
+
+API: Final = Api(key=9, versions=range(1, 11), request=OffsetFetchRequest, handle=handle)

@@ -1,0 +1,125 @@
+"""DeleteTopics (20), versions 1 to 6: remove topics by name or, from version 6, by id (KIP-516).
+
+Behaviour: the topics, their records, and the groups' offsets of them are gone when the answer
+comes. A topic named twice, by name or by name and id, is INVALID_REQUEST and stays; so is one with
+both a name and an id, or neither. With `delete.topic.enable` false all are TOPIC_DELETION_DISABLED
+(INVALID_REQUEST before version 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.controller.metadata import Topic
+from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.identifiers import ZERO_UUID, Uuid, uuid_text
+
+FIRST_VERSION_BY_TOPIC_ID: Final = 6
+FIRST_VERSION_OF_DELETION_DISABLED: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedTopic:
+    """A topic by name or by id."""
+
+    name: str | None
+    topic_id: Uuid = ZERO_UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicsRequest:
+    """Topics to remove: `topic_names` up to version 5, `topics` from 6 on."""
+
+    topic_names: tuple[str, ...] = ()
+    topics: tuple[RequestedTopic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAnswer:
+    """Whether a topic is gone."""
+
+    name: str | None
+    topic_id: Uuid = ZERO_UUID
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicsResponse:
+    """The answers for every topic."""
+
+    responses: tuple[TopicAnswer, ...]
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(broker: Broker, call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    """Remove one topic after the other."""
+    requested = request.topics
+    if call.version < FIRST_VERSION_BY_TOPIC_ID:
+        requested = tuple(RequestedTopic(name=name) for name in request.topic_names)
+    found = [_find(broker, topic) for topic in requested]
+    answers = tuple(
+        _delete(broker, call, topic, found, found[index]) for index, topic in enumerate(requested)
+    )
+    return DeleteTopicsResponse(responses=tuple(dict.fromkeys(answers)))
+
+
+def _find(broker: Broker, requested: RequestedTopic) -> Topic | ApiError:
+    """The topic, or why there is none to delete."""
+    by_id = requested.topic_id != ZERO_UUID
+    if by_id and requested.name is not None:
+        return ApiError(
+            ErrorCode.invalid_request, "You may not specify both topic name and topic id."
+        )
+    if by_id:
+        found = broker.metadata.topics_by_id.get(requested.topic_id)
+        if found is None:
+            return ApiError(
+                ErrorCode.unknown_topic_id,
+                f"There is no topic with id {uuid_text(requested.topic_id)}.",
+            )
+        return found
+    if requested.name is None:
+        return ApiError(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
+    return broker.metadata.topics.get(requested.name) or ApiError(
+        ErrorCode.unknown_topic_or_partition, f"There is no topic {requested.name!r}."
+    )
+
+
+def _delete(
+    broker: Broker,
+    call: Call,
+    requested: RequestedTopic,
+    all_found: list[Topic | ApiError],
+    found: Topic | ApiError,
+) -> TopicAnswer:
+    answered = TopicAnswer(name=requested.name, topic_id=requested.topic_id)
+    try:
+        if not broker.config.delete_topic_enable:
+            known = call.version >= FIRST_VERSION_OF_DELETION_DISABLED
+            raise ApiError(
+                ErrorCode.topic_deletion_disabled if known else ErrorCode.invalid_request,
+                "Topic deletion is disabled: delete.topic.enable is false.",
+            )
+        if isinstance(found, ApiError):
+            raise found
+        answered = TopicAnswer(name=found.name, topic_id=found.topic_id)
+        if sum(other is found for other in all_found) > 1:
+            raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
+        broker.offsets.forget_topic(found.name, call.now_ms)
+        broker.controller.delete_topic(found)
+    except ApiError as error:
+        return TopicAnswer(
+            name=answered.name,
+            topic_id=answered.topic_id,
+            error_code=error.error_code,
+            error_message=error.message,
+        )
+    return answered
+
+
+API: Final = Api(key=20, versions=range(1, 7), request=DeleteTopicsRequest, handle=handle)

@@ -1,0 +1,214 @@
+"""DescribeConfigs (32), versions 1 to 4: the configs of topics and brokers.
+
+Behaviour: every config, or those asked for by name; a name that does not exist is left out. With
+`include_synonyms` where else a value would come from (KIP-226), from version 3 types and, where
+asked for, documentation (KIP-569). A topic that does not exist is UNKNOWN_TOPIC_OR_PARTITION, a
+broker that is not this one INVALID_REQUEST; the empty broker name stands for the cluster-wide
+dynamic defaults, of which there are none. Nothing here is sensitive. Other resources are
+INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.api.topic_descriptions import (
+    ConfigSource,
+    DescribedConfig,
+    Synonym,
+    describe_topic_configs,
+)
+from broker_ref.config import BROKER_CONFIGS, BrokerConfig
+from broker_ref.controller.topic_names import check_name
+from broker_ref.protocol.errors import ApiError
+
+TOPIC: Final = 2
+BROKER: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedResource:
+    """What to describe; None for every config of it."""
+
+    resource_type: int
+    resource_name: str
+    configuration_keys: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsRequest:
+    """What to describe, and how fully."""
+
+    resources: tuple[RequestedResource, ...]
+    include_synonyms: bool = False
+    include_documentation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredSynonym:
+    """A value that would hold if those before it were not there."""
+
+    name: str
+    value: str | None
+    source: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredConfig:
+    """A config."""
+
+    name: str
+    value: str | None
+    read_only: bool
+    config_source: int
+    is_sensitive: bool
+    synonyms: tuple[AnsweredSynonym, ...]
+    config_type: int
+    documentation: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceAnswer:
+    """The configs of a resource, or why there are none."""
+
+    resource_type: int
+    resource_name: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = ""
+    configs: tuple[AnsweredConfig, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsResponse:
+    """The answers for every resource."""
+
+    results: tuple[ResourceAnswer, ...]
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(broker: Broker, call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    """Describe one resource after the other."""
+    del call
+    return DescribeConfigsResponse(
+        results=tuple(_resource(broker, request, resource) for resource in request.resources)
+    )
+
+
+def _resource(
+    broker: Broker, request: DescribeConfigsRequest, resource: RequestedResource
+) -> ResourceAnswer:
+    try:
+        described = _describe(broker, resource)
+    except ApiError as error:
+        return ResourceAnswer(
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            error_code=error.error_code,
+            error_message=error.message,
+        )
+    wanted = resource.configuration_keys
+    return ResourceAnswer(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=tuple(
+            _answer(request, config)
+            for config in described
+            if wanted is None or config.name in wanted
+        ),
+    )
+
+
+def _describe(broker: Broker, resource: RequestedResource) -> Sequence[DescribedConfig]:
+    name = resource.resource_name
+    if resource.resource_type == TOPIC:
+        check_name(name)
+        topic = broker.metadata.topics.get(name)
+        if topic is None:
+            raise ApiError(
+                ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r} to describe."
+            )
+        return describe_topic_configs(broker.config, topic.configs)
+    if resource.resource_type != BROKER:
+        raise ApiError(
+            ErrorCode.invalid_request,
+            f"Resources of type {resource.resource_type} have no configs here: only topics "
+            f"({TOPIC}) and brokers ({BROKER}) have.",
+        )
+    if not name:
+        return ()
+    own_id = broker.config.node_id
+    if name != str(own_id):
+        what = "an unexpected broker id" if name.lstrip("-").isdigit() else "no whole number"
+        raise ApiError(
+            ErrorCode.invalid_request,
+            f"Broker {name!r} is {what}: this is broker {own_id}, which describes itself alone.",
+        )
+    return _broker_configs(broker.config)
+
+
+def _broker_configs(config: BrokerConfig) -> list[DescribedConfig]:
+    described = []
+    for key in BROKER_CONFIGS:
+        value, default = key.text(config.value(key)), key.text(key.default)
+        synonyms = [Synonym(name=key.name, value=default, source=ConfigSource.DEFAULT_CONFIG)]
+        if value != default:
+            static = ConfigSource.STATIC_BROKER_CONFIG
+            synonyms.insert(0, Synonym(name=key.name, value=value, source=static))
+        described.append(
+            DescribedConfig(
+                name=key.name,
+                value=value,
+                source=synonyms[0].source,
+                type=key.type,
+                doc=key.doc,
+                read_only=True,
+                synonyms=tuple(synonyms),
+            )
+        )
+    return described + _server_defaults(config)
+
+
+def _server_defaults(config: BrokerConfig) -> list[DescribedConfig]:
+    """The server-wide defaults of topic configs, as a topic without any of its own has them."""
+    known = {key.name for key in BROKER_CONFIGS}
+    described = []
+    for topic_config in describe_topic_configs(config, {}):
+        if not topic_config.synonyms or topic_config.synonyms[0].name in known:
+            continue
+        described.append(
+            DescribedConfig(
+                name=topic_config.synonyms[0].name,
+                value=topic_config.value,
+                source=topic_config.source,
+                type=topic_config.type,
+                doc=topic_config.doc,
+                read_only=True,
+                synonyms=topic_config.synonyms,
+            )
+        )
+    return described
+
+
+def _answer(request: DescribeConfigsRequest, config: DescribedConfig) -> AnsweredConfig:
+    synonyms = config.synonyms if request.include_synonyms else ()
+    return AnsweredConfig(
+        name=config.name,
+        value=config.value,
+        read_only=config.read_only,
+        config_source=config.source,
+        is_sensitive=False,
+        synonyms=tuple(
+            AnsweredSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in synonyms
+        ),
+        config_type=config.type,
+        documentation=config.doc if request.include_documentation else None,
+    )
+
+
+API: Final = Api(key=32, versions=range(1, 5), request=DescribeConfigsRequest, handle=handle)

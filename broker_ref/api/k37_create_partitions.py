@@ -1,0 +1,92 @@
+"""CreatePartitions (37), versions 0 to 3: grow topics (KIP-195).
+
+Behaviour: one result per topic, a topic named twice being INVALID_REQUEST. The count must be an
+increase (INVALID_PARTITIONS); replicas assigned by hand must be as many as there are new
+partitions, on registered brokers (INVALID_REPLICA_ASSIGNMENT).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.protocol.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """The replicas of a new partition."""
+
+    broker_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedTopic:
+    """A topic and the count that it is to have."""
+
+    name: str
+    count: int
+    assignments: tuple[Assignment, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePartitionsRequest:
+    """Topics to grow, or only to check."""
+
+    topics: tuple[RequestedTopic, ...]
+    validate_only: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAnswer:
+    """Whether a topic has grown."""
+
+    name: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePartitionsResponse:
+    """The answers for every topic."""
+
+    results: tuple[TopicAnswer, ...]
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(
+    broker: Broker, call: Call, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    """Grow one topic after the other."""
+    del call
+    names = [topic.name for topic in request.topics]
+    answers = []
+    for topic in {topic.name: topic for topic in request.topics}.values():
+        try:
+            if names.count(topic.name) > 1:
+                raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
+            _grow(broker, topic, validate_only=request.validate_only)
+        except ApiError as error:
+            answers.append(
+                TopicAnswer(
+                    name=topic.name, error_code=error.error_code, error_message=error.message
+                )
+            )
+        else:
+            answers.append(TopicAnswer(name=topic.name))
+    return CreatePartitionsResponse(results=tuple(answers))
+
+
+def _grow(broker: Broker, topic: RequestedTopic, *, validate_only: bool) -> None:
+    assignments = None
+    if topic.assignments is not None:
+        assignments = [assignment.broker_ids for assignment in topic.assignments]
+    broker.controller.create_partitions(
+        topic.name, topic.count, assignments, validate_only=validate_only
+    )
+
+
+API: Final = Api(key=37, versions=range(4), request=CreatePartitionsRequest, handle=handle)

@@ -1,0 +1,83 @@
+"""DescribeCluster (60), versions 0 to 2: brokers, cluster id, controller (KIP-700).
+
+Behaviour: this is an endpoint of brokers; a request that is meant for a controller (version 1,
+KIP-919) is MISMATCHED_ENDPOINT_TYPE, one for anything else UNSUPPORTED_ENDPOINT_TYPE. No broker is
+fenced (version 2, KIP-1073). Without an authorizer every operation is authorized.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_ASKED_FOR, Api, Broker, Call
+from broker_ref.api.k03_metadata import CLUSTER_OPERATIONS
+
+BROKERS: Final = 1
+CONTROLLERS: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClusterRequest:
+    """What to tell, and which kind of endpoint the client means."""
+
+    include_cluster_authorized_operations: bool
+    endpoint_type: int = BROKERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredBroker:
+    """A broker's address."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+    is_fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClusterResponse:
+    """The cluster, or why it is not told."""
+
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    cluster_id: str = ""
+    controller_id: int = -1
+    brokers: tuple[AnsweredBroker, ...] = ()
+    cluster_authorized_operations: int = OPERATIONS_NOT_ASKED_FOR
+    endpoint_type: int = BROKERS
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(broker: Broker, call: Call, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    """Tell the cluster."""
+    del call
+    if request.endpoint_type == CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.mismatched_endpoint_type,
+            error_message="The request was sent to an endpoint of type BROKER, but it is meant "
+            "for one of type CONTROLLER",
+        )
+    if request.endpoint_type != BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.unsupported_endpoint_type,
+            error_message=f"Unsupported endpoint type {request.endpoint_type}",
+        )
+    authorized = OPERATIONS_NOT_ASKED_FOR
+    if request.include_cluster_authorized_operations:
+        authorized = CLUSTER_OPERATIONS
+    return DescribeClusterResponse(
+        cluster_id=broker.cluster_id,
+        controller_id=broker.config.node_id,
+        brokers=tuple(
+            AnsweredBroker(broker_id=node.broker_id, host=node.host, port=node.port, rack=node.rack)
+            for node in broker.metadata.brokers.values()
+        ),
+        cluster_authorized_operations=authorized,
+    )
+
+
+API: Final = Api(key=60, versions=range(3), request=DescribeClusterRequest, handle=handle)

@@ -1,0 +1,86 @@
+"""The configs that hold for a topic, where each comes from, and what stands behind it.
+
+Purpose: what CreateTopics and DescribeConfigs both tell. Invariant: the synonyms of a config are
+in order of precedence, the first being the one that holds. Source: Kafka's `ConfigHelper`,
+KIP-226.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from broker_ref.config import BrokerConfig
+from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, ConfigType, TopicConfigKey
+
+
+class ConfigSource(IntEnum):
+    """As DescribeConfigs numbers them."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synonym:
+    """A value that would hold if those before it were not there."""
+
+    name: str
+    value: str
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedConfig:
+    """A config, its value and where that comes from."""
+
+    name: str
+    value: str
+    source: ConfigSource
+    type: ConfigType
+    doc: str
+    read_only: bool
+    synonyms: tuple[Synonym, ...]
+
+
+def describe_topic_configs(
+    config: BrokerConfig, own: Mapping[str, str]
+) -> tuple[DescribedConfig, ...]:
+    """Every config of a topic that has `own` configs."""
+    defaults = config.topic_config_defaults()
+    return tuple(
+        _describe(key, own.get(key.name), defaults.get(key.name))
+        for key in TOPIC_CONFIG_KEYS.values()
+    )
+
+
+def _describe(key: TopicConfigKey, own: str | None, default: str | None) -> DescribedConfig:
+    synonyms = []
+    if own is not None:
+        synonyms.append(Synonym(name=key.name, value=own, source=ConfigSource.DYNAMIC_TOPIC_CONFIG))
+    if key.server_config is not None:
+        if default is not None:
+            synonyms.append(
+                Synonym(
+                    name=key.server_config,
+                    value=default,
+                    source=ConfigSource.STATIC_BROKER_CONFIG,
+                )
+            )
+        synonyms.append(
+            Synonym(name=key.server_config, value=key.default, source=ConfigSource.DEFAULT_CONFIG)
+        )
+    value, source = key.default, ConfigSource.DEFAULT_CONFIG
+    if synonyms:
+        value, source = synonyms[0].value, synonyms[0].source
+    return DescribedConfig(
+        name=key.name,
+        value=value,
+        source=source,
+        type=key.type,
+        doc=key.doc,
+        read_only=False,
+        synonyms=tuple(synonyms),
+    )
