@@ -31,6 +31,12 @@ def open_cluster(backend: str, *, configs: Mapping[str, str] | None = None) -> C
         from integration.clusters.reference import ReferenceCluster  # noqa: PLC0415
 
         return ReferenceCluster(configs=configs)
+    if backend == "reference-processes":
+        from integration.clusters.reference_processes import (  # noqa: PLC0415
+            ReferenceProcessesCluster,
+        )
+
+        return ReferenceProcessesCluster(configs=configs)
     if backend == "kafka":
         from integration.clusters.kafka import KafkaCluster  # noqa: PLC0415
 

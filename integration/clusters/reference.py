@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-import broker_ref.io.cluster
-
+from broker_ref.io.cluster import Cluster
 from integration.clusters import topics
 
 
@@ -15,8 +14,8 @@ class ReferenceCluster:
     """A `Cluster` of one `broker_ref` broker on an event loop of its own."""
 
     def __init__(self, *, configs: Mapping[str, str] | None = None) -> None:
-        self._cluster = broker_ref.io.cluster.Cluster(brokers=1, configs=dict(configs or {}))
-        self._cluster.__enter__()
+        self._cluster = Cluster(brokers=1, configs=dict(configs or {}))
+        self._cluster.start()
 
     @property
     def backend(self) -> str:
@@ -56,7 +55,7 @@ class ReferenceCluster:
         return ""
 
     def close(self) -> None:
-        self._cluster.__exit__(None, None, None)
+        self._cluster.close()
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from integration.raw import RawConnection
+from tests.conformance.eventually import eventually
 from tests.conformance.wire import describe_topics, only, served, topic_id
 
 NameFactory = Callable[[], str]
@@ -43,6 +44,8 @@ def test_the_answer_describes_the_topic(raw: RawConnection, unique_name: NameFac
     assert (result.error_code, result.name) == (ErrorCode.none, name)
     assert (result.num_partitions, result.replication_factor) == (3, 1)
     assert isinstance(result.topic_id, uuid.UUID)
+    # The controller answers before every broker has heard of it.
+    eventually(lambda: exists(raw, name))
     assert result.topic_id == topic_id(raw, name)
     configs = {config.name: config for config in result.configs}
     dynamic_topic, default = 1, 5
@@ -63,6 +66,7 @@ def test_every_version_creates_a_topic(raw: RawConnection, unique_name: NameFact
         response = raw.call("create_topics", version, timeout=30_000, topics=[topic])
         result = only(response.topics)
         assert (result.error_code, result.name) == (ErrorCode.none, name), version
+        eventually(lambda n=name: exists(raw, n))  # type: ignore[misc]
         assert len(only(describe_topics(raw, name).topics).partitions) == 2, version
 
 

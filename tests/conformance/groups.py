@@ -1,0 +1,100 @@
+"""A group's coordinator and its offsets, for consumers that are no members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from integration.raw import RawConnection
+from tests.conformance.eventually import eventually
+from tests.conformance.wire import only, topic_id
+
+GROUP = 0
+_NOT_READY = {
+    ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.not_coordinator,
+}
+
+
+def find_coordinator(
+    raw: RawConnection, *keys: str, version: int = 4, key_type: int = GROUP
+) -> Any:
+    """The answer, once the broker has made the topic its groups live in."""
+    answers: list[Any] = []
+
+    def answered() -> bool:
+        fields: dict[str, Any] = {"coordinator_keys": list(keys), "key_type": key_type}
+        if version < 4:
+            fields = {"key": only(keys)} | ({"key_type": key_type} if version >= 1 else {})
+        answers.append(raw.call("find_coordinator", version, **fields))
+        found = answers[-1].coordinators if version >= 4 else [answers[-1]]
+        return all(c.error_code != ErrorCode.coordinator_not_available for c in found)
+
+    eventually(answered)
+    return answers[-1]
+
+
+def await_coordinator(raw: RawConnection, group: str) -> None:
+    """Return once the group has a coordinator that has read its log."""
+    find_coordinator(raw, group)
+    eventually(lambda: fetch_offsets(raw, group, None).error_code not in _NOT_READY)
+
+
+def commit(
+    raw: RawConnection,
+    group: str,
+    topic: str,
+    offset: int,
+    *,
+    partition: int = 0,
+    version: int = 9,
+    metadata: str | None = "",
+    leader_epoch: int = -1,
+    **member: Any,
+) -> ErrorCode:
+    """Commit one partition, as no member where `member` does not say which; its error code."""
+    asked: dict[str, Any] = {
+        "partition_index": partition,
+        "committed_offset": offset,
+        "committed_metadata": metadata,
+    }
+    if version >= 6:
+        asked["committed_leader_epoch"] = leader_epoch
+    by = {"topic_id": topic_id(raw, topic)} if version >= 10 else {"name": topic}
+    fields: dict[str, Any] = {"generation_id_or_member_epoch": -1, **member}
+    if 2 <= version <= 4:
+        fields["retention_time"] = -1
+    response = raw.call(
+        "offset_commit", version, group_id=group, topics=[{**by, "partitions": [asked]}], **fields
+    )
+    code = only(only(response.topics).partitions).error_code
+    assert isinstance(code, ErrorCode)
+    return code
+
+
+def committed(
+    raw: RawConnection, group: str, topic: str, *partitions: int, version: int = 9
+) -> list[tuple[int, str | None, int]]:
+    """(offset, metadata, leader epoch) of these partitions, in the order asked for."""
+    found = fetch_offsets(raw, group, {topic: list(partitions or (0,))}, version=version)
+    assert found.error_code == ErrorCode.none
+    answered = only(found.topics).partitions
+    assert all(p.error_code == ErrorCode.none for p in answered)
+    return [(p.committed_offset, p.metadata, p.committed_leader_epoch) for p in answered]
+
+
+def fetch_offsets(
+    raw: RawConnection, group: str, topics: dict[str, list[int]] | None, *, version: int = 9
+) -> Any:
+    """The answer for one group; all that it has where `topics` is None."""
+    asked = (
+        None
+        if topics is None
+        else [{"name": t, "partition_indexes": indexes} for t, indexes in topics.items()]
+    )
+    if version >= 8:
+        groups = [{"group_id": group, "topics": asked}]
+        return only(raw.call("offset_fetch", version, groups=groups).groups)
+    return raw.call("offset_fetch", version, group_id=group, topics=asked)

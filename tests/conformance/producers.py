@@ -1,0 +1,63 @@
+"""A producer id and the batches it sends, each with the sequence and epoch it is told."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from integration.raw import RawConnection
+from tests.conformance.batches import batch, values
+from tests.conformance.eventually import eventually
+from tests.conformance.wire import LATEST, list_offset, produce
+
+
+def init_producer_id(raw: RawConnection, *, version: int = 4) -> Any:
+    """A new producer id; a broker that has none yet says so, and clients ask again."""
+    answers: list[Any] = []
+
+    def answered() -> bool:
+        answers.append(raw.call("init_producer_id", version, transaction_timeout=60_000))
+        return bool(answers[-1].error_code != ErrorCode.coordinator_load_in_progress)
+
+    eventually(answered)
+    assert (answers[-1].error_code, answers[-1].producer_epoch) == (ErrorCode.none, 0), version
+    return answers[-1]
+
+
+def new_producer_id(raw: RawConnection) -> int:
+    """A producer id that nobody has."""
+    return int(init_producer_id(raw).producer_id)
+
+
+class Producer:
+    """One producer id writing to one partition, with the sequence it is told."""
+
+    def __init__(self, raw: RawConnection, topic: str, *, partition: int = 0) -> None:
+        self._raw = raw
+        self.topic = topic
+        self._partition = partition
+        self.producer_id = new_producer_id(raw)
+
+    def send(self, sequence: int, *, count: int = 1, epoch: int = 0) -> Any:
+        """Produce `count` records from this sequence on; the answer, whatever it is."""
+        # Of today: a partition forgets producers whose last record is a day old.
+        now_ms = int(time.time() * 1000)
+        data = batch(
+            values(*(f"{sequence}+{i}" for i in range(count)), timestamp_ms=now_ms),
+            producer_id=self.producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        return produce(self._raw, self.topic, data, partition=self._partition)
+
+    def accepted(self, sequence: int, *, count: int = 1, epoch: int = 0) -> int:
+        """`send` what must be accepted; the base offset."""
+        answer = self.send(sequence, count=count, epoch=epoch)
+        assert answer.error_code == ErrorCode.none, answer
+        return int(answer.base_offset)
+
+    def end(self) -> int:
+        """The log end offset of the partition."""
+        return int(list_offset(self._raw, self.topic, LATEST, partition=self._partition).offset)

@@ -1,0 +1,42 @@
+"""DescribeCluster (KIP-700)."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from integration.raw import RawConnection
+from tests.conformance.wire import only, served
+
+NOT_COMPUTED = -(2**31)
+CONTROLLERS = 2
+
+
+def test_every_version_names_cluster_controller_and_brokers(
+    raw: RawConnection, bootstrap: str
+) -> None:
+    expected = raw.call("metadata", 12, topics=[])
+    for version in served(raw, "describe_cluster"):
+        response = raw.call("describe_cluster", version)
+        assert response.error_code == ErrorCode.none, version
+        assert response.cluster_id == expected.cluster_id, version
+        assert response.controller_id == 1, version
+        broker = only(response.brokers)
+        assert (broker.broker_id, f"{broker.host}:{broker.port}") == (1, bootstrap), version
+        assert response.cluster_authorized_operations == NOT_COMPUTED, version
+
+
+def test_authorized_operations_are_told_where_asked_for(raw: RawConnection) -> None:
+    response = raw.call("describe_cluster", 1, include_cluster_authorized_operations=True)
+    create = 5
+    assert response.cluster_authorized_operations != NOT_COMPUTED
+    assert response.cluster_authorized_operations & 1 << create
+
+
+def test_a_broker_does_not_speak_for_the_controllers(raw: RawConnection) -> None:
+    response = raw.call("describe_cluster", 1, endpoint_type=CONTROLLERS)
+    assert response.error_code == ErrorCode.mismatched_endpoint_type
+
+
+def test_an_unknown_endpoint_type_is_refused(raw: RawConnection) -> None:
+    response = raw.call("describe_cluster", 1, endpoint_type=7)
+    assert response.error_code == ErrorCode.unsupported_endpoint_type

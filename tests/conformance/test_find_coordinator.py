@@ -1,0 +1,43 @@
+"""FindCoordinator of groups, one or several a request (KIP-699)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kio.schema.errors import ErrorCode
+
+from integration.raw import RawConnection
+from tests.conformance.groups import find_coordinator
+from tests.conformance.wire import only, served
+
+NO_SUCH_TYPE = 77
+
+
+def test_every_version_names_the_broker(
+    raw: RawConnection, bootstrap: str, unique_name: Callable[[], str]
+) -> None:
+    name = unique_name()
+    for version in served(raw, "find_coordinator"):
+        response = find_coordinator(raw, name, version=version)
+        found = only(response.coordinators) if version >= 4 else response
+        assert found.error_code == ErrorCode.none, version
+        assert (found.node_id, f"{found.host}:{found.port}") == (1, bootstrap), version
+
+
+def test_several_groups_are_found_at_once(
+    raw: RawConnection, unique_name: Callable[[], str]
+) -> None:
+    names = [unique_name() for _ in range(3)]
+    found = find_coordinator(raw, *names).coordinators
+    assert {c.key: (c.error_code, c.node_id) for c in found} == dict.fromkeys(
+        names, (ErrorCode.none, 1)
+    )
+
+
+def test_an_unknown_type_of_key_is_refused(raw: RawConnection) -> None:
+    assert (
+        find_coordinator(raw, "x", version=3, key_type=NO_SUCH_TYPE).error_code
+        == ErrorCode.invalid_request
+    )
+    found = only(find_coordinator(raw, "x", version=4, key_type=NO_SUCH_TYPE).coordinators)
+    assert found.error_code == ErrorCode.invalid_request
