@@ -33,9 +33,14 @@ PRODUCE_SCHEMA: Final = pa.schema(
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
         pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("partition", pa.int32()),
         pa.field("timestamp", pa.timestamp("ms", tz="UTC")),
         pa.field("headers", HEADERS_TYPE),
     ]
 )
-"""What `Producer.send` takes: rows that are validated and have their topic and partition."""
+"""What `Producer.send` takes: rows that are validated and have their topic.
+
+Where `partition` is null the producer's partitioner chooses: murmur2 of the key, as Java's default
+partitioner does, and for a null key one partition for a while and then another. A null `timestamp`
+is the time of sending.
+"""

@@ -72,20 +72,32 @@ class FetchRange:
 
 
 class Producer(Protocol):
-    """Idempotent, acks=all. Rows are confirmed when `flush` returns, and only then."""
+    """Idempotent, acks=all. Rows are confirmed when `flush` returns, and only then.
+
+    Its user ends with `close` after a `flush` that went well, and with `abort` after anything else.
+    """
 
     def send(self, batch: pa.RecordBatch) -> None:
-        """Queue rows with the columns of `columns.PRODUCE_SCHEMA`, all validated.
+        """Queue rows with columns of `columns.PRODUCE_SCHEMA`, all validated.
 
-        Blocks while the send buffer is full. Raises `DeliveryFailed` as soon as a row is known to
-        have failed.
+        `topic` and `value` must be there; other columns may be missing, which is as if they were
+        null. Blocks while the send buffer is full. Raises `RowError` for a record larger than the
+        client may send, `DeliveryFailed` as soon as a row is known to have failed, and
+        `AuthenticationFailed` when the brokers refuse us.
         """
 
     def flush(self) -> None:
-        """Wait until the broker has confirmed every row sent; raises `DeliveryFailed`."""
+        """Wait until the brokers have confirmed every row sent.
+
+        Raises `DeliveryFailed` naming topic, partition and what the broker said, or that it said
+        nothing within `kafka.delivery.timeout.ms`, and `AuthenticationFailed`.
+        """
+
+    def close(self) -> None:
+        """Give the producer back to its client, which may lend it again."""
 
     def abort(self) -> None:
-        """Drop what is queued and unsent, and give up the connection; never raises."""
+        """Drop what is not sent yet, and give up the connection; never raises."""
 
 
 class KafkaClient(Protocol):
@@ -130,7 +142,7 @@ class KafkaClient(Protocol):
         """
 
     def producer(self) -> Producer:
-        """A new producer of this client; the caller must `flush` or `abort` it."""
+        """A producer with nothing queued; end it with `close` or `abort`."""
 
     def close(self) -> None: ...
 

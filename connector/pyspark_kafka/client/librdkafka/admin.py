@@ -41,6 +41,7 @@ from pyspark_kafka.client.librdkafka.faults import (
     unreachable,
 )
 from pyspark_kafka.client.librdkafka.fetch import ExistingOffsets, RangeReader
+from pyspark_kafka.client.librdkafka.producer import IdleProducer
 from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings, opening
 from pyspark_kafka.errors import BrokerUnreachable, KafkaError, UnknownTopicOrPartition
 
@@ -79,6 +80,9 @@ class LibrdkafkaClient:
     def __init__(self, settings: LibrdkafkaSettings) -> None:
         self._settings = settings
         self._events = ErrorEvents(settings.bootstrap_servers)
+        self._producers = IdleProducer(
+            properties=settings.producer, bootstrap_servers=settings.bootstrap_servers
+        )
         with opening(settings.admin):
             configuration: dict[str, Any] = {**settings.admin, "error_cb": self._events}
             self._admin = AdminClient(configuration, logger=LOG)
@@ -198,11 +202,11 @@ class LibrdkafkaClient:
         ).batches()
 
     def producer(self) -> Producer:
-        raise NotImplementedError
+        return self._producers.lend()
 
     def close(self) -> None:
-        """librdkafka's admin handle has no close; it ends with its last reference."""
-        self._admin.poll(0)
+        """Ends the idle producer; librdkafka's admin handle ends with its last reference."""
+        self._producers.close()
 
     def __enter__(self) -> Self:
         return self

@@ -45,7 +45,11 @@ def _payload_bytes(messages: list[Message], columns: tuple[str, ...]) -> int:
     if "key" in columns:
         total += sum(len(m.key() or b"") for m in messages)
     if "headers" in columns:
-        total += sum(len(k) + len(v or b"") for m in messages for k, v in _header_list(m) or ())
+        total += sum(
+            len(key) + len(value or b"")
+            for headers in _header_lists(messages)
+            for key, value in headers or ()
+        )
     return total
 
 
@@ -94,20 +98,28 @@ def _timestamp_types(messages: list[Message]) -> Any:
 
 
 def _headers(messages: list[Message]) -> Any:
-    return pa.array([_header_list(m) for m in messages], HEADERS_TYPE)
+    return pa.array(_header_lists(messages), HEADERS_TYPE)
 
 
-def _header_list(message: Message) -> list[tuple[str, bytes | None]] | None:
-    """A record's headers in their order, repeated keys kept; None where there are none."""
+def _header_lists(messages: list[Message]) -> list[list[tuple[str, bytes | None]] | None]:
+    """Each record's headers in their order, repeated keys kept; None where there are none.
+
+    Raises `KafkaError` naming the record with a header key that is not UTF-8. confluent-kafka then
+    returns a broken list with an exception set. `map` calls in a way that notices; a plain call
+    in the interpreter's fast path does not, and crashes (seen with 2.16 on Python 3.11).
+    """
+    lists: list[Any] = []
     try:
-        headers: Any = message.headers()
+        for headers in map(Message.headers, messages):
+            lists.append(headers or None)  # noqa: PERF401, their number tells which one failed
     except (SystemError, UnicodeDecodeError):
+        failed = messages[len(lists)]
         raise KafkaError(
-            f"{message.topic()}-{message.partition()}: the record at offset {message.offset()} has "
-            "a header whose key is not UTF-8, which this engine cannot decode; read it without "
+            f"{failed.topic()}-{failed.partition()}: the record at offset {failed.offset()} has a "
+            "header whose key is not UTF-8, which this engine cannot decode; read it without "
             "'includeHeaders'"
         ) from None
-    return headers or None
+    return lists
 
 
 _COLUMNS: Final[Mapping[str, Callable[[list[Message]], Any]]] = {

@@ -95,32 +95,44 @@ class _Progress:
     def doing(self) -> str:
         return f"fetching {self.fetch_range.topic_partition} at offset {self.position}"
 
-    def take(self, messages: list[Message]) -> list[Message]:
-        """The records of the range among what came; notes events and the end."""
-        records = [message for message in messages if message.error() is None]
-        if len(records) < len(messages):
-            for message in messages:
-                error = message.error()
-                if error is not None:
-                    self._note(error, message.offset())
-        end_offset = self.fetch_range.end_offset
-        if records:
-            last_offset: int = records[-1].offset()  # type: ignore[assignment]
-            if last_offset >= end_offset - 1:
-                self.done = True
-                records = [r for r in records if r.offset() < end_offset]  # type: ignore[operator]
-            self.position = last_offset + 1
-        if self.end_of_partition is not None and self.end_of_partition >= end_offset:
-            self.done = True
-        return records
+    def failure(self) -> Code | None:
+        """What went wrong before the end; what is wrong behind it is none of ours."""
+        return None if self.done else self.failed
 
-    def _note(self, error: Code, offset: int | None) -> None:
-        if error.code() == Code._PARTITION_EOF:
-            self.end_of_partition = offset
-        elif error_class(error) is BrokerUnreachable:
-            LOG.info("%s: %s", self.fetch_range.topic_partition, error.str())
-        elif error.code() != Code.GROUP_AUTHORIZATION_FAILED:  # no group is ever joined
-            self.failed = self.failed or error
+    def take(self, messages: list[Message]) -> list[Message]:
+        """The records of the range among what came; notes events and the end.
+
+        What comes behind a failure is not taken: librdkafka goes on after a damaged batch.
+        """
+        if all(message.error() is None for message in messages):
+            return self._in_range(messages)
+        records = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(message)
+            elif error.code() == Code._PARTITION_EOF:
+                self.end_of_partition = message.offset()
+            elif error_class(error) is BrokerUnreachable:
+                LOG.info("%s: %s", self.fetch_range.topic_partition, error.str())
+            elif error.code() != Code.GROUP_AUTHORIZATION_FAILED:  # no group is ever joined
+                self.failed = error
+                break
+        in_range = self._in_range(records)
+        if self.end_of_partition is not None:
+            self.done = self.done or self.end_of_partition >= self.fetch_range.end_offset
+        return in_range
+
+    def _in_range(self, records: list[Message]) -> list[Message]:
+        if not records:
+            return records
+        end_offset = self.fetch_range.end_offset
+        last_offset: int = records[-1].offset()  # type: ignore[assignment]
+        self.position = last_offset + 1
+        if last_offset < end_offset - 1:
+            return records
+        self.done = True
+        return [r for r in records if r.offset() < end_offset]  # type: ignore[operator]
 
 
 @dataclass(slots=True)
@@ -190,10 +202,11 @@ class RangeReader:
             pending.add(progress.take(messages))
             if before != (progress.position, progress.end_of_partition):
                 deadline = self._deadline()
-            if pending.is_full or progress.failed is not None:
+            failed = progress.failure()
+            if pending.is_full or failed is not None:
                 yield from pending.drain()
-            if progress.failed is not None:
-                raise self._failure(progress, progress.failed)
+            if failed is not None:
+                raise self._failure(progress, failed)
             if not messages:
                 self.events.raise_if_refused(progress.doing)
             if time.monotonic() >= deadline:

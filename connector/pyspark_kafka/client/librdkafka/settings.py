@@ -17,6 +17,8 @@ from confluent_kafka import Producer as RdProducer
 
 from pyspark_kafka.client.java_names import Role, is_secret, librdkafka_properties
 from pyspark_kafka.client.librdkafka.faults import LOG, code_of
+from pyspark_kafka.client.librdkafka.fetch import CONSUMER_DEFAULTS, CONSUMER_OWNED
+from pyspark_kafka.client.librdkafka.producer import PRODUCER_DEFAULTS, PRODUCER_OWNED
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.options import ClientOptions
 
@@ -64,22 +66,31 @@ class LibrdkafkaSettings:
 
 
 def _api_timeout_ms(options: ClientOptions) -> int:
-    text = options.kafka.get("default.api.timeout.ms", str(_API_TIMEOUT_MS))
+    name = "default.api.timeout.ms"
+    return _milliseconds(name, options.kafka.get(name, str(_API_TIMEOUT_MS)))
+
+
+def _milliseconds(name: str, text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise OptionError(
-            f"option 'kafka.default.api.timeout.ms' is {text!r}: give milliseconds above 0"
-        )
+        raise OptionError(f"option 'kafka.{name}' is {text!r}: give milliseconds above 0")
     return int(text)
 
 
 def _check(settings: LibrdkafkaSettings, role: Role) -> None:
-    """Let librdkafka judge the settings now; nothing is connected by that for long."""
-    if role == "consumer":
-        with opening(settings.consumer):
-            Consumer(dict(settings.consumer), logger=LOG).close()
-    elif role == "producer":
-        with opening(settings.producer):
-            RdProducer(dict(settings.producer), logger=LOG).close()
+    """Let librdkafka judge the settings now, without bootstrap servers, so without connecting."""
+    given = settings.consumer if role == "consumer" else settings.producer
+    properties: dict[str, Any] = {
+        name: value for name, value in given.items() if name != "bootstrap.servers"
+    }
+    if role == "producer":
+        # For librdkafka 0 is "for ever", and no task may wait that long.
+        name = "delivery.timeout.ms"
+        _milliseconds(name, properties.get(name, PRODUCER_DEFAULTS[name]))
+        properties = {**PRODUCER_DEFAULTS, **properties, **PRODUCER_OWNED}
+    else:
+        properties = {**CONSUMER_DEFAULTS, **properties, **CONSUMER_OWNED}
+    with opening(properties):
+        (Consumer if role == "consumer" else RdProducer)(properties, logger=LOG).close()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,113 @@
+"""What the tests of client and sink write and read, through confluent-kafka itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from pyspark_kafka.client.base import KafkaClient
+from pyspark_kafka.client.factory import open_client
+from pyspark_kafka.options import ClientOptions
+
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    value: bytes | None = None
+    key: bytes | None = None
+    partition: int = 0
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int = 0
+
+
+def options(
+    bootstrap_servers: str, *, poll_timeout_ms: int = 30_000, **kafka: str
+) -> ClientOptions:
+    """Client options; `delivery_timeout_ms="1"` stands for `kafka.delivery.timeout.ms`."""
+    settings = {name.replace("_", "."): value for name, value in kafka.items()}
+    return ClientOptions(
+        bootstrap_servers=bootstrap_servers,
+        kafka={"bootstrap.servers": bootstrap_servers, **settings},
+        group_id="pyspark-kafka-tests",
+        poll_timeout_ms=poll_timeout_ms,
+        fetch_offset_retry_interval_ms=100,
+    )
+
+
+def reading(bootstrap_servers: str, *, poll_timeout_ms: int = 30_000, **kafka: str) -> KafkaClient:
+    return open_client(options(bootstrap_servers, poll_timeout_ms=poll_timeout_ms, **kafka))
+
+
+def producer(bootstrap_servers: str, **properties: Any) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "linger.ms": 0,
+            **{name.replace("_", "."): value for name, value in properties.items()},
+        }
+    )
+
+
+def put(one: Producer, topic: str, records: Sequence[Record]) -> None:
+    """Send and wait until all are acknowledged."""
+    failures: list[Any] = []
+    for record in records:
+        one.produce(
+            topic,
+            value=record.value,
+            key=record.key,
+            partition=record.partition,
+            headers=list(record.headers),
+            timestamp=record.timestamp_ms,
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+    assert one.flush(TIMEOUT_S) == 0
+    assert not failures
+
+
+def write(bootstrap_servers: str, topic: str, records: Sequence[Record], **properties: Any) -> None:
+    put(producer(bootstrap_servers, **properties), topic, records)
+
+
+def read_all(bootstrap_servers: str, topic: str, *, partitions: int = 1) -> list[Record]:
+    """Every committed record of a topic, partition by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "pyspark-kafka-tests-reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+    records: list[Record] = []
+    ended = 0
+    try:
+        while ended < partitions:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None, f"nothing came in {TIMEOUT_S} s"
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                ended += 1
+                continue
+            records.append(_record(message))
+    finally:
+        consumer.close()
+    return sorted(records, key=lambda record: record.partition)
+
+
+def _record(message: Any) -> Record:
+    return Record(
+        value=message.value(),
+        key=message.key(),
+        partition=message.partition(),
+        headers=tuple(message.headers() or ()),
+        timestamp_ms=message.timestamp()[1],
+    )

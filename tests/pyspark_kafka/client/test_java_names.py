@@ -1,0 +1,138 @@
+"""Settings in Java's names become librdkafka's, or are refused by name."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from pyspark_kafka.client.java_names import Role, is_secret, librdkafka_properties
+from pyspark_kafka.errors import OptionError
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "value", "expected"),
+    [
+        ("consumer", "fetch.max.wait.ms", "7", {"fetch.wait.max.ms": "7"}),
+        ("consumer", "max.partition.fetch.bytes", "7", {"max.partition.fetch.bytes": "7"}),
+        ("consumer", "fetch.message.max.bytes", "7", {"max.partition.fetch.bytes": "7"}),
+        ("consumer", "fetch.max.bytes", "8388608", {"fetch.max.bytes": "8388608"}),
+        (
+            "consumer",
+            "fetch.max.bytes",
+            "200000000",
+            {"fetch.max.bytes": "200000000", "receive.message.max.bytes": "200000512"},
+        ),
+        ("consumer", "request.timeout.ms", "900", {"socket.timeout.ms": "900"}),
+        ("consumer", "receive.buffer.bytes", "-1", {"socket.receive.buffer.bytes": "0"}),
+        ("consumer", "queued.min.messages", "5", {"queued.min.messages": "5"}),
+        ("producer", "max.request.size", "5", {"message.max.bytes": "5"}),
+        ("producer", "buffer.memory", "33554432", {"queue.buffering.max.kbytes": "32768"}),
+        ("producer", "max.block.ms", "5", {"topic.metadata.propagation.max.ms": "5"}),
+        ("producer", "message.timeout.ms", "5", {"delivery.timeout.ms": "5"}),
+        ("producer", "acks", "-1", {"acks": "all"}),
+        ("producer", "enable.idempotence", "true", {"enable.idempotence": "true"}),
+        ("producer", "batch.size", "16384", {"batch.size": "16384"}),
+        (
+            "consumer",
+            "ssl.endpoint.identification.algorithm",
+            "",
+            {"ssl.endpoint.identification.algorithm": "none"},
+        ),
+        ("admin", "fetch.max.bytes", "5", {}),
+        ("admin", "linger.ms", "5", {}),
+        ("admin", "client.id", "me", {"client.id": "me"}),
+    ],
+)
+def test_a_setting_becomes(role: Role, name: str, value: str, expected: dict[str, str]) -> None:
+    assert librdkafka_properties({name: value}, role=role) == expected
+
+
+def test_what_the_options_carry_themselves_is_left_to_them() -> None:
+    given = {"bootstrap.servers": "a:1", "group.id": "g", "isolation.level": "read_committed"}
+    assert librdkafka_properties(given, role="consumer") == {}
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_a_compression_level_counts_for_its_codec_alone(codec: str) -> None:
+    given = {
+        "compression.type": codec,
+        "compression.gzip.level": "1",
+        "compression.lz4.level": "2",
+        "compression.zstd.level": "3",
+    }
+    level = {"gzip": "1", "lz4": "2", "zstd": "3"}[codec]
+    expected = {"compression.type": codec, "compression.level": level}
+    assert librdkafka_properties(given, role="producer") == expected
+
+
+@pytest.mark.parametrize(
+    ("role", "settings", "message"),
+    [
+        ("producer", {"acks": "1"}, r"'kafka.acks' is '1'.*only be 'all'.*in-sync replicas"),
+        ("producer", {"request.required.acks": "0"}, r"'kafka.request.required.acks' is '0'"),
+        ("producer", {"enable.idempotence": "false"}, r"'kafka.enable.idempotence'.*twice"),
+        ("producer", {"partitioner.class": "x.Y"}, r"'kafka.partitioner.class'.*'partition'"),
+        ("producer", {"transactional.id": "x"}, r"'kafka.transactional.id' is refused"),
+        ("consumer", {"allow.auto.create.topics": "true"}, r"reading never creates a topic"),
+        ("consumer", {"enable.partition.eof": "false"}, r"the connector sets it itself"),
+        ("consumer", {"auto.offset.reset": "latest"}, r"'startingOffsets'"),
+        ("consumer", {"fetch.max.byte": "1"}, r"did you mean .*'kafka.fetch.max.bytes'"),
+        ("consumer", {"qqqqqqqq": "1"}, r"'kafka.qqqqqqqq' is no setting of a Kafka client"),
+        ("consumer", {"ssl.engine.factory.class": "x"}, r"no Java class can be loaded here"),
+        (
+            "consumer",
+            {"fetch.max.wait.ms": "1", "fetch.wait.max.ms": "2"},
+            r"'kafka.fetch.max.wait.ms' and 'kafka.fetch.wait.max.ms' set the same property",
+        ),
+    ],
+)
+def test_refused(role: Role, settings: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        librdkafka_properties(settings, role=role)
+
+
+def test_two_names_for_one_property_may_agree() -> None:
+    given = {"fetch.max.wait.ms": "2", "fetch.wait.max.ms": "2"}
+    assert librdkafka_properties(given, role="consumer") == {"fetch.wait.max.ms": "2"}
+
+
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [
+        ("consumer", "max.poll.records"),
+        ("consumer", "metric.reporters"),
+        ("consumer", "linger.ms"),
+        ("producer", "fetch.max.bytes"),
+        ("producer", "partitioner.adaptive.partitioning.enable"),
+        ("producer", "compression.zstd.level"),
+    ],
+)
+def test_a_setting_without_effect_is_left_out_and_told(
+    role: Role, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert librdkafka_properties({name: "5"}, role=role) == {}
+    assert f"'kafka.{name}' has no effect" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sasl.password",
+        "sasl.jaas.config",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.key",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.config",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+    ],
+)
+def test_secrets_are_known(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize("name", ["sasl.username", "fetch.max.bytes", "ssl.key.location"])
+def test_what_may_be_shown_is_known(name: str) -> None:
+    assert not is_secret(name)

@@ -1,0 +1,136 @@
+"""Topics, offsets and groups as the port answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from integration.clusters import Cluster
+from pyspark_kafka.client.base import (
+    EARLIEST,
+    LATEST,
+    AtTimestamp,
+    IsolationLevel,
+    KafkaClient,
+    TopicPartition,
+)
+from pyspark_kafka.client.factory import open_client
+from pyspark_kafka.errors import BrokerUnreachable, KafkaError, UnknownTopicOrPartition
+from tests.conftest import TopicFactory
+from tests.pyspark_kafka.client.records import Record, options, reading, write
+
+COMMITTED = IsolationLevel.READ_COMMITTED
+
+
+@pytest.fixture
+def client(bootstrap: str) -> Iterator[KafkaClient]:
+    with reading(bootstrap) as opened:
+        yield opened
+
+
+def test_topics_are_listed_without_internal_ones(client: KafkaClient, topic: TopicFactory) -> None:
+    name = topic()
+    client.commit_offsets("makes-the-offsets-topic", {TopicPartition(name, 0): 0})
+    internal = client.describe_topics(["__consumer_offsets"])
+    assert internal["__consumer_offsets"].is_internal
+    listed = client.list_topics()
+    assert name in listed
+    assert "__consumer_offsets" not in listed
+
+
+def test_a_topic_is_described_by_id_and_partitions(
+    client: KafkaClient, topic: TopicFactory
+) -> None:
+    first, second = topic(partitions=3), topic()
+    described = client.describe_topics([first, second])
+    assert described[first].name == first
+    assert described[first].partitions == (0, 1, 2)
+    assert not described[first].is_internal
+    assert described[second].partitions == (0,)
+    assert described[first].topic_id is not None
+    assert described[first].topic_id != described[second].topic_id
+
+
+def test_asking_about_a_topic_does_not_create_it(
+    client: KafkaClient, unique_name: Callable[[], str]
+) -> None:
+    name = unique_name()
+    assert client.describe_topics([name]) == {}
+    with pytest.raises(UnknownTopicOrPartition, match=f"topic '{name}' does not exist"):
+        client.list_offsets({TopicPartition(name, 0): LATEST}, COMMITTED)
+    assert client.describe_topics([name]) == {}
+    assert name not in client.list_topics()
+
+
+def test_offsets(client: KafkaClient, bootstrap: str, topic: TopicFactory) -> None:
+    name = topic(partitions=2)
+    times = [1_700_000_000_000, 1_700_000_001_000, 1_700_000_002_000]
+    write(bootstrap, name, [Record(value=b"v", timestamp_ms=at) for at in times])
+    full, empty = TopicPartition(name, 0), TopicPartition(name, 1)
+    assert client.list_offsets({full: EARLIEST, empty: EARLIEST}, COMMITTED) == {full: 0, empty: 0}
+    assert client.list_offsets({full: LATEST, empty: LATEST}, COMMITTED) == {full: 3, empty: 0}
+    between, after = AtTimestamp(timestamp_ms=times[0] + 1), AtTimestamp(timestamp_ms=times[2] + 1)
+    assert client.list_offsets({full: between, empty: between}, COMMITTED) == {full: 1, empty: None}
+    assert client.list_offsets({full: after}, COMMITTED) == {full: None}
+
+
+def test_no_questions_have_no_answers(client: KafkaClient) -> None:
+    assert client.describe_topics([]) == {}
+    assert client.list_offsets({}, COMMITTED) == {}
+    assert client.committed_offsets("any", []) == {}
+
+
+def test_a_partition_that_is_not_there_is_named(client: KafkaClient, topic: TopicFactory) -> None:
+    name = topic(partitions=2)
+    queries = {TopicPartition(name, 0): LATEST, TopicPartition(name, 7): LATEST}
+    with pytest.raises(UnknownTopicOrPartition, match=rf"{name}.*7"):
+        client.list_offsets(queries, COMMITTED)
+
+
+def test_committed_offsets_come_back(
+    client: KafkaClient, topic: TopicFactory, unique_name: Callable[[], str]
+) -> None:
+    name, group = topic(partitions=2), unique_name()
+    first, second = TopicPartition(name, 0), TopicPartition(name, 1)
+    assert client.committed_offsets(group, [first]) == {first: None}
+    client.commit_offsets(group, {first: 7})
+    assert client.committed_offsets(group, [first, second]) == {first: 7, second: None}
+    client.commit_offsets(group, {first: 3})
+    assert client.committed_offsets(group, [first]) == {first: 3}
+
+
+def test_a_commit_that_the_broker_refuses_names_group_and_partition(
+    client: KafkaClient, unique_name: Callable[[], str]
+) -> None:
+    name, group = unique_name(), unique_name()
+    with pytest.raises(KafkaError, match=rf"committing offsets to group '{group}'.*{name}-0"):
+        client.commit_offsets(group, {TopicPartition(name, 0): 7})
+
+
+def test_no_broker_is_an_error_in_time_that_names_the_address() -> None:
+    with (
+        open_client(options("127.0.0.1:1", default_api_timeout_ms="1000")) as client,
+        pytest.raises(BrokerUnreachable, match=r"127.0.0.1:1 did not answer within 1 s.*refused"),
+    ):
+        client.describe_topics(["any"])
+
+
+def test_no_such_host_is_an_error_in_time_that_names_it() -> None:
+    with (
+        open_client(options("no-such-host.invalid:9092", default_api_timeout_ms="1000")) as client,
+        pytest.raises(BrokerUnreachable, match=r"no-such-host\.invalid:9092"),
+    ):
+        client.list_topics()
+
+
+def test_a_stopped_broker_is_asked_again_until_it_answers(
+    cluster_with: Callable[[], Cluster],
+) -> None:
+    cluster = cluster_with()
+    cluster.create_topic("there")
+    with reading(cluster.bootstrap_servers) as client:
+        assert "there" in client.list_topics()
+        cluster.stop_broker(1)
+        cluster.start_broker(1)
+        assert "there" in client.describe_topics(["there"])

@@ -1,0 +1,291 @@
+"""Rows are confirmed or the error says which record, where and why; nothing waits for ever."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafka.client.base import KafkaClient
+from pyspark_kafka.client.factory import open_client
+from pyspark_kafka.columns import HEADERS_TYPE, PRODUCE_SCHEMA
+from pyspark_kafka.errors import DeliveryFailed, RowError
+from tests.conftest import TopicFactory
+from tests.pyspark_kafka.client.proxy import proxy
+from tests.pyspark_kafka.client.records import Record, options, read_all
+
+
+def writing(bootstrap_servers: str, **kafka: Any) -> KafkaClient:
+    return open_client(options(bootstrap_servers, **kafka), role="producer")
+
+
+def rows(topic: str, values: list[bytes | None], **columns: list[Any]) -> pa.RecordBatch:
+    types = {
+        "value": pa.binary(),
+        "topic": pa.string(),
+        **{name: PRODUCE_SCHEMA.field(name).type for name in columns},
+    }
+    data = {"value": values, "topic": [topic] * len(values), **columns}
+    return pa.RecordBatch.from_pydict({n: pa.array(data[n], types[n]) for n in types})
+
+
+@pytest.fixture
+def client(bootstrap: str) -> Iterator[KafkaClient]:
+    with writing(bootstrap) as opened:
+        yield opened
+
+
+def test_every_column_arrives(client: KafkaClient, bootstrap: str, topic: TopicFactory) -> None:
+    name = topic(partitions=3)
+    at = datetime(2024, 5, 6, 7, 8, 9, 123_000, tzinfo=UTC)
+    headers = [[("a", b"1"), ("a", None), ("ü", b"")], None, []]
+    producer = client.producer()
+    producer.send(
+        rows(
+            name,
+            [b"v", None, b""],
+            key=[b"k", b"", None],
+            partition=[2, 0, 1],
+            timestamp=[at, at, at],
+            headers=headers,
+        )
+    )
+    producer.flush()
+    producer.close()
+    ms = int(at.timestamp() * 1000)
+    assert read_all(bootstrap, name, partitions=3) == [
+        Record(value=None, key=b"", partition=0, timestamp_ms=ms),
+        Record(value=b"", key=None, partition=1, timestamp_ms=ms),
+        Record(
+            value=b"v",
+            key=b"k",
+            partition=2,
+            timestamp_ms=ms,
+            headers=(("a", b"1"), ("a", None), ("ü", b"")),
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    "columns", [("key",), ("partition",), ("timestamp",), ("headers",), ("key", "headers")]
+)
+def test_columns_may_be_missing(
+    client: KafkaClient, bootstrap: str, topic: TopicFactory, columns: tuple[str, ...]
+) -> None:
+    name = topic()
+    at = datetime(2024, 1, 1, tzinfo=UTC)
+    full: dict[str, list[Any]] = {
+        "key": [b"k"],
+        "partition": [0],
+        "timestamp": [at],
+        "headers": [[("h", b"x")]],
+    }
+    started_ms = int(time.time() * 1000) - 1
+    producer = client.producer()
+    producer.send(rows(name, [b"v"], **{column: full[column] for column in columns}))
+    producer.flush()
+    producer.close()
+    (record,) = read_all(bootstrap, name)
+    assert record.value == b"v"
+    assert record.key == (b"k" if "key" in columns else None)
+    assert record.headers == ((("h", b"x"),) if "headers" in columns else ())
+    if "timestamp" in columns:
+        assert record.timestamp_ms == int(at.timestamp() * 1000)
+    else:
+        assert record.timestamp_ms >= started_ms, "no time given is the time of sending"
+
+
+def test_a_null_partition_or_time_is_chosen(
+    client: KafkaClient, bootstrap: str, topic: TopicFactory
+) -> None:
+    name = topic(partitions=2)
+    at = datetime(2024, 1, 1, tzinfo=UTC)
+    started_ms = int(time.time() * 1000) - 1
+    producer = client.producer()
+    producer.send(rows(name, [b"a", b"b"], partition=[1, None], timestamp=[None, at]))
+    producer.flush()
+    producer.close()
+    by_value = {r.value: r for r in read_all(bootstrap, name, partitions=2)}
+    assert by_value[b"a"].partition == 1
+    assert by_value[b"a"].timestamp_ms >= started_ms
+    assert by_value[b"b"].timestamp_ms == int(at.timestamp() * 1000)
+
+
+MURMUR2 = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+    b"": 275646681,
+}
+"""Key to `org.apache.kafka.common.utils.Utils.murmur2`, from Kafka's own tests; the empty one
+computed by it."""
+
+
+def test_keys_go_where_java_puts_them(
+    client: KafkaClient, bootstrap: str, topic: TopicFactory
+) -> None:
+    name = topic(partitions=17)
+    keys = list(MURMUR2)
+    producer = client.producer()
+    producer.send(rows(name, [None] * len(keys), key=keys))
+    producer.flush()
+    producer.close()
+    placed = {record.key: record.partition for record in read_all(bootstrap, name, partitions=17)}
+    assert placed == {key: (value & 0x7FFFFFFF) % 17 for key, value in MURMUR2.items()}
+
+
+def test_rows_without_a_key_are_spread(
+    client: KafkaClient, bootstrap: str, topic: TopicFactory
+) -> None:
+    name = topic(partitions=2)
+    producer = client.producer()
+    for _ in range(200):
+        producer.send(rows(name, [b"v"] * 50))
+        producer.flush()
+    producer.close()
+    used = {record.partition for record in read_all(bootstrap, name, partitions=2)}
+    assert used == {0, 1}
+
+
+def test_nothing_is_lost_when_the_send_buffer_is_full(bootstrap: str, topic: TopicFactory) -> None:
+    name = topic()
+    values = [b"%06d" % n for n in range(20_000)]
+    with writing(bootstrap, queue_buffering_max_messages="500") as client:
+        producer = client.producer()
+        producer.send(rows(name, list(values)))
+        producer.flush()
+        producer.close()
+    assert [record.value for record in read_all(bootstrap, name)] == values
+
+
+def test_a_producer_is_used_again(client: KafkaClient, bootstrap: str, topic: TopicFactory) -> None:
+    name = topic()
+    producers = []
+    for value in (b"a", b"b"):
+        producers.append(client.producer())
+        producers[-1].send(rows(name, [value]))
+        producers[-1].flush()
+        producers[-1].close()
+    assert producers[0] is producers[1]
+    assert [record.value for record in read_all(bootstrap, name)] == [b"a", b"b"]
+
+
+def test_an_aborted_producer_is_not_used_again(
+    client: KafkaClient, bootstrap: str, topic: TopicFactory
+) -> None:
+    name = topic()
+    first = client.producer()
+    first.send(rows(name, [b"a"]))
+    first.abort()
+    second = client.producer()
+    assert second is not first
+    second.send(rows(name, [b"b"]))
+    second.flush()
+    second.close()
+    assert read_all(bootstrap, name)[-1].value == b"b"
+
+
+def test_a_record_larger_than_the_client_sends(client: KafkaClient, topic: TopicFactory) -> None:
+    name = topic()
+    producer = client.producer()
+    with pytest.raises(
+        RowError,
+        match=rf"{name} is too large: its value has 2000000 bytes .*'kafka.max.request.size' is "
+        r"1048576.*'max.message.bytes'",
+    ):
+        producer.send(rows(name, [b"x" * 2_000_000]))
+    producer.abort()
+
+
+def test_a_record_larger_than_the_topic_takes(client: KafkaClient, topic: TopicFactory) -> None:
+    name = topic(**{"max.message.bytes": "1000"})
+    producer = client.producer()
+    producer.send(rows(name, [b"small", b"x" * 20_000]))
+    with pytest.raises(
+        DeliveryFailed, match=rf"{name}-0 was not written: .*too large.*'max.message.bytes'"
+    ):
+        producer.flush()
+    producer.abort()
+
+
+def test_a_topic_that_is_not_created(
+    bootstrap: str, client: KafkaClient, topic: TopicFactory
+) -> None:
+    producer = client.producer()
+    producer.send(rows("no such name", [b"x"]))
+    with pytest.raises(
+        DeliveryFailed, match=r"no such name was not written: .*no name for a topic"
+    ):
+        producer.flush()
+    producer.abort()
+
+
+def test_a_partition_that_does_not_exist(client: KafkaClient, topic: TopicFactory) -> None:
+    name = topic()
+    producer = client.producer()
+    producer.send(rows(name, [b"x"], partition=[0]))
+    producer.flush()
+    with pytest.raises(RowError, match=rf"partition 7 of topic {name}, which has no such"):
+        producer.send(rows(name, [b"x"], partition=[7]))
+    producer.abort()
+
+
+def test_the_one_time_that_cannot_be_sent(client: KafkaClient, topic: TopicFactory) -> None:
+    producer = client.producer()
+    with pytest.raises(RowError, match=r"1970-01-01T00:00:00.000Z.*librdkafka"):
+        producer.send(rows(topic(), [b"x"], timestamp=[datetime(1970, 1, 1, tzinfo=UTC)]))
+    producer.abort()
+
+
+def test_no_broker_fails_in_time() -> None:
+    with writing("127.0.0.1:1", delivery_timeout_ms="1000") as client:
+        producer = client.producer()
+        started = time.monotonic()
+        producer.send(rows("t", [b"x"]))
+        with pytest.raises(
+            DeliveryFailed,
+            match=r"a record for t was not written: .*127.0.0.1:1 did not confirm it.*refused",
+        ):
+            producer.flush()
+        producer.abort()
+        assert time.monotonic() - started < 15
+
+
+def test_a_silent_broker_fails_in_time_and_abort_does_not_hang(
+    bootstrap: str, topic: TopicFactory
+) -> None:
+    name = topic()
+    with (
+        proxy(bootstrap) as between,
+        writing(between.address, delivery_timeout_ms="1500") as client,
+    ):
+        producer = client.producer()
+        producer.send(rows(name, [b"confirmed"]))
+        producer.flush()
+        between.silence()
+        started = time.monotonic()
+        producer.send(rows(name, [b"x"] * 1_000))
+        with pytest.raises(DeliveryFailed, match=rf"{name}"):
+            producer.flush()
+        producer.abort()
+        assert time.monotonic() - started < 20
+
+
+def test_a_full_buffer_and_no_broker_fail_in_time() -> None:
+    settings = {"delivery_timeout_ms": "1000", "queue_buffering_max_messages": "10"}
+    with writing("127.0.0.1:1", **settings) as client:
+        producer = client.producer()
+        with pytest.raises(DeliveryFailed, match=r"127.0.0.1:1 did not confirm it"):
+            producer.send(rows("t", [b"x"] * 1_000))
+        producer.abort()
+
+
+def test_headers_have_the_type_of_the_schema() -> None:
+    assert PRODUCE_SCHEMA.field("headers").type == HEADERS_TYPE
