@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from integration.raw import RawConnection
 from tests.conformance.batches import batch, values
 from tests.conformance.eventually import eventually
-from tests.conformance.wire import LATEST, list_offset, produce
+from tests.conformance.wire import LATEST, list_offset, produce, produce_request
 
 
 def init_producer_id(raw: RawConnection, *, version: int = 4) -> Any:
@@ -42,15 +42,23 @@ class Producer:
 
     def send(self, sequence: int, *, count: int = 1, epoch: int = 0) -> Any:
         """Produce `count` records from this sequence on; the answer, whatever it is."""
+        data = self._batch(sequence, count=count, epoch=epoch)
+        return produce(self._raw, self.topic, data, partition=self._partition)
+
+    def send_over(self, connection: RawConnection, sequence: int) -> None:
+        """Produce one record over another connection and leave the answer unread."""
+        data = self._batch(sequence, count=1, epoch=0)
+        connection.send_only(produce_request(self.topic, data, partition=self._partition))
+
+    def _batch(self, sequence: int, *, count: int, epoch: int) -> bytes:
         # Of today: a partition forgets producers whose last record is a day old.
         now_ms = int(time.time() * 1000)
-        data = batch(
+        return batch(
             values(*(f"{sequence}+{i}" for i in range(count)), timestamp_ms=now_ms),
             producer_id=self.producer_id,
             producer_epoch=epoch,
             base_sequence=sequence,
         )
-        return produce(self._raw, self.topic, data, partition=self._partition)
 
     def accepted(self, sequence: int, *, count: int = 1, epoch: int = 0) -> int:
         """`send` what must be accepted; the base offset."""

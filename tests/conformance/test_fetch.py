@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -301,25 +300,6 @@ def test_an_unknown_topic_or_partition_is_named_as_such(
     unknown = ErrorCode.unknown_topic_or_partition
     assert fetch(raw, unique_name()).error_code == unknown
     assert fetch(raw, topic(), partition=1).error_code == unknown
-    assert fetch(raw, topic_id(raw, topic()), version=13, partition=1).error_code == unknown
-
-
-def test_an_unknown_topic_id_is_named_as_such(raw: RawConnection, topic: TopicFactory) -> None:
-    known, unknown = topic_id(raw, topic()), uuid.uuid4()
-    response = raw.send(fetch_request({known: [{}], unknown: [{}]}, version=13))
-    codes = {t.topic_id: only(t.partitions).error_code for t in response.responses}
-    assert codes == {known: ErrorCode.none, unknown: ErrorCode.unknown_topic_id}
-
-
-def test_a_newer_leader_epoch_than_the_brokers_is_unknown(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
-    name = topic()
-    append(raw, name, batch(values("a")))
-    assert fetch(raw, name, current_leader_epoch=0).error_code == ErrorCode.none
-    answer = fetch(raw, name, current_leader_epoch=1)
-    assert answer.error_code == ErrorCode.unknown_leader_epoch
-    assert not answer.records
 
 
 @pytest.mark.parametrize("isolation_level", [READ_UNCOMMITTED, READ_COMMITTED])

@@ -97,6 +97,7 @@ def fetch_request(
     isolation_level: int = READ_UNCOMMITTED,
     session_id: int = 0,
     session_epoch: int = -1,
+    rack_id: str = "",
 ) -> RequestPayload:
     """Fetch these partitions; each is a mapping of the schema's fields, with useful defaults."""
     by_id = version >= 13
@@ -118,6 +119,8 @@ def fetch_request(
     }
     if version >= 7:
         fields |= {"session_id": session_id, "session_epoch": session_epoch}
+    if version >= 11:
+        fields["rack_id"] = rack_id
     if version < 15:
         fields["replica_id"] = -1
     return request("fetch", version, **fields)

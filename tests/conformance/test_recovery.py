@@ -61,10 +61,13 @@ def test_everything_acknowledged_is_still_there(
     end: Callable[[Cluster], None],
 ) -> None:
     name, group = unique_name(), unique_name()
-    own_cluster.create_topic(name, partitions=2, configs=CONFIGS)
+    own_cluster.create_topic(name, partitions=3, configs=CONFIGS)
     identifier = topic_id(connected, name)
     append(connected, name, batch(values("a", "b", "c")))
     append(connected, name, batch(values("d", timestamp_ms=NOW_MS + 50)))
+    many = [f"{number}" for number in range(200)]
+    for value in many:
+        append(connected, name, batch(values(value)), partition=2)
     producer = Producer(connected, name, partition=1)
     for sequence in range(5):
         producer.accepted(sequence)
@@ -82,12 +85,15 @@ def test_everything_acknowledged_is_still_there(
     with RawConnection(own_cluster.bootstrap_servers) as raw:
         eventually(lambda: list_offset(raw, name, LATEST).error_code == ErrorCode.none)
         eventually(lambda: list_offset(raw, name, LATEST, partition=1).offset == 5)
+        eventually(lambda: list_offset(raw, name, LATEST, partition=2).offset == len(many))
         found = only(describe_topics(raw, name).topics)
-        assert (found.topic_id, len(found.partitions)) == (identifier, 2)
+        assert (found.topic_id, len(found.partitions)) == (identifier, 3)
         # Kafka writes log start offsets down once a minute and on a clean stop.
         starts = {1} if end is stop else {0, 1}
         assert list_offset(raw, name, EARLIEST).offset in starts
         _check_log(raw, name)
+        stored = parse(fetch(raw, name, partition=2).records)
+        assert [r.value for b in stored for r in b.records] == [v.encode() for v in many]
         _check_producer(raw, producer)
         await_coordinator(raw, group)
         assert committed(raw, group, name) == [(3, "m", 0)]

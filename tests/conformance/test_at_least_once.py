@@ -1,0 +1,40 @@
+"""At least once: with acks=all a retry after a lost answer may duplicate, and never loses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from integration.raw import RawConnection
+from tests.conformance.batches import batch, parse, values
+from tests.conformance.eventually import eventually
+from tests.conformance.producers import Producer
+from tests.conformance.wire import LATEST, append, fetch, list_offset, produce_request
+
+TopicFactory = Callable[..., str]
+
+
+def stored_values(raw: RawConnection, topic: str) -> list[bytes | None]:
+    return [r.value for found in parse(fetch(raw, topic).records) for r in found.records]
+
+
+def test_a_retry_after_a_lost_answer_is_written_again(
+    raw: RawConnection, bootstrap: str, topic: TopicFactory
+) -> None:
+    name = topic()
+    with RawConnection(bootstrap) as lost:
+        lost.send_only(produce_request(name, batch(values("a"))))
+        eventually(lambda: list_offset(raw, name, LATEST).offset == 1)
+    assert append(raw, name, batch(values("a"))) == 1
+    assert stored_values(raw, name) == [b"a", b"a"]
+
+
+def test_a_retry_of_an_idempotent_producer_after_a_lost_answer_is_not(
+    raw: RawConnection, bootstrap: str, topic: TopicFactory
+) -> None:
+    name = topic()
+    producer = Producer(raw, name)
+    with RawConnection(bootstrap) as lost:
+        producer.send_over(lost, 0)
+        eventually(lambda: producer.end() == 1)
+    assert producer.accepted(0) == 0
+    assert len(stored_values(raw, name)) == 1

@@ -1,0 +1,95 @@
+"""Fetch by topic id, and by the epochs a reader knows (KIP-516, KIP-320, KIP-392)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+from kio.schema.errors import ErrorCode
+
+from integration.clusters import Cluster
+from integration.raw import RawConnection
+from tests.conformance.batches import batch, parse, values
+from tests.conformance.eventually import eventually
+from tests.conformance.wire import append, describe_topics, fetch, fetch_request, only, topic_id
+
+TopicFactory = Callable[..., str]
+BY_ID = 13
+
+
+def test_topics_are_answered_by_their_ids(raw: RawConnection, topic: TopicFactory) -> None:
+    first, second = topic(), topic()
+    append(raw, first, batch(values("1")))
+    append(raw, second, batch(values("2")))
+    ids = {topic_id(raw, first): b"1", topic_id(raw, second): b"2"}
+    response = raw.send(fetch_request({i: [{}] for i in ids}, version=BY_ID))
+    found = {
+        answered.topic_id: only(only(parse(only(answered.partitions).records)).records).value
+        for answered in response.responses
+    }
+    assert found == ids
+
+
+def test_an_unknown_topic_id_is_named_as_such(raw: RawConnection, topic: TopicFactory) -> None:
+    known, unknown = topic_id(raw, topic()), uuid.uuid4()
+    response = raw.send(fetch_request({known: [{}], unknown: [{}]}, version=13))
+    codes = {t.topic_id: only(t.partitions).error_code for t in response.responses}
+    assert codes == {known: ErrorCode.none, unknown: ErrorCode.unknown_topic_id}
+
+
+def test_an_unknown_partition_of_a_known_id_is_named_as_such(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    answer = fetch(raw, topic_id(raw, topic()), version=BY_ID, partition=1)
+    assert answer.error_code == ErrorCode.unknown_topic_or_partition
+
+
+def test_the_id_of_a_topic_that_was_made_again_is_unknown(
+    raw: RawConnection, topic: TopicFactory, cluster: Cluster
+) -> None:
+    # A reader by name would take the new topic's records for those of the old one.
+    name = topic()
+    before = topic_id(raw, name)
+    append(raw, name, batch(values("old")))
+    raw.call("delete_topics", 5, topic_names=[name], timeout=30_000)
+    unknown = ErrorCode.unknown_topic_or_partition
+    eventually(lambda: only(describe_topics(raw, name).topics).error_code == unknown)
+    cluster.create_topic(name)
+    append(raw, name, batch(values("new")))
+    assert fetch(raw, before, version=BY_ID).error_code == ErrorCode.unknown_topic_id
+    read = only(parse(fetch(raw, topic_id(raw, name), version=BY_ID).records))
+    assert only(read.records).value == b"new"
+
+
+def test_a_newer_leader_epoch_than_the_brokers_is_unknown(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    append(raw, name, batch(values("a")))
+    assert fetch(raw, name, current_leader_epoch=0).error_code == ErrorCode.none
+    answer = fetch(raw, name, current_leader_epoch=1)
+    assert answer.error_code == ErrorCode.unknown_leader_epoch
+    assert not answer.records
+
+
+def test_a_reader_whose_last_epoch_is_the_logs_reads_on(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    append(raw, name, batch(values("a", "b")))
+    answer = fetch(raw, name, 1, last_fetched_epoch=0)
+    assert answer.error_code == ErrorCode.none
+    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (-1, -1)
+    assert parse(answer.records)
+
+
+def test_a_reader_with_a_rack_is_sent_nowhere_else_where_there_is_one_broker(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    append(raw, name, batch(values("a")))
+    answer = only(
+        only(raw.send(fetch_request({name: [{}]}, rack_id="somewhere")).responses).partitions
+    )
+    assert (answer.error_code, answer.preferred_read_replica) == (ErrorCode.none, -1)
+    assert parse(answer.records)
