@@ -12,9 +12,9 @@ from functools import cache
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_kafka.client.pool import ClientPool
 from pyspark_kafka.columns import SOURCE_SCHEMA
 from pyspark_kafka.options import SourceOptions
-from pyspark_kafka.source.client_pool import ClientPool
 from pyspark_kafka.source.fetching import read_range
 from pyspark_kafka.source.ranges import PlannedRange
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from pyspark_kafka.client.pool import ClientPool
 from pyspark_kafka.errors import KafkaError
 from pyspark_kafka.options import ClientOptions
-from pyspark_kafka.source.client_pool import ClientPool
 from tests.pyspark_kafka.source.fake_client import FakeClient
 
 

@@ -1,0 +1,125 @@
+"""Spark's Arrow batches as the rows that a producer takes, each checked before any is sent.
+
+Purpose: types and topics in the form of `columns.PRODUCE_SCHEMA`, errors that say what to do.
+Invariant: what leaves here has a topic in every row, partitions that exist and headers with keys.
+What it must not know: Spark, and how rows are sent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_kafka.columns import PRODUCE_SCHEMA
+from pyspark_kafka.errors import RowError
+
+PartitionCount = Callable[[str], int | None]
+"""How many partitions a topic has now; None where it does not exist."""
+
+_BINARY_OF = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+
+
+@dataclass(slots=True, kw_only=True)
+class RowPreparation:
+    """Prepares the batches of one task. `topic` is None where the column `topic` decides.
+
+    `rows_by_topic` counts what has been prepared.
+    """
+
+    topic: str | None
+    partition_count: PartitionCount
+    rows_by_topic: Counter[str] = field(default_factory=Counter)
+    _known_counts: dict[str, int | None] = field(default_factory=dict)
+
+    def prepare(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Raises `RowError` saying which rows cannot be written, and why."""
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        topics = self._topics(columns.get("topic"), batch.num_rows)
+        prepared: dict[str, Any] = {"topic": topics}
+        for name in ("value", "key"):
+            if name in columns:
+                prepared[name] = _as_binary(columns[name])
+        if "partition" in columns:
+            prepared["partition"] = columns["partition"]
+            self._check_partitions(topics, columns["partition"])
+        if "timestamp" in columns:
+            prepared["timestamp"] = _milliseconds(columns["timestamp"])
+        if "headers" in columns:
+            _check_headers(columns["headers"])
+            prepared["headers"] = columns["headers"]
+        for counted in topics.value_counts():
+            self.rows_by_topic[counted["values"].as_py()] += counted["counts"].as_py()
+        return pa.RecordBatch.from_pydict(prepared)
+
+    def _topics(self, column: Any, row_count: int) -> Any:
+        if self.topic is not None:
+            return pa.repeat(pa.scalar(self.topic, pa.string()), row_count)
+        if column.null_count:
+            raise RowError(
+                f"{column.null_count} of {row_count} rows have a null in column 'topic', so there "
+                "is no topic to write them to: fill or filter the nulls, or set the option 'topic'"
+            )
+        return column
+
+    def _check_partitions(self, topics: Any, partitions: Any) -> None:
+        bounds = (
+            pa.table({"topic": topics, "partition": partitions})
+            .group_by("topic")
+            .aggregate([("partition", "min"), ("partition", "max")])
+        )
+        for row in bounds.to_pylist():
+            topic, lowest, highest = row["topic"], row["partition_min"], row["partition_max"]
+            if lowest is None:
+                continue
+            if lowest < 0:
+                raise _no_such_partition(topic, lowest, self._count(topic))
+            count = self._count(topic)
+            if count is not None and highest >= count:
+                count = self._count(topic, again=True)
+            if count is not None and highest >= count:
+                raise _no_such_partition(topic, highest, count)
+
+    def _count(self, topic: str, *, again: bool = False) -> int | None:
+        """None where the topic is unknown: the producer then says so, or the broker creates it."""
+        if again or topic not in self._known_counts:
+            self._known_counts[topic] = self.partition_count(topic)
+        return self._known_counts[topic]
+
+
+def _no_such_partition(topic: str, partition: int, count: int | None) -> RowError:
+    has = "does not exist yet" if count is None else f"has {count} (0 to {count - 1})"
+    return RowError(
+        f"a row is for partition {partition} of topic '{topic}', which {has}: correct the column "
+        "'partition', or leave it null for the partitioner to choose"
+    )
+
+
+def _as_binary(column: Any) -> Any:
+    """UTF-8 text is its bytes; no data is copied."""
+    target = _BINARY_OF.get(column.type)
+    return column if target is None else column.cast(target)
+
+
+def _milliseconds(column: Any) -> Any:
+    times = column.cast(PRODUCE_SCHEMA.field("timestamp").type, safe=False)
+    earliest = pc.min(times.cast(pa.int64())).as_py()
+    if earliest is not None and earliest < 0:
+        raise RowError(
+            f"a row has the timestamp {pc.min(times).as_py()}, and Kafka has none before 1970: "
+            "correct the column 'timestamp', or leave it null for the time of sending"
+        )
+    return times
+
+
+def _check_headers(column: Any) -> None:
+    headers = pc.list_flatten(column)
+    if headers.null_count or headers.field("key").null_count:
+        raise RowError(
+            "a row has a header that is null or has a null key, which Kafka cannot store: filter "
+            "such headers out; only a header's value may be null"
+        )

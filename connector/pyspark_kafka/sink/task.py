@@ -1,0 +1,69 @@
+"""What one task does: rows in, and a count of confirmed rows out.
+
+Purpose: the order of things that makes a task's success mean that its rows are in Kafka. Invariant:
+`write_task` returns only after every row was confirmed, and a failure leaves nothing behind that
+still sends. What it must not know: Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+import pyarrow as pa
+
+from pyspark_kafka.client.base import KafkaClient, Producer
+from pyspark_kafka.client.factory import open_client
+from pyspark_kafka.client.pool import ClientPool
+from pyspark_kafka.options import ClientOptions
+from pyspark_kafka.sink.rows import RowPreparation
+
+
+def _open_for_writing(options: ClientOptions) -> KafkaClient:
+    return open_client(options, role="producer")
+
+
+_CLIENTS: Final = ClientPool(_open_for_writing)
+"""Of this process. Spark reuses Python workers, and a new idempotent producer takes half a second
+to get its id."""
+
+
+def write_task(
+    batches: Iterable[pa.RecordBatch], *, client: ClientOptions, topic: str | None
+) -> Mapping[str, int]:
+    """Write rows and wait until all are confirmed; the answer is the number of rows by topic.
+
+    Raises `RowError` for a row that cannot be written, and errors of `KafkaError` where the
+    brokers refuse or do not answer. No rows: nothing is opened.
+    """
+    iterator = (batch for batch in batches if batch.num_rows > 0)
+    first = next(iterator, None)
+    if first is None:
+        return {}
+    with _CLIENTS.lend(client) as lent:
+        preparation = RowPreparation(
+            topic=topic, partition_count=lambda name: _partition_count(lent, name)
+        )
+        producer = lent.producer()
+        try:
+            producer.send(preparation.prepare(first))
+            for batch in iterator:
+                producer.send(preparation.prepare(batch))
+            producer.flush()
+        except BaseException:
+            _abort(producer)
+            raise
+        producer.close()
+    return dict(preparation.rows_by_topic)
+
+
+def _abort(producer: Producer) -> None:
+    # The failure that led here is the one to be told.
+    with suppress(Exception):
+        producer.abort()
+
+
+def _partition_count(client: KafkaClient, topic: str) -> int | None:
+    description = client.describe_topics([topic]).get(topic)
+    return None if description is None else len(description.partitions)
