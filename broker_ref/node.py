@@ -85,7 +85,7 @@ class Node:
             config=config, storage=storage, metadata=metadata, now_ms=now_ms
         )
         self._controller.on_change = lambda: self._replicas.follow_metadata(self._now_ms)
-        self._broker = Broker(
+        self.broker = Broker(
             config=config,
             cluster_id=cluster_id,
             controller=self._controller,
@@ -97,7 +97,6 @@ class Node:
             apis=lambda: tuple(APIS.values()),
         )
         self._purgatory: Purgatory[Pending] = Purgatory()
-        self._turns: dict[ConnectionId, int] = {}
         self._schedule = Schedule(now_ms)
         self._schedule.every(config.log_retention_check_interval_ms, self._replicas.run_retention)
         self._schedule.every(
@@ -110,7 +109,7 @@ class Node:
     @property
     def cluster_id(self) -> str:
         """The id of the cluster that the storage belongs to."""
-        return self._broker.cluster_id
+        return self.broker.cluster_id
 
     def advertise(self, host: str, port: int) -> None:
         """Let clients be told this address."""
@@ -126,9 +125,8 @@ class Node:
             case FrameReceived():
                 effects += self._serve(event)
             case ConnectionOpened():
-                self._turns[event.connection_id] = 0
+                pass  # Nothing is kept of a connection until it asks for something.
             case ConnectionClosed():
-                self._turns.pop(event.connection_id, None)
                 self._purgatory.forget_where(
                     lambda pending: pending.connection_id == event.connection_id
                 )
@@ -163,15 +161,12 @@ class Node:
             request = read_message(schema, api.request, cursor)
         except MalformedRequestError as error:
             return [CloseConnection(connection_id=connection_id, reason=str(error))]
-        turn = self._turns.get(connection_id, 0)
-        self._turns[connection_id] = turn + 1
         call = Call(
             version=header.api_version,
             client_id=header.client_id,
-            turn=turn,
             now_ms=self._now_ms,
         )
-        outcome = api.handle(self._broker, call, request)
+        outcome = api.handle(self.broker, call, request)
         return self._answer(Pending(connection_id=connection_id, header=header), outcome)
 
     def _answer(self, pending: Pending, outcome: object) -> list[Effect]:

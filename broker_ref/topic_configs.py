@@ -19,6 +19,9 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.config import TOPIC_CONFIGS, InvalidConfig, LogConfig
 from broker_ref.protocol.errors import ApiError
 
+VALUE_LENGTH_MAX: Final = 8000
+"""What every version of DescribeConfigs can tell, whatever the characters."""
+
 
 class ConfigType(IntEnum):
     """As DescribeConfigs numbers them."""
@@ -219,6 +222,12 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
         if value is None:
             raise ApiError(
                 ErrorCode.invalid_config, f"Null value not supported for topic configs: {name}"
+            )
+        if len(value) > VALUE_LENGTH_MAX:
+            raise ApiError(
+                ErrorCode.invalid_config,
+                f"The value of topic config {name} has {len(value)} characters, more than "
+                f"{VALUE_LENGTH_MAX}.",
             )
         checked[name] = value
     try:

@@ -32,11 +32,10 @@ OPERATIONS_NOT_ASKED_FOR: Final = -(2**31)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request's circumstances; `turn` counts the requests of its connection."""
+    """One request's circumstances."""
 
     version: int
     client_id: str | None
-    turn: int
     now_ms: int
 
 

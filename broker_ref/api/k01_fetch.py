@@ -3,10 +3,11 @@
 Behaviour: answers at once when `min_bytes` are there, `max_wait_ms` is zero, a partition has an
 error, or nothing was asked for; otherwise when enough has been appended, or at the deadline with
 what there is. `max_bytes` bounds the response, `partition_max_bytes` a partition, but the first
-batch of the first partition that has any always goes out whole (KIP-74). Each further request of a
-connection begins with another partition, so that none starves behind the others. Clients see below
-the high watermark, with read_committed below the last stable offset (KIP-98); no transaction can be
-open or aborted here, so the list of aborted ones is empty. Leader epochs are fenced (KIP-320), a
+batch of the first partition that has any always goes out whole (KIP-74). Partitions are served in
+the order of the request: fairness is the client's part, which rotates them. One that does not exist
+is answered as such without ending the others' wait. Clients see below the high watermark, with
+read_committed below the last stable offset (KIP-98); no transaction can be open or aborted here, so
+the list of aborted ones is empty. Leader epochs are fenced (KIP-320), a
 fetch that names the epoch of its last batch is told where it diverges (KIP-595), topics come by id
 from version 13 (KIP-516). No session is kept: every answer has session id 0, which tells clients to
 send full requests, and one that names a session gets FETCH_SESSION_ID_NOT_FOUND (KIP-227).
@@ -14,6 +15,7 @@ send full requests, and one that names a session gets FETCH_SESSION_ID_NOT_FOUND
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +30,7 @@ from broker_ref.api.endpoints import (
     endpoints_of,
 )
 from broker_ref.log.errors import LogError
-from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.errors import ApiError, unknown_partition
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
 from broker_ref.replication.partition import DivergingEpoch, Isolation, PartitionKey
 
@@ -165,8 +167,8 @@ class DelayedFetch:
 
     broker: Broker
     request: FetchRequest
-    names: tuple[str | None, ...]
-    turn: int
+    names: Mapping[Place, str]
+    absent: Mapping[Place, PartitionAnswer]
 
     def try_complete(self, now_ms: int) -> FetchResponse | None:
         """The response if there is enough, or an error."""
@@ -184,27 +186,22 @@ class DelayedFetch:
     def keys(self) -> tuple[PartitionKey, ...]:
         """The partitions read."""
         return tuple(
-            PartitionKey(topic=name, partition=partition.partition)
-            for name, topic in zip(self.names, self.request.topics, strict=True)
-            if name is not None
-            for partition in topic.partitions
+            PartitionKey(topic=name, partition=self._requested(place).partition)
+            for place, name in self.names.items()
         )
 
+    def _requested(self, place: Place) -> FetchPartition:
+        return self.request.topics[place.topic].partitions[place.partition]
+
     def _read(self) -> ReadResult:
-        """Read the partitions, beginning with the one whose turn it is, within the limits."""
-        places = [
-            Place(topic=topic, partition=partition)
-            for topic, requested in enumerate(self.request.topics)
-            for partition in range(len(requested.partitions))
-        ]
-        start = self.turn % len(places) if places else 0
+        """Read the partitions that there are, one after the other, within the limits."""
         bytes_left = min(self.request.max_bytes, self.broker.config.fetch_max_bytes)
         answers: dict[Place, PartitionAnswer] = {}
         bytes_read = 0
-        for place in places[start:] + places[:start]:
-            requested = self.request.topics[place.topic].partitions[place.partition]
+        for place, name in self.names.items():
+            requested = self._requested(place)
             answer = self._read_partition(
-                self.names[place.topic],
+                name,
                 requested,
                 max_bytes=min(requested.partition_max_bytes, bytes_left),
                 first=bytes_read == 0,
@@ -215,11 +212,9 @@ class DelayedFetch:
         return ReadResult(answers=answers, bytes_read=bytes_read)
 
     def _read_partition(
-        self, name: str | None, requested: FetchPartition, *, max_bytes: int, first: bool
+        self, name: str, requested: FetchPartition, *, max_bytes: int, first: bool
     ) -> PartitionAnswer:
         index = requested.partition
-        if name is None:
-            return PartitionAnswer(partition_index=index, error_code=ErrorCode.unknown_topic_id)
         try:
             partition = self.broker.replicas.partition(name, index)
             partition.check_fetcher(_replica_id(self.request), requested.current_leader_epoch)
@@ -263,18 +258,19 @@ class DelayedFetch:
         return Isolation.READ_UNCOMMITTED
 
     def _response(self, result: ReadResult) -> FetchResponse:
+        answers = {**result.answers, **self.absent}
         responses = tuple(
             TopicAnswer(
                 topic=topic.topic,
                 topic_id=topic.topic_id,
                 partitions=tuple(
-                    result.answers[Place(topic=index, partition=partition)]
+                    answers[Place(topic=index, partition=partition)]
                     for partition in range(len(topic.partitions))
                 ),
             )
             for index, topic in enumerate(self.request.topics)
         )
-        leaders = (answer.current_leader for answer in result.answers.values())
+        leaders = (answer.current_leader for answer in answers.values())
         return FetchResponse(responses=responses, node_endpoints=endpoints_of(self.broker, leaders))
 
 
@@ -282,13 +278,21 @@ def handle(broker: Broker, call: Call, request: FetchRequest) -> object:
     """Answer at once where that is due, or wait."""
     if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
         return FetchResponse(error_code=ErrorCode.fetch_session_id_not_found)
-    delayed = DelayedFetch(
-        broker=broker,
-        request=request,
-        names=tuple(_topic_name(broker, call, topic) for topic in request.topics),
-        turn=call.turn,
-    )
-    if request.max_wait_ms <= 0 or not request.topics:
+    names: dict[Place, str] = {}
+    absent: dict[Place, PartitionAnswer] = {}
+    for topic_index, topic in enumerate(request.topics):
+        for index, partition in enumerate(topic.partitions):
+            place = Place(topic=topic_index, partition=index)
+            try:
+                names[place] = _topic_name(broker, call, topic, partition.partition)
+            except ApiError as error:
+                absent[place] = PartitionAnswer(
+                    partition_index=partition.partition,
+                    error_code=error.error_code,
+                    aborted_transactions=(),
+                )
+    delayed = DelayedFetch(broker=broker, request=request, names=names, absent=absent)
+    if request.max_wait_ms <= 0 or not names:
         return delayed.expire(call.now_ms)
     done = delayed.try_complete(call.now_ms)
     if done is not None:
@@ -298,12 +302,17 @@ def handle(broker: Broker, call: Call, request: FetchRequest) -> object:
     )
 
 
-def _topic_name(broker: Broker, call: Call, topic: FetchTopic) -> str | None:
-    """The topic's name; None where its id is unknown."""
-    if call.version < FIRST_VERSION_BY_TOPIC_ID:
-        return topic.topic
-    found = broker.metadata.topics_by_id.get(topic.topic_id)
-    return found.name if found is not None else None
+def _topic_name(broker: Broker, call: Call, topic: FetchTopic, partition: int) -> str:
+    """The name of the topic, if it has the partition."""
+    name = topic.topic
+    if call.version >= FIRST_VERSION_BY_TOPIC_ID:
+        found = broker.metadata.topics_by_id.get(topic.topic_id)
+        if found is None:
+            raise ApiError(ErrorCode.unknown_topic_id, f"There is no topic {topic.topic_id}.")
+        name = found.name
+    if broker.metadata.partition(name, partition) is None:
+        raise unknown_partition(name, partition)
+    return name
 
 
 def _replica_id(request: FetchRequest) -> int:

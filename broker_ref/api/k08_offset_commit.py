@@ -117,6 +117,7 @@ def handle(broker: Broker, call: Call, request: OffsetCommitRequest) -> object:
                     leader_epoch=partition.committed_leader_epoch,
                     metadata=partition.committed_metadata or "",
                     commit_timestamp_ms=call.now_ms,
+                    topic_id=broker.metadata.topics[key.topic].topic_id,
                 )
     try:
         appended = _commit(broker, call, request, offsets)

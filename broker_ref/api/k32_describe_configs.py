@@ -33,7 +33,7 @@ BROKER: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedResource:
-    """What to describe; None for every config of it."""
+    """What to describe; None or an empty list for every config of it."""
 
     resource_type: int
     resource_name: str
@@ -116,9 +116,7 @@ def _resource(
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
         configs=tuple(
-            _answer(request, config)
-            for config in described
-            if wanted is None or config.name in wanted
+            _answer(request, config) for config in described if not wanted or config.name in wanted
         ),
     )
 

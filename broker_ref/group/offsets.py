@@ -31,10 +31,14 @@ from broker_ref.log.batch import decode_records, encode_batch, parse_batches
 from broker_ref.log.errors import LogError
 from broker_ref.log.records import Record
 from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.identifiers import ZERO_UUID
 from broker_ref.replication.partition import NO_EPOCH, Appended, Partition
 from broker_ref.replication.replica_manager import ReplicaManager
 
 NO_GENERATION: Final = -1
+GROUP_ID_BYTES_MAX: Final = 2**15 - 1
+"""What a string in a record of the offsets topic can hold."""
+
 _LOAD_BYTES: Final = 1 << 20
 
 _APPEND_ERRORS: Final = {
@@ -110,6 +114,11 @@ class GroupOffsets:
     ) -> Appended:
         """Write offsets as one batch, all or none of them; ApiError says why they are not."""
         partition = self.check_coordinator(group)
+        if len(group.encode()) > GROUP_ID_BYTES_MAX:
+            raise ApiError(
+                ErrorCode.invalid_group_id,
+                f"A group id may have {GROUP_ID_BYTES_MAX} bytes, not {len(group.encode())}.",
+            )
         records = [
             Record(
                 timestamp=now_ms,
@@ -161,11 +170,16 @@ class GroupOffsets:
             if key is None:
                 continue
             topic_partition = TopicPartition(topic=key.topic, partition=key.partition)
-            if record.value is None or key.topic not in self._metadata.topics:
+            value = decode_value(record.value) if record.value is not None else None
+            if value is None or not self._is_of_present_topic(key.topic, value):
                 self._drop(key.group, topic_partition)
             else:
-                offsets = self._groups.setdefault(key.group, {})
-                offsets[topic_partition] = decode_value(record.value)
+                self._groups.setdefault(key.group, {})[topic_partition] = value
+
+    def _is_of_present_topic(self, name: str, value: OffsetCommitValue) -> bool:
+        """Whether the offset's topic is still there, and not another of the same name."""
+        topic = self._metadata.topics.get(name)
+        return topic is not None and value.topic_id in (ZERO_UUID, topic.topic_id)
 
     def _drop(self, group: str, topic_partition: TopicPartition) -> None:
         offsets = self._groups.get(group, {})

@@ -6,13 +6,20 @@ twin, `broker_ref.log.errors.LogError`, so that it needs nothing of the protocol
 
 from __future__ import annotations
 
+from typing import Final
+
 from kio.schema.errors import ErrorCode
+
+MESSAGE_LENGTH_MAX: Final = 1000
+"""A name in a request may be longer than a message in a response may be."""
 
 
 class ApiError(Exception):
     """Refused with `error_code`; the message says what and why."""
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:
+        if len(message) > MESSAGE_LENGTH_MAX:
+            message = message[:MESSAGE_LENGTH_MAX] + "..."
         super().__init__(message)
         self.error_code = error_code
         self.message = message

@@ -22,6 +22,9 @@ from broker_ref.protocol.schema import FieldSchema, fields_of
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
+_LATEST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, beyond which kio cannot go."""
+
 Converter = Callable[[Any], Any]
 
 _compiled: dict[tuple[type[Any], type[Any]], Converter] = {}
@@ -82,7 +85,9 @@ def _milliseconds(value: int) -> timedelta:
 
 
 def _timestamp(value: int) -> datetime | None:
-    return None if value < 0 else _EPOCH + timedelta(milliseconds=value)
+    if value < 0:
+        return None
+    return _EPOCH + timedelta(milliseconds=min(value, _LATEST_MS))
 
 
 _PRIMITIVES: Final[dict[str, Converter]] = {

@@ -1,0 +1,209 @@
+"""Requests that wait: fetches for records, produces for replicas, commits likewise."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.events import Effect
+from broker_ref.replication.partition import Partition
+from tests.broker_ref.node.driver import NodeDriver, closes, is_silent, only_response
+from tests.broker_ref.node.requests import (
+    batch,
+    create_topic,
+    fetch,
+    fetched,
+    ms,
+    produce,
+    produced,
+    request,
+)
+
+READER, WRITER, OTHER = 1, 2, 3
+
+
+@pytest.fixture
+def driver() -> NodeDriver:
+    made = NodeDriver()
+    create_topic(made, "t", 3)
+    return made
+
+
+def for_connection(effects: list[Effect], connection_id: int) -> list[Effect]:
+    return [effect for effect in effects if effect.connection_id == connection_id]
+
+
+def write(driver: NodeDriver, *values: str, partition: int = 0) -> list[Effect]:
+    """Produce; the effects for others than the writer."""
+    effects = driver.send(produce(batch(*values), partition=partition), connection_id=WRITER)
+    assert len(for_connection(effects, WRITER)) == 1
+    return [effect for effect in effects if effect.connection_id != WRITER]
+
+
+def test_a_fetch_waits_for_records_and_not_longer(driver: NodeDriver) -> None:
+    waiting = fetch((0, 0), (1, 0), max_wait=500)
+    assert driver.send(waiting, connection_id=READER) == []
+    assert write(driver, "elsewhere", partition=2) == []
+    response = only_response(waiting, write(driver, "a", partition=1))
+    assert [(p.high_watermark, len(p.records) > 0) for p in fetched(response)] == [
+        (0, False),
+        (1, True),
+    ]
+    assert driver.advance(1000) == []
+
+
+def test_a_fetch_answers_at_its_deadline_with_what_there_is(driver: NodeDriver) -> None:
+    write(driver, "a")
+    waiting = fetch((0, 0), max_wait=500, min_bytes=1 << 20)
+    assert driver.send(waiting, connection_id=READER) == []
+    assert driver.advance(499) == []
+    (answer,) = fetched(only_response(waiting, driver.advance(1)))
+    assert len(answer.records) > 0
+
+
+def test_min_bytes_counts_all_partitions_together(driver: NodeDriver) -> None:
+    size = len(batch("a"))
+    waiting = fetch((0, 0), (1, 0), max_wait=500, min_bytes=2 * size)
+    assert driver.send(waiting, connection_id=READER) == []
+    assert write(driver, "a", partition=0) == []
+    only_response(waiting, write(driver, "b", partition=1))
+
+
+def test_who_has_gone_is_not_answered(driver: NodeDriver) -> None:
+    driver.open(READER)
+    assert driver.send(fetch((0, 0), max_wait=500), connection_id=READER) == []
+    driver.close(READER)
+    assert write(driver, "a") == []
+    assert driver.advance(1000) == []
+
+
+def test_several_wait_and_each_is_answered_once(driver: NodeDriver) -> None:
+    waiting = fetch((0, 0), max_wait=500)
+    assert driver.send(waiting, connection_id=READER) == []
+    assert driver.send(waiting, connection_id=OTHER) == []
+    effects = write(driver, "a")
+    assert [effect.connection_id for effect in effects] == [READER, OTHER]
+    assert driver.advance(1000) == []
+
+
+def test_deleting_the_topic_ends_the_wait(driver: NodeDriver) -> None:
+    waiting = fetch((0, 0), max_wait=500)
+    assert driver.send(waiting, connection_id=READER) == []
+    effects = driver.send(request(20, 5, topic_names=("t",), timeout=ms(0)), connection_id=WRITER)
+    (answer,) = fetched(only_response(waiting, for_connection(effects, READER)))
+    assert answer.error_code is ErrorCode.unknown_topic_or_partition
+
+
+def test_an_error_is_answered_at_once(driver: NodeDriver) -> None:
+    (first, second) = fetched(driver.call(fetch((0, 99), (1, 0), max_wait=500)))
+    assert first.error_code is ErrorCode.offset_out_of_range
+    assert second.error_code is ErrorCode.none
+
+
+def test_an_unknown_partition_does_not_end_the_wait_of_others(driver: NodeDriver) -> None:
+    waiting = fetch((9, 0), (0, 0), max_wait=500)
+    assert driver.send(waiting, connection_id=READER) == []
+    unknown, known = fetched(only_response(waiting, write(driver, "a")))
+    assert unknown.error_code is ErrorCode.unknown_topic_or_partition
+    assert len(known.records) > 0
+
+
+def partition_of(driver: NodeDriver, topic: str = "t", index: int = 0) -> Partition:
+    return driver.node.broker.replicas.partition(topic, index)
+
+
+def in_sync_with(partition: Partition, *brokers: int) -> None:
+    """Let other brokers be in sync; they have nothing of the log yet."""
+    partition.follow(
+        dataclasses.replace(partition.metadata, replicas=(1, *brokers), isr=(1, *brokers))
+    )
+
+
+def test_acks_all_waits_for_every_in_sync_replica(driver: NodeDriver) -> None:
+    partition = partition_of(driver)
+    in_sync_with(partition, 2, 3)
+    waiting = produce(batch("a"), timeout=800)
+    reading = fetch((0, 0), max_wait=700)
+    assert driver.send(reading, connection_id=READER) == []
+    assert driver.send(waiting, connection_id=WRITER) == []
+    assert partition.high_watermark == 0
+    in_sync_with(partition)
+    # The leader is alone in sync now, so what it has is committed.
+    driver.node.broker.replicas.mark_changed(partition.key)
+    effects = driver.send(produce(batch("b"), partition=1), connection_id=OTHER)
+    answered = produced(only_response(waiting, for_connection(effects, WRITER)))
+    assert (answered.error_code, answered.base_offset) == (ErrorCode.none, 0)
+    (read,) = fetched(only_response(reading, for_connection(effects, READER)))
+    assert read.high_watermark == 1
+
+
+def test_acks_all_times_out_and_acks_one_does_not_wait(driver: NodeDriver) -> None:
+    in_sync_with(partition_of(driver), 2)
+    waiting = produce(batch("a"), timeout=800)
+    assert driver.send(waiting, connection_id=WRITER) == []
+    assert produced(driver.call(produce(batch("b"), acks=1))).base_offset == 1
+    assert driver.advance(799) == []
+    answered = produced(only_response(waiting, driver.advance(1)))
+    assert answered.error_code is ErrorCode.request_timed_out
+
+
+def test_nothing_above_the_high_watermark_is_seen(driver: NodeDriver) -> None:
+    write(driver, "committed")
+    in_sync_with(partition_of(driver), 2)
+    driver.call(produce(batch("not yet"), acks=1))
+    # A follower in sync without anything would pull the high watermark below what was committed,
+    # but a fetch between it and the log end is no error.
+    (answer,) = fetched(driver.call(fetch((0, 2))))
+    assert (answer.error_code, answer.records) == (ErrorCode.none, b"")
+
+
+def test_too_few_in_sync_replicas(driver: NodeDriver) -> None:
+    create_topic(driver, "careful", min_insync_replicas="2")
+    refused = produced(driver.call(produce(batch("a"), topic="careful")))
+    assert refused.error_code is ErrorCode.not_enough_replicas
+    accepted = produced(driver.call(produce(batch("a"), topic="careful", acks=1)))
+    assert accepted.error_code is ErrorCode.none
+
+
+def test_acks_zero_is_silent_and_its_failure_closes(driver: NodeDriver) -> None:
+    assert is_silent(driver.send(produce(batch("a"), acks=0)))
+    assert "unknown_topic_or_partition" in closes(
+        driver.send(produce(batch("a"), acks=0, partition=9))
+    )
+
+
+def commit(group: str = "g", generation: int = -1, member: str = "") -> object:
+    from kio.schema.offset_commit.v7.request import (  # noqa: PLC0415
+        OffsetCommitRequestPartition,
+        OffsetCommitRequestTopic,
+    )
+
+    partition = OffsetCommitRequestPartition(
+        partition_index=0,  # type: ignore[arg-type]
+        committed_offset=5,  # type: ignore[arg-type]
+        committed_leader_epoch=2,  # type: ignore[arg-type]
+        committed_metadata="m",
+    )
+    return request(
+        8,
+        7,
+        group_id=group,
+        generation_id_or_member_epoch=generation,
+        member_id=member,
+        group_instance_id=None,
+        topics=(OffsetCommitRequestTopic(name="t", partitions=(partition,)),),  # type: ignore[arg-type]
+    )
+
+
+def test_a_commit_waits_for_every_in_sync_replica(driver: NodeDriver) -> None:
+    find = request(10, 2, key="g", key_type=0)
+    assert driver.call(find).error_code is ErrorCode.coordinator_not_available
+    assert driver.call(find).error_code is ErrorCode.none
+    index = driver.node.broker.offsets.partition_for("g")
+    in_sync_with(partition_of(driver, "__consumer_offsets", index), 2)
+    waiting = commit()
+    assert driver.send(waiting) == []
+    response = only_response(waiting, driver.advance(5000))
+    assert response.topics[0].partitions[0].error_code is ErrorCode.coordinator_not_available

@@ -1,0 +1,147 @@
+"""The metadata journal: whole batches or none, whatever the disk does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from crc32c import crc32c
+
+from broker_ref.controller.journal import MAGIC, CorruptJournalError, Journal
+from broker_ref.controller.records import (
+    ConfigRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from broker_ref.log.storage import StorageError
+from broker_ref.protocol.identifiers import Uuid
+from tests.broker_ref.memory_storage import MemoryStorage
+
+PATH = "journal"
+TOPIC_ID = Uuid(int=123456789)
+BATCHES: tuple[tuple[MetadataRecord, ...], ...] = (
+    (RegisterBrokerRecord(broker_id=0, broker_epoch=3, host="h", port=9, rack=None),),
+    (
+        TopicRecord(name="t", topic_id=TOPIC_ID),
+        ConfigRecord(topic="t", name="retention.ms", value="1"),
+        ConfigRecord(topic="t", name="segment.ms", value=None),
+        PartitionRecord(
+            topic_id=TOPIC_ID,
+            partition_id=0,
+            replicas=(0, 1),
+            isr=(0, 1),
+            leader=0,
+            leader_epoch=0,
+            partition_epoch=0,
+        ),
+    ),
+    (
+        PartitionChangeRecord(
+            topic_id=TOPIC_ID,
+            partition_id=0,
+            isr=(1,),
+            leader=1,
+            leader_epoch=1,
+            partition_epoch=1,
+        ),
+        ProducerIdsRecord(broker_id=0, next_producer_id=1000),
+    ),
+    (RemoveTopicRecord(topic_id=TOPIC_ID),),
+)
+
+
+def written(storage: MemoryStorage) -> list[int]:
+    """Write the batches; the size of the file before the first and after each."""
+    journal = Journal(storage, PATH)
+    sizes = [len(storage.read(PATH))]
+    for batch in BATCHES:
+        journal.append(batch)
+        sizes.append(len(storage.read(PATH)))
+    return sizes
+
+
+def found(storage: MemoryStorage) -> Sequence[tuple[MetadataRecord, ...]]:
+    return Journal(storage, PATH).batches
+
+
+def test_records_come_back_as_written() -> None:
+    storage = MemoryStorage()
+    written(storage)
+    assert tuple(found(storage)) == BATCHES
+
+
+def test_a_torn_tail_is_cut_wherever_it_is_torn() -> None:
+    whole = MemoryStorage()
+    sizes = written(whole)
+    data = whole.read(PATH)
+    for size in range(len(data) + 1):
+        storage = MemoryStorage()
+        storage.write_atomically(PATH, data[:size])
+        count = sum(end <= size for end in sizes[1:])
+        assert tuple(found(storage)) == BATCHES[:count], size
+        Journal(storage, PATH).append(BATCHES[0])
+        assert tuple(found(storage)) == (*BATCHES[:count], BATCHES[0]), size
+
+
+@pytest.mark.parametrize("tail", [b"\x00" * 5, b"\x00" * 4096])
+def test_zeros_that_a_crash_left_are_a_torn_tail(tail: bytes) -> None:
+    storage = MemoryStorage()
+    written(storage)
+    storage.open(PATH).append(tail)
+    assert tuple(found(storage)) == BATCHES
+
+
+def test_damage_before_the_tail_is_refused_by_name_and_position() -> None:
+    storage = MemoryStorage()
+    sizes = written(storage)
+    storage.overwrite(PATH, sizes[1] + 20, b"#")
+    with pytest.raises(CorruptJournalError, match=rf"{PATH} is damaged at byte {sizes[1]}"):
+        found(storage)
+
+
+def test_damage_in_the_last_batch_is_a_torn_tail() -> None:
+    storage = MemoryStorage()
+    sizes = written(storage)
+    storage.overwrite(PATH, sizes[3] + 12, b"#")
+    assert tuple(found(storage)) == BATCHES[:3]
+
+
+def test_another_file_is_refused() -> None:
+    storage = MemoryStorage()
+    storage.write_atomically(PATH, b"not a journal")
+    with pytest.raises(CorruptJournalError, match="not a metadata journal"):
+        found(storage)
+
+
+def test_records_of_a_later_version_are_refused() -> None:
+    storage = MemoryStorage()
+    journal = Journal(storage, PATH)
+    journal.append(BATCHES[0])
+    data = storage.read(PATH)
+    later = data[len(MAGIC) :].replace(b"RegisterBroker", b"RegisterNobody")
+    storage.write_atomically(PATH, MAGIC + resealed(later))
+    with pytest.raises(CorruptJournalError, match="cannot read"):
+        found(storage)
+
+
+def resealed(frame: bytes) -> bytes:
+    return frame[:4] + crc32c(frame[8:]).to_bytes(4, "big") + frame[8:]
+
+
+@pytest.mark.parametrize("operation", ["append", "flush"])
+def test_after_a_failed_write_nothing_more_is_written(operation: str) -> None:
+    storage = MemoryStorage()
+    journal = Journal(storage, PATH)
+    journal.append(BATCHES[0])
+    storage.fail_on(operation)
+    with pytest.raises(StorageError):
+        journal.append(BATCHES[1])
+    storage.fail_on(None)
+    with pytest.raises(StorageError, match="restart the broker"):
+        journal.append(BATCHES[2])
+    assert BATCHES[2] not in found(storage)

@@ -1,0 +1,134 @@
+"""Requests that tests send often, as kio entities."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from kio.index import load_request_schema
+from kio.schema.create_topics.v7.request import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v12.request import FetchPartition, FetchRequest, FetchTopic
+from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, TopicProduceData
+
+from broker_ref.log.batch import encode_batch
+from broker_ref.log.records import Record
+from tests.broker_ref.node.driver import START_MS, NodeDriver
+
+
+def batch(
+    *values: str, key: bytes | None = b"k", timestamp: int = START_MS, **kwargs: Any
+) -> bytes:
+    """A batch of records with these values."""
+    records = [Record(timestamp=timestamp, key=key, value=value.encode()) for value in values]
+    return bytes(encode_batch(records, **kwargs))
+
+
+def request(api_key: int, version: int, **fields: Any) -> Any:
+    """A request of any version, with kio's own fields."""
+    schema: Any = load_request_schema(api_key, version)
+    return schema(**fields)
+
+
+def ms(milliseconds: int) -> Any:
+    """A duration as kio has it."""
+    return timedelta(milliseconds=milliseconds)
+
+
+def create_topic(driver: NodeDriver, name: str, partitions: int = 1, **configs: str) -> Any:
+    """Make a topic; config names have underscores for dots."""
+    made = driver.call(
+        CreateTopicsRequest(
+            topics=(
+                CreatableTopic(
+                    name=name,  # type: ignore[arg-type]
+                    num_partitions=partitions,  # type: ignore[arg-type]
+                    replication_factor=1,  # type: ignore[arg-type]
+                    assignments=(),
+                    configs=tuple(
+                        CreatableTopicConfig(name=key.replace("_", "."), value=value)
+                        for key, value in configs.items()
+                    ),
+                ),
+            ),
+            timeout=ms(1000),
+            validate_only=False,
+        )
+    )
+    assert made.topics[0].error_code is ErrorCode.none, made
+    return made.topics[0].topic_id
+
+
+def produce(
+    records: bytes | None,
+    *,
+    topic: str = "t",
+    partition: int = 0,
+    acks: int = -1,
+    timeout: int = 1000,
+) -> Any:
+    """A produce request of one batch."""
+    return ProduceRequest(
+        transactional_id=None,
+        acks=acks,  # type: ignore[arg-type]
+        timeout=ms(timeout),
+        topic_data=(
+            TopicProduceData(
+                name=topic,  # type: ignore[arg-type]
+                partition_data=(PartitionProduceData(index=partition, records=records),),  # type: ignore[arg-type]
+            ),
+        ),
+    )
+
+
+def fetch(
+    *partitions: tuple[int, int],
+    topic: str = "t",
+    max_wait: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    partition_max_bytes: int = 1 << 20,
+    leader_epoch: int = -1,
+    last_fetched_epoch: int = -1,
+    isolation_level: int = 0,
+    session: tuple[int, int] = (0, -1),
+    replica_id: int = -1,
+) -> Any:
+    """A fetch request of (partition, offset) pairs of one topic."""
+    values: Any = {
+        "replica_id": replica_id,
+        "max_wait": ms(max_wait),
+        "min_bytes": min_bytes,
+        "max_bytes": max_bytes,
+        "isolation_level": isolation_level,
+        "session_id": session[0],
+        "session_epoch": session[1],
+        "forgotten_topics_data": (),
+        "rack_id": "",
+    }
+    shared: Any = {
+        "current_leader_epoch": leader_epoch,
+        "last_fetched_epoch": last_fetched_epoch,
+        "log_start_offset": -1,
+        "partition_max_bytes": partition_max_bytes,
+    }
+    pairs: Any = partitions
+    wanted = tuple(FetchPartition(partition=p, fetch_offset=o, **shared) for p, o in pairs)
+    named: Any = topic
+    return FetchRequest(topics=(FetchTopic(topic=named, partitions=wanted),), **values)
+
+
+def produced(response: Any) -> Any:
+    """The only partition's answer in a produce response."""
+    ((partition,),) = (topic.partition_responses for topic in response.responses)
+    return partition
+
+
+def fetched(response: Any) -> Any:
+    """The partitions' answers in a fetch response of one topic."""
+    (topic,) = response.responses
+    return topic.partitions

@@ -1,0 +1,114 @@
+"""Whatever bytes come: one effect per frame, no exception, and the others are served."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kio.index import load_request_schema
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v4.request import MetadataRequestTopic
+from kio.schema.types import TopicName
+
+from broker_ref.api import APIS
+from broker_ref.events import CloseConnection, ConnectionClosed, Effect, NoResponse, SendFrame
+from tests.broker_ref.node.driver import NodeDriver, closes, request_frame
+from tests.broker_ref.node.requests import batch, create_topic, produce, produced, request
+from tests.broker_ref.protocol.test_reader import entities
+
+SERVED = [(api.key, version) for api in APIS.values() for version in api.versions]
+MAKE_TOPIC = request(
+    3,
+    4,
+    topics=(MetadataRequestTopic(name=TopicName("t")),),
+    allow_auto_topic_creation=True,
+)
+RELAXED = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+
+
+@pytest.fixture(scope="module")
+def driver() -> NodeDriver:
+    node = NodeDriver()
+    create_topic(node, "served")
+    return node
+
+
+def assert_survives(driver: NodeDriver, frame: bytes) -> None:
+    """One effect for the frame's connection, at once or after its time, and service goes on."""
+    # What the examples work on, which some of them delete.
+    driver.call(MAKE_TOPIC)
+    effects = of_connection(driver.send_bytes(frame, connection_id=9), 9)
+    if not effects:
+        driver.handle(ConnectionClosed(connection_id=9))
+    assert len(effects) <= 1, effects
+    assert (
+        produced(driver.call(produce(batch("still here"), topic="served"))).error_code
+        is ErrorCode.none
+    )
+
+
+def of_connection(effects: list[Effect], connection_id: int) -> list[Effect]:
+    assert all(isinstance(e, SendFrame | NoResponse | CloseConnection) for e in effects)
+    return [effect for effect in effects if effect.connection_id == connection_id]
+
+
+@settings(RELAXED, max_examples=300)
+@given(frame=st.binary(max_size=200))
+def test_random_bytes(driver: NodeDriver, frame: bytes) -> None:
+    assert_survives(driver, frame)
+
+
+@settings(RELAXED, max_examples=300)
+@given(target=st.sampled_from(SERVED), body=st.binary(max_size=200))
+def test_random_bodies_of_served_requests(
+    driver: NodeDriver, target: tuple[int, int], body: bytes
+) -> None:
+    header = struct.pack(">hhih", *target, 1, -1)
+    flexible = load_request_schema(*target).__flexible__
+    assert_survives(driver, header + (b"\x00" if flexible else b"") + body)
+
+
+def mutations(frame: bytes) -> st.SearchStrategy[bytes]:
+    """The frame with bytes changed, cut out or put in, never in its API key and version."""
+    positions = st.integers(4, max(4, len(frame)))
+
+    def change(position: int, length: int, data: bytes) -> bytes:
+        return frame[:position] + data + frame[position + length :]
+
+    return st.builds(change, positions, st.integers(0, 4), st.binary(max_size=6))
+
+
+@pytest.mark.parametrize("target", SERVED, ids=lambda target: f"k{target[0]:02}v{target[1]}")
+@settings(RELAXED, max_examples=8)
+@given(data=st.data())
+def test_valid_and_mutated_requests(
+    driver: NodeDriver, target: tuple[int, int], data: st.DataObject
+) -> None:
+    schema: Any = load_request_schema(*target)
+    frame = request_frame(data.draw(entities(schema)))
+    assert_survives(driver, frame)
+    assert_survives(driver, data.draw(mutations(frame)))
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        (b"", "the frame ends at 0"),
+        (b"\x00", "the frame ends at 1"),
+        (struct.pack(">hhi", 999, 0, 1), "API key 999"),
+        (struct.pack(">hhi", -1, 0, 1), "API key -1"),
+        (struct.pack(">hhi", 3, 99, 1), "serves versions 0 to 13"),
+        (struct.pack(">hhi", 0, 0, 1), "serves versions 3 to 13"),
+        (struct.pack(">hhih", 3, 1, 1, -1), "the frame ends"),
+        (struct.pack(">hhih", 3, 1, 1, 2) + b"\xff\xff", "not UTF-8"),
+        (struct.pack(">hhih", 3, 1, 1, -1) + b"\x7f\xff\xff\xff", "2147483647 elements"),
+    ],
+)
+def test_what_closes_the_connection(driver: NodeDriver, frame: bytes, says: str) -> None:
+    assert says in closes(driver.send_bytes(frame))
