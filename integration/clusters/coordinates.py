@@ -119,7 +119,6 @@ def _run_maven(maven: str, artifacts: Artifacts, directory: Path) -> None:
         "dependency:copy-dependencies",
         f"-DoutputDirectory={directory}",
         "-DincludeScope=runtime",
-        f"-DexcludeTransitive={str(not artifacts.transitive).lower()}",
     ]
     try:
         done = subprocess.run(
@@ -144,8 +143,8 @@ def _run_maven(maven: str, artifacts: Artifacts, directory: Path) -> None:
 
 
 def _first_error(output: str) -> str:
-    """The first line that says something, without Maven's markers and kept short."""
-    for line in output.splitlines():
+    """The first line that says something, without colours and Maven's markers, kept short."""
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines():
         text = re.sub(r"^\[\w+\]\s*", "", line).strip()
         if text:
             return text[:300]
@@ -153,12 +152,15 @@ def _first_error(output: str) -> str:
 
 
 def _pom(artifacts: Artifacts) -> str:
+    # Excluded, not only uncopied: those of Spark's connector do not all resolve.
+    exclusion = "<exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
+    exclusions = "" if artifacts.transitive else f"<exclusions>{exclusion}</exclusions>"
     dependencies = []
     for coordinate in artifacts.coordinates:
         group, artifact, version = map(escape, coordinate.split(":"))
         dependencies.append(
             f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-            f"<version>{version}</version></dependency>"
+            f"<version>{version}</version>{exclusions}</dependency>"
         )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0">'

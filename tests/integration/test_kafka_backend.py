@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,9 +67,9 @@ def test_without_maven_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_a_failed_fetch_leaves_nothing_that_looks_complete(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    _fake_maven(monkeypatch, tmp_path, "echo '[ERROR] no route to the registry' ; exit 1")
+    _fake_maven(monkeypatch, tmp_path, "printf '\\033[0m[ERROR] no route\\n' ; exit 1")
     cache = tmp_path / "cache"
-    with pytest.raises(ClusterUnavailable, match="no route to the registry"):
+    with pytest.raises(ClusterUnavailable, match=r"fetch nowhere \(no route\): check"):
         resolve(_NOWHERE, cache=cache)
     assert [entry.name for entry in cache.iterdir()] == ["nowhere.lock"]
 
@@ -87,6 +88,16 @@ def test_a_set_of_jars_is_fetched_once_and_again_when_its_coordinates_change(
     changed = Artifacts(name="nowhere", coordinates=("org.example:b:2",), transitive=False)
     resolve(changed, cache=cache)
     assert calls.read_text() == "x\nx\n"
+
+
+def test_runs_that_start_together_fetch_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+    _fake_maven(monkeypatch, tmp_path, f"echo x >> {calls}")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: resolve(_NOWHERE, cache=tmp_path / "cache"), range(8)))
+    assert calls.read_text() == "x\n"
 
 
 def _fake_maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> None:

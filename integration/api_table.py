@@ -1,0 +1,93 @@
+"""Write `docs/apis.md`: which API versions `broker_ref` serves beside those of Apache Kafka.
+
+`python -m integration.api_table` starts both, asks each with ApiVersions and writes the table.
+Invariant: every number in it was answered by a broker; none is written by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from kio.schema.index import api_key_map
+
+from integration.clusters import ClusterUnavailable, describe, open_cluster
+from integration.raw import RawConnection
+
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "apis.md"
+
+Versions = Mapping[int, tuple[int, int]]
+"""The lowest and highest version by API key."""
+
+_ABSENT = "-"
+_HEAD = """\
+# APIs and versions
+
+What `broker_ref` advertises beside Apache Kafka, each as its own broker answers ApiVersions.
+Written by `python -m integration.api_table`; a test keeps it true.
+
+| key | API | {kafka} | broker_ref |
+| ---: | --- | --- | --- |
+"""
+_ROW = re.compile(r"^\| (\d+) \| \w+ \| (?:(\d+) to (\d+)|-) \| (?:(\d+) to (\d+)|-) \|$")
+
+
+def advertised(bootstrap_server: str) -> Versions:
+    """What a broker answers to ApiVersions."""
+    with RawConnection(bootstrap_server) as connection:
+        entries = connection.call("api_versions", 0).api_keys
+    return {entry.api_key: (entry.min_version, entry.max_version) for entry in entries}
+
+
+def render(*, kafka: Versions, reference: Versions, kafka_version: str) -> str:
+    """The document."""
+    rows = [
+        f"| {key} | {_name(key)} | {_range(kafka.get(key))} | {_range(reference.get(key))} |\n"
+        for key in sorted(kafka.keys() | reference.keys())
+    ]
+    return _HEAD.format(kafka=kafka_version) + "".join(rows)
+
+
+def parse(document: str) -> tuple[Versions, Versions]:
+    """What a rendered document says of Apache Kafka and of `broker_ref`."""
+    kafka: dict[int, tuple[int, int]] = {}
+    reference: dict[int, tuple[int, int]] = {}
+    for found in filter(None, map(_ROW.match, document.splitlines())):
+        key, *bounds = found.groups()
+        if bounds[0] is not None:
+            kafka[int(key)] = (int(bounds[0]), int(bounds[1]))
+        if bounds[2] is not None:
+            reference[int(key)] = (int(bounds[2]), int(bounds[3]))
+    return kafka, reference
+
+
+def _name(key: int) -> str:
+    """Kafka's name of an API, as its protocol guide has it."""
+    name = api_key_map.get(key)
+    return "".join(word.capitalize() for word in name.split("_")) if name else "Unnamed"
+
+
+def _range(versions: tuple[int, int] | None) -> str:
+    return _ABSENT if versions is None else f"{versions[0]} to {versions[1]}"
+
+
+def main() -> int:
+    """Ask both brokers and write the document; 1 where Apache Kafka cannot run here."""
+    try:
+        with open_cluster("kafka") as kafka, open_cluster("reference") as reference:
+            text = render(
+                kafka=advertised(kafka.bootstrap_servers),
+                reference=advertised(reference.bootstrap_servers),
+                kafka_version=kafka.version,
+            )
+    except ClusterUnavailable as error:
+        sys.stderr.write(f"{describe('kafka')} cannot be asked: {error}\n")
+        return 1
+    DOCUMENT.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""`--cluster=`: what the header of a run says and which tests are left out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+_COLLECT = ["-m", "pytest", "tests/integration/test_kafka_backend.py", "--collect-only"]
+
+
+def collected(backend: str) -> str:
+    command = [sys.executable, *_COLLECT, f"--cluster={backend}", "-p", "no:cacheprovider"]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
+    ).stdout
+
+
+def test_what_only_kafka_serves_is_left_out_and_counted() -> None:
+    output = collected("reference")
+    assert "cluster: reference (broker_ref)" in output
+    assert "left out: 2 kafka_only (run them with --cluster=kafka)" in output
+    assert "test_a_killed_broker_comes_back" not in output
+
+
+def test_on_kafka_nothing_is_left_out() -> None:
+    output = collected("kafka")
+    assert "cluster: kafka (Apache Kafka 4.3.0)" in output
+    assert "left out" not in output
+    assert "test_a_killed_broker_comes_back" in output
+
+
+def test_an_unknown_backend_is_refused_before_any_test() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        collected("rabbit")
+    assert "invalid choice: 'rabbit'" in refused.value.stderr

@@ -1,0 +1,59 @@
+"""The raw connection builds what it is told, and says what it cannot build or read."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+
+from integration.raw import decode_response, encode_request, request
+
+
+def test_nested_fields_and_durations_are_built_from_plain_values() -> None:
+    built: Any = request(
+        "create_topics",
+        7,
+        timeout=1500,
+        topics=[{"name": "t", "configs": [{"name": "retention.ms", "value": None}]}],
+    )
+    assert built.timeout == datetime.timedelta(milliseconds=1500)
+    (topic,) = built.topics
+    assert (topic.name, topic.num_partitions, topic.assignments) == ("t", 0, ())
+    assert topic.configs[0].value is None
+
+
+def test_an_unknown_field_is_refused_with_those_there_are() -> None:
+    with pytest.raises(TypeError, match=r"MetadataRequest v9 has no \['topic'\], it has .*topics"):
+        request("metadata", 9, topic="t")
+
+
+@pytest.mark.parametrize(
+    ("version", "frame"),
+    [
+        # key, version, correlation id, client id "c", an empty array of topics
+        (1, "0003 0001 00000007 0001 63 00000000"),
+        # the same with a flexible header, compact array, three flags and no tagged fields
+        (9, "0003 0009 00000007 0001 63 00 01 00 00 00 00"),
+    ],
+)
+def test_a_frame_has_the_header_of_its_version(version: int, frame: str) -> None:
+    asked = request(
+        "metadata",
+        version,
+        topics=[],
+        **({} if version < 4 else {"allow_auto_topic_creation": False}),
+    )
+    assert encode_request(asked, 7, "c") == bytes.fromhex(frame)
+
+
+def test_an_answer_to_another_request_is_refused() -> None:
+    asked = request("metadata", 0, topics=[])
+    with pytest.raises(ValueError, match="asked 7, answered 8"):
+        decode_response(asked, bytes.fromhex("00000008 00000000 00000000"), 7)
+
+
+def test_an_answer_with_something_after_it_is_refused() -> None:
+    asked = request("metadata", 0, topics=[])
+    with pytest.raises(ValueError, match="1 bytes follow"):
+        decode_response(asked, bytes.fromhex("00000007 00000000 00000000 ff"), 7)
