@@ -1,0 +1,159 @@
+"""`broker_ref.Cluster`: what Python tests of any project start."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import confluent_kafka
+import kafka
+import pytest
+
+import broker_ref
+from broker_ref.io.admin import CreateTopicError
+from broker_ref.io.broker import BrokerStartError
+from broker_ref.io.cluster import Cluster, ClusterError
+
+
+def consume(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:
+    """The first `count` values of a topic's partition 0, by kafka-python."""
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=cluster.bootstrap_servers, consumer_timeout_ms=20_000
+    )
+    try:
+        partition = kafka.TopicPartition(topic, 0)
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        return [message.value for _, message in zip(range(count), consumer, strict=False)]
+    finally:
+        consumer.close()
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
+
+
+def produce(cluster: Cluster, topic: str, *values: bytes) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(20) == 0
+
+
+def test_a_record_goes_through_it_and_survives_a_restart() -> None:
+    with broker_ref.Cluster() as cluster:
+        address = cluster.bootstrap_servers
+        cluster.create_topic("events", configs={"retention.ms": "60000"})
+        produce(cluster, "events", b"one", b"two")
+        assert consume(cluster, "events", 2) == [b"one", b"two"]
+        cluster.stop_broker(1)
+        host, _, port = address.partition(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)))
+        cluster.start_broker(1)
+        assert cluster.bootstrap_servers == address
+        produce(cluster, "events", b"three")
+        assert consume(cluster, "events", 3) == [b"one", b"two", b"three"]
+
+
+def test_a_directory_of_its_own_is_kept_and_can_be_opened_again(tmp_path: Path) -> None:
+    with Cluster(data=tmp_path) as cluster:
+        produce(cluster, "kept", b"one")
+    with Cluster(data=str(tmp_path)) as cluster:
+        assert consume(cluster, "kept", 1) == [b"one"]
+
+
+def test_closing_leaves_no_thread_socket_file_or_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    threads, files = threading.active_count(), open_descriptors()
+    cluster = Cluster().start()
+    host, _, port = cluster.bootstrap_servers.partition(":")
+    with socket.create_connection((host, int(port))):
+        cluster.create_topic("temporary")
+        assert list(tmp_path.iterdir())
+        cluster.close()
+        cluster.close()
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+    assert threading.active_count() == threads
+    assert open_descriptors() == files
+
+
+def test_a_failed_start_is_raised_here_and_leaves_nothing(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    with (
+        pytest.raises(BrokerStartError, match=r"unknown broker config 'num\.partition'"),
+        Cluster(data=tmp_path, configs={"num.partition": "3"}),
+    ):
+        pass
+    assert threading.active_count() == threads
+
+
+def test_a_directory_in_use_is_refused_by_name(tmp_path: Path) -> None:
+    with (
+        Cluster(data=tmp_path),
+        pytest.raises(BrokerStartError, match="in use by another broker"),
+        Cluster(data=tmp_path),
+    ):
+        pass
+
+
+def test_a_port_in_use_is_refused_by_number() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(BrokerStartError, match=f"cannot listen on 127.0.0.1:{port}"),
+            Cluster(port=port),
+        ):
+            pass
+
+
+def test_a_topic_the_broker_refuses_is_an_error_with_its_reason() -> None:
+    with Cluster() as cluster:
+        with pytest.raises(CreateTopicError, match="'no spaces': INVALID_TOPIC_EXCEPTION"):
+            cluster.create_topic("no spaces")
+        cluster.create_topic("twice", partitions=3)
+        with pytest.raises(CreateTopicError, match="'twice': TOPIC_ALREADY_EXISTS"):
+            cluster.create_topic("twice")
+
+
+def test_misuse_says_what_to_do() -> None:
+    with pytest.raises(ClusterError, match="runs one broker, and 3 were asked for"):
+        Cluster(3)
+    cluster = Cluster()
+    with pytest.raises(ClusterError, match=r"with broker_ref\.Cluster\(\) as cluster"):
+        cluster.create_topic("too-early")
+    with cluster:
+        with pytest.raises(ClusterError, match="started already"):
+            cluster.start()
+        with pytest.raises(ClusterError, match="broker 1 is running already"):
+            cluster.start_broker(1)
+        with pytest.raises(ClusterError, match="no broker 2 in this cluster; it has 1"):
+            cluster.stop_broker(2)
+        cluster.stop_broker(1)
+        with pytest.raises(ClusterError, match="broker 1 is not running"):
+            cluster.stop_broker(1)
+        with pytest.raises(ClusterError, match="no broker runs"):
+            cluster.create_topic("too-late")
+
+
+def test_importing_the_package_and_its_pytest_plugin_loads_nothing_of_the_broker() -> None:
+    script = (
+        "import sys, pytest; before = set(sys.modules); import broker_ref.pytest_plugin;"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert loaded.stdout.strip() == "['broker_ref', 'broker_ref.pytest_plugin']"
+
+
+def test_the_package_has_no_other_names() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Clutser'"):
+        broker_ref.Clutser  # noqa: B018

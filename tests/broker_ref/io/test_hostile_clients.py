@@ -1,0 +1,128 @@
+"""A whole broker under hostile bytes: closed or answered as Kafka does, and others are served."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from broker_ref.io.cluster import Cluster
+from broker_ref.io.process import BrokerProcess
+from tests.broker_ref.io.scripted import framed, is_closed, receive_frame
+
+MIB = 1024 * 1024
+TIMEOUT_SECONDS = 20.0
+
+API_VERSIONS = 18
+METADATA = 3
+UNSUPPORTED_VERSION = 35
+
+
+def header(api_key: int, version: int, correlation_id: int = 7) -> bytes:
+    """A request header of version 1, with client id `raw`."""
+    return struct.pack(">hhih", api_key, version, correlation_id, 3) + b"raw"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as running:
+        running.create_topic("served")
+        yield running
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[socket.socket]:
+    with connect(cluster.bootstrap_servers) as connected:
+        yield connected
+
+
+def connect(address: str) -> socket.socket:
+    host, _, port = address.partition(":")
+    return socket.create_connection((host, int(port)), TIMEOUT_SECONDS)
+
+
+def others_are_served(address: str) -> bool:
+    """A client that produces with acks=all and has its delivery confirmed."""
+    failures: list[object] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": address, "acks": "all"})
+    producer.produce("served", b"value", on_delivery=lambda error, _: failures.append(error))
+    return producer.flush(TIMEOUT_SECONDS) == 0 and failures == [None]
+
+
+MALFORMED = [
+    pytest.param(b"", id="empty"),
+    pytest.param(b"\x00", id="one-byte"),
+    pytest.param(b"\x00\x03\x00\x01", id="half-a-header"),
+    pytest.param(header(METADATA, 1), id="no-body"),
+    pytest.param(header(METADATA, 1) + struct.pack(">i", 2**31 - 1), id="array-of-2-gi"),
+    pytest.param(header(METADATA, 1) + struct.pack(">ih", 1, 500) + b"short", id="short-string"),
+    pytest.param(struct.pack(">hhih", METADATA, 1, 7, 30_000), id="client-id-beyond-the-end"),
+    pytest.param(struct.pack(">hhih", METADATA, 1, 7, 2) + b"\xff\xfe", id="client-id-not-utf8"),
+    pytest.param(header(9999, 0), id="unknown-api-key"),
+    pytest.param(header(-1, 0), id="negative-api-key"),
+    pytest.param(header(METADATA, 9999), id="unknown-version"),
+    pytest.param(header(METADATA, -1), id="negative-version"),
+    pytest.param(b"\xff" * 2000, id="ones"),
+    pytest.param(bytes(200_000), id="zeros"),
+]
+
+
+@pytest.mark.parametrize("frame", MALFORMED)
+def test_a_frame_that_is_no_request_closes_its_connection_only(
+    cluster: Cluster, client: socket.socket, frame: bytes
+) -> None:
+    client.sendall(framed(frame))
+    assert is_closed(client)
+    assert others_are_served(cluster.bootstrap_servers)
+
+
+def test_an_unknown_version_of_api_versions_is_answered_with_version_0(
+    client: socket.socket,
+) -> None:
+    """KIP-511: the one request that a client of any age can send and read the answer to."""
+    software = b"\x04raw" + b"\x021" + b"\x00"  # name, version, no tagged fields
+    client.sendall(framed(header(API_VERSIONS, 9999) + b"\x00" + software))
+    correlation_id, error_code = struct.unpack(">ih", receive_frame(client)[:6])
+    assert (correlation_id, error_code) == (7, UNSUPPORTED_VERSION)
+    client.sendall(framed(header(API_VERSIONS, 0, correlation_id=8)))
+    correlation_id, error_code = struct.unpack(">ih", receive_frame(client)[:6])
+    assert (correlation_id, error_code) == (8, 0)
+
+
+def test_pipelined_requests_are_answered_in_order(client: socket.socket) -> None:
+    client.sendall(b"".join(framed(header(API_VERSIONS, 0, number)) for number in range(1000)))
+    for number in range(1000):
+        assert struct.unpack(">i", receive_frame(client)[:4]) == (number,)
+
+
+def resident_bytes(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * 4096
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc/PID/statm")
+def test_500_hostile_connections_cost_a_broker_process_little_memory(tmp_path: Path) -> None:
+    """Idle, announcing 100 MiB, trickling, and pipelining without reading, all at once."""
+    with BrokerProcess(tmp_path) as broker:
+        assert others_are_served(broker.bootstrap_servers)
+        before = resident_bytes(broker.pid)
+        clients = [connect(broker.bootstrap_servers) for _ in range(500)]
+        try:
+            for number, client in enumerate(clients):
+                if number % 4 == 1:
+                    client.sendall(struct.pack(">i", 100 * MIB))
+                elif number % 4 == 2:
+                    client.sendall(struct.pack(">i", 100 * MIB) + bytes(50_000))
+                elif number % 4 == 3:
+                    client.sendall(framed(*[header(API_VERSIONS, 0)] * 20))
+            assert others_are_served(broker.bootstrap_servers)
+            assert resident_bytes(broker.pid) - before < 64 * MIB
+        finally:
+            for client in clients:
+                client.close()
+        assert others_are_served(broker.bootstrap_servers)

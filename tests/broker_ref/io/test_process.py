@@ -1,0 +1,81 @@
+"""A broker in a process of its own: it starts, dies and starts again where it was."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from broker_ref.io.admin import CreateTopicError, create_topic
+from broker_ref.io.port import PortReservation
+from broker_ref.io.process import BrokerProcess, BrokerProcessError
+
+
+def test_a_broker_keeps_its_port_and_its_topics_over_a_stop_and_a_kill(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        address = broker.bootstrap_servers
+        assert address == f"127.0.0.1:{broker.port}"
+        create_topic(address, "before")
+        assert broker.terminate() == 0
+        assert not broker.is_running
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", broker.port))
+        broker.start()
+        create_topic(address, "between")
+        first_pid = broker.pid
+        broker.kill()
+        with pytest.raises(ProcessLookupError):
+            os.kill(first_pid, 0)
+        broker.start()
+        assert broker.bootstrap_servers == address
+        for topic in ("before", "between"):
+            with pytest.raises(CreateTopicError, match="TOPIC_ALREADY_EXISTS"):
+                create_topic(address, topic)
+
+
+def test_a_start_that_fails_says_what_the_broker_wrote(tmp_path: Path) -> None:
+    with (
+        pytest.raises(BrokerProcessError, match=r"exited with code 1 .*(?s:.*)'no\.such\.config'"),
+        BrokerProcess(tmp_path, configs={"no.such.config": "1"}),
+    ):
+        pass
+
+
+def test_a_broker_that_is_not_ready_in_time_is_killed(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    try:
+        with pytest.raises(BrokerProcessError, match=r"not ready within 0\.0 s"):
+            broker.start(timeout_seconds=0.0)
+        assert not broker.is_running
+    finally:
+        broker.close()
+
+
+def test_what_does_not_run_cannot_be_stopped_and_what_runs_cannot_be_started(
+    tmp_path: Path,
+) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        with pytest.raises(BrokerProcessError, match="is running already"):
+            broker.start()
+        broker.kill()
+        broker.kill()
+        with pytest.raises(BrokerProcessError, match="is not running"):
+            broker.terminate()
+
+
+def test_a_reserved_port_refuses_clients_and_is_nobody_elses() -> None:
+    held = PortReservation("127.0.0.1")
+    try:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", held.port))
+        with (
+            socket.socket() as other,
+            pytest.raises(OSError, match="Address already in use"),
+        ):
+            other.bind(("127.0.0.1", held.port))
+        with socket.create_server(("127.0.0.1", held.port)):  # it sets SO_REUSEADDR
+            socket.create_connection(("127.0.0.1", held.port)).close()
+    finally:
+        held.close()
