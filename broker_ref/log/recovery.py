@@ -89,6 +89,8 @@ class LogLoader:
             _remove_from(segments, 0)
         if not segments:
             segments.append(self._open_segment(self.log_start_offset))
+            # From here on its name, not the checkpoint, says where offsets go on.
+            segments[0].flush()
             log_end_offset = self.log_start_offset
         log_start_offset = max(self.log_start_offset, segments[0].base_offset)
         leader_epochs.truncate_from_end(log_end_offset)

@@ -146,3 +146,19 @@ def test_checkpoints_are_written_only_when_they_change() -> None:
     storage.fail_on("write")
     directory.checkpoint()
     assert storage.read(RECOVERY_POINT_FILE) == b"0\n1\norders 0 0\n"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_offsets_never_start_again_below_a_log_start_offset_that_was_promised(seed: int) -> None:
+    storage = MemoryStorage()
+    directory = LogDirectory(storage=storage)
+    log = opened(directory)
+    append(log, 3)
+    log.delete_records_before(3)
+    directory.checkpoint()
+    for _ in range(2):  # the first crash may lose the records, the second what replaced them
+        storage = storage.crash(Random(seed))
+        directory = LogDirectory(storage=storage)
+        log = opened(directory)
+        assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+        directory.checkpoint()

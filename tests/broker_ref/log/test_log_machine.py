@@ -62,7 +62,7 @@ class LogMachine(RuleBasedStateMachine):
 
     first_offset = 0
 
-    @rule(count=st.integers(1, 5), size=st.integers(0, 60))
+    @rule(count=st.integers(1, 5), size=st.integers(0, 50))
     def append(self, count: int, size: int) -> None:
         self._append(batch(count, timestamp=self.timestamp, value=bytes(size)))
 
