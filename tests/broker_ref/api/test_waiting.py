@@ -6,6 +6,10 @@ import dataclasses
 
 import pytest
 from kio.schema.errors import ErrorCode
+from kio.schema.offset_commit.v7.request import (
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 
 from broker_ref.events import Effect
 from broker_ref.replication.partition import Partition
@@ -174,12 +178,7 @@ def test_acks_zero_is_silent_and_its_failure_closes(driver: NodeDriver) -> None:
     )
 
 
-def commit(group: str = "g", generation: int = -1, member: str = "") -> object:
-    from kio.schema.offset_commit.v7.request import (  # noqa: PLC0415
-        OffsetCommitRequestPartition,
-        OffsetCommitRequestTopic,
-    )
-
+def commit() -> object:
     partition = OffsetCommitRequestPartition(
         partition_index=0,  # type: ignore[arg-type]
         committed_offset=5,  # type: ignore[arg-type]
@@ -189,9 +188,9 @@ def commit(group: str = "g", generation: int = -1, member: str = "") -> object:
     return request(
         8,
         7,
-        group_id=group,
-        generation_id_or_member_epoch=generation,
-        member_id=member,
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        member_id="",
         group_instance_id=None,
         topics=(OffsetCommitRequestTopic(name="t", partitions=(partition,)),),  # type: ignore[arg-type]
     )

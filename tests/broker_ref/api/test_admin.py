@@ -1,0 +1,166 @@
+"""Admin requests under broker configs that a shared cluster cannot be given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+
+from broker_ref.config import BrokerConfig, InvalidBrokerConfigError
+from tests.broker_ref.node.driver import NodeDriver
+from tests.broker_ref.node.requests import batch, create_topic, ms, produce, produced, request
+
+
+def look_for(driver: NodeDriver, name: Any, *, allow: bool = True) -> Any:
+    """Ask for a topic by name; its answer."""
+    (topic,) = driver.call(
+        MetadataRequest(
+            topics=(MetadataRequestTopic(topic_id=None, name=name),),
+            allow_auto_topic_creation=allow,
+            include_topic_authorized_operations=False,
+        )
+    ).topics
+    return topic
+
+
+@pytest.mark.parametrize(("broker", "asks", "made"), [(True, True, True), (False, True, False)])
+def test_topics_are_made_where_broker_and_request_allow(
+    broker: bool, asks: bool, made: bool
+) -> None:
+    driver = NodeDriver(BrokerConfig(auto_create_topics_enable=broker, num_partitions=3))
+    first = look_for(driver, "t", allow=asks)
+    assert first.error_code is ErrorCode.unknown_topic_or_partition
+    again = look_for(driver, "t", allow=False)
+    assert (again.error_code is ErrorCode.none) == made
+    assert len(again.partitions) == (3 if made else 0)
+
+
+def test_topics_are_not_made_where_the_request_does_not_allow() -> None:
+    driver = NodeDriver()
+    for _ in range(2):
+        found = look_for(driver, "t", allow=False)
+        assert found.error_code is ErrorCode.unknown_topic_or_partition
+
+
+@pytest.mark.parametrize(("name", "others"), [("a b", ()), ("", ()), ("..", ()), ("a_b", ("a.b",))])
+def test_names_that_cannot_be_made(name: str, others: tuple[str, ...]) -> None:
+    driver = NodeDriver()
+    for other in others:
+        create_topic(driver, other)
+    assert look_for(driver, name).error_code is ErrorCode.invalid_topic_exception
+
+
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [(2, ErrorCode.invalid_request), (3, ErrorCode.topic_deletion_disabled)],
+)
+def test_deletion_can_be_disabled(version: int, error: ErrorCode) -> None:
+    driver = NodeDriver(BrokerConfig(delete_topic_enable=False))
+    create_topic(driver, "t")
+    answer = driver.call(request(20, version, topic_names=("t",), timeout=ms(0)))
+    assert answer.responses[0].error_code is error
+    assert look_for(driver, "t").error_code is ErrorCode.none
+
+
+def described(driver: NodeDriver, kind: int, name: str) -> dict[str, tuple[str, int, list[str]]]:
+    """Value, source and the names of synonyms of each config."""
+    resource_type: Any = kind
+    answer = driver.call(
+        DescribeConfigsRequest(
+            resources=(
+                DescribeConfigsResource(
+                    resource_type=resource_type, resource_name=name, configuration_keys=None
+                ),
+            ),
+            include_synonyms=True,
+            include_documentation=True,
+        )
+    )
+    (result,) = answer.results
+    assert result.error_code is ErrorCode.none
+    assert all(config.documentation for config in result.configs)
+    return {
+        config.name: (config.value, config.config_source, [s.name for s in config.synonyms])
+        for config in result.configs
+    }
+
+
+def test_server_wide_defaults_are_told_and_obeyed() -> None:
+    config = BrokerConfig.from_mapping(
+        {"log.retention.hours": "1", "message.max.bytes": "200", "num.partitions": "1"}
+    )
+    driver = NodeDriver(config)
+    create_topic(driver, "t")
+    create_topic(driver, "own", retention_ms="5", max_message_bytes="1000")
+    of_topic = described(driver, 2, "t")
+    assert of_topic["retention.ms"] == ("3600000", 4, ["log.retention.ms", "log.retention.ms"])
+    assert of_topic["max.message.bytes"][:2] == ("200", 4)
+    assert of_topic["segment.ms"][:2] == ("604800000", 5)
+    assert described(driver, 2, "own")["retention.ms"] == (
+        "5",
+        1,
+        ["retention.ms", "log.retention.ms", "log.retention.ms"],
+    )
+    of_broker = described(driver, 4, "1")
+    assert of_broker["message.max.bytes"] == ("200", 4, ["message.max.bytes"] * 2)
+    assert of_broker["log.retention.ms"][:2] == ("3600000", 4)
+    assert of_broker["num.partitions"] == ("1", 5, ["num.partitions"])
+    big = batch("x" * 300)
+    assert produced(driver.call(produce(big))).error_code is ErrorCode.message_too_large
+    assert produced(driver.call(produce(big, topic="own"))).error_code is ErrorCode.none
+
+
+@pytest.mark.parametrize(
+    ("configs", "says"),
+    [
+        ({"no.such.config": "1"}, "unknown broker config 'no.such.config'"),
+        ({"num.partitions": "0"}, "0 for broker config num.partitions"),
+        ({"num.partitions": "many"}, "'many' for broker config num.partitions"),
+        ({"auto.create.topics.enable": "yes"}, "auto.create.topics.enable: it must be true"),
+        ({"log.retention.ms": "-7"}, "'-7' for broker config log.retention.ms"),
+        ({"log.retention.hours": "x"}, "'x' for broker config log.retention.hours"),
+        ({"log.cleanup.policy": "burn"}, "'burn' for broker config log.cleanup.policy"),
+    ],
+)
+def test_wrong_broker_configs_are_named(configs: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidBrokerConfigError, match=says):
+        BrokerConfig.from_mapping(configs)
+
+
+@pytest.mark.parametrize(
+    ("configs", "expected"),
+    [
+        ({"log.retention.ms": "7", "log.retention.hours": "1"}, "7"),
+        ({"log.retention.hours": "1", "log.retention.minutes": "2"}, "120000"),
+        ({"log.retention.hours": "-1"}, "-1"),
+    ],
+)
+def test_the_finer_unit_wins(configs: dict[str, str], expected: str) -> None:
+    assert BrokerConfig.from_mapping(configs).topic_defaults["retention.ms"] == expected
+
+
+def test_transactions_are_refused_by_name() -> None:
+    driver = NodeDriver()
+    create_topic(driver, "t")
+    found = driver.call(request(10, 2, key="tx", key_type=1))
+    assert found.error_code is ErrorCode.transactional_id_authorization_failed
+    assert "does not serve transactions" in found.error_message
+    begun = driver.call(request(22, 1, transactional_id="tx", transaction_timeout=ms(1000)))
+    assert begun.error_code is ErrorCode.transactional_id_authorization_failed
+    assert begun.producer_id == -1
+
+
+def test_apis_are_advertised_in_the_form_that_every_client_can_read() -> None:
+    driver = NodeDriver()
+    answers = [
+        driver.call(request(18, version, **({} if version < 3 else SOFTWARE)))
+        for version in range(5)
+    ]
+    assert {answer.error_code for answer in answers} == {ErrorCode.none}
+    assert len({tuple((api.api_key, api.max_version) for api in a.api_keys) for a in answers}) == 1
+
+
+SOFTWARE = {"client_software_name": "a-b", "client_software_version": "1.0"}

@@ -1,0 +1,220 @@
+"""What a fetch and a look-up of offsets see, limit by limit and error by error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.delete_records.v2 import request as delete_records_v2
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v11 import request as list_offsets
+
+from broker_ref.config import BrokerConfig
+from broker_ref.log.batch import parse_batches
+from tests.broker_ref.node.driver import START_MS, NodeDriver
+from tests.broker_ref.node.requests import (
+    batch,
+    create_topic,
+    fetch,
+    fetched,
+    ms,
+    produce,
+    produced,
+    request,
+)
+
+
+@pytest.fixture
+def driver() -> NodeDriver:
+    """Two batches of two records in each of two partitions, written in leader epochs 0 and 1."""
+    made = NodeDriver()
+    create_topic(made, "t", 2)
+    for epoch in range(2):
+        for partition in range(2):
+            stamp = START_MS + 1000 * epoch
+            made.call(produce(batch("a", "b", timestamp=stamp), partition=partition))
+        if epoch == 0:
+            made.restart()
+    return made
+
+
+def sizes(driver: NodeDriver, **limits: Any) -> list[int]:
+    """How many batches of each partition a fetch from the beginning gives."""
+    answers = fetched(driver.call(fetch((0, 0), (1, 0), **limits)))
+    return [len(parse_batches(answer.records)) if answer.records else 0 for answer in answers]
+
+
+def test_limits(driver: NodeDriver) -> None:
+    size = len(batch("a", "b"))
+    assert sizes(driver) == [2, 2]
+    assert sizes(driver, max_bytes=3 * size) == [2, 1]
+    assert sizes(driver, max_bytes=2 * size) == [2, 0]
+    assert sizes(driver, partition_max_bytes=size) == [1, 1]
+    # The first batch goes out whatever the limits say, but no second one.
+    assert sizes(driver, max_bytes=0) == [1, 0]
+    assert sizes(driver, partition_max_bytes=1) == [1, 0]
+    assert sizes(driver, max_bytes=-5, partition_max_bytes=-5) == [1, 0]
+
+
+def test_the_broker_has_a_limit_of_its_own() -> None:
+    made = NodeDriver(BrokerConfig(fetch_max_bytes=1024))
+    create_topic(made, "t", 2)
+    for partition in (0, 0, 0, 1):
+        made.call(produce(batch("x" * 500), partition=partition))
+    assert sizes(made) == [1, 0]
+
+
+def test_an_offset_within_a_batch_gives_the_whole_batch(driver: NodeDriver) -> None:
+    (answer,) = fetched(driver.call(fetch((0, 3))))
+    (header,) = parse_batches(answer.records)
+    assert (header.base_offset, header.partition_leader_epoch) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "error"),
+    [
+        (0, -1, ErrorCode.none),
+        (4, 1, ErrorCode.none),
+        (5, -1, ErrorCode.offset_out_of_range),
+        (-1, -1, ErrorCode.offset_out_of_range),
+        (0, 0, ErrorCode.fenced_leader_epoch),
+        (0, 2, ErrorCode.unknown_leader_epoch),
+    ],
+)
+def test_offsets_and_epochs(driver: NodeDriver, offset: int, epoch: int, error: ErrorCode) -> None:
+    (answer,) = fetched(driver.call(fetch((0, offset), leader_epoch=epoch)))
+    assert answer.error_code is error
+    assert answer.current_leader.leader_epoch == (
+        1 if error is ErrorCode.fenced_leader_epoch else -1
+    )
+
+
+def test_a_diverging_reader_is_told_where(driver: NodeDriver) -> None:
+    (answer,) = fetched(driver.call(fetch((0, 3), last_fetched_epoch=0)))
+    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (0, 2)
+    assert answer.records == b""
+    (agreeing,) = fetched(driver.call(fetch((0, 2), last_fetched_epoch=0)))
+    assert agreeing.diverging_epoch.epoch == -1
+    assert len(agreeing.records) > 0
+    (unknown,) = fetched(driver.call(fetch((0, 2), last_fetched_epoch=5)))
+    assert unknown.error_code is ErrorCode.offset_out_of_range
+
+
+def test_brokers_that_have_no_replica(driver: NodeDriver) -> None:
+    for replica in (1, 9):
+        (answer,) = fetched(driver.call(fetch((0, 0), replica_id=replica)))
+        assert answer.error_code is ErrorCode.not_leader_or_follower
+    (answer,) = fetched(driver.call(fetch((0, 0), replica_id=9, leader_epoch=1)))
+    assert answer.error_code is ErrorCode.unknown_leader_epoch
+
+
+def test_isolation_decides_whether_aborted_transactions_are_named(driver: NodeDriver) -> None:
+    (uncommitted,) = fetched(driver.call(fetch((0, 0))))
+    (committed,) = fetched(driver.call(fetch((0, 0), isolation_level=1)))
+    assert uncommitted.aborted_transactions is None
+    assert committed.aborted_transactions == ()
+    assert committed.last_stable_offset == 4
+
+
+@pytest.mark.parametrize("session", [(5, 3), (0, 3), (5, 1)])
+def test_sessions_are_not_kept(driver: NodeDriver, session: tuple[int, int]) -> None:
+    assert driver.call(fetch((0, 0), session=(0, 0))).session_id == 0
+    refused = driver.call(fetch((0, 0), session=session))
+    assert refused.error_code is ErrorCode.fetch_session_id_not_found
+    assert refused.responses == ()
+
+
+def look_up(
+    driver: NodeDriver, timestamp: int, *, epoch: int = -1, version: int = 11
+) -> tuple[ErrorCode, int, int, int]:
+    """Error, offset, timestamp and leader epoch of partition 0."""
+    values: Any = (0, epoch, timestamp, "t", -1, 0)
+    index, leader_epoch, stamp, name, replica_id, isolation = values
+    partition = list_offsets.ListOffsetsPartition(
+        partition_index=index, current_leader_epoch=leader_epoch, timestamp=stamp
+    )
+    topic = list_offsets.ListOffsetsTopic(name=name, partitions=(partition,))
+    fields = {"timeout": ms(0)} if version >= 10 else {}
+    asked = request(
+        2, version, replica_id=replica_id, isolation_level=isolation, topics=(topic,), **fields
+    )
+    (answer,) = driver.call(asked).topics[0].partitions
+    return answer.error_code, answer.offset, answer.timestamp, answer.leader_epoch
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "expected"),
+    [
+        (-1, (4, -1, 1)),
+        (-2, (0, -1, 0)),
+        (-3, (2, START_MS + 1000, 1)),
+        (-4, (0, -1, 0)),
+        (-5, (-1, -1, -1)),
+        (-6, (-1, -1, -1)),
+        (0, (0, START_MS, 0)),
+        (START_MS + 1, (2, START_MS + 1000, 1)),
+        (START_MS + 1001, (-1, -1, -1)),
+    ],
+)
+def test_offsets_of_times(
+    driver: NodeDriver, timestamp: int, expected: tuple[int, int, int]
+) -> None:
+    assert look_up(driver, timestamp) == (ErrorCode.none, *expected)
+
+
+def test_offsets_of_times_that_mean_nothing_yet(driver: NodeDriver) -> None:
+    assert look_up(driver, -7)[0] is ErrorCode.unsupported_version
+    for timestamp, first in ((-3, 7), (-4, 8), (-5, 9), (-6, 11)):
+        assert look_up(driver, timestamp, version=first)[0] is ErrorCode.none
+        assert look_up(driver, timestamp, version=first - 1)[0] is ErrorCode.unsupported_version
+
+
+def test_look_ups_are_fenced(driver: NodeDriver) -> None:
+    assert look_up(driver, -1, epoch=0)[0] is ErrorCode.fenced_leader_epoch
+    assert look_up(driver, -1, epoch=2)[0] is ErrorCode.unknown_leader_epoch
+
+
+def test_deleted_records_are_out_of_range_even_after_a_crash(driver: NodeDriver) -> None:
+    deleted = driver.call(delete_records("t", 0, 2)).topics[0].partitions[0]
+    assert (deleted.error_code, deleted.low_watermark) == (ErrorCode.none, 2)
+    driver.crash()
+    (answer,) = fetched(driver.call(fetch((0, 1))))
+    assert answer.error_code is ErrorCode.offset_out_of_range
+    assert look_up(driver, -2)[1] == 2
+    high = driver.call(delete_records("t", 0, -1)).topics[0].partitions[0]
+    assert high.low_watermark == 4
+
+
+def delete_records(name: Any, index: Any, offset: Any) -> Any:
+    partition = delete_records_v2.DeleteRecordsPartition(partition_index=index, offset=offset)
+    topic = delete_records_v2.DeleteRecordsTopic(name=name, partitions=(partition,))
+    return delete_records_v2.DeleteRecordsRequest(topics=(topic,), timeout=ms(0))
+
+
+def test_keyless_records_to_a_compacted_topic_are_named(driver: NodeDriver) -> None:
+    create_topic(driver, "c", cleanup_policy="compact")
+    refused = produced(driver.call(produce(batch("a", "b", key=None), topic="c")))
+    assert refused.error_code is ErrorCode.invalid_record
+    assert [error.batch_index for error in refused.record_errors] == [0, 1]
+    assert refused.error_message is not None
+
+
+@pytest.mark.parametrize("records", [None, b"", batch("a")[:-1], batch("a") + batch("b")])
+def test_records_that_are_not_one_batch(driver: NodeDriver, records: bytes | None) -> None:
+    assert produced(driver.call(produce(records))).error_code is ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize("acks", [2, -2])
+def test_invalid_acks(driver: NodeDriver, acks: int) -> None:
+    refused = produced(driver.call(produce(batch("a"), acks=acks)))
+    assert refused.error_code is ErrorCode.invalid_required_acks
+
+
+def test_a_retried_batch_is_answered_with_its_first_place(driver: NodeDriver) -> None:
+    once = batch("a", producer_id=77, producer_epoch=0, base_sequence=0)
+    first = produced(driver.call(produce(once)))
+    again = produced(driver.call(produce(once)))
+    assert (first.base_offset, again.base_offset) == (4, 4)
+    gap = batch("b", producer_id=77, producer_epoch=0, base_sequence=5)
+    refused = produced(driver.call(produce(gap)))
+    assert refused.error_code is ErrorCode.out_of_order_sequence_number

@@ -1,0 +1,199 @@
+"""Committed offsets through the node: kept, found again, and gone with their topic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_commit.v7 import request as commit_v7
+from kio.schema.offset_commit.v9 import request as commit_v9
+from kio.schema.offset_fetch.v8 import request as fetch_v8
+
+from broker_ref.config import BrokerConfig
+from tests.broker_ref.memory_storage import MemoryStorage
+from tests.broker_ref.node.driver import NodeDriver
+from tests.broker_ref.node.requests import create_topic, ms, request
+
+
+@pytest.fixture
+def driver() -> NodeDriver:
+    made = NodeDriver(BrokerConfig(offsets_topic_num_partitions=4, offset_metadata_max_bytes=10))
+    create_topic(made, "t", 3)
+    made.call(request(10, 2, key="g", key_type=0))
+    return made
+
+
+def commit(
+    driver: NodeDriver,
+    *offsets: tuple[int, int],
+    group: str = "g",
+    generation: int = -1,
+    member: str = "",
+    metadata: str | None = "m",
+) -> list[ErrorCode]:
+    """Commit (partition, offset) pairs of topic t; the answers."""
+    pairs: Any = offsets
+    name: Any = "t"
+    epoch: Any = 2
+    partitions = tuple(
+        commit_v7.OffsetCommitRequestPartition(
+            partition_index=partition,
+            committed_offset=offset,
+            committed_leader_epoch=epoch,
+            committed_metadata=metadata,
+        )
+        for partition, offset in pairs
+    )
+    answer = driver.call(
+        request(
+            8,
+            7,
+            group_id=group,
+            generation_id_or_member_epoch=generation,
+            member_id=member,
+            group_instance_id=None,
+            topics=(commit_v7.OffsetCommitRequestTopic(name=name, partitions=partitions),),
+        )
+    )
+    return [partition.error_code for partition in answer.topics[0].partitions]
+
+
+Found = dict[tuple[str, int], tuple[int, int, str]]
+
+
+def committed(
+    driver: NodeDriver, group: str = "g", topics: dict[str, tuple[int, ...]] | None = None
+) -> Found:
+    """Offset, leader epoch and metadata by topic and partition."""
+    named: Any = topics
+    wanted = None
+    if topics is not None:
+        wanted = tuple(
+            fetch_v8.OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
+            for name, indexes in named.items()
+        )
+    group_id: Any = group
+    answer = driver.call(
+        fetch_v8.OffsetFetchRequest(
+            groups=(fetch_v8.OffsetFetchRequestGroup(group_id=group_id, topics=wanted),),
+            require_stable=True,
+        )
+    )
+    (found,) = answer.groups
+    assert found.error_code is ErrorCode.none
+    return {
+        (topic.name, partition.partition_index): (
+            partition.committed_offset,
+            partition.committed_leader_epoch,
+            partition.metadata,
+        )
+        for topic in found.topics
+        for partition in topic.partitions
+    }
+
+
+NOTHING = (-1, -1, "")
+
+
+@pytest.mark.parametrize("stop", ["none", "clean", "crash"])
+def test_offsets_are_found_again(driver: NodeDriver, stop: str) -> None:
+    assert commit(driver, (0, 5), (2, 7)) == [ErrorCode.none, ErrorCode.none]
+    assert commit(driver, (0, 6), metadata=None) == [ErrorCode.none]
+    assert commit(driver, (0, 1), group="other") == [ErrorCode.none]
+    if stop == "clean":
+        driver.restart()
+    elif stop == "crash":
+        driver.crash()
+    assert committed(driver) == {("t", 0): (6, 2, ""), ("t", 2): (7, 2, "m")}
+    assert committed(driver, topics={"t": (0, 1), "no": (0,)}) == {
+        ("t", 0): (6, 2, ""),
+        ("t", 1): NOTHING,
+        ("no", 0): NOTHING,
+    }
+    assert committed(driver, "other") == {("t", 0): (1, 2, "m")}
+    assert committed(driver, "unknown") == {}
+
+
+def test_what_is_wrong_does_not_keep_the_rest_from_being_committed(driver: NodeDriver) -> None:
+    assert commit(driver, (0, 5), (9, 1)) == [
+        ErrorCode.none,
+        ErrorCode.unknown_topic_or_partition,
+    ]
+    assert commit(driver, (1, 1), metadata="x" * 11) == [ErrorCode.offset_metadata_too_large]
+    assert committed(driver) == {("t", 0): (5, 2, "m")}
+
+
+def test_members_of_generations_that_there_are_not(driver: NodeDriver) -> None:
+    assert commit(driver, (0, 5), group="new", generation=3) == [ErrorCode.illegal_generation]
+    assert commit(driver, (0, 5), member="m") == [ErrorCode.none]
+    assert commit(driver, (0, 6), generation=3) == [ErrorCode.unknown_member_id]
+    assert committed(driver) == {("t", 0): (5, 2, "m")}
+
+
+def delete_topic(driver: NodeDriver, name: str) -> None:
+    driver.call(request(20, 5, topic_names=(name,), timeout=ms(0)))
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_offsets_go_with_their_topic(driver: NodeDriver, crash: bool) -> None:
+    commit(driver, (0, 5))
+    delete_topic(driver, "t")
+    create_topic(driver, "t")
+    if crash:
+        driver.crash()
+    assert committed(driver) == {}
+
+
+def test_offsets_are_of_the_topic_that_they_were_committed_for() -> None:
+    """Where a crash kept the tombstones of a deleted topic's offsets from the disk."""
+    storage = MemoryStorage()
+    driver = NodeDriver(storage=storage)
+    create_topic(driver, "t")
+    driver.call(request(10, 2, key="g", key_type=0))
+    commit(driver, (0, 5))
+    directory = f"__consumer_offsets-{driver.node.broker.offsets.partition_for('g')}"
+    log = f"{directory}/{0:020}.log"
+    size = len(storage.read(log))
+    delete_topic(driver, "t")
+    create_topic(driver, "t")
+    assert len(storage.read(log)) > size
+    storage.cut(log, size)
+    driver.crash()
+    assert committed(driver) == {}
+
+
+def test_without_the_offsets_topic_nobody_coordinates() -> None:
+    driver = NodeDriver()
+    create_topic(driver, "t")
+    assert commit(driver, (0, 5)) == [ErrorCode.not_coordinator]
+
+
+def test_more_offsets_than_a_batch_holds() -> None:
+    driver = NodeDriver(BrokerConfig(offsets_topic_num_partitions=1, message_max_bytes=100))
+    create_topic(driver, "t", 3)
+    driver.call(request(10, 2, key="g", key_type=0))
+    refused = commit(driver, (0, 1), (1, 1), (2, 1))
+    assert refused == [ErrorCode.invalid_commit_offset_size] * 3
+    assert committed(driver) == {}
+
+
+def test_a_group_name_that_no_record_can_hold(driver: NodeDriver) -> None:
+    name: Any = "t"
+    zero: Any = 0
+    partition = commit_v9.OffsetCommitRequestPartition(
+        partition_index=zero, committed_offset=zero, committed_metadata=None
+    )
+    topic = commit_v9.OffsetCommitRequestTopic(name=name, partitions=(partition,))
+    refused = driver.call(
+        request(
+            8,
+            9,
+            group_id="g" * 40_000,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=(topic,),
+        )
+    )
+    assert refused.topics[0].partitions[0].error_code is ErrorCode.invalid_group_id
