@@ -21,6 +21,8 @@ next. None carries a secret. All of them survive pickling (Spark carries them be
 as text, tests and pools as objects): they take one message and nothing else.
 """
 
+# Kafka's words name its errors, and none of them ends in Error.
+# ruff: noqa: N818
 from __future__ import annotations
 
 

@@ -322,7 +322,7 @@ OPTIONS: Final = (
         modes=READS,
         ignored_in=WRITES,
         default="120000",
-        doc="How long a read waits for records, for a broker, or for an open transaction to end.",
+        doc="How long a task waits for records, and planning for an open transaction to end.",
     ),
     Option(
         name="fetchOffset.numRetries",
@@ -467,6 +467,7 @@ def render() -> str:
         "",
         "`kafka.*` passes a setting to the Kafka client, under its name in the Java client or in",
         "librdkafka: `kafka.security.protocol`, `kafka.sasl.jaas.config`, `kafka.fetch.max.bytes`.",
+        "`kafka.default.api.timeout.ms` (60000) bounds each question of the driver to the brokers.",
         "These are refused:",
         "",
         "| option | instead |",

@@ -1,0 +1,95 @@
+"""One Spark session for the run, and short ways to fill topics and to run streams."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.streams import StreamRunner
+
+Reader = Callable[..., DataFrame]
+Produce = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The shared session: `local[2]`, on loopback, with this interpreter for its workers."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("pyspark-kafka tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.streaming.noDataProgressEventInterval", "100")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def read(spark: SparkSession, bootstrap: str) -> Reader:
+    """A batch read with these options: `read(subscribe="t")`; `schema=` is a user's schema."""
+
+    def read(schema: str | None = None, **options: str) -> DataFrame:
+        reader = spark.read.format("pyspark_kafka").option("kafka.bootstrap.servers", bootstrap)
+        reader = reader.options(**options)
+        return (reader.schema(schema) if schema else reader).load()
+
+    return read
+
+
+@pytest.fixture
+def streams(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Iterator[StreamRunner]:
+    """Streaming reads whose checkpoint is in this test's directory; all stopped at its end."""
+    runner = StreamRunner(spark=spark, bootstrap_servers=bootstrap, directory=tmp_path)
+    yield runner
+    runner.stop()
+
+
+@pytest.fixture
+def produce(bootstrap: str) -> Iterator[Produce]:
+    """Write records in order, confirmed: `produce(topic, ["a", b"b", None], partition=0)`."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+
+    def produce(
+        topic: str,
+        values: Sequence[str | bytes | None],
+        *,
+        partition: int = 0,
+        key: str | bytes | None = None,
+        timestamps_ms: Sequence[int] | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> None:
+        failed: list[KafkaError] = []
+
+        def confirmed(error: KafkaError | None, _message: object) -> None:
+            if error is not None:
+                failed.append(error)
+
+        for number, value in enumerate(values):
+            producer.produce(
+                topic,
+                value,
+                key,
+                partition,
+                on_delivery=confirmed,
+                timestamp=timestamps_ms[number] if timestamps_ms else 0,
+                headers=list(headers),
+            )
+        assert producer.flush(30) == 0
+        assert not failed
+
+    yield produce
+    producer.flush(5)

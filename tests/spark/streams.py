@@ -1,0 +1,71 @@
+"""Streaming queries as a test runs them: started, stepped, stopped and started again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+@dataclass(kw_only=True)
+class StreamRunner:
+    """Every run of one checkpoint; what arrived stands in `batches`, by batch id."""
+
+    spark: SparkSession
+    bootstrap_servers: str
+    directory: Path
+    batches: dict[int, list[Row]] = field(default_factory=dict)
+    queries: list[StreamingQuery] = field(default_factory=list)
+    after_batch: Callable[[], None] = lambda: None
+
+    def available_now(self, **options: str) -> StreamingQuery:
+        """Read all that is there and end; raises what the query failed with."""
+        query = self._writer(options).trigger(availableNow=True).start()
+        self.queries.append(query)
+        assert query.awaitTermination(90), "the query did not end"
+        return query
+
+    def start(self, **options: str) -> StreamingQuery:
+        query = self._writer(options).start()
+        self.queries.append(query)
+        return query
+
+    def _writer(self, options: dict[str, str]) -> DataStreamWriter:
+        read = self.spark.readStream.format("pyspark_kafka").options(**options)
+        frame = read.option("kafka.bootstrap.servers", self.bootstrap_servers).load()
+        return frame.writeStream.option("checkpointLocation", str(self.checkpoint)).foreachBatch(
+            self._collect
+        )
+
+    def _collect(self, frame: DataFrame, batch_id: int) -> None:
+        self.batches[batch_id] = frame.collect()
+        self.after_batch()
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.directory / "checkpoint"
+
+    @property
+    def values(self) -> list[str]:
+        """All values that arrived, by batch and then by topic, partition and offset."""
+        return [
+            row.value.decode()
+            for batch_id in sorted(self.batches)
+            for row in sorted(
+                self.batches[batch_id], key=lambda r: (r.topic, r.partition, r.offset)
+            )
+        ]
+
+    def offsets(self, batch_id: int) -> Any:
+        """What the checkpoint says of a batch's end."""
+        return json.loads((self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[2])
+
+    def stop(self) -> None:
+        for query in self.queries:
+            query.stop()

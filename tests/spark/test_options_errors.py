@@ -1,0 +1,121 @@
+"""What a user sees of a wrong option: a readable error, from the driver, before any task."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from integration.clusters.ports import free_ports
+from tests.conftest import TopicFactory
+from tests.spark.conftest import Produce, Reader
+from tests.spark.streams import StreamRunner
+
+pytestmark = [pytest.mark.spark]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param({}, "OptionError: what to read is said by exactly one of", id="missing"),
+        pytest.param({"subscribe": "t", "assign": "{}"}, "'assign' and 'subscribe'", id="two"),
+        pytest.param(
+            {"subscribe": "t", "startingOfsets": "earliest"},
+            "OptionError: there is no option 'startingofsets': did you mean 'startingOffsets'",
+            id="misspelt",
+        ),
+        pytest.param(
+            {"subscribe": "t", "startingOffsets": '{"t":{"0":'},
+            "OptionError: option 'startingOffsets' .* at character",
+            id="json",
+        ),
+        pytest.param(
+            {"subscribe": "t", "kafka.auto.offset.reset": "earliest"},
+            "OptionError: option 'kafka.auto.offset.reset' is not supported",
+            id="refused",
+        ),
+        pytest.param(
+            {"subscribe": "t", "minPartitions": "many"},
+            "OptionError: option 'minPartitions' has the value 'many'",
+            id="number",
+        ),
+    ],
+)
+def test_wrong_options_fail_at_load(
+    read: Reader, spark: SparkSession, bootstrap: str, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PySparkException, match=message):
+        read(**options)
+    stream = spark.readStream.format("pyspark_kafka").options(**options)
+    with pytest.raises(PySparkException, match=message):
+        stream.option("kafka.bootstrap.servers", bootstrap).load()
+
+
+def test_what_only_a_batch_read_refuses_fails_without_a_task(
+    read: Reader, spark: SparkSession
+) -> None:
+    frame = read(subscribe="t", startingOffsets="latest")
+    spark.sparkContext.setJobGroup("refused", "a refused read")
+    try:
+        with pytest.raises(
+            PySparkException, match="OptionError: option 'startingOffsets' asks for"
+        ):
+            frame.collect()
+        assert spark.sparkContext.statusTracker().getJobIdsForGroup("refused") == []
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+def test_what_only_a_stream_refuses(streams: StreamRunner) -> None:
+    with pytest.raises(
+        PySparkException, match="'endingOffsets' has no meaning in a streaming read"
+    ):
+        streams.available_now(subscribe="t", endingOffsets="latest")
+
+
+def test_unknown_topic(read: Reader, streams: StreamRunner) -> None:
+    message = "UnknownTopicOrPartition: topic 'never-created' of subscribe=never-created"
+    with pytest.raises(PySparkException, match=message):
+        read(subscribe="never-created").collect()
+    with pytest.raises(PySparkException, match=message):
+        streams.available_now(subscribe="never-created")
+
+
+def test_unknown_partition(read: Reader, topic: TopicFactory) -> None:
+    name = topic(partitions=2)
+    with pytest.raises(
+        PySparkException, match=rf"OptionError: option 'assign' names {name}-2, .*-1"
+    ):
+        read(assign=f'{{"{name}":[0,2]}}').collect()
+    with pytest.raises(PySparkException, match=rf"'startingOffsets' says nothing about {name}-1"):
+        read(subscribe=name, startingOffsets=f'{{"{name}":{{"0":0}}}}').collect()
+
+
+def test_unreachable_broker(read: Reader) -> None:
+    (port,) = free_ports(1)
+    options = {
+        "kafka.bootstrap.servers": f"127.0.0.1:{port}",
+        "kafka.default.api.timeout.ms": "2000",
+    }
+    started = time.monotonic()
+    with pytest.raises(PySparkException, match=rf"BrokerUnreachable: .*127\.0\.0\.1:{port}"):
+        read(subscribe="t", **options).collect()
+    assert time.monotonic() - started < 30
+
+
+def test_data_loss(read: Reader, topic: TopicFactory, produce: Produce) -> None:
+    name = topic()
+    produce(name, ["a", "b"])
+    past_the_end = {
+        "subscribe": name,
+        "endingOffsets": f'{{"{name}":{{"0":9}}}}',
+        "fetchOffset.retryIntervalMs": "10",
+    }
+    with pytest.raises(
+        PySparkException,
+        match=rf"DataLossError: {name}-0: offsets 0 to 9 .* 0 to 2 exist.*'failOnDataLoss'",
+    ):
+        read(**past_the_end).collect()
+    assert read(**past_the_end, failOnDataLoss="false").count() == 2

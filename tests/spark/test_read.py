@@ -1,0 +1,181 @@
+"""Batch reads through Spark: what arrives is what is in the topic, column by column."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from tests.conftest import TopicFactory
+from tests.spark.conftest import Produce, Reader
+
+pytestmark = [pytest.mark.spark]
+
+T0_MS = 1_700_000_000_000
+
+
+def values(frame: DataFrame) -> list[str | None]:
+    rows = sorted(frame.collect(), key=lambda row: (row.topic, row.partition, row.offset))
+    return [None if row.value is None else row.value.decode() for row in rows]
+
+
+def test_found_without_being_registered(spark: SparkSession, read: Reader) -> None:
+    frame = read(subscribe="no-matter")
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int>"
+    )
+
+
+def test_every_column(read: Reader, topic: TopicFactory, produce: Produce) -> None:
+    name = topic(partitions=2)
+    headers = [("a", b"\x00\xff"), ("a", None), ("b", b"")]
+    produce(name, ["wert\u00e4"], key=b"\x01k", timestamps_ms=[T0_MS + 123], headers=headers)
+    produce(name, [None], partition=1, timestamps_ms=[T0_MS])
+    frame = read(subscribe=name, includeHeaders="true").withColumn(
+        "timestamp", functions.unix_micros("timestamp")
+    )
+    first, second = sorted(frame.collect(), key=lambda row: row.partition)
+    assert first.asDict(recursive=True) == {
+        "key": bytearray(b"\x01k"),
+        "value": bytearray("wert\u00e4".encode()),
+        "topic": name,
+        "partition": 0,
+        "offset": 0,
+        "timestamp": (T0_MS + 123) * 1000,
+        "timestampType": 0,
+        "headers": [
+            {"key": "a", "value": bytearray(b"\x00\xff")},
+            {"key": "a", "value": None},
+            {"key": "b", "value": bytearray()},
+        ],
+    }
+    assert (second.key, second.value, second.partition, second.headers) == (None, None, 1, None)
+
+
+def test_log_append_time(read: Reader, topic: TopicFactory, produce: Produce) -> None:
+    name = topic(**{"message.timestamp.type": "LogAppendTime"})
+    now_ms = time.time() * 1000
+    produce(name, ["x"], timestamps_ms=[T0_MS])
+    (row,) = (
+        read(subscribe=name).selectExpr("timestampType", "unix_millis(timestamp) AS ms").collect()
+    )
+    assert row.timestampType == 1
+    assert abs(row.ms - now_ms) < 60_000
+
+
+def test_user_schema_is_a_projection(read: Reader, topic: TopicFactory, produce: Produce) -> None:
+    name = topic()
+    produce(name, ["a", "b"])
+    frame = read(schema="offset BIGINT, value BINARY", subscribe=name)
+    assert frame.columns == ["offset", "value"]
+    assert sorted((row.offset, bytes(row.value)) for row in frame.collect()) == [
+        (0, b"a"),
+        (1, b"b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("value STRING", "'value' with type string"),
+        ("value BINARY, amount INT", "'amount' of type int, which the source does not have"),
+        ("headers ARRAY<STRUCT<key: STRING, value: BINARY>>", "'includeHeaders'"),
+    ],
+)
+def test_user_schema_that_cannot_be(
+    read: Reader, topic: TopicFactory, schema: str, message: str
+) -> None:
+    with pytest.raises(PySparkException, match=message):
+        read(schema=schema, subscribe=topic()).collect()
+
+
+def test_ranges_of_every_kind(read: Reader, topic: TopicFactory, produce: Produce) -> None:
+    name = topic(partitions=2)
+    for partition in (0, 1):
+        texts = [f"{partition}{letter}" for letter in "abcd"]
+        produce(name, texts, partition=partition, timestamps_ms=[T0_MS + 10 * n for n in range(4)])
+    assert values(
+        read(
+            subscribe=name,
+            startingOffsets=f'{{"{name}":{{"0":1,"1":-2}}}}',
+            endingOffsets=f'{{"{name}":{{"0":3,"1":-1}}}}',
+        )
+    ) == ["0b", "0c", "1a", "1b", "1c", "1d"]
+    assert values(
+        read(
+            assign=f'{{"{name}":[1]}}',
+            startingTimestamp=str(T0_MS + 5),
+            endingTimestamp=str(T0_MS + 25),
+        )
+    ) == ["1b", "1c"]
+    assert values(
+        read(
+            subscribePattern=name.replace(".", "[.]") + "$",
+            startingOffsetsByTimestamp=f'{{"{name}":{{"0":{T0_MS + 30},"1":{T0_MS + 20}}}}}',
+            endingOffsetsByTimestamp=f'{{"{name}":{{"0":{T0_MS + 99},"1":{T0_MS + 30}}}}}',
+        )
+    ) == ["0d", "1c"]
+
+
+def test_tasks_are_ranges(read: Reader, topic: TopicFactory, produce: Produce) -> None:
+    name = topic(partitions=2)
+    produce(name, [f"{n:02}" for n in range(20)])
+    assert read(subscribe=name).rdd.getNumPartitions() == 1
+    for options, tasks in (({"minPartitions": "5"}, 5), ({"maxRecordsPerPartition": "4"}, 5)):
+        frame = read(subscribe=name, **options)
+        assert frame.rdd.getNumPartitions() == tasks
+        assert values(frame) == [f"{n:02}" for n in range(20)]
+
+
+def test_empty_topic(read: Reader, topic: TopicFactory) -> None:
+    frame = read(subscribe=topic())
+    assert frame.collect() == []
+    assert frame.count() == 0
+
+
+def test_more_than_one_fetch(read: Reader, topic: TopicFactory, produce: Produce) -> None:
+    name = topic(partitions=3)
+    size, count = 100_000, 40
+    for partition in range(3):
+        produce(
+            name,
+            [b"%d-%d:" % (partition, n) + b"x" * size for n in range(count)],
+            partition=partition,
+        )
+    rows = (
+        read(subscribe=name, **{"kafka.max.partition.fetch.bytes": "1000000"})
+        .selectExpr(
+            "partition",
+            "offset",
+            "length(value) AS size",
+            "CAST(substring_index(CAST(value AS STRING), ':', 1) AS STRING) AS id",
+        )
+        .collect()
+    )
+    assert sorted((row.partition, row.offset, row.id) for row in rows) == [
+        (p, n, f"{p}-{n}") for p in range(3) for n in range(count)
+    ]
+    assert {row["size"] - len(row.id) - 1 for row in rows} == {size}
+
+
+def test_limit_stops_early(read: Reader, topic: TopicFactory, produce: Produce) -> None:
+    name = topic(partitions=2)
+    for partition in (0, 1):
+        produce(name, ["x"] * 5000, partition=partition)
+    assert len(read(subscribe=name).limit(3).collect()) == 3
+    assert read(subscribe=name).count() == 10_000
+
+
+def test_partitions_added_are_read(
+    read: Reader, topic: TopicFactory, produce: Produce, bootstrap: str
+) -> None:
+    name = topic()
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_partitions([NewPartitions(name, 2)]).values():
+        future.result(30)
+    produce(name, ["new"], partition=1)
+    assert values(read(subscribe=name)) == ["new"]

@@ -1,0 +1,225 @@
+"""Streaming reads through Spark: starts, checkpoints, limits, progress, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pyspark_kafka.source.spark_features import ADMISSION_CONTROL
+from tests.conftest import TopicFactory
+from tests.spark.conftest import Produce
+from tests.spark.streams import StreamRunner
+
+pytestmark = [pytest.mark.spark]
+
+needs_4_2 = pytest.mark.skipif(not ADMISSION_CONTROL, reason="read limits came with Spark 4.2")
+
+
+def await_that(condition: Callable[[], bool], query: StreamingQuery) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        failure = query.exception()
+        assert failure is None, failure
+        assert time.monotonic() < deadline, query.lastProgress
+        time.sleep(0.05)
+
+
+def test_new_query_starts_at_latest_and_follows(
+    streams: StreamRunner, topic: TopicFactory, produce: Produce
+) -> None:
+    name = topic(partitions=2)
+    produce(name, ["before"])
+    query = streams.start(subscribe=name)
+    await_that(lambda: bool(query.recentProgress), query)
+    produce(name, ["a"])
+    produce(name, ["b"], partition=1)
+    await_that(lambda: len(streams.values) >= 2, query)
+    assert sorted(streams.values) == ["a", "b"]
+
+
+def test_checkpoint_is_continued(
+    streams: StreamRunner, topic: TopicFactory, produce: Produce
+) -> None:
+    name = topic(partitions=2)
+    produce(name, ["a", "b"])
+    streams.available_now(subscribe=name, startingOffsets="earliest")
+    assert streams.offsets(0) == {name: {"0": 2, "1": 0}}
+    produce(name, ["c"])
+    produce(name, ["d"], partition=1)
+    streams.available_now(subscribe=name, startingOffsets="earliest")
+    assert streams.offsets(1) == {name: {"0": 3, "1": 1}}
+    assert streams.values == ["a", "b", "c", "d"]
+
+
+def test_uncommitted_batch_is_replayed_with_the_same_rows(
+    streams: StreamRunner, topic: TopicFactory, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, ["a", "b"])
+    streams.available_now(subscribe=name, startingOffsets="earliest")
+    first = dict(streams.batches)
+    (streams.checkpoint / "commits" / "0").unlink()
+    (streams.checkpoint / "commits" / ".0.crc").unlink()
+    streams.batches.clear()
+    produce(name, ["c"])
+    streams.available_now(subscribe=name, startingOffsets="earliest")
+    assert streams.batches[0] == first[0]
+    assert streams.values == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ({"startingOffsets": '{"TOPIC":{"0":1,"1":-1}}'}, ["b", "c"]),
+        ({"startingTimestamp": "2000"}, ["b", "c", "z"]),
+        ({"startingOffsetsByTimestamp": '{"TOPIC":{"0":3000,"1":2000}}'}, ["c", "z"]),
+    ],
+    ids=["offsets", "timestamp", "by-timestamp"],
+)
+def test_starts(
+    streams: StreamRunner,
+    topic: TopicFactory,
+    produce: Produce,
+    start: dict[str, str],
+    expected: list[str],
+) -> None:
+    name = topic(partitions=2)
+    produce(name, ["a", "b", "c"], timestamps_ms=[1000, 2000, 3000])
+    produce(name, ["y", "z"], partition=1, timestamps_ms=[1000, 2000])
+    streams.available_now(
+        subscribe=name, **{option: value.replace("TOPIC", name) for option, value in start.items()}
+    )
+    assert streams.values == expected
+
+
+def test_topics_and_partitions_found_later_start_at_earliest(
+    streams: StreamRunner, topic: TopicFactory, produce: Produce, bootstrap: str
+) -> None:
+    first = topic()
+    options = {"subscribePattern": f"^{first}", "startingOffsets": "latest"}
+    query = streams.start(**options)
+    await_that(lambda: bool(query.recentProgress), query)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_partitions([NewPartitions(first, 2)]).values():
+        future.result(30)
+    produce(first, ["new partition"], partition=1)
+    await_that(lambda: streams.values == ["new partition"], query)
+
+
+@needs_4_2
+def test_max_offsets_per_trigger_and_lag(
+    streams: StreamRunner, topic: TopicFactory, produce: Produce
+) -> None:
+    name = topic(partitions=2)
+    produce(name, [f"{n:02}" for n in range(20)])
+    produce(name, [f"{n:02}" for n in range(20, 30)], partition=1)
+    query = streams.available_now(
+        subscribe=name, startingOffsets="earliest", maxOffsetsPerTrigger="12"
+    )
+    assert streams.offsets(0) == {name: {"0": 8, "1": 4}}
+    assert len(streams.values) == 30
+    assert [len(streams.batches[n]) for n in sorted(streams.batches)] == [12, 12, 6]
+    source = query.recentProgress[0].sources[0]
+    assert json.loads(source.latestOffset) == {name: {"0": 20, "1": 10}}
+    assert json.loads(source.endOffset) == {name: {"0": 8, "1": 4}}
+
+
+@needs_4_2
+def test_min_offsets_per_trigger(
+    streams: StreamRunner, topic: TopicFactory, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, ["a"])
+    query = streams.start(
+        subscribe=name, startingOffsets="earliest", minOffsetsPerTrigger="3", maxTriggerDelay="1h"
+    )
+    await_that(lambda: streams.values == ["a"], query)
+    produce(name, ["b", "c"])
+    await_that(lambda: latest(query) == {name: {"0": 3}}, query)
+    assert streams.values == ["a"], "two are too few"
+    produce(name, ["d"])
+    await_that(lambda: len(streams.values) == 4, query)
+    assert [len(streams.batches[n]) for n in sorted(streams.batches)] == [1, 3]
+
+
+def latest(query: StreamingQuery) -> object:
+    """The offsets that the query has last seen to exist."""
+    progress = query.lastProgress
+    return json.loads(progress.sources[0].latestOffset or "null") if progress else None
+
+
+def test_available_now_ends_though_the_topic_grows(
+    streams: StreamRunner, topic: TopicFactory, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, ["a", "b"])
+    streams.after_batch = lambda: produce(name, ["more"])
+    streams.available_now(subscribe=name, startingOffsets="earliest")
+    assert streams.values == ["a", "b"]
+
+
+def test_aged_out_records_are_loss(
+    streams: StreamRunner, topic: TopicFactory, produce: Produce, bootstrap: str
+) -> None:
+    name = topic()
+    produce(name, ["a"])
+    streams.available_now(subscribe=name, startingOffsets="earliest")
+    produce(name, ["b", "c", "d"])
+    delete_records(bootstrap, name, 3)
+    with pytest.raises(
+        PySparkException, match=rf"DataLossError: {name}-0: offsets 1 to 4 .* 3 to 4 exist"
+    ):
+        streams.available_now(subscribe=name)
+    streams.available_now(subscribe=name, failOnDataLoss="false")
+    assert streams.values == ["a", "d"]
+
+
+def test_recreated_topic_is_loss(
+    streams: StreamRunner, topic: TopicFactory, produce: Produce, bootstrap: str
+) -> None:
+    name = topic()
+    query = streams.start(subscribe=name)
+    produce(name, ["a"])
+    await_that(lambda: bool(query.recentProgress), query)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([name])[name].result(30)
+    with pytest.raises(
+        PySparkException, match=rf"DataLossError: .*{name}.*(deleted|created again)"
+    ):
+        query.awaitTermination(60)
+
+
+DAMAGED = (
+    ('{"other":{"0":1}}', r"CheckpointError: the checkpoint has offsets of other-0"),
+    ('{"TOPIC":{"0":-1}}', r"CheckpointError: .*-0 has -1"),
+    ('{"TOPIC":{"0":"x"}}', r"CheckpointError: .*-0 has 'x', which is no number"),
+    ('{"TOPIC":[1]}', r"CheckpointError: .* must have its partitions in an object"),
+    ("7", r"CheckpointError: the checkpoint has the offset 7, .*new checkpointLocation"),
+)
+
+
+def test_damaged_checkpoint(streams: StreamRunner, topic: TopicFactory, produce: Produce) -> None:
+    name = topic()
+    produce(name, ["a"])
+    streams.available_now(subscribe=name, startingOffsets="earliest")
+    produce(name, ["b"])
+    log = streams.checkpoint / "offsets" / "0"
+    header = log.read_text().splitlines()[:2]
+    (log.parent / ".0.crc").unlink()
+    for offset, message in DAMAGED:
+        log.write_text("\n".join([*header, offset.replace("TOPIC", name)]))
+        with pytest.raises(PySparkException, match=message):
+            streams.available_now(subscribe=name)
+
+
+def delete_records(bootstrap: str, topic: str, before: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
+        future.result(30)
