@@ -46,7 +46,6 @@ def example(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             stderr=errors,
             text=True,
             start_new_session=True,
-            env={"PYSPARK_PYTHON": sys.executable, **os.environ},
         )
         watchdog = signal.signal(signal.SIGALRM, lambda *_: kill(process))
         signal.alarm(STEP_TIMEOUT_S)
@@ -118,6 +117,7 @@ def show_topics(spark: SparkSession, bootstrap_servers: str) -> int:
 
 def main() -> None:
     started = time.monotonic()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers: this Python
     with (
         tempfile.TemporaryDirectory(prefix="pyspark-kafka-demo-") as directory,
         Cluster(configs={"num.partitions": "3"}) as cluster,
@@ -136,8 +136,12 @@ def main() -> None:
         rows_after = run("failed_logins.py", bootstrap_servers, checkpoint)
 
         say("What is in Kafka now, and the top attackers")
-        spark = SparkSession.builder.appName("demo").getOrCreate()
-        spark.sparkContext.setLogLevel("ERROR")
+        spark = (
+            SparkSession.builder.appName("demo")
+            .config("spark.log.level", "ERROR")
+            .config("spark.ui.showConsoleProgress", "false")
+            .getOrCreate()
+        )
         rows_written = show_topics(spark, bootstrap_servers)
         alerts = newest_alerts(spark, bootstrap_servers)
         alerts.orderBy(alerts.failed_logins.desc(), "address").show(10, truncate=False)
