@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
+from kio.index import load_request_schema
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
@@ -164,3 +166,16 @@ def test_apis_are_advertised_in_the_form_that_every_client_can_read() -> None:
 
 
 SOFTWARE = {"client_software_name": "a-b", "client_software_version": "1.0"}
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_the_longest_name_that_can_be_asked_for_can_be_answered(version: int) -> None:
+    # Errors repeat names, and older versions have no more room for a message than for a name.
+    driver = NodeDriver()
+    kio_version = load_request_schema(37, version).__module__.rpartition(".")[0]
+    schemas = importlib.import_module(f"{kio_version}.request")
+    topic = schemas.CreatePartitionsTopic(name="x" * 32_767, count=3, assignments=None)
+    asked = schemas.CreatePartitionsRequest(topics=(topic,), timeout=ms(0), validate_only=False)
+    (answer,) = driver.call(asked).results
+    assert answer.error_code is ErrorCode.unknown_topic_or_partition
+    assert answer.error_message.endswith("...")
