@@ -1,0 +1,91 @@
+"""The writers as Spark makes, pickles and asks them."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import Row, datasource
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_kafka.errors import OptionError, SchemaError
+from pyspark_kafka.options import SinkOptions
+from pyspark_kafka.sink.writer import (
+    StreamRowWriter,
+    WritePlan,
+    Written,
+    batch_writer,
+    stream_writer,
+)
+from tests.conftest import TopicFactory
+from tests.pyspark_kafka.client.records import options, read_all
+
+SCHEMA = StructType().add("value", "string")
+
+
+def sink_options(
+    servers: str = "127.0.0.1:1", topic: str | None = "t", **kafka: str
+) -> SinkOptions:
+    return SinkOptions(client=options(servers, **kafka), topic=topic)  # type: ignore[arg-type]
+
+
+def test_what_is_wrong_is_told_when_a_writer_is_made() -> None:
+    for make in (batch_writer, stream_writer):
+        with pytest.raises(SchemaError, match="column 'value' is missing"):
+            make(sink_options(), StructType().add("key", "string"))
+        with pytest.raises(OptionError, match="no topic to write to"):
+            make(sink_options(topic=None), SCHEMA)
+        with pytest.raises(OptionError, match="compression"):
+            make(sink_options(compression_type="rar"), SCHEMA)
+
+
+def test_spark_gets_the_writers_that_take_arrow() -> None:
+    assert isinstance(batch_writer(sink_options(), SCHEMA), DataSourceArrowWriter)
+    stream = stream_writer(sink_options(), SCHEMA)
+    arrow = getattr(datasource, "DataSourceStreamArrowWriter", None)
+    assert isinstance(stream, DataSourceStreamWriter if arrow is None else arrow)
+
+
+def test_an_older_spark_gets_the_writer_that_takes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("pyspark.sql.datasource.DataSourceStreamArrowWriter", raising=False)
+    assert isinstance(stream_writer(sink_options(), SCHEMA), StreamRowWriter)
+
+
+def test_rows_are_written(bootstrap: str, topic: TopicFactory) -> None:
+    name = topic()
+    writer = StreamRowWriter(WritePlan.of(sink_options(bootstrap, name), SCHEMA))
+    assert writer.write(iter([Row(value="a"), Row(value=None)])) == Written(rows_by_topic={name: 2})
+    assert [record.value for record in read_all(bootstrap, name)] == [b"a", None]
+
+
+def test_writers_and_messages_go_between_processes() -> None:
+    for writer in (batch_writer(sink_options(), SCHEMA), stream_writer(sink_options(), SCHEMA)):
+        pickled = cloudpickle.dumps(writer)  # type: ignore[no-untyped-call]
+        assert type(pickle.loads(pickled)) is type(writer)
+    written = Written(rows_by_topic={"t": 3})
+    assert pickle.loads(pickle.dumps(written)) == written
+
+
+def test_a_commit_tells_the_rows_by_topic(caplog: pytest.LogCaptureFixture) -> None:
+    messages: list[WriterCommitMessage | None] = [
+        Written(rows_by_topic={"t": 2, "u": 1}),
+        None,
+        Written(rows_by_topic={}),
+        Written(rows_by_topic={"t": 3}),
+    ]
+    with caplog.at_level(logging.INFO, logger="pyspark_kafka"):
+        batch_writer(sink_options(), SCHEMA).commit(messages)
+        stream_writer(sink_options(), SCHEMA).commit(messages, 7)
+        stream_writer(sink_options(), SCHEMA).abort([None], 8)
+    assert [record.getMessage() for record in caplog.records] == [
+        "batch written: 5 rows to t, 1 rows to u",
+        "micro-batch 7 written: 5 rows to t, 1 rows to u",
+        "micro-batch 8 failed; its finished tasks have written: none",
+    ]
