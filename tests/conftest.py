@@ -16,6 +16,7 @@ from integration.clusters import Cluster
 from integration.raw import RawConnection
 
 _CLUSTER = pytest.StashKey[Cluster]()
+_UNAVAILABLE = pytest.StashKey[str]()
 _DESELECTED = pytest.StashKey[int]()
 _LOG_CHARACTERS_MAX = 8_000
 
@@ -34,6 +35,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def _backend(config: pytest.Config) -> str:
     return str(config.getoption("--cluster"))
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Fetch the backend's artifacts now: a first download is no part of any test's time."""
+    if session.config.option.collectonly:
+        return
+    try:
+        clusters.prepare(_backend(session.config))
+    except clusters.ClusterUnavailable as reason:
+        session.config.stash[_UNAVAILABLE] = str(reason)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -71,17 +82,16 @@ def pytest_runtest_makereport(
     return report
 
 
-def _open(backend: str, configs: Mapping[str, str] | None) -> Cluster:
-    try:
-        return clusters.open_cluster(backend, configs=configs)
-    except clusters.ClusterUnavailable as reason:
-        pytest.skip(str(reason))
+def _open(config: pytest.Config, settings: Mapping[str, str] | None) -> Cluster:
+    if _UNAVAILABLE in config.stash:
+        pytest.skip(config.stash[_UNAVAILABLE])
+    return clusters.open_cluster(_backend(config), configs=settings)
 
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The cluster of this run, started by the first test that asks."""
-    with _open(_backend(request.config), None) as opened:
+    with _open(request.config, None) as opened:
         request.config.stash[_CLUSTER] = opened
         yield opened
         del request.config.stash[_CLUSTER]
@@ -93,7 +103,7 @@ def cluster_with(request: pytest.FixtureRequest) -> Iterator[ClusterFactory]:
     opened: list[Cluster] = []
 
     def start(configs: Mapping[str, str] | None = None) -> Cluster:
-        opened.append(_open(_backend(request.config), configs))
+        opened.append(_open(request.config, configs))
         return opened[-1]
 
     yield start

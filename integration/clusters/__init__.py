@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from integration.clusters.base import Cluster, ClusterFailed, ClusterUnavailable
-from integration.clusters.coordinates import KAFKA_VERSION
+from integration.clusters.coordinates import KAFKA_VERSION, apache_kafka, resolve
+from integration.clusters.java import java_command
 
 __all__ = [
     "BACKENDS",
@@ -14,6 +15,7 @@ __all__ = [
     "ClusterUnavailable",
     "describe",
     "open_cluster",
+    "prepare",
 ]
 
 BACKENDS = ("reference", "reference-processes", "kafka")
@@ -42,6 +44,16 @@ def open_cluster(backend: str, *, configs: Mapping[str, str] | None = None) -> C
 
         return KafkaCluster(configs=configs)
     raise ValueError(f"no cluster backend {backend!r}: choose from {', '.join(BACKENDS)}")
+
+
+def prepare(backend: str) -> None:
+    """Fetch what the backend needs, which may take minutes the first time.
+
+    Raises `ClusterUnavailable` where this machine lacks it.
+    """
+    if backend == "kafka":
+        java_command()
+        resolve(apache_kafka())
 
 
 def describe(backend: str) -> str:

@@ -40,9 +40,12 @@ class Producer:
         self._partition = partition
         self.producer_id = new_producer_id(raw)
 
-    def send(self, sequence: int, *, count: int = 1, epoch: int = 0) -> Any:
-        """Produce `count` records from this sequence on; the answer, whatever it is."""
-        data = self._batch(sequence, count=count, epoch=epoch)
+    def send(self, sequence: int, *, count: int = 1, epoch: int = 0, padding: int = 0) -> Any:
+        """Produce `count` records from this sequence on; the answer, whatever it is.
+
+        `padding` is a number of bytes to add to each value.
+        """
+        data = self._batch(sequence, count=count, epoch=epoch, padding=padding)
         return produce(self._raw, self.topic, data, partition=self._partition)
 
     def send_over(self, connection: RawConnection, sequence: int) -> None:
@@ -50,11 +53,11 @@ class Producer:
         data = self._batch(sequence, count=1, epoch=0)
         connection.send_only(produce_request(self.topic, data, partition=self._partition))
 
-    def _batch(self, sequence: int, *, count: int, epoch: int) -> bytes:
+    def _batch(self, sequence: int, *, count: int, epoch: int, padding: int = 0) -> bytes:
         # Of today: a partition forgets producers whose last record is a day old.
         now_ms = int(time.time() * 1000)
         return batch(
-            values(*(f"{sequence}+{i}" for i in range(count)), timestamp_ms=now_ms),
+            values(*(f"{sequence}+{i}{' ' * padding}" for i in range(count)), timestamp_ms=now_ms),
             producer_id=self.producer_id,
             producer_epoch=epoch,
             base_sequence=sequence,

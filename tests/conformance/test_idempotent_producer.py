@@ -160,6 +160,6 @@ def test_a_sequence_without_a_producer_is_just_written(
 
 def test_a_refused_batch_leaves_the_sequence_where_it_was(producer: Producer) -> None:
     producer.accepted(0)
-    too_large = producer.send(1, count=200_000)
+    too_large = producer.send(1, padding=2_000_000)
     assert too_large.error_code == ErrorCode.message_too_large
     assert producer.accepted(1) == 1

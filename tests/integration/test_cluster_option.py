@@ -37,3 +37,25 @@ def test_an_unknown_backend_is_refused_before_any_test() -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         collected("rabbit")
     assert "invalid choice: 'rabbit'" in refused.value.stderr
+
+
+@pytest.mark.slow
+def test_where_the_backend_cannot_run_its_tests_are_skipped_with_the_remedy(
+    tmp_path: Path,
+) -> None:
+    # A PATH with neither java nor mvn.
+    done = subprocess.run(
+        [
+            sys.executable,
+            *("-m", "pytest", "tests/conformance/test_describe_cluster.py", "--cluster=kafka"),
+            *("-p", "no:cacheprovider"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        timeout=60,
+        env={"PATH": str(tmp_path)},
+    )
+    assert "install a JDK or JRE of version 17" in done.stdout
+    assert "passed" not in done.stdout
