@@ -265,6 +265,12 @@ class PartitionLog:
                 f"{errors[0].message}",
                 record_errors=tuple(errors),
             )
+        if too_new:
+            raise LogError(
+                ErrorCode.invalid_timestamp,
+                f"The batch's max timestamp {header.max_timestamp} is later than {newest_ms} and "
+                "not that of any of its records.",
+            )
 
     def _write(self, header: BatchHeader, batch: bytearray, now_ms: int) -> None:
         if header.partition_leader_epoch >= 0:

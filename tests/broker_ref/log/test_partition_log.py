@@ -111,6 +111,12 @@ def test_a_timestamp_too_far_ahead_is_refused_record_by_record() -> None:
     assert str(NOW_MS + 1001) in error.record_errors[0].message
 
 
+def test_a_max_timestamp_that_no_record_has_cannot_keep_a_segment_for_ever() -> None:
+    log = open_log(MemoryStorage())
+    error = refused(log, patched(batch(), max_timestamp=NOW_MS + 10**12))
+    assert error.error_code is ErrorCode.invalid_timestamp
+
+
 def test_a_timestamp_too_old_is_refused_where_that_is_limited() -> None:
     log = open_log(MemoryStorage(), config=small(message_timestamp_before_max_ms=1000))
     append(log, batch(timestamp=NOW_MS - 1000))
