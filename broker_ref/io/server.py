@@ -45,10 +45,14 @@ class ListenError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What clients may cost. The first three are Kafka's; Kafka bounds the others by heap only."""
+    """What clients may cost.
+
+    The first and third are broker configs. The second is Kafka's `queued.max.request.bytes`, which
+    Kafka leaves unbounded by default; the others Kafka bounds by its heap and idle time alone.
+    """
 
     request_bytes_max: int = 100 * _MIB  # socket.request.max.bytes
-    queued_request_bytes_max: int = 256 * _MIB  # queued.max.request.bytes
+    queued_request_bytes_max: int = 256 * _MIB
     connection_idle_ms_max: int = 600_000  # connections.max.idle.ms
     unsent_bytes_max: int = 512 * _MIB  # responses that clients have not read, all together
     send_stall_ms_max: int = 60_000  # one client reading nothing of its response
@@ -317,8 +321,8 @@ class Server:
         ):
             self._drop(
                 self._connections[blocking],
-                "its unfinished request keeps others from memory (queued.max.request.bytes = "
-                f"{self._limits.queued_request_bytes_max})",
+                "its unfinished request keeps others from memory: all together may hold "
+                f"{self._limits.queued_request_bytes_max} bytes",
             )
 
     def _unsent_bytes(self) -> int:

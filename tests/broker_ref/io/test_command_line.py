@@ -16,6 +16,8 @@ from confluent_kafka.admin import AdminClient
 from broker_ref.io.admin import create_topic
 from broker_ref.io.process import BrokerProcess
 
+pytestmark = pytest.mark.slow  # every test starts processes
+
 COMMAND = [sys.executable, "-m", "broker_ref"]
 TIMEOUT_SECONDS = 30
 

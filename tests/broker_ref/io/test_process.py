@@ -12,6 +12,8 @@ from broker_ref.io.admin import CreateTopicError, create_topic
 from broker_ref.io.port import PortReservation
 from broker_ref.io.process import BrokerProcess, BrokerProcessError
 
+pytestmark = pytest.mark.slow  # every test starts processes
+
 
 def test_a_broker_keeps_its_port_and_its_topics_over_a_stop_and_a_kill(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:

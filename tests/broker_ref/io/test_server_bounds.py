@@ -160,7 +160,7 @@ def test_500_idle_connections_do_not_keep_another_client_from_being_served() -> 
         before = time.perf_counter()
         for number in range(200):
             assert ask(client, b"%d" % number) == b"%d" % number
-        assert time.perf_counter() - before < 5
+        assert time.perf_counter() - before < 10
 
 
 def test_an_idle_connection_is_closed_but_one_that_waits_for_its_answer_is_not(
@@ -178,7 +178,7 @@ def test_an_idle_connection_is_closed_but_one_that_waits_for_its_answer_is_not(
 
 
 def test_a_trickle_of_bytes_counts_as_activity_as_in_kafka() -> None:
-    limits = ServerLimits(connection_idle_ms_max=400, sweep_interval_ms=20)
+    limits = ServerLimits(connection_idle_ms_max=1500, sweep_interval_ms=20)
     with serving(limits) as served:
         idle, slow = served.connect(), served.connect()
         request = framed(b"a request that takes its time")
@@ -226,7 +226,7 @@ def test_a_client_that_never_reads_is_closed_after_a_while(
 
 
 def test_a_client_that_reads_slowly_is_not_closed() -> None:
-    with serving(ServerLimits(send_stall_ms_max=500, sweep_interval_ms=20)) as served:
+    with serving(ServerLimits(send_stall_ms_max=1500, sweep_interval_ms=20)) as served:
         slow, never = served.connect(), pipeline_without_reading(served, 20 * MIB)
         slow.sendall(framed(b"big %d" % (60 * MIB)))
         received = 0
