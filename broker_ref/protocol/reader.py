@@ -7,9 +7,9 @@ Fields that Kafka counts in milliseconds, which kio renders as timedeltas, are i
 end in `_ms`.
 
 Invariant: reading costs memory in proportion to the frame, whatever lengths it claims, and
-nothing but `MalformedRequestError` comes out of bad bytes. That is why kio's own reader is not used:
-it allocates what an array length promises (a frame of thirty bytes can make the process abort)
-and refuses tagged fields it does not know, which the protocol requires to be skipped.
+nothing but `MalformedRequestError` comes out of bad bytes. That is why kio's own reader is not
+used: it allocates what an array length promises (a frame of thirty bytes can make the process
+abort) and refuses tagged fields it does not know, which the protocol requires to be skipped.
 
 What it must not know: what any request means.
 """

@@ -152,7 +152,7 @@ class ReplicaManager:
         self.mark_changed(partition.key)
 
     def _delete(self, key: PartitionKey) -> None:
-        """Forget a replica and remove its log; what storage refuses to remove, the next start does."""
+        """Forget a replica and remove its log, at the next start where storage refuses it now."""
         del self._partitions[key]
         self.mark_changed(key)
         with suppress(StorageError):

@@ -10,6 +10,7 @@ from kio.schema.offset_commit.v7.request import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from kio.schema.types import TopicName
 
 from broker_ref.events import Effect
 from broker_ref.replication.partition import Partition
@@ -192,7 +193,7 @@ def commit() -> object:
         generation_id_or_member_epoch=-1,
         member_id="",
         group_instance_id=None,
-        topics=(OffsetCommitRequestTopic(name="t", partitions=(partition,)),),  # type: ignore[arg-type]
+        topics=(OffsetCommitRequestTopic(name=TopicName("t"), partitions=(partition,)),),
     )
 
 

@@ -72,6 +72,8 @@ def produce(
     timeout: int = 1000,
 ) -> Any:
     """A produce request of one batch."""
+    values: Any = {"index": partition, "records": records}
+    data = PartitionProduceData(**values)
     return ProduceRequest(
         transactional_id=None,
         acks=acks,  # type: ignore[arg-type]
@@ -79,7 +81,7 @@ def produce(
         topic_data=(
             TopicProduceData(
                 name=topic,  # type: ignore[arg-type]
-                partition_data=(PartitionProduceData(index=partition, records=records),),  # type: ignore[arg-type]
+                partition_data=(data,),
             ),
         ),
     )

@@ -55,7 +55,11 @@ def entities(schema: type[Any]) -> st.SearchStrategy[Any]:
 
 
 def _values(field: FieldSchema) -> st.SearchStrategy[Any]:
-    one = _PRIMITIVES[field.kafka_type] if field.kafka_type else entities(field.struct)  # type: ignore[arg-type]
+    if field.struct is not None:
+        one = entities(field.struct)
+    else:
+        assert field.kafka_type is not None
+        one = _PRIMITIVES[field.kafka_type]
     values = st.lists(one, max_size=3).map(tuple) if field.is_array else one
     return st.none() | values if field.nullable and field.tag is None else values
 
