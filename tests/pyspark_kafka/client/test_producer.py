@@ -278,6 +278,15 @@ def test_a_silent_broker_fails_in_time_and_abort_does_not_hang(
         assert time.monotonic() - started < 20
 
 
+def test_abort_does_not_wait_for_what_cannot_be_sent() -> None:
+    with writing("127.0.0.1:1") as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"] * 1_000))
+        started = time.monotonic()
+        producer.abort()
+        assert time.monotonic() - started < 4, "less than the time it gives librdkafka at most"
+
+
 def test_a_full_buffer_and_no_broker_fail_in_time() -> None:
     settings = {"delivery_timeout_ms": "1000", "queue_buffering_max_messages": "10"}
     with writing("127.0.0.1:1", **settings) as client:

@@ -82,7 +82,7 @@ class ExistingOffsets:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Progress:
+class Progress:
     """How far a range is read. `position` is one beyond the last record seen."""
 
     fetch_range: FetchRange
@@ -190,7 +190,7 @@ class RangeReader:
             consumer.close()
 
     def _read(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
-        progress = _Progress(fetch_range=self.fetch_range, position=self.fetch_range.start_offset)
+        progress = Progress(fetch_range=self.fetch_range, position=self.fetch_range.start_offset)
         pending = _Pending(self.columns)
         deadline = self._deadline()
         while not progress.done:
@@ -217,13 +217,13 @@ class RangeReader:
     def _deadline(self) -> float:
         return time.monotonic() + self.poll_timeout_ms / 1000
 
-    def _failure(self, progress: _Progress, error: Code) -> KafkaError:
+    def _failure(self, progress: Progress, error: Code) -> KafkaError:
         if error_class(error) is not OffsetOutOfRange:
             servers = self.events.bootstrap_servers
             return translate(error, doing=progress.doing, bootstrap_servers=servers)
         return self._out_of_range(progress, self.existing_offsets())
 
-    def _out_of_range(self, progress: _Progress, existing: ExistingOffsets) -> KafkaError:
+    def _out_of_range(self, progress: Progress, existing: ExistingOffsets) -> KafkaError:
         wanted = self.fetch_range
         return OffsetOutOfRange(
             f"{wanted.topic_partition}: offsets {progress.position} to {wanted.end_offset} "
@@ -231,7 +231,7 @@ class RangeReader:
             "DeleteRecords), or the topic was recreated or cut short"
         )
 
-    def _timeout(self, progress: _Progress) -> KafkaError:
+    def _timeout(self, progress: Progress) -> KafkaError:
         """Why nothing came for so long, as well as can be told.
 
         Raises what asking raises: the topic may be gone, or no broker answer.

@@ -1,0 +1,68 @@
+"""How a range's end and its failures are told from what librdkafka hands over, in one piece."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, Message
+
+from pyspark_kafka.client.librdkafka.fetch import Progress
+from tests.pyspark_kafka.client.test_fetch import fetch_range
+
+END = KafkaError._PARTITION_EOF
+
+
+def record(offset: int) -> Message:
+    return Message(topic="t", partition=0, offset=offset, value=b"v")
+
+
+def event(code: int, offset: int = -1) -> Message:
+    return Message(topic="t", partition=0, offset=offset, error=KafkaError(code))
+
+
+def taken(progress: Progress, *messages: Message) -> list[int | None]:
+    return [message.offset() for message in progress.take(list(messages))]
+
+
+@pytest.fixture
+def progress() -> Progress:
+    return Progress(fetch_range=fetch_range("t", 3, 7), position=3)
+
+
+def test_records_up_to_the_last(progress: Progress) -> None:
+    assert taken(progress, record(3), record(5)) == [3, 5]
+    assert (progress.position, progress.done) == (6, False)
+    assert taken(progress, record(6)) == [6]
+    assert progress.done
+
+
+def test_a_record_beyond_the_range_ends_it(progress: Progress) -> None:
+    assert taken(progress, record(5), record(9), record(10)) == [5]
+    assert progress.done
+
+
+@pytest.mark.parametrize(("at", "done"), [(6, False), (7, True), (8, True)])
+def test_the_end_of_the_partition(progress: Progress, at: int, done: bool) -> None:
+    assert taken(progress, record(3), event(END, at)) == [3]
+    assert progress.done is done
+
+
+def test_what_comes_behind_a_failure_is_not_taken(progress: Progress) -> None:
+    assert taken(progress, record(3), event(KafkaError._BAD_MSG, 4), record(6), record(7)) == [3]
+    failure = progress.failure()
+    assert failure is not None
+    assert failure.code() == KafkaError._BAD_MSG
+    assert not progress.done
+
+
+def test_a_failure_behind_the_range_is_none(progress: Progress) -> None:
+    assert taken(progress, record(6), event(KafkaError._BAD_MSG, 7)) == [6]
+    assert progress.failure() is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError.GROUP_AUTHORIZATION_FAILED],
+)
+def test_what_passes_or_does_not_matter_is_no_failure(progress: Progress, code: int) -> None:
+    assert taken(progress, record(3), event(code), record(4)) == [3, 4]
+    assert progress.failure() is None
