@@ -15,6 +15,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,6 +25,7 @@ from integration.clusters.base import ClusterFailed
 from integration.clusters.coordinates import KAFKA_VERSION, apache_kafka, resolve
 from integration.clusters.java import java_command
 from integration.clusters.ports import free_ports
+from integration.clusters.watchdog import Watchdog
 
 BROKER_ID = 1
 START_TIMEOUT_S = 120.0
@@ -74,6 +76,7 @@ class KafkaCluster:
         self._class_path = os.pathsep.join(str(jar) for jar in resolve(apache_kafka(version)))
         self._heap_megabytes = heap_megabytes
         self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: Watchdog | None = None
         self._port = 0
         self._temporary = tempfile.TemporaryDirectory(prefix="kafka-")
         self._directory = Path(self._temporary.name)
@@ -106,19 +109,13 @@ class KafkaCluster:
         """Stop it in good order (SIGTERM), or by SIGKILL where that takes too long."""
         process = self._running(broker_id)
         process.send_signal(signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        self._process = None
+        self._end(process)
 
     def kill_broker(self, broker_id: int) -> None:
         """SIGKILL: it has no time to write or say anything."""
-        process = self._running(broker_id)
-        process.kill()
-        process.wait()
-        self._process = None
+        self._end(self._running(broker_id))
 
     def start_broker(self, broker_id: int) -> None:
         """Start it again on the same port and directory; returns when it serves."""
@@ -217,6 +214,15 @@ class KafkaCluster:
                 # An interrupt from the keyboard is for the test run, which then stops the broker.
                 start_new_session=True,
             )
+        self._watchdog = Watchdog(self._process.pid)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill it where it still runs, and wait until it is gone."""
+        if self._watchdog is not None:
+            self._watchdog.close()
+        process.kill()
+        process.wait()
+        self._process = self._watchdog = None
 
     def _await_ready(self) -> None:
         process = self._running(BROKER_ID)
