@@ -25,7 +25,7 @@ from pyspark_kafka.options import ClientOptions
 _API_TIMEOUT_MS: Final = 60_000
 """Java's default of `default.api.timeout.ms`, a name that librdkafka does not have."""
 
-_SHORT_OF: Final = "No provider for SASL mechanism GSSAPI"
+_NO_GSSAPI: Final = "No provider for SASL mechanism GSSAPI"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def opening(properties: Mapping[str, Any]) -> Iterator[None]:
         for name, value in properties.items():
             if is_secret(name) and isinstance(value, str) and value:
                 said = said.replace(value, "***")
-        if _SHORT_OF in said:
+        if _NO_GSSAPI in said:
             said = (
                 "Kerberos (GSSAPI) is not in the confluent-kafka wheels: install librdkafka with "
                 "libsasl2 and confluent-kafka built from source against it, or use PLAIN, "
