@@ -13,7 +13,7 @@ from tests.conftest import TopicFactory
 from tests.spark.conftest import Produce, Reader
 from tests.spark.streams import StreamRunner
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
 @pytest.mark.parametrize(

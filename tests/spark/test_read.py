@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from tests.conftest import TopicFactory
 from tests.spark.conftest import Produce, Reader
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 T0_MS = 1_700_000_000_000
 

@@ -21,7 +21,7 @@ from tests.conftest import TopicFactory
 from tests.spark.conftest import Produce, Reader
 from tests.spark.streams import StreamRunner
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka_only]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka_only, pytest.mark.timeout(240)]
 
 Transactional = Callable[[], Producer]
 

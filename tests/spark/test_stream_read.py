@@ -17,7 +17,7 @@ from tests.conftest import TopicFactory
 from tests.spark.conftest import Produce
 from tests.spark.streams import StreamRunner
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 needs_4_2 = pytest.mark.skipif(not ADMISSION_CONTROL, reason="read limits came with Spark 4.2")
 
@@ -199,8 +199,6 @@ def test_recreated_topic_is_loss(
 DAMAGED = (
     ('{"other":{"0":1}}', r"CheckpointError: the checkpoint has offsets of other-0"),
     ('{"TOPIC":{"0":-1}}', r"CheckpointError: .*-0 has -1"),
-    ('{"TOPIC":{"0":"x"}}', r"CheckpointError: .*-0 has 'x', which is no number"),
-    ('{"TOPIC":[1]}', r"CheckpointError: .* must have its partitions in an object"),
     ("7", r"CheckpointError: the checkpoint has the offset 7, .*new checkpointLocation"),
 )
 

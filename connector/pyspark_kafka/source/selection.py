@@ -49,7 +49,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribePattern:
-    """`pattern` is unanchored, as with Spark (`findFirstIn`); internal topics are skipped."""
+    """`pattern` is unanchored, as with Spark; `list_topics` leaves internal topics out."""
 
     pattern: re.Pattern[str]
 
@@ -63,8 +63,7 @@ class SubscribePattern:
 
     def describe(self, client: KafkaClient) -> Mapping[str, TopicDescription]:
         matching = [name for name in client.list_topics() if self.pattern.search(name)]
-        described = client.describe_topics(matching) if matching else {}
-        return {name: topic for name, topic in described.items() if not topic.is_internal}
+        return client.describe_topics(matching) if matching else {}
 
     def __str__(self) -> str:
         return f"subscribePattern={self.pattern.pattern}"

@@ -45,7 +45,7 @@ def test_aged_out_before_the_read() -> None:
     assert read(client, 1, 3, failOnDataLoss="false") == []
 
 
-def test_aged_out_during_the_read() -> None:
+def test_aged_out_during_the_read(caplog: pytest.LogCaptureFixture) -> None:
     log = FakeLog(end=10)
     client = FakeClient({"t": FakeTopic({0: log})})
 
@@ -55,6 +55,7 @@ def test_aged_out_during_the_read() -> None:
 
     client.before_batch = delete_records
     assert read(client, 0, 10, failOnDataLoss="false") == [0, 1, 2, 3, 7, 8, 9]
+    assert "offsets 4 to 10 were to be read, and 7 to 10 exist" in caplog.text
 
 
 def test_truncated_during_the_read_repeats_nothing() -> None:

@@ -31,6 +31,14 @@ def sizes(found: list[FetchRange]) -> list[tuple[int, int]]:
         pytest.param((5, 5), 2, None, [(0, 5), (1, 5)], id="enough"),
         # The small range is left out of the proportions of the large one.
         pytest.param((150, 1), 6, None, [*[(0, 30)] * 5, (1, 1)], id="skewed"),
+        pytest.param((60, 40), 4, None, [(0, 30)] * 2 + [(1, 20)] * 2, id="rounded"),
+        pytest.param(
+            (100, 10, 10, 10, 10),
+            8,
+            None,
+            [*[(0, 25)] * 4, (1, 10), (2, 10), (3, 10), (4, 10)],
+            id="many-small",
+        ),
         pytest.param((10, 3), None, 4, [(0, 3), (0, 3), (0, 4), (1, 3)], id="max-records"),
         pytest.param((8,), 4, 4, [(0, 2)] * 4, id="both"),
         pytest.param((2,), 5, None, [(0, 1), (0, 1)], id="fewer-offsets-than-tasks"),
