@@ -11,10 +11,24 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_kafka.source.spark_features import ADMISSION_CONTROL
 from tests.spark.streams import StreamRunner
 
 Reader = Callable[..., DataFrame]
 Produce = Callable[..., None]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """PySpark before 4.2 leaves the sockets of `collect()` to the garbage collector."""
+    if not ADMISSION_CONTROL:
+        for item in items:
+            if item.get_closest_marker("spark"):
+                item.add_marker(pytest.mark.filterwarnings("ignore:.*socket:ResourceWarning"))
+                item.add_marker(
+                    pytest.mark.filterwarnings(
+                        "ignore:.*socket:pytest.PytestUnraisableExceptionWarning"
+                    )
+                )
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,10 @@ def readable(
     """The parts of the ranges that exist, ready to be read.
 
     `known_latest` are offsets up to which the partitions are known to be readable, which spares
-    the question. Raises `DataLossError` and `OffsetError` (an open transaction).
+    the question. Raises `DataLossError` and `OffsetError` (an open transaction). Nothing can be
+    lost from an empty range, wherever it stands: Spark plans some when it restarts a query.
     """
+    ranges = [r for r in ranges if r.size > 0]
     if not ranges:
         return []
     partitions = [r.topic_partition for r in ranges]

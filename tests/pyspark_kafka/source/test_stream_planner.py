@@ -125,6 +125,10 @@ def test_checkpoint_below_the_log_start_is_loss(client: FakeClient) -> None:
     assert Query(client, failOnDataLoss="false").spans(start, end) == [("t-0", 2, 6)]
 
 
+def test_nothing_is_lost_from_an_empty_range(client: FakeClient) -> None:
+    assert Query(client).spans({tp("t"): 0}, {tp("t"): 0}) == []
+
+
 def test_deleted_partition_is_loss(client: FakeClient) -> None:
     start = {tp("t"): 3, tp("t2"): 5}
     query = Query(client, subscribe="t,t2")
