@@ -19,10 +19,17 @@ __all__ = ["DefaultSource", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `pyspark_kafka` known to a session."""
+    """Make the format `pyspark_kafka` known to a session; nothing happens where it is already."""
+    from pyspark.errors import AnalysisException  # noqa: PLC0415
+
     from pyspark_kafka.datasource import KafkaDataSource  # noqa: PLC0415
 
-    spark.dataSource.register(KafkaDataSource)
+    try:
+        spark.dataSource.register(KafkaDataSource)
+    except AnalysisException as error:
+        # Spark 4.0 refuses to register what it has found by itself.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def __getattr__(name: str) -> object:

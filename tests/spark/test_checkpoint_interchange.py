@@ -33,6 +33,8 @@ def run_steps(
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        # Before 4.2 availableNow is one micro-batch, the unfinished one, without this.
+        "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
     }
     if SPARKS_OWN in {step.rstrip("!") for step in steps}:
         if PYSPARK_VERSION < (4, 2):

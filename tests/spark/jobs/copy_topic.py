@@ -15,6 +15,8 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str, how_long: st
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        # Before 4.2 availableNow is one micro-batch, the unfinished one, without this.
+        .config("spark.sql.streaming.triggerAvailableNowWrapper.enabled", "true")
         .getOrCreate()
     )
     records = (
