@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
@@ -179,3 +180,20 @@ def test_partitions_added_are_read(
         future.result(30)
     produce(name, ["new"], partition=1)
     assert values(read(subscribe=name)) == ["new"]
+
+
+def test_committed_offsets_of_a_group(
+    read: Reader, topic: TopicFactory, produce: Produce, bootstrap: str
+) -> None:
+    name = topic(partitions=2)
+    produce(name, ["a", "b", "c"])
+    produce(name, ["d"], partition=1)
+    group = f"group-of-{name}"
+    options = {"subscribe": name, "startingOffsets": "committed", "kafka.group.id": group}
+    with pytest.raises(PySparkException, match=f"OffsetError: .*'{group}' has committed no offset"):
+        read(**options).collect()
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    offsets = [TopicPartition(name, 0, 2), TopicPartition(name, 1, 0)]
+    consumer.commit(offsets=offsets, asynchronous=False)
+    consumer.close()
+    assert values(read(**options)) == ["c", "d"]

@@ -190,3 +190,17 @@ def test_checkpoint_of_a_read_uncommitted_stream(
     producer.commit_transaction(30)
     streams.available_now(**options)
     assert streams.values == ["A", "B", "C", "p", "D", "E"]
+
+
+def test_stream_that_stands_above_the_last_stable_offset(
+    streams: StreamRunner, open_transaction: tuple[str, Producer], bootstrap: str
+) -> None:
+    name, producer = open_transaction
+    options = {"subscribe": name, "startingOffsets": "earliest"}
+    streams.available_now(**options, **{"kafka.isolation.level": "read_uncommitted"})
+    before = list(streams.values)
+    streams.available_now(**options)
+    producer.commit_transaction(30)
+    await_last_stable_offset(bootstrap, name, 13)
+    streams.available_now(**options)
+    assert streams.values == before, "what was read once does not come again"

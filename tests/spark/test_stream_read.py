@@ -137,7 +137,7 @@ def test_max_offsets_per_trigger_and_lag(
 def test_max_offsets_per_trigger_is_refused_before_spark_4_2(
     streams: StreamRunner, topic: TopicFactory
 ) -> None:
-    with pytest.raises(PySparkException, match="'maxOffsetsPerTrigger' needs Spark 4.2"):
+    with pytest.raises(PySparkException, match=r"'maxOffsetsPerTrigger' needs Spark 4\.2"):
         streams.available_now(subscribe=topic(), maxOffsetsPerTrigger="12")
 
 

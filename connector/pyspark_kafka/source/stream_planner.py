@@ -12,8 +12,8 @@ import logging
 import time
 from collections.abc import Callable, Set
 
-from pyspark_kafka.client.base import FetchRange, TopicPartition
-from pyspark_kafka.errors import CheckpointError
+from pyspark_kafka.client.base import FetchRange, IsolationLevel, TopicPartition
+from pyspark_kafka.errors import CheckpointError, OffsetError
 from pyspark_kafka.options import SourceOptions
 from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
@@ -46,6 +46,7 @@ class StreamPlanner:
         self._seen: set[str] = set()
         self._assignment: Assignment | None = None
         self._latest: Offsets = {}
+        self._position: PartitionOffsets = {}
         self._available_now = False
         self._target: Offsets | None = None
         self._last_trigger_ms: float | None = None
@@ -60,7 +61,10 @@ class StreamPlanner:
         """Where a new query starts."""
         assignment = self._reader.complete_assignment()
         self._remember(assignment)
-        return self._reader.resolve(self._options.starting, assignment.partitions, "starting")
+        self._position = self._reader.resolve(
+            self._options.starting, assignment.partitions, "starting"
+        )
+        return dict(self._position)
 
     def prepare_available_now(self) -> None:
         """What exists when the first new micro-batch is planned is all that this run will read."""
@@ -71,10 +75,11 @@ class StreamPlanner:
     ) -> Offsets:
         """The end of the next micro-batch that starts at `start`; `start` itself to wait.
 
-        `start` is None where Spark does not tell (before 4.2). `max_rows` limits the micro-batch,
-        `delay` applies `minOffsetsPerTrigger`.
+        `start` is None where Spark does not tell (before 4.2); the last offsets that it told of
+        stand in. `max_rows` limits the micro-batch, `delay` applies `minOffsetsPerTrigger`.
         """
-        latest = self._fetch_latest(start) if self._target is None else self._target
+        position = self._position if start is None else start
+        latest = self._fetch_latest(position) if self._target is None else self._target
         if self._available_now:
             self._target = latest
         if start is None:
@@ -106,19 +111,35 @@ class StreamPlanner:
         plan = planned(found, assignment, self._options)
         self._recreated.clear()
         self._last_plan = (start, end, plan)
+        self._position = end
         return plan
 
-    def _fetch_latest(self, start: PartitionOffsets | None) -> Offsets:
+    def _fetch_latest(self, position: PartitionOffsets) -> Offsets:
         assignment = self._reader.assignment()
-        self._notice(assignment, (self._latest if start is None else start).keys())
+        self._notice(assignment, position.keys())
         expected = {
             p: offset
-            for p, offset in (self._latest if start is None else start).items()
+            for p, offset in position.items()
             if p in assignment.partitions and p.topic not in self._recreated
         }
-        self._latest = self._reader.latest(assignment.partitions, expected=expected)
+        latest = self._reader.latest(assignment.partitions)
+        behind = {p: offset for p, offset in expected.items() if latest[p] < offset}
+        self._latest = {**latest, **self._caught_up(behind, latest)}
         self._assignment = assignment
         return self._latest
+
+    def _caught_up(self, behind: PartitionOffsets, latest: PartitionOffsets) -> Offsets:
+        """Latest offsets of partitions where they lie behind what the query has read.
+
+        Where the log end does not, the query waits: it has read past the last stable offset, under
+        another isolation level. What is left went backwards.
+        """
+        log_end = self._reader.latest(
+            behind, expected=behind, isolation_level=IsolationLevel.READ_UNCOMMITTED
+        )
+        if self._options.isolation_level is IsolationLevel.READ_UNCOMMITTED:
+            return log_end
+        return {p: o if log_end[p] >= o else latest[p] for p, o in behind.items()}
 
     def _notice(self, assignment: Assignment, known: Set[TopicPartition]) -> None:
         """Tell topics that are gone or recreated from topics that never were."""
@@ -175,22 +196,26 @@ class StreamPlanner:
         return {**kept, **earliest}
 
     def _forwards(self, start: Offsets, end: PartitionOffsets) -> list[FetchRange]:
-        ranges = []
-        for partition in sorted(end):
-            if end[partition] < start[partition]:
-                self._on_loss.report(
-                    f"{partition}: its log ends at {end[partition]}, and the query has read it to "
-                    f"{start[partition]}"
+        committed = self._options.isolation_level is IsolationLevel.READ_COMMITTED
+        backwards = {p: start[p] for p in end if end[p] < start[p]}
+        log_end = self._reader.latest(backwards, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+        for partition in sorted(backwards):
+            if committed and log_end[partition] >= start[partition]:
+                raise OffsetError(
+                    f"{partition}: the query has read it to {start[partition]} and would go back "
+                    f"to {end[partition]}, the last stable offset when this micro-batch was "
+                    "planned: it was read with kafka.isolation.level=read_uncommitted before. "
+                    "Remove the newest file of the checkpoint's 'offsets', which has none beside "
+                    "it in 'commits', and go on with that level or when no transaction is open"
                 )
-            else:
-                ranges.append(
-                    FetchRange(
-                        topic_partition=partition,
-                        start_offset=start[partition],
-                        end_offset=end[partition],
-                    )
-                )
-        return ranges
+            self._on_loss.report(
+                f"{partition}: its log ends at {log_end[partition]}, and the query has read it to "
+                f"{start[partition]}"
+            )
+        return [
+            FetchRange(topic_partition=p, start_offset=start[p], end_offset=end[p])
+            for p in sorted(end.keys() - backwards.keys())
+        ]
 
     def _is_due(self, available: int) -> bool:
         minimum = self._options.min_offsets_per_trigger

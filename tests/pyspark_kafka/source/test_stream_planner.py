@@ -9,6 +9,7 @@ import pytest
 from pyspark_kafka.errors import (
     CheckpointError,
     DataLossError,
+    OffsetError,
     OptionError,
     UnknownTopicOrPartition,
 )
@@ -167,31 +168,47 @@ def test_recreated_topic_is_read_from_its_start(
     assert query.spans(end, query.planner.latest_offsets(end)) == [("t-0", 5, 8)]
 
 
-def test_latest_that_goes_backwards_is_asked_again_then_loss(
-    client: FakeClient, log: FakeLog
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_latest_that_goes_backwards_is_asked_again(
+    client: FakeClient, log: FakeLog, level: str
 ) -> None:
-    start = {tp("t"): 7}
-    log.stable = 5
+    query = Query(client, isolation_level=level)
+    log.stable = log.end = 5
 
     def catch_up() -> None:
         if len(query.time.slept) == 2:
-            log.stable = 8
+            log.stable = log.end = 8
 
-    query = Query(client)
     client.on_list_offsets = catch_up
-    assert query.planner.latest_offsets(start) == {tp("t"): 8}
+    end = query.planner.latest_offsets({tp("t"): 7})
+    assert end == {tp("t"): 8 if level == "read_uncommitted" else 7}
+    assert query.planner.latest_offsets(end) == {tp("t"): 8}
 
-    client.on_list_offsets = lambda: None
-    log.stable, log.end = 5, 5
-    for fails in ("true", "false"):
-        query = Query(client, failOnDataLoss=fails)
-        end = query.planner.latest_offsets(start)
-        assert end == {tp("t"): 5}
-        if fails == "true":
-            with pytest.raises(DataLossError, match=r"log ends at 5, .* has read it to 7"):
-                query.spans(start, end)
-        else:
-            assert query.spans(start, end) == []
+
+def test_latest_that_stays_behind_is_loss(client: FakeClient, log: FakeLog) -> None:
+    start = {tp("t"): 7}
+    log.stable = log.end = 5
+    query = Query(client)
+    end = query.planner.latest_offsets(start)
+    assert end == {tp("t"): 5}
+    with pytest.raises(DataLossError, match=r"log ends at 5, .* has read it to 7"):
+        query.spans(start, end)
+    forgiving = Query(client, failOnDataLoss="false")
+    assert forgiving.spans(start, forgiving.planner.latest_offsets(start)) == []
+
+
+def test_checkpoint_above_the_last_stable_offset_waits(client: FakeClient, log: FakeLog) -> None:
+    query, start = Query(client), {tp("t"): 8}
+    assert query.planner.latest_offsets(start) == start
+    assert query.time.slept == []
+    log.stable = log.end = 12
+    assert query.planner.latest_offsets(start) == {tp("t"): 12}
+
+
+def test_micro_batch_that_would_go_back_to_the_last_stable_offset(client: FakeClient) -> None:
+    message = r"read it to 8 and would go back to 7, .*read_uncommitted.* newest file"
+    with pytest.raises(OffsetError, match=message):
+        Query(client).spans({tp("t"): 8}, {tp("t"): 7})
 
 
 def test_checkpoint_of_other_topics_is_refused(
@@ -255,6 +272,8 @@ def test_available_now_ends_though_the_topic_grows() -> None:
 def test_spark_before_4_2_tells_no_start(client: FakeClient, log: FakeLog) -> None:
     query = Query(client)
     assert query.planner.latest_offsets(None) == {tp("t"): 7}
-    log.stable = 4
+    assert query.spans({tp("t"): 8}, {tp("t"): 8}) == [], "as Spark plans after a restart"
+    assert query.planner.latest_offsets(None) == {tp("t"): 8}, "not back to the last stable offset"
+    log.stable = log.end = 4
     assert query.planner.latest_offsets(None) == {tp("t"): 4}
-    assert len(query.time.slept) == 2, "it remembers what it saw, and asks again"
+    assert len(query.time.slept) == 2, "it remembers where it stood, and asks again"
