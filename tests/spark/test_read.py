@@ -16,6 +16,8 @@ from tests.spark.conftest import Produce, Reader
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 T0_MS = 1_700_000_000_000
+KEPT = {"retention.ms": "-1"}
+"""For records with timestamps of long ago, which retention would delete in mid-test."""
 
 
 def values(frame: DataFrame) -> list[str | None]:
@@ -32,7 +34,7 @@ def test_found_without_being_registered(spark: SparkSession, read: Reader) -> No
 
 
 def test_every_column(read: Reader, topic: TopicFactory, produce: Produce) -> None:
-    name = topic(partitions=2)
+    name = topic(partitions=2, **KEPT)
     headers = [("a", b"\x00\xff"), ("a", None), ("b", b"")]
     produce(name, ["wert\u00e4"], key=b"\x01k", timestamps_ms=[T0_MS + 123], headers=headers)
     produce(name, [None], partition=1, timestamps_ms=[T0_MS])
@@ -95,7 +97,7 @@ def test_user_schema_that_cannot_be(
 
 
 def test_ranges_of_every_kind(read: Reader, topic: TopicFactory, produce: Produce) -> None:
-    name = topic(partitions=2)
+    name = topic(partitions=2, **KEPT)
     for partition in (0, 1):
         texts = [f"{partition}{letter}" for letter in "abcd"]
         produce(name, texts, partition=partition, timestamps_ms=[T0_MS + 10 * n for n in range(4)])

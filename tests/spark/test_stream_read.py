@@ -19,6 +19,9 @@ from tests.spark.streams import StreamRunner
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
+KEPT = {"retention.ms": "-1"}
+"""For records with timestamps of long ago, which retention would delete in mid-test."""
+
 needs_4_2 = pytest.mark.skipif(not ADMISSION_CONTROL, reason="read limits came with Spark 4.2")
 
 
@@ -92,7 +95,7 @@ def test_starts(
     start: dict[str, str],
     expected: list[str],
 ) -> None:
-    name = topic(partitions=2)
+    name = topic(partitions=2, **KEPT)
     produce(name, ["a", "b", "c"], timestamps_ms=[1000, 2000, 3000])
     produce(name, ["y", "z"], partition=1, timestamps_ms=[1000, 2000])
     streams.available_now(
