@@ -25,8 +25,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) integration/preflight.py python
 	@echo "Setting up $(VENV) (a minute or two) ..." >&2
 	@$(PYTHON) -m venv $(VENV)
-	@{ $(PIP) install --constraint constraints.txt pip hatchling editables && \
-	   $(PIP) install --constraint constraints.txt --no-build-isolation --group dev --editable . ; } \
+	@{ $(PIP) install --constraint constraints.txt pip && \
+	   $(PIP) install --constraint constraints.txt --build-constraint constraints.txt --group dev --editable . ; } \
 	  >$(VENV)/setup.log 2>&1 || \
 	  { echo "The packages of constraints.txt could not be installed into $(VENV) (see $(VENV)/setup.log): check the network, or point pip at a package index you can reach, and run make again" >&2; exit 1; }
 	@touch $@
@@ -72,7 +72,7 @@ format: $(VENV)/.ready ## format and fix what can be fixed
 
 lock: $(VENV)/.ready ## write constraints.txt anew from pyproject.toml
 	@$(PIP) install uv
-	@printf 'pip\nhatchling\neditables\n' | $(BIN)/uv pip compile --quiet pyproject.toml - --group dev \
+	@printf 'pip\nhatchling\neditables\nsetuptools\n' | $(BIN)/uv pip compile --quiet pyproject.toml - --group dev \
 	  --extra spark --universal --python-version 3.11 --no-header --no-annotate --upgrade -o constraints.txt
 
 clean: ## remove what make made
