@@ -1,13 +1,15 @@
 """DeleteTopics (20), versions 1 to 6: remove topics by name or, from version 6, by id (KIP-516).
 
-Behaviour: the topics, their records, and the groups' offsets of them are gone when the answer
-comes. A topic named twice, by name or by name and id, is INVALID_REQUEST and stays; so is one with
+Behaviour: the topics and their records are gone when the answer comes, and no group's offsets of
+them are to be found any more. A topic named twice, by name or by name and id, is INVALID_REQUEST and stays; so is one with
 both a name and an id, or neither. With `delete.topic.enable` false all are TOPIC_DELETION_DISABLED
 (INVALID_REQUEST before version 3).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,8 +64,9 @@ def handle(broker: Broker, call: Call, request: DeleteTopicsRequest) -> DeleteTo
     if call.version < FIRST_VERSION_BY_TOPIC_ID:
         requested = tuple(RequestedTopic(name=name) for name in request.topic_names)
     found = [_find(broker, topic) for topic in requested]
+    named = Counter(topic.topic_id for topic in found if isinstance(topic, Topic))
     answers = tuple(
-        _delete(broker, call, topic, found, found[index]) for index, topic in enumerate(requested)
+        _delete(broker, call, topic, named, found[index]) for index, topic in enumerate(requested)
     )
     return DeleteTopicsResponse(responses=tuple(dict.fromkeys(answers)))
 
@@ -94,7 +97,7 @@ def _delete(
     broker: Broker,
     call: Call,
     requested: RequestedTopic,
-    all_found: list[Topic | ApiError],
+    named: Mapping[Uuid, int],
     found: Topic | ApiError,
 ) -> TopicAnswer:
     answered = TopicAnswer(name=requested.name, topic_id=requested.topic_id)
@@ -108,10 +111,10 @@ def _delete(
         if isinstance(found, ApiError):
             raise found
         answered = TopicAnswer(name=found.name, topic_id=found.topic_id)
-        if sum(other is found for other in all_found) > 1:
+        if named[found.topic_id] > 1:
             raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
-        broker.offsets.forget_topic(found.name, call.now_ms)
         broker.controller.delete_topic(found)
+        broker.offsets.forget_topic(found.name, call.now_ms)
     except ApiError as error:
         return TopicAnswer(
             name=answered.name,

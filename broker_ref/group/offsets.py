@@ -10,6 +10,7 @@ Source: Kafka's `OffsetMetadataManager`, `GroupMetadataManager.partitionFor`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -27,7 +28,7 @@ from broker_ref.group.records import (
     encode_key,
     encode_value,
 )
-from broker_ref.log.batch import decode_records, encode_batch, parse_batches
+from broker_ref.log.batch import HEADER_BYTES, decode_records, encode_batch, parse_batches
 from broker_ref.log.errors import LogError
 from broker_ref.log.records import Record
 from broker_ref.protocol.errors import ApiError
@@ -35,11 +36,14 @@ from broker_ref.protocol.identifiers import ZERO_UUID
 from broker_ref.replication.partition import NO_EPOCH, Appended, Partition
 from broker_ref.replication.replica_manager import ReplicaManager
 
+logger = logging.getLogger(__name__)
+
 NO_GENERATION: Final = -1
 GROUP_ID_BYTES_MAX: Final = 2**15 - 1
 """What a string in a record of the offsets topic can hold."""
 
 _LOAD_BYTES: Final = 1 << 20
+_TOMBSTONE_BYTES_BESIDE_KEY_MAX: Final = 32
 
 _APPEND_ERRORS: Final = {
     ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
@@ -140,20 +144,43 @@ class GroupOffsets:
         return self._groups.get(group, {})
 
     def forget_topic(self, topic: str, now_ms: int) -> None:
-        """Delete every group's offsets of a topic that is being deleted."""
+        """Delete every group's offsets of a topic that has been deleted.
+
+        They are gone whether or not the log takes that in: at the next start, offsets of a topic
+        that is no more are dropped.
+        """
         for group, offsets in list(self._groups.items()):
             gone = [key for key in offsets if key.topic == topic]
             if not gone:
                 continue
-            tombstones = [
-                Record(timestamp=now_ms, key=encode_key(_key(group, key)), value=None)
-                for key in gone
-            ]
-            self._append(self.check_coordinator(group), tombstones, now_ms)
             for key in gone:
-                del offsets[key]
-            if not offsets:
-                del self._groups[group]
+                self._drop(group, key)
+            try:
+                self._append_tombstones(group, gone, now_ms)
+            except ApiError as error:
+                logger.warning(
+                    "the log keeps offsets of group %.100r for the deleted topic %r: %s",
+                    group,
+                    topic,
+                    error,
+                )
+
+    def _append_tombstones(self, group: str, gone: list[TopicPartition], now_ms: int) -> None:
+        """Write tombstones in batches as large as the offsets topic takes them."""
+        partition = self.check_coordinator(group)
+        config = partition.log.config
+        room_bytes = min(config.max_message_bytes, config.segment_bytes) - HEADER_BYTES
+        batch: list[Record] = []
+        batch_bytes = 0
+        for topic_partition in gone:
+            key = encode_key(_key(group, topic_partition))
+            record_bytes = len(key) + _TOMBSTONE_BYTES_BESIDE_KEY_MAX
+            if batch and batch_bytes + record_bytes > room_bytes:
+                self._append(partition, batch, now_ms)
+                batch, batch_bytes = [], 0
+            batch.append(Record(timestamp=now_ms, key=key, value=None))
+            batch_bytes += record_bytes
+        self._append(partition, batch, now_ms)
 
     def _append(self, partition: Partition, records: list[Record], now_ms: int) -> Appended:
         try:

@@ -11,6 +11,9 @@ from kio.schema.offset_commit.v9 import request as commit_v9
 from kio.schema.offset_fetch.v8 import request as fetch_v8
 
 from broker_ref.config import BrokerConfig
+from broker_ref.controller.controller import Controller
+from broker_ref.protocol.errors import ApiError
+from broker_ref.replication.partition import Partition
 from tests.broker_ref.memory_storage import MemoryStorage
 from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import create_topic, ms, request
@@ -132,7 +135,8 @@ def test_members_of_generations_that_there_are_not(driver: NodeDriver) -> None:
 
 
 def delete_topic(driver: NodeDriver, name: str) -> None:
-    driver.call(request(20, 5, topic_names=(name,), timeout=ms(0)))
+    (answer,) = driver.call(request(20, 5, topic_names=(name,), timeout=ms(0))).responses
+    assert answer.error_code is ErrorCode.none
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -161,6 +165,52 @@ def test_offsets_are_of_the_topic_that_they_were_committed_for() -> None:
     storage.cut(log, size)
     driver.crash()
     assert committed(driver) == {}
+
+
+def test_more_tombstones_than_a_batch_holds() -> None:
+    driver = NodeDriver(BrokerConfig(offsets_topic_num_partitions=1, message_max_bytes=200))
+    create_topic(driver, "t", 20)
+    driver.call(request(10, 2, key="g", key_type=0))
+    for partition in range(20):
+        assert commit(driver, (partition, 1)) == [ErrorCode.none]
+    written = end_of_offsets_log(driver)
+    delete_topic(driver, "t")
+    assert end_of_offsets_log(driver) == written + 20
+    driver.crash()
+    assert committed(driver) == {}
+
+
+def end_of_offsets_log(driver: NodeDriver) -> int:
+    offsets = driver.node.broker.offsets
+    return offsets.check_coordinator("g").log.log_end_offset
+
+
+def test_offsets_that_cannot_be_removed_do_not_keep_their_topic(
+    driver: NodeDriver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert commit(driver, (0, 5)) == [ErrorCode.none]
+    monkeypatch.setattr(Partition, "append", refuse)
+    delete_topic(driver, "t")
+    monkeypatch.undo()
+    create_topic(driver, "t", 3)
+    assert "group 'g' for the deleted topic 't': the log is full" in caplog.text
+    assert committed(driver) == {}
+    driver.crash()
+    assert committed(driver) == {}
+
+
+def test_a_topic_that_stays_keeps_its_offsets(
+    driver: NodeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert commit(driver, (0, 5)) == [ErrorCode.none]
+    monkeypatch.setattr(Controller, "delete_topic", refuse)
+    answer = driver.call(request(20, 5, topic_names=("t",), timeout=ms(0))).responses[0]
+    assert answer.error_code is ErrorCode.kafka_storage_error
+    assert committed(driver) == {("t", 0): (5, 2, "m")}
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise ApiError(ErrorCode.kafka_storage_error, "the log is full")
 
 
 def test_without_the_offsets_topic_nobody_coordinates() -> None:
