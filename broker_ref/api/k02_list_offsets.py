@@ -5,12 +5,13 @@ is. Negative ones have meanings, each from its version on: -1 latest (the high w
 stable offset with read_committed), -2 earliest, -3 the record with the largest timestamp (version
 7, KIP-734), -4 earliest local (version 8, KIP-405), which without tiered storage is the earliest,
 -5 latest tiered (version 9) and -6 earliest pending upload (version 11), of which there is none.
-Others, or too early a version, are UNSUPPORTED_VERSION. A partition named twice is
-INVALID_REQUEST. Leader epochs are fenced, and told from version 4 on (KIP-320).
+Others, or too early a version, are UNSUPPORTED_VERSION. A topic or partition named twice is
+answered once; such a partition is INVALID_REQUEST. Leader epochs are fenced, and told from version 4 on (KIP-320).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -95,39 +96,43 @@ class ListOffsetsResponse:
 
 def handle(broker: Broker, call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Look every partition up."""
+    named = Counter(
+        (topic.name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+    answers: dict[str, dict[int, PartitionAnswer]] = {}
+    for topic in request.topics:
+        answered = answers.setdefault(topic.name, {})
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if named[topic.name, index] > 1:
+                answered[index] = PartitionAnswer(
+                    partition_index=index, error_code=ErrorCode.invalid_request
+                )
+            else:
+                answered[index] = _answer(broker, call, request, topic.name, partition)
     return ListOffsetsResponse(
         topics=tuple(
-            TopicAnswer(
-                name=topic.name,
-                partitions=tuple(
-                    _answer(broker, call, request, topic, partition)
-                    for partition in _distinct(topic)
-                ),
-            )
-            for topic in request.topics
+            TopicAnswer(name=name, partitions=tuple(answered.values()))
+            for name, answered in answers.items()
         )
     )
-
-
-def _distinct(topic: RequestedTopic) -> tuple[RequestedPartition, ...]:
-    return tuple({partition.partition_index: partition for partition in topic.partitions}.values())
 
 
 def _answer(
     broker: Broker,
     call: Call,
     request: ListOffsetsRequest,
-    topic: RequestedTopic,
+    topic: str,
     requested: RequestedPartition,
 ) -> PartitionAnswer:
     index = requested.partition_index
-    if sum(other.partition_index == index for other in topic.partitions) > 1:
-        return PartitionAnswer(partition_index=index, error_code=ErrorCode.invalid_request)
     timestamp = requested.timestamp
     if timestamp < 0 and call.version < FIRST_VERSIONS.get(timestamp, call.version + 1):
         return PartitionAnswer(partition_index=index, error_code=ErrorCode.unsupported_version)
     try:
-        partition = broker.replicas.partition(topic.name, index)
+        partition = broker.replicas.partition(topic, index)
         partition.check_leader(requested.current_leader_epoch)
         return _look_up(partition, request, index, timestamp)
     except (ApiError, LogError) as error:

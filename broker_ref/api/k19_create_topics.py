@@ -9,6 +9,7 @@ pass. From version 5 the answer tells counts and configs (KIP-525), from 7 topic
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -91,11 +92,11 @@ class CreateTopicsResponse:
 def handle(broker: Broker, call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Make one topic after the other."""
     del call
-    names = [topic.name for topic in request.topics]
+    named = Counter(topic.name for topic in request.topics)
     answers = []
     for topic in {topic.name: topic for topic in request.topics}.values():
         try:
-            if names.count(topic.name) > 1:
+            if named[topic.name] > 1:
                 raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
             created = broker.controller.create_topic(
                 _new_topic(topic), validate_only=request.validate_only

@@ -7,6 +7,7 @@ partitions, on registered brokers (INVALID_REPLICA_ASSIGNMENT).
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,11 +63,11 @@ def handle(
 ) -> CreatePartitionsResponse:
     """Grow one topic after the other."""
     del call
-    names = [topic.name for topic in request.topics]
+    named = Counter(topic.name for topic in request.topics)
     answers = []
     for topic in {topic.name: topic for topic in request.topics}.values():
         try:
-            if names.count(topic.name) > 1:
+            if named[topic.name] > 1:
                 raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
             _grow(broker, topic, validate_only=request.validate_only)
         except ApiError as error:

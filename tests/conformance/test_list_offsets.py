@@ -23,6 +23,7 @@ from tests.conformance.wire import (
 
 TopicFactory = Callable[..., str]
 NOTHING = (ErrorCode.none, -1, -1)
+LATEST_OF_ANY = {"timestamp": LATEST, "current_leader_epoch": -1}
 
 
 def found(raw: RawConnection, topic: str, timestamp_ms: int) -> tuple[ErrorCode, int, int]:
@@ -193,3 +194,26 @@ def test_an_unknown_topic_or_partition_is_named_as_such(
     unknown = ErrorCode.unknown_topic_or_partition
     assert list_offset(raw, unique_name(), LATEST).error_code == unknown
     assert list_offset(raw, topic(), LATEST, partition=1).error_code == unknown
+
+
+def test_what_is_named_twice_is_answered_once(raw: RawConnection, topic: TopicFactory) -> None:
+    name, other = topic(partitions=3), topic()
+    asked = [
+        {"name": topic, "partitions": [{"partition_index": p, **LATEST_OF_ANY} for p in indexes]}
+        for topic, indexes in ((name, (0, 0, 1)), (other, (0,)), (name, (1, 2)))
+    ]
+    answered = raw.call("list_offsets", 9, replica_id=-1, isolation_level=0, topics=asked).topics
+    twice = ErrorCode.invalid_request
+    assert sorted(
+        (topic.name, p.partition_index, p.error_code, p.offset)
+        for topic in answered
+        for p in topic.partitions
+    ) == sorted(
+        [
+            (name, 0, twice, -1),
+            (name, 1, twice, -1),
+            (name, 2, ErrorCode.none, 0),
+            (other, 0, ErrorCode.none, 0),
+        ]
+    )
+    assert len(answered) == 2
