@@ -55,6 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "unknown"
         self.local = ("unknown", 0)
         self.is_in_progress = False  # a request of ours is with the node
+        self.is_at_end = False  # the client has said that it sends nothing more
         self.last_progress_seconds = 0.0  # when bytes were last received or sent
         self._owner = owner
         self._transport: asyncio.Transport | None = None
@@ -64,7 +65,6 @@ class Connection(asyncio.BufferedProtocol):
         self._full_pieces_bytes = 0
         self._receiving: memoryview | None = None
         self._is_sending_paused = False
-        self._is_at_end = False  # the client has said that it sends nothing more
         self._unsent_bytes_seen = 0
         self._time = asyncio.get_running_loop().time
 
@@ -96,8 +96,11 @@ class Connection(asyncio.BufferedProtocol):
         self._owner.runnable(self)
 
     def eof_received(self) -> bool:
-        """Answer what has been asked, then close: a client may shut down its half first."""
-        self._is_at_end = True
+        """Answer what has been asked, then close: a client may shut down its half first.
+
+        One that has closed looks the same until something is sent to it.
+        """
+        self.is_at_end = True
         self._owner.runnable(self)
         return True
 
@@ -133,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         frame_bytes = self._frame_bytes()
         arrived_bytes = self._full_pieces_bytes + self._filled_bytes
         if frame_bytes is None or arrived_bytes < frame_bytes:
-            if self._is_at_end:
+            if self.is_at_end:
                 self.close()  # the client sends nothing more, and all it asked is answered
             elif self._filled_bytes == len(self._buffer):
                 assert frame_bytes is not None  # an idle buffer has room for a length
@@ -213,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_if_there_is_room(self) -> None:
         assert self._transport is not None
-        if self.is_closing or self._is_at_end:
+        if self.is_closing or self.is_at_end:
             return
         has_room = self._filled_bytes < len(self._buffer)
         if has_room and not self._transport.is_reading():

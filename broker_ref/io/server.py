@@ -300,7 +300,8 @@ class Server:
                 )
             elif (
                 still_ms > self._limits.connection_idle_ms_max
-                and not connection.is_in_progress
+                # Who waits for an answer may be quiet, unless it may as well be gone.
+                and (connection.is_at_end or not connection.is_in_progress)
                 and not self.memory.is_waiting(connection.connection_id)
             ):
                 self._drop(

@@ -177,6 +177,16 @@ def test_an_idle_connection_is_closed_but_one_that_waits_for_its_answer_is_not(
     assert "connections.max.idle.ms = 150" in caplog.text
 
 
+def test_a_client_that_closed_while_it_waits_is_forgotten_when_it_is_idle_for_long() -> None:
+    limits = ServerLimits(connection_idle_ms_max=150, sweep_interval_ms=20)
+    with serving(limits) as served:
+        for _ in range(50):
+            client = served.connect()
+            client.sendall(framed(b"wait 3600000"))
+            client.close()
+        served.until(lambda: served.node.seen(ConnectionClosed) == 50)
+
+
 def test_a_trickle_of_bytes_counts_as_activity_as_in_kafka() -> None:
     limits = ServerLimits(connection_idle_ms_max=1500, sweep_interval_ms=20)
     with serving(limits) as served:
