@@ -3,7 +3,14 @@
 Purpose: the state and the decisions of a running query's driver (KafkaMicroBatchStream in
 Spark's connector), without Spark. Invariants: offsets handed out cover the partitions that exist;
 under `Trigger.AvailableNow` they never pass the target; planning the same batch again gives the
-same tasks. What it must not know: Spark, JSON.
+same tasks, as long as the topics are the same. What it must not know: Spark, JSON.
+
+The start of a new query. Spark writes the end of a micro-batch into the checkpoint before it runs,
+but not where the first one started: it asks for that several times, and again after a crash. Within
+a process the answer is remembered. Where it may be another one in the next process (`latest`,
+`committed`, a timestamp that no record has reached), the first micro-batch is made empty: its end,
+which is in the checkpoint, is the start. So a first micro-batch that an earlier process planned is
+known to be empty, and nothing between start and end is lost.
 """
 
 from __future__ import annotations
@@ -12,12 +19,12 @@ import logging
 import time
 from collections.abc import Callable, Set
 
-from pyspark_kafka.client.base import FetchRange, IsolationLevel, TopicPartition
-from pyspark_kafka.errors import CheckpointError, OffsetError
+from pyspark_kafka.client.base import LATEST, FetchRange, IsolationLevel, TopicPartition
+from pyspark_kafka.errors import CheckpointError, OffsetError, UnknownTopicOrPartition
 from pyspark_kafka.options import SourceOptions
 from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
-from pyspark_kafka.source.offsets import PartitionOffsets, listing
+from pyspark_kafka.source.offsets import Limit, PartitionOffsets, SpecificOffsets, listing
 from pyspark_kafka.source.planner import planned
 from pyspark_kafka.source.range_check import readable
 from pyspark_kafka.source.ranges import PlannedRange, backlog, rate_limit
@@ -46,7 +53,10 @@ class StreamPlanner:
         self._seen: set[str] = set()
         self._assignment: Assignment | None = None
         self._latest: Offsets = {}
+        self._initial: Offsets | None = None
+        self._has_planned_an_end = False
         self._position: PartitionOffsets = {}
+        self._reached: Offsets = {}
         self._available_now = False
         self._target: Offsets | None = None
         self._last_trigger_ms: float | None = None
@@ -58,13 +68,17 @@ class StreamPlanner:
         return self._latest
 
     def initial_offsets(self) -> Offsets:
-        """Where a new query starts."""
-        assignment = self._reader.complete_assignment()
-        self._remember(assignment)
-        self._position = self._reader.resolve(
-            self._options.starting, assignment.partitions, "starting"
-        )
-        return dict(self._position)
+        """Where a new query starts; the same at every call."""
+        if self._initial is None:
+            assignment = self._reader.complete_assignment()
+            self._remember(assignment)
+            starting = self._options.starting
+            initial = self._reader.resolve(starting, assignment.partitions, "starting")
+            if isinstance(starting, SpecificOffsets):
+                initial = self._within_log(initial)
+            self._initial = initial
+            self._position = initial
+        return dict(self._initial)
 
     def prepare_available_now(self) -> None:
         """What exists when the first new micro-batch is planned is all that this run will read."""
@@ -78,10 +92,16 @@ class StreamPlanner:
         `start` is None where Spark does not tell (before 4.2); the last offsets that it told of
         stand in. `max_rows` limits the micro-batch, `delay` applies `minOffsetsPerTrigger`.
         """
+        is_first, self._has_planned_an_end = not self._has_planned_an_end, True
+        is_new_query = is_first and self._last_plan is None and start in (None, self._initial)
+        if is_new_query:
+            self.initial_offsets()
         position = self._position if start is None else start
         latest = self._fetch_latest(position) if self._target is None else self._target
         if self._available_now:
             self._target = latest
+        if is_new_query and _is_moving(self._options):
+            return self.initial_offsets()
         if start is None:
             return dict(latest)
         known = self._known_start(start, latest)
@@ -96,6 +116,8 @@ class StreamPlanner:
         """
         if self._last_plan is not None and self._last_plan[:2] == (start, end):
             return self._last_plan[2]
+        if start == self._initial and not self._has_planned_an_end:
+            start = self._start_of_replayed_first(start, end)
         assignment, self._assignment = self._assignment, None
         if assignment is None or not end.keys() <= assignment.partitions:
             assignment = self._reader.assignment()
@@ -112,9 +134,41 @@ class StreamPlanner:
         self._recreated.clear()
         self._last_plan = (start, end, plan)
         self._position = end
+        self._reached |= {**start, **end}
         return plan
 
+    def _start_of_replayed_first(
+        self, start: PartitionOffsets, end: PartitionOffsets
+    ) -> PartitionOffsets:
+        """The start of a first micro-batch that an earlier process planned."""
+        if _is_moving(self._options):
+            return end
+        log.warning(
+            "the first micro-batch is run again; where it starts has been looked up anew by "
+            "'startingOffsets': %s",
+            listing(start),
+        )
+        return start
+
+    def _within_log(self, offsets: Offsets) -> Offsets:
+        log_end = self._reader.latest(offsets, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+        for partition in sorted(offsets):
+            if offsets[partition] > log_end[partition]:
+                self._on_loss.report(
+                    f"{partition}: option 'startingOffsets' names offset {offsets[partition]}, and "
+                    f"its log ends at {log_end[partition]}"
+                )
+        return {p: min(offset, log_end[p]) for p, offset in offsets.items()}
+
     def _fetch_latest(self, position: PartitionOffsets) -> Offsets:
+        try:
+            return self._look(position)
+        except UnknownTopicOrPartition:
+            # Deleted between the question for partitions and that for offsets, or never there:
+            # the second look tells.
+            return self._look(position)
+
+    def _look(self, position: PartitionOffsets) -> Offsets:
         assignment = self._reader.assignment()
         self._notice(assignment, position.keys())
         expected = {
@@ -154,6 +208,7 @@ class StreamPlanner:
                 )
                 self._recreated.add(topic)
                 self._latest = {p: o for p, o in self._latest.items() if p.topic != topic}
+                self._reached = {p: o for p, o in self._reached.items() if p.topic != topic}
         self._remember(assignment)
 
     def _remember(self, assignment: Assignment) -> None:
@@ -183,8 +238,12 @@ class StreamPlanner:
     def _known_start(
         self, start: PartitionOffsets, end: PartitionOffsets, *, report: bool = False
     ) -> Offsets:
-        """A start for every partition of `end`: one that is new, or new again, at its earliest."""
-        kept = {p: start[p] for p in end if p in start and p.topic not in self._recreated}
+        """A start for every partition of `end`: one that is new, or new again, at its earliest.
+
+        One that was out of sight for a while goes on where it was.
+        """
+        reached = {**self._reached, **start}
+        kept = {p: reached[p] for p in end if p in reached and p.topic not in self._recreated}
         new = end.keys() - kept.keys()
         earliest = self._reader.earliest(new) if new else {}
         for partition in sorted(new):
@@ -202,14 +261,14 @@ class StreamPlanner:
         for partition in sorted(backwards):
             if committed and log_end[partition] >= start[partition]:
                 raise OffsetError(
-                    f"{partition}: the query has read it to {start[partition]} and would go back "
+                    f"{partition}: the query stands at {start[partition]} and would go back "
                     f"to {end[partition]}, the last stable offset when this micro-batch was "
                     "planned: it was read with kafka.isolation.level=read_uncommitted before. "
                     "Remove the newest file of the checkpoint's 'offsets', which has none beside "
                     "it in 'commits', and go on with that level or when no transaction is open"
                 )
             self._on_loss.report(
-                f"{partition}: its log ends at {log_end[partition]}, and the query has read it to "
+                f"{partition}: its log ends at {log_end[partition]}, and the query stands at "
                 f"{start[partition]}"
             )
         return [
@@ -229,3 +288,16 @@ class StreamPlanner:
         if due:
             self._last_trigger_ms = now_ms
         return due
+
+
+def _is_moving(options: SourceOptions) -> bool:
+    """Whether `startingOffsets` may be resolved to later offsets the next time."""
+    match options.starting:
+        case Limit.LATEST | Limit.COMMITTED:
+            return True
+        case SpecificOffsets(offsets=offsets):
+            return LATEST in offsets.values()
+        case Limit.EARLIEST:
+            return False  # but for retention, which then is the same for a query started anew
+        case _:
+            return options.latest_without_match

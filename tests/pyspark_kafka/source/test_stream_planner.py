@@ -65,6 +65,82 @@ def test_initial_offsets(client: FakeClient, options: dict[str, str], offset: in
     assert Query(client, **options).planner.initial_offsets() == {tp("t"): offset}
 
 
+MOVING = [
+    pytest.param({}, id="latest"),
+    pytest.param({"startingOffsets": '{"t":{"0":-1}}'}, id="offset-latest"),
+    pytest.param(
+        {"startingTimestamp": "99000", "startingOffsetsByTimestampStrategy": "latest"},
+        id="timestamp-not-reached",
+    ),
+    pytest.param({"startingOffsets": "committed", "group_id": "g"}, id="committed"),
+]
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["spark-tells-the-start", "spark-does-not"])
+@pytest.mark.parametrize("options", MOVING)
+def test_a_start_that_moves_is_settled_by_an_empty_first_micro_batch(
+    client: FakeClient, log: FakeLog, options: dict[str, str], told: bool
+) -> None:
+    client.committed["g", tp("t")] = 7
+    query = Query(client, **options)
+    asked = query.planner.initial_offsets() if told else None
+    log.stable = log.end = 12
+    client.committed["g", tp("t")] = 11
+    first = query.planner.latest_offsets(asked)
+    assert query.planner.initial_offsets() == first, "Spark asks again when it runs the batch"
+    assert query.spans(query.planner.initial_offsets(), first) == []
+    log.stable = log.end = 15
+    second = query.planner.latest_offsets(first if told else None)
+    assert query.spans(first, second) == [("t-0", first[tp("t")], 15)]
+
+
+@pytest.mark.parametrize("options", MOVING)
+def test_a_first_micro_batch_run_again_by_the_next_process_is_empty(
+    client: FakeClient, log: FakeLog, options: dict[str, str]
+) -> None:
+    client.committed["g", tp("t")] = 7
+    planned = Query(client, **options).planner
+    end = planned.latest_offsets(planned.initial_offsets())
+    log.stable = log.end = 12
+    client.committed["g", tp("t")] = 11
+    restarted = Query(client, **options)
+    assert restarted.spans(restarted.planner.initial_offsets(), end) == []
+    assert restarted.spans(end, restarted.planner.latest_offsets(end)) == [("t-0", 7, 12)]
+
+
+def test_a_start_that_stays_is_read_from_in_the_first_micro_batch_and_again(
+    client: FakeClient, log: FakeLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    planned = Query(client, startingOffsets="earliest").planner
+    end = planned.latest_offsets(planned.initial_offsets())
+    log.stable = log.end = 12
+    restarted = Query(client, startingOffsets="earliest")
+    assert restarted.spans(restarted.planner.initial_offsets(), end) == [("t-0", 2, 7)]
+    assert "first micro-batch is run again" in caplog.text
+
+
+def test_a_start_beyond_the_log_is_told_by_its_option(client: FakeClient) -> None:
+    options = {"startingOffsets": '{"t":{"0":1000}}'}
+    with pytest.raises(DataLossError, match=r"'startingOffsets' names offset 1000, .* ends at 9"):
+        Query(client, **options).planner.initial_offsets()
+    forgiving = Query(client, **options, failOnDataLoss="false").planner
+    assert forgiving.initial_offsets() == {tp("t"): 9}
+
+
+def test_a_partition_out_of_sight_for_a_while_goes_on_where_it_was(client: FakeClient) -> None:
+    query = Query(client, subscribe="t,t2", failOnDataLoss="false", startingOffsets="earliest")
+    client.topics["t2"] = topic(5)
+    start = query.planner.initial_offsets()
+    end = query.planner.latest_offsets(start)
+    assert query.spans(start, end) == [("t-0", 2, 7), ("t2-0", 0, 5)]
+    hidden = client.topics.pop("t2")
+    without = query.planner.latest_offsets(end)
+    assert query.spans(end, without) == []
+    client.topics["t2"] = hidden
+    hidden.partitions[0].end = 8
+    assert query.spans(without, query.planner.latest_offsets(without)) == [("t2-0", 5, 8)]
+
+
 def test_initial_offsets_of_a_topic_that_is_not_there(client: FakeClient) -> None:
     with pytest.raises(UnknownTopicOrPartition, match="'nope'"):
         Query(client, subscribe="nope").planner.initial_offsets()
@@ -94,7 +170,7 @@ def test_planning_again_gives_the_same_without_asking(client: FakeClient) -> Non
 
 def test_partitions_and_topics_found_later_start_at_earliest(client: FakeClient) -> None:
     query = Query(client, subscribePattern="t.*")
-    start = query.planner.initial_offsets()
+    start = query.planner.latest_offsets(query.planner.initial_offsets())
     client.topics["t"].partitions[1] = FakeLog(end=3)
     client.topics["t2"] = topic(4)
     end = query.planner.latest_offsets(start)
@@ -113,7 +189,7 @@ def test_partition_found_later_that_does_not_start_at_zero_is_loss(client: FakeC
 def test_pattern_that_matches_nothing_yet() -> None:
     client = FakeClient({})
     query = Query(client, subscribePattern="t")
-    assert query.planner.initial_offsets() == {}
+    assert query.planner.initial_offsets() == {} == query.planner.latest_offsets({})
     client.topics["t"] = topic(2)
     end = query.planner.latest_offsets({})
     assert query.spans({}, end) == [("t-0", 0, 2)]
@@ -141,6 +217,15 @@ def test_deleted_partition_is_loss(client: FakeClient) -> None:
     assert forgiving.spans(start, forgiving.planner.latest_offsets(start)) == [("t-0", 3, 7)]
 
 
+def test_a_topic_deleted_while_its_offsets_are_asked_for_is_loss(client: FakeClient) -> None:
+    query = Query(client, startingOffsets="earliest")
+    start = query.planner.initial_offsets()
+    client.on_list_offsets = client.topics.clear
+    end = query.planner.latest_offsets(start)
+    with pytest.raises(DataLossError, match="t-0: deleted"):
+        query.spans(start, end)
+
+
 def test_topic_missing_that_was_never_read_is_unknown(client: FakeClient) -> None:
     with pytest.raises(UnknownTopicOrPartition, match="'t3'"):
         Query(client, subscribe="t,t3").planner.latest_offsets({tp("t"): 3})
@@ -158,7 +243,7 @@ def test_recreated_topic_is_read_from_its_start(
     client: FakeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = Query(client, failOnDataLoss="false")
-    start = query.planner.initial_offsets()
+    start = query.planner.latest_offsets(query.planner.initial_offsets())
     client.topics["t"] = topic(5)
     end = query.planner.latest_offsets(start)
     assert query.spans(start, end) == [("t-0", 0, 5)]
@@ -191,7 +276,7 @@ def test_latest_that_stays_behind_is_loss(client: FakeClient, log: FakeLog) -> N
     query = Query(client)
     end = query.planner.latest_offsets(start)
     assert end == {tp("t"): 5}
-    with pytest.raises(DataLossError, match=r"log ends at 5, .* has read it to 7"):
+    with pytest.raises(DataLossError, match=r"log ends at 5, .* stands at 7"):
         query.spans(start, end)
     forgiving = Query(client, failOnDataLoss="false")
     assert forgiving.spans(start, forgiving.planner.latest_offsets(start)) == []
@@ -206,7 +291,7 @@ def test_checkpoint_above_the_last_stable_offset_waits(client: FakeClient, log: 
 
 
 def test_micro_batch_that_would_go_back_to_the_last_stable_offset(client: FakeClient) -> None:
-    message = r"read it to 8 and would go back to 7, .*read_uncommitted.* newest file"
+    message = r"stands at 8 and would go back to 7, .*read_uncommitted.* newest file"
     with pytest.raises(OffsetError, match=message):
         Query(client).spans({tp("t"): 8}, {tp("t"): 7})
 
