@@ -13,7 +13,7 @@ export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-all test-kafka test-pysparks check format docs lock clean
+.PHONY: help setup java demo test test-all test-kafka test-pysparks check lint format lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,12 +40,12 @@ demo: $(VENV)/.ready java ## real logs through Spark and the reference broker, w
 test: $(VENV)/.ready java ## every test on the reference broker (15 minutes at most)
 	$(BIN)/pytest -m "not full"
 
-test-all: check ## all of `test` and `check`, Apache Kafka, every PySpark (60 minutes at most)
+test-all: lint ## all of `test` and `check`, Apache Kafka, every PySpark (60 minutes at most)
 	$(BIN)/pytest
 	$(MAKE) --no-print-directory test-kafka test-pysparks
 
 test-kafka: $(VENV)/.ready java ## what tests state about Kafka, on Apache Kafka itself
-	$(BIN)/pytest --cluster=kafka tests/conformance tests/integration tests/pyspark_kafka tests/spark
+	$(BIN)/pytest -m "not full" --cluster=kafka tests/conformance tests/integration tests/pyspark_kafka tests/spark
 
 test-pysparks: $(OTHER_PYSPARKS:%=.cache/pyspark-%) java ## the Spark tests on the other PySpark versions
 	@set -e; for version in $(OTHER_PYSPARKS); do \
@@ -59,12 +59,14 @@ test-pysparks: $(OTHER_PYSPARKS:%=.cache/pyspark-%) java ## the Spark tests on t
 	  { echo "pyspark $* could not be installed: check the network, or point pip at a package index you can reach" >&2; exit 1; }
 	@mv $@.part $@
 
-check: $(VENV)/.ready java ## format, lint, types, import contracts, fast tests: run before each commit
+check: lint ## format, lint, types, import contracts, fast tests: run before each commit
+	$(BIN)/pytest -m "not spark and not slow and not full"
+
+lint: $(VENV)/.ready java
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -m "not spark and not slow and not full"
 
 format: $(VENV)/.ready ## format and fix what can be fixed
 	$(BIN)/ruff format .
