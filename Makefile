@@ -13,16 +13,14 @@ export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-all test-kafka test-pysparks check lint format lock clean
+.PHONY: help setup python java demo test test-all test-kafka test-pysparks check lint format lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(VENV)/.ready ## make .venv with the project (editable) and its development tools
 
-$(VENV)/.ready: pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null || { echo "pyspark-kafka needs Python 3.11 to 3.13 and there is no '$(PYTHON)': install one of them and run 'make PYTHON=python3.11 ...'" >&2; exit 1; }
-	@$(PYTHON) integration/preflight.py python
+$(VENV)/.ready: pyproject.toml constraints.txt | python
 	@echo "Setting up $(VENV) (a minute or two) ..." >&2
 	@$(PYTHON) -m venv $(VENV)
 	@{ $(PIP) install --constraint constraints.txt pip && \
@@ -31,23 +29,27 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	  { echo "The packages of constraints.txt could not be installed into $(VENV) (see $(VENV)/setup.log): check the network, or point pip at a package index you can reach, and run make again" >&2; exit 1; }
 	@touch $@
 
-java:
+python:
+	@command -v $(PYTHON) >/dev/null || { echo "pyspark-kafka needs Python 3.11 to 3.13 and there is no '$(PYTHON)': install one of them and run 'make PYTHON=python3.11 ...'" >&2; exit 1; }
+	@$(PYTHON) integration/preflight.py python
+
+java: python
 	@$(PYTHON) integration/preflight.py java
 
-demo: $(VENV)/.ready java ## real logs through Spark and the reference broker, with a kill half-way
+demo: java $(VENV)/.ready ## real logs through Spark and the reference broker, with a kill half-way
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/.ready java ## every test on the reference broker (15 minutes at most)
+test: java $(VENV)/.ready ## every test on the reference broker (15 minutes at most)
 	$(BIN)/pytest -m "not full"
 
-test-all: lint ## all of `test` and `check`, Apache Kafka, every PySpark (60 minutes at most)
+test-all: java lint ## all of `test` and `check`, Apache Kafka, every PySpark (60 minutes at most)
 	$(BIN)/pytest
 	$(MAKE) --no-print-directory test-kafka test-pysparks
 
-test-kafka: $(VENV)/.ready java ## what tests state about Kafka, on Apache Kafka itself
+test-kafka: java $(VENV)/.ready ## what tests state about Kafka, on Apache Kafka itself
 	$(BIN)/pytest -m "not full" --cluster=kafka tests/conformance tests/integration tests/pyspark_kafka tests/spark
 
-test-pysparks: $(OTHER_PYSPARKS:%=.cache/pyspark-%) java ## the Spark tests on the other PySpark versions
+test-pysparks: java $(OTHER_PYSPARKS:%=.cache/pyspark-%) ## the Spark tests on the other PySpark versions
 	@set -e; for version in $(OTHER_PYSPARKS); do \
 	  echo "== PySpark $$version =="; \
 	  PYTHONPATH=$(CURDIR)/.cache/pyspark-$$version $(BIN)/pytest -m "not full" $(LEAKS) tests/spark; \
@@ -62,7 +64,7 @@ test-pysparks: $(OTHER_PYSPARKS:%=.cache/pyspark-%) java ## the Spark tests on t
 check: lint ## format, lint, types, import contracts, fast tests: run before each commit
 	$(BIN)/pytest -m "not spark and not slow and not full"
 
-lint: $(VENV)/.ready java
+lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
