@@ -101,7 +101,11 @@ class Producer(Protocol):
 
 
 class KafkaClient(Protocol):
-    """One connection to a cluster, made from validated options. Close it, or use `with`."""
+    """One connection to a cluster, made from validated options. Close it, or use `with`.
+
+    A question about topics or offsets is asked `fetchOffset.numRetries` times before its error is
+    raised, unless another try cannot help; the caller need not.
+    """
 
     def list_topics(self) -> Collection[str]:
         """Names of all topics the principal may see, internal ones left out."""
@@ -124,9 +128,6 @@ class KafkaClient(Protocol):
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
         """A group's committed offsets; None where it has committed none."""
-
-    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit as a simple consumer (no group membership)."""
 
     def fetch(
         self, fetch_range: FetchRange, columns: tuple[str, ...], isolation_level: IsolationLevel

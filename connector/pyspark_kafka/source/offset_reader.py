@@ -1,8 +1,8 @@
 """What the driver asks the cluster: partitions, their offsets now, and what a limit means in them.
 
-Purpose: limits (`earliest`, a timestamp, ...) in, offsets out, with the retries of
-`fetchOffset.*` (KafkaOffsetReaderAdmin in Spark's connector). Invariant: every answer covers
-exactly the partitions asked for. What it must not know: Spark, ranges, data loss.
+Purpose: limits (`earliest`, a timestamp, ...) in, offsets out (KafkaOffsetReaderAdmin in Spark's
+connector). Invariant: every answer covers exactly the partitions asked for. What it must not
+know: Spark, ranges, data loss, and how often the client asks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 from pyspark_kafka.client.base import (
     EARLIEST,
@@ -23,9 +23,6 @@ from pyspark_kafka.client.base import (
     TopicPartition,
 )
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
-    BrokerUnreachable,
-    KafkaError,
     OffsetError,
     OptionError,
     UnknownTopicOrPartition,
@@ -44,11 +41,7 @@ from pyspark_kafka.source.selection import Assign
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Which = Literal["starting", "ending"]
-
-_FINAL = (AuthenticationFailed, BrokerUnreachable, UnknownTopicOrPartition)
-"""Errors that another try does not help, or that have waited for their timeout already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +75,7 @@ class OffsetReader:
     def assignment(self) -> Assignment:
         """The partitions selected that exist."""
         selection = self._options.selection
-        described = self._retried(lambda: selection.describe(self._client))
+        described = selection.describe(self._client)
         partitions = {
             TopicPartition(topic.name, number)
             for topic in described.values()
@@ -209,7 +202,7 @@ class OffsetReader:
 
     def _committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         group_id = self._options.client.group_id
-        found = self._retried(lambda: self._client.committed_offsets(group_id, partitions))
+        found = self._client.committed_offsets(group_id, partitions)
         earliest = self.earliest(partitions)
         log_end = self.latest(partitions, isolation_level=IsolationLevel.READ_UNCOMMITTED)
         committed = {}
@@ -234,8 +227,7 @@ class OffsetReader:
         self, timestamps_ms: Mapping[TopicPartition, int], which: Which, option: str
     ) -> dict[TopicPartition, int]:
         queries = {p: AtTimestamp(timestamp_ms=ms) for p, ms in timestamps_ms.items()}
-        level = self._options.isolation_level
-        found = self._retried(lambda: self._client.list_offsets(queries, level))
+        found = self._client.list_offsets(queries, self._options.isolation_level)
         unmatched = sorted(partition for partition in queries if found[partition] is None)
         if unmatched and which == "starting" and not self._options.latest_without_match:
             raise OptionError(
@@ -270,22 +262,10 @@ class OffsetReader:
     ) -> dict[TopicPartition, int]:
         if not queries:
             return {}
-        found = self._retried(lambda: self._client.list_offsets(queries, isolation_level))
+        found = self._client.list_offsets(queries, isolation_level)
         offsets = {}
         for partition in queries:
             offset = found[partition]
             assert offset is not None, partition  # only a timestamp can be without a match
             offsets[partition] = offset
         return offsets
-
-    def _retried(self, ask: Callable[[], T]) -> T:
-        attempts = self._options.client.fetch_offset_num_retries
-        for attempt in range(1, attempts + 1):
-            try:
-                return ask()
-            except KafkaError as error:
-                if isinstance(error, _FINAL) or attempt == attempts:
-                    raise
-                log.warning("attempt %d of %d to fetch offsets: %s", attempt, attempts, error)
-                self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
-        raise AssertionError("fetchOffset.numRetries is at least 1")

@@ -97,10 +97,6 @@ def to_json_object(offsets: PartitionOffsets) -> OffsetJson:
     return result
 
 
-def to_json(offsets: PartitionOffsets) -> str:
-    return json.dumps(to_json_object(offsets), separators=(",", ":"))
-
-
 def listing(partitions: Iterable[TopicPartition], most: int = 10) -> str:
     """`t-0, t-1` for a message, cut short where there are many."""
     ordered = sorted(partitions)

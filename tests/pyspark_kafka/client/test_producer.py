@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError as Code
 
 from pyspark_kafka.client.base import KafkaClient
 from pyspark_kafka.client.factory import open_client
@@ -298,3 +299,21 @@ def test_a_full_buffer_and_no_broker_fail_in_time() -> None:
 
 def test_headers_have_the_type_of_the_schema() -> None:
     assert PRODUCE_SCHEMA.field("headers").type == HEADERS_TYPE
+
+
+def test_a_refusal_met_by_one_task_is_not_held_against_the_next(
+    client: KafkaClient, bootstrap: str, topic: TopicFactory
+) -> None:
+    name = topic()
+    lent: Any = client.producer()
+    lent.send(rows(name, [b"first"]))
+    lent.flush()
+    lent._events(Code(Code._SSL, "one broker's handshake broke"))
+    lent.flush()  # with every row confirmed
+    lent.close()
+    producer = client.producer()
+    assert producer is lent
+    producer.send(rows(name, [b"second"]))
+    producer.flush()
+    producer.close()
+    assert [record.value for record in read_all(bootstrap, name)] == [b"first", b"second"]

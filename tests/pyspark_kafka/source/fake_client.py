@@ -128,9 +128,6 @@ class FakeClient:
         self._ask("committed_offsets")
         return {p: self.committed.get((group_id, p)) for p in partitions}
 
-    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        raise NotImplementedError
-
     def fetch(
         self, fetch_range: FetchRange, columns: tuple[str, ...], isolation_level: IsolationLevel
     ) -> Iterator[pa.RecordBatch]:

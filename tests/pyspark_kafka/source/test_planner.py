@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import pytest
 
 from pyspark_kafka.errors import (
-    BrokerUnreachable,
     DataLossError,
     KafkaError,
     OffsetError,
@@ -221,25 +220,10 @@ def test_end_above_the_last_stable_offset_is_an_error_after_the_poll_timeout() -
     assert 7 <= time.now < 8
 
 
-def test_transient_errors_are_retried_as_often_as_asked() -> None:
+def test_an_error_is_not_asked_again_here_since_the_client_has_done_so() -> None:
     client, time = FakeClient({"t": topic(5)}), FakeTime()
-    retries = {
-        "subscribe": "t",
-        "fetchOffset.numRetries": "3",
-        "fetchOffset.retryIntervalMs": "200",
-    }
-    client.failures = [KafkaError("no leader")] * 2
-    assert plan_in(time, client, retries) == [("t-0", 0, 5)]
-    assert time.slept == [0.2, 0.2]
-    client.failures = [KafkaError("no leader")] * 3
+    client.failures = [KafkaError("no leader")]
     with pytest.raises(KafkaError, match="no leader"):
-        plan_in(time, client, retries)
-
-
-def test_unreachable_brokers_are_not_waited_for_twice() -> None:
-    client, time = FakeClient({"t": topic(5)}), FakeTime()
-    client.failures = [BrokerUnreachable("broker:9092 did not answer")]
-    with pytest.raises(BrokerUnreachable):
         plan_in(time, client, {"subscribe": "t"})
     assert time.slept == []
 

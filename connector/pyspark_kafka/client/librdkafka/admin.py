@@ -43,12 +43,19 @@ from pyspark_kafka.client.librdkafka.faults import (
 from pyspark_kafka.client.librdkafka.fetch import ExistingOffsets, RangeReader
 from pyspark_kafka.client.librdkafka.producer import IdleProducer
 from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings, opening
-from pyspark_kafka.errors import BrokerUnreachable, KafkaError, UnknownTopicOrPartition
+from pyspark_kafka.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    KafkaError,
+    UnknownTopicOrPartition,
+)
 
 T = TypeVar("T")
 
 _POLL_S: Final = 0.1
 _NO_OFFSET: Final = -1
+_LOCAL_CODES_END: Final = -100
+"""RD_KAFKA_RESP_ERR__END: codes below are librdkafka's own, the others a broker's answer."""
 _RD_ISOLATION_LEVEL: Final = {
     IsolationLevel.READ_UNCOMMITTED: RdIsolationLevel.READ_UNCOMMITTED,
     IsolationLevel.READ_COMMITTED: RdIsolationLevel.READ_COMMITTED,
@@ -68,7 +75,9 @@ _TRANSIENT: Final = frozenset(
         Code.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""Answers that a cluster gives while it moves leaders; asked again `fetchOffset.numRetries` times."""
+"""Answers that a cluster gives while it moves leaders."""
+_FINAL: Final = (AuthenticationFailed, BrokerUnreachable, UnknownTopicOrPartition)
+"""Errors that another try does not help, or that have waited for their timeout already."""
 
 
 class LibrdkafkaClient:
@@ -145,7 +154,10 @@ class LibrdkafkaClient:
 
         try:
             return self._retried(ask)
-        except _NoLeaderError:
+        except _FINAL:
+            raise
+        except KafkaError:
+            # librdkafka says "no leader" for a partition that is not there as well.
             self._raise_missing(queries)
             raise
 
@@ -168,25 +180,6 @@ class LibrdkafkaClient:
             }
 
         return self._retried(ask)
-
-    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        if not offsets:
-            return
-
-        def ask() -> None:
-            self._group_answer(
-                self._admin.alter_consumer_group_offsets(
-                    [
-                        ConsumerGroupTopicPartitions(
-                            group_id, [_rd(p, offset) for p, offset in offsets.items()]
-                        )
-                    ],
-                    request_timeout=self._settings.api_timeout_s,
-                ),
-                f"committing offsets to group {group_id!r} (it must have no active members)",
-            )
-
-        self._retried(ask)
 
     def fetch(
         self, fetch_range: FetchRange, columns: tuple[str, ...], isolation_level: IsolationLevel
@@ -221,6 +214,7 @@ class LibrdkafkaClient:
 
     def _metadata(self) -> Any:
         doing = "listing topics"
+        self._forget_trouble()
         deadline = time.monotonic() + self._settings.api_timeout_s
         while True:
             try:
@@ -229,8 +223,7 @@ class LibrdkafkaClient:
                     timeout=min(1.0, max(_POLL_S, deadline - time.monotonic()))
                 )
             except KafkaException as error:
-                self._admin.poll(0)
-                self._events.raise_if_refused(doing)
+                self._raise_if_refused(doing, code_of(error))
                 if time.monotonic() >= deadline:
                     raise self._failed(code_of(error), doing) from None
 
@@ -241,14 +234,23 @@ class LibrdkafkaClient:
             try:
                 return future.result(timeout=_POLL_S)
             except FutureTimeoutError:
-                self._admin.poll(0)
-                self._events.raise_if_refused(doing)
+                self._raise_if_refused(doing)
                 if time.monotonic() >= deadline:
                     raise self._failed(Code(Code._TIMED_OUT), doing) from None
             except KafkaException as error:
-                self._admin.poll(0)
-                self._events.raise_if_refused(doing)
+                self._raise_if_refused(doing, code_of(error))
                 raise self._failed(code_of(error), doing) from None
+
+    def _forget_trouble(self) -> None:
+        """Before every question: this handle lives as long as a query, and refusals pass."""
+        self._admin.poll(0)
+        self._events.forget()
+
+    def _raise_if_refused(self, doing: str, error: Code | None = None) -> None:
+        """Where an `error` is a broker's own answer, that answer counts and no other one's."""
+        self._admin.poll(0)
+        if error is None or error.code() < _LOCAL_CODES_END:
+            self._events.raise_if_refused(doing)
 
     def _group_answer(self, futures: Mapping[str, Future[Any]], doing: str) -> dict[Any, int]:
         (future,) = futures.values()
@@ -262,13 +264,9 @@ class LibrdkafkaClient:
 
     def _failed(self, error: Code, doing: str) -> KafkaError:
         if error.code() == Code._NOENT:
-            return _NoLeaderError(
-                f"{doing} failed: the partition has no leader now; try again later"
-            )
+            return KafkaError(f"{doing} failed: the partition has no leader now; try again later")
         if error.code() in _TRANSIENT:
-            return _TransientError(
-                f"{doing} failed: {error.str()} ({error.name()}); try again later"
-            )
+            return KafkaError(f"{doing} failed: {error.str()} ({error.name()}); try again later")
         reason = self._events.unreachable()
         servers = self._settings.bootstrap_servers
         if error_class(error) is BrokerUnreachable and reason is not None:
@@ -281,16 +279,23 @@ class LibrdkafkaClient:
         return translate(error, doing=doing, bootstrap_servers=servers)
 
     def _retried(self, ask: Callable[[], T]) -> T:
-        for _ in range(self._settings.fetch_offset_num_retries):
+        """Ask `fetchOffset.numRetries` times in all, as Spark's connector counts."""
+        attempts = self._settings.fetch_offset_num_retries
+        for attempt in range(1, attempts + 1):
+            self._forget_trouble()
             try:
                 return ask()
-            except _TransientError as error:
-                LOG.info("%s", error)
+            except _FINAL:
+                raise
+            except KafkaError as error:
+                if attempt == attempts:
+                    raise
+                LOG.warning("attempt %d of %d: %s", attempt, attempts, error)
                 time.sleep(self._settings.fetch_offset_retry_interval_ms / 1000)
-        return ask()
+        raise AssertionError("fetchOffset.numRetries is at least 1")
 
     def _raise_missing(self, partitions: Collection[TopicPartition]) -> None:
-        """librdkafka says "no leader" for one that is not there as well; tell which."""
+        """Raises `UnknownTopicOrPartition` for the first one that is not there, if any."""
         topics = self.describe_topics({p.topic for p in partitions})
         for partition in sorted(partitions):
             topic = topics.get(partition.topic)
@@ -319,18 +324,8 @@ class LibrdkafkaClient:
         )
 
 
-class _TransientError(KafkaError):
-    """The cluster is moving something; the same question may be answered in a moment."""
-
-
-class _NoLeaderError(_TransientError):
-    """librdkafka found no leader for a partition, which may also mean that there is none."""
-
-
-def _rd(partition: TopicPartition, offset: int | None = None) -> RdTopicPartition:
-    if offset is None:
-        return RdTopicPartition(partition.topic, partition.partition)
-    return RdTopicPartition(partition.topic, partition.partition, offset)
+def _rd(partition: TopicPartition) -> RdTopicPartition:
+    return RdTopicPartition(partition.topic, partition.partition)
 
 
 def _offset_spec(query: OffsetQuery) -> Any:

@@ -107,9 +107,10 @@ def code_of(exception: KafkaException) -> Code:
 class ErrorEvents:
     """What one librdkafka handle has said about brokers and logins, outside of any answer.
 
-    `refused` is the first refusal of our credentials or certificates: librdkafka would retry it
-    until the time is up, but it will not get better. `last` is the latest trouble of any kind,
-    to be told when a wait runs out.
+    `refused` is the first refusal of our credentials or certificates since `forget`: librdkafka
+    would retry it until the time is up, but mostly it does not get better. `last` is the latest
+    trouble of any kind, to be told when a wait runs out. Neither outlives the question it was met
+    in: one broker may refuse once, at a restart say, and a handle lives for days.
     """
 
     bootstrap_servers: str
@@ -121,6 +122,10 @@ class ErrorEvents:
         self.last = error
         if self.refused is None and error_class(error) is AuthenticationFailed:
             self.refused = error
+
+    def forget(self) -> None:
+        """Begin anew. The handle's events must have been served before, or old ones come late."""
+        self.refused = self.last = None
 
     def raise_if_refused(self, doing: str) -> None:
         """Raises `AuthenticationFailed` if the brokers refused who we are."""

@@ -135,7 +135,9 @@ class LibrdkafkaProducer:
             self._raise_if_failed()
             if time.monotonic() >= deadline:
                 raise self._unconfirmed(f"{len(self._rd)} records")
-        self._raise_if_failed()
+        # All is answered: what a broker refused meanwhile, another one has taken.
+        if self._deliveries.failed is not None:
+            raise self._deliveries.failed
 
     def close(self) -> None:
         self._give_back(self)
@@ -153,7 +155,8 @@ class LibrdkafkaProducer:
 
     def forget_trouble(self) -> None:
         """What the brokers' connections went through before belongs to another task."""
-        self._events.last = None
+        self._rd.poll(0)
+        self._events.forget()
 
     def _send_when_there_is_room(self, row: tuple[Any, ...]) -> None:
         deadline = self._deadline()
