@@ -37,7 +37,9 @@ def read_range(
     """
     on_loss = DataLossPolicy(fail=options.fail_on_data_loss)
     partition = plan.fetch_range.topic_partition
-    if not _is_same_topic(client, plan, on_loss):
+    gone = _gone(client, plan)
+    if gone is not None:
+        on_loss.report(gone)
         return
     # After a loss the read goes on behind what was delivered, which only the offsets tell.
     extra = () if on_loss.fail or "offset" in columns else ("offset",)
@@ -51,8 +53,11 @@ def read_range(
                         left = replace(left, start_offset=last + 1)
                     yield batch.select(list(columns)) if extra else batch
             return
-        except UnknownTopicOrPartition as error:
-            on_loss.report(f"{partition}: offsets {_span(left)} were to be read, and {error}")
+        except UnknownTopicOrPartition:
+            gone = _gone(client, plan)
+            if gone is None:
+                raise  # a broker that did not know of it for a moment: Spark runs the task again
+            on_loss.report(f"{partition}: offsets {_span(left)} were to be read, and {gone}")
             return
         except OffsetOutOfRange as error:
             existing = _existing(client, partition)
@@ -74,19 +79,21 @@ def _fetch(
     yield from client.fetch(wanted, columns, options.isolation_level)
 
 
-def _is_same_topic(client: KafkaClient, plan: PlannedRange, on_loss: DataLossPolicy) -> bool:
-    topic = plan.fetch_range.topic_partition.topic
+def _gone(client: KafkaClient, plan: PlannedRange) -> str | None:
+    """What has become of the topic partition that was planned, or None if it is there."""
+    partition = plan.fetch_range.topic_partition
+    topic = partition.topic
     described = client.describe_topics([topic]).get(topic)
     if described is None:
-        on_loss.report(f"topic '{topic}' was deleted after this read was planned")
-        return False
+        return f"topic '{topic}' was deleted after this read was planned"
     if plan.topic_id is not None and described.topic_id not in (None, plan.topic_id):
-        on_loss.report(
+        return (
             f"topic '{topic}' was deleted and created again after this read was planned (its id "
             f"was {plan.topic_id} and is {described.topic_id})"
         )
-        return False
-    return True
+    if partition.partition not in described.partitions:
+        return f"topic '{topic}' has no partition {partition.partition} any more"
+    return None
 
 
 def _existing(client: KafkaClient, partition: TopicPartition) -> FetchRange:

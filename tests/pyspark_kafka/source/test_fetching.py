@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafka.client.base import FetchRange
-from pyspark_kafka.errors import DataLossError
+from pyspark_kafka.errors import DataLossError, UnknownTopicOrPartition
 from pyspark_kafka.source.fetching import read_range
 from pyspark_kafka.source.ranges import PlannedRange
 from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic, topic
@@ -85,10 +85,29 @@ def test_topic_deleted_during_the_read() -> None:
             client.topics.clear()
 
     client.before_batch = delete
-    with pytest.raises(DataLossError, match=r"t-0: offsets 0 to 4 .* does not exist"):
+    with pytest.raises(DataLossError, match=r"t-0: offsets 0 to 4 .* 't' was deleted"):
         read(client, 0, 4)
     client.topics["t"] = topic(4)
     assert read(client, 0, 4, failOnDataLoss="false") == [0, 1]
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_a_topic_that_a_broker_forgot_for_a_moment_is_no_loss(fail_on_data_loss: str) -> None:
+    client = FakeClient({"t": topic(10)})
+
+    def forget(position: int) -> None:
+        if position == 4:
+            raise UnknownTopicOrPartition("t-0 is not known here yet")
+
+    client.before_batch = forget
+    with pytest.raises(UnknownTopicOrPartition, match="not known here yet"):
+        read(client, 0, 10, failOnDataLoss=fail_on_data_loss)
+
+
+def test_partition_gone() -> None:
+    client = FakeClient({"t": FakeTopic({1: FakeLog(end=4)}, topic_id=None)})
+    with pytest.raises(DataLossError, match="topic 't' has no partition 0 any more"):
+        read(client, 0, 4)
 
 
 def test_recreated_topic_is_not_read_as_if_it_were_the_old_one() -> None:
