@@ -1,7 +1,8 @@
 """Who a broker is: `meta.properties`, in Kafka's format, at the root of its storage.
 
 Purpose: give a directory its cluster id and node id once, and refuse to start another node on it.
-Invariant: the file is written before anything else is. What it must not know: how ids are used.
+Invariant: a directory that has the file has all that a broker needs, for it is written last when
+the directory is new. What it must not know: how ids are used.
 Source: Kafka's `MetaProperties` (version 1).
 """
 
@@ -27,19 +28,34 @@ class WrongDirectoryError(LogError):
         super().__init__(ErrorCode.kafka_storage_error, message)
 
 
+class DamagedIdentityError(LogError):
+    """`meta.properties` cannot be read; says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            ErrorCode.kafka_storage_error,
+            f"{META_PROPERTIES_FILE} is damaged: {reason}. Restore it from a copy.",
+        )
+
+
+def known_cluster_id(config: BrokerConfig, *, storage: Storage) -> str | None:
+    """The cluster id of this storage; None where it is new.
+
+    WrongDirectoryError where it is another node's or another cluster's, DamagedIdentityError.
+    """
+    if not storage.exists(META_PROPERTIES_FILE):
+        return None
+    found = _parse(storage.read(META_PROPERTIES_FILE))
+    _require(found, "node.id", str(config.node_id))
+    if config.cluster_id is not None:
+        _require(found, "cluster.id", config.cluster_id)
+    return found["cluster.id"]
+
+
 def claim_directory(
     config: BrokerConfig, *, storage: Storage, random_bytes: Callable[[int], bytes]
 ) -> str:
-    """The cluster id of this storage, made where it is new.
-
-    WrongDirectoryError where it is another node's or another cluster's.
-    """
-    if storage.exists(META_PROPERTIES_FILE):
-        found = _parse(storage.read(META_PROPERTIES_FILE).decode())
-        _require(found, "node.id", str(config.node_id))
-        if config.cluster_id is not None:
-            _require(found, "cluster.id", config.cluster_id)
-        return found["cluster.id"]
+    """Make a new storage this node's; the cluster id, a new one where none is configured."""
     cluster_id = config.cluster_id
     if cluster_id is None:
         cluster_id = uuid_text(random_uuid(random_bytes))
@@ -55,13 +71,21 @@ def claim_directory(
 
 
 def _require(found: dict[str, str], name: str, expected: str) -> None:
-    if found.get(name) != expected:
+    if found[name] != expected:
         raise WrongDirectoryError(
-            f"{META_PROPERTIES_FILE} says that this data directory has {name}={found.get(name)}, "
+            f"{META_PROPERTIES_FILE} says that this data directory has {name}={found[name]}, "
             f"but the broker is configured with {name}={expected}. Use that, or another directory."
         )
 
 
-def _parse(text: str) -> dict[str, str]:
-    pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
-    return {name.strip(): value.strip() for name, separator, value in pairs if separator}
+def _parse(data: bytes) -> dict[str, str]:
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise DamagedIdentityError(f"it is no text ({error})") from error
+    pairs = (line.partition("=") for line in lines if not line.startswith("#"))
+    found = {name.strip(): value.strip() for name, separator, value in pairs if separator}
+    for name in ("cluster.id", "node.id"):
+        if not found.get(name):
+            raise DamagedIdentityError(f"it has no {name}")
+    return found

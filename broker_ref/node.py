@@ -18,7 +18,7 @@ from broker_ref.api.k18_api_versions import API as API_VERSIONS
 from broker_ref.api.k18_api_versions import unsupported_version
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.controller import Controller
-from broker_ref.controller.journal import Journal
+from broker_ref.controller.journal import CorruptJournalError, Journal
 from broker_ref.events import (
     CloseConnection,
     ConnectionClosed,
@@ -32,7 +32,7 @@ from broker_ref.events import (
     TimePassed,
 )
 from broker_ref.group.offsets import GroupOffsets
-from broker_ref.identity import claim_directory
+from broker_ref.identity import claim_directory, known_cluster_id
 from broker_ref.log.storage import Storage
 from broker_ref.protocol.frames import (
     RequestHeader,
@@ -69,12 +69,23 @@ class Node:
         now_ms: int,
         random_bytes: Callable[[int], bytes],
     ) -> None:
-        """Open and recover what storage holds; LogError or StorageError says what is damaged."""
-        cluster_id = claim_directory(config, storage=storage, random_bytes=random_bytes)
+        """Open and recover what storage holds.
+
+        LogError or StorageError says what is damaged, ApiError that metadata cannot be written.
+        """
+        cluster_id = known_cluster_id(config, storage=storage)
+        if cluster_id is not None and not storage.exists(JOURNAL_FILE):
+            raise CorruptJournalError(
+                f"{JOURNAL_FILE}, which says what topics there are, is missing from this data "
+                "directory. Restore it from a copy or start with an empty directory."
+            )
+        journal = Journal(storage, JOURNAL_FILE)
+        if cluster_id is None:
+            cluster_id = claim_directory(config, storage=storage, random_bytes=random_bytes)
         self._now_ms = now_ms
         self._config = config
         self._controller = Controller(
-            journal=Journal(storage, JOURNAL_FILE),
+            journal=journal,
             random_bytes=random_bytes,
             num_partitions=config.num_partitions,
             default_replication_factor=config.default_replication_factor,
@@ -84,6 +95,7 @@ class Node:
         self._replicas = ReplicaManager(
             config=config, storage=storage, metadata=metadata, now_ms=now_ms
         )
+        self._controller.compact_journal(undeleted=self._replicas.undeleted_topics)
         self._controller.on_change = lambda: self._replicas.follow_metadata(self._now_ms)
         self.broker = Broker(
             config=config,
@@ -143,10 +155,15 @@ class Node:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def close(self, now_ms: int) -> None:
-        """Stop cleanly: flush the logs, write the checkpoints and the marker of a clean stop."""
+        """Stop cleanly: flush the logs, write the checkpoints and the marker of a clean stop.
+
+        The first LogError or StorageError is raised when all that can be closed is closed.
+        """
         self._now_ms = max(self._now_ms, now_ms)
-        self._replicas.close()
-        self._controller.close()
+        try:
+            self._replicas.close()
+        finally:
+            self._controller.close()
 
     def _serve(self, event: FrameReceived) -> list[Effect]:
         connection_id = event.connection_id

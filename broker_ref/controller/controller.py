@@ -11,7 +11,7 @@ racks, so that nothing here depends on there being one broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -202,6 +202,17 @@ class Controller:
         block = range(first, first + PRODUCER_ID_BLOCK_SIZE)
         self._commit([ProducerIdsRecord(broker_id=broker_id, next_producer_id=block.stop)])
         return block
+
+    def compact_journal(self, *, undeleted: Iterable[Uuid]) -> None:
+        """Let the journal hold what the metadata is, not how it came to be.
+
+        Of removed topics it keeps those whose logs are still there, `undeleted`.
+        """
+        self.metadata.removed_topics.intersection_update(undeleted)
+        try:
+            self._journal.rewrite(self.metadata.records())
+        except StorageError as error:
+            raise ApiError(ErrorCode.kafka_storage_error, str(error)) from error
 
     def close(self) -> None:
         """Release the journal."""

@@ -29,6 +29,9 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, "__transaction_state")
 """Topics that only brokers write, marked as internal to clients."""
 
+_NO_BROKER: Final = -1
+"""Kafka's snapshots do not tell either to which broker the last producer ids went."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
@@ -71,12 +74,16 @@ class Topic:
 
 
 class ClusterMetadata:
-    """Brokers, topics and the next producer id."""
+    """Brokers, topics and the next producer id.
+
+    `removed_topics` are the ids of topics that are gone, as long as logs of theirs may be left.
+    """
 
     def __init__(self) -> None:
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[Uuid, Topic] = {}
+        self.removed_topics: set[Uuid] = set()
         self.next_producer_id = 0
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
@@ -106,10 +113,33 @@ class ClusterMetadata:
             case ConfigRecord():
                 self._apply_config(record)
             case RemoveTopicRecord():
-                topic = self.topics_by_id.pop(record.topic_id)
-                del self.topics[topic.name]
+                self.removed_topics.add(record.topic_id)
+                # A journal that was rewritten knows of a removed topic by its id alone.
+                removed = self.topics_by_id.pop(record.topic_id, None)
+                if removed is not None:
+                    del self.topics[removed.name]
             case ProducerIdsRecord():
                 self.next_producer_id = record.next_producer_id
+
+    def records(self) -> list[MetadataRecord]:
+        """The records that add up to this, and no more."""
+        records: list[MetadataRecord] = [
+            RegisterBrokerRecord(
+                broker_id=broker.broker_id,
+                broker_epoch=broker.broker_epoch,
+                host=broker.host,
+                port=broker.port,
+                rack=broker.rack,
+            )
+            for broker in self.brokers.values()
+        ]
+        records += [RemoveTopicRecord(topic_id=topic_id) for topic_id in self.removed_topics]
+        for topic in self.topics.values():
+            records += _topic_records(topic)
+        records.append(
+            ProducerIdsRecord(broker_id=_NO_BROKER, next_producer_id=self.next_producer_id)
+        )
+        return records
 
     def _apply_partition(self, record: PartitionRecord) -> None:
         topic = self.topics_by_id[record.topic_id]
@@ -140,3 +170,25 @@ class ClusterMetadata:
             configs.pop(record.name, None)
         else:
             configs[record.name] = record.value
+
+
+def _topic_records(topic: Topic) -> list[MetadataRecord]:
+    return [
+        TopicRecord(name=topic.name, topic_id=topic.topic_id),
+        *(
+            ConfigRecord(topic=topic.name, name=name, value=value)
+            for name, value in topic.configs.items()
+        ),
+        *(
+            PartitionRecord(
+                topic_id=partition.topic_id,
+                partition_id=partition.partition,
+                replicas=partition.replicas,
+                isr=partition.isr,
+                leader=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                partition_epoch=partition.partition_epoch,
+            )
+            for partition in topic.partitions.values()
+        ),
+    ]

@@ -2,7 +2,8 @@
 
     <root>/
         orders-0/  orders-1/                one log each (`partition_log`)
-        orders-2.0-delete/                  a log on its way out
+        <topic id>-2-delete/                a log on its way out
+        <topic id>-3-stray/                 a log of a topic that nobody knows, set aside
         recovery-point-offset-checkpoint    what is flushed, per partition
         log-start-offset-checkpoint         where readers may start, per partition
         .kafka_cleanshutdown                there only between a clean stop and the next start
@@ -15,6 +16,7 @@ Source: LogManager, CleanShutdownFileHandler.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 
@@ -28,11 +30,16 @@ from broker_ref.log.checkpoints import (
     write_offsets,
 )
 from broker_ref.log.config import LogConfig
+from broker_ref.log.errors import LogError
 from broker_ref.log.partition_log import PartitionLog
-from broker_ref.log.storage import Storage
+from broker_ref.log.storage import Storage, StorageError
 
 _LOG_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
-_DELETE_SUFFIX = ".0-delete"
+# Names that no log has, and short ones: a topic's name may be as long as a file's may.
+_DELETE_SUFFIX = "-delete"
+_STRAY_SUFFIX = "-stray"
+
+logger = logging.getLogger(__name__)
 
 
 class LogDirectory:
@@ -47,13 +54,20 @@ class LogDirectory:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._recovery_points = read_offsets(storage, RECOVERY_POINT_FILE)
         self._log_start_offsets = read_offsets(storage, LOG_START_OFFSET_FILE)
-        self._written: dict[str, dict[TopicPartition, int]] = {}
+        self._written = {
+            path: dict(offsets)
+            for path, offsets in self._checkpoints().items()
+            if storage.exists(path)
+        }
         self._unclean_logs = False
         self.was_clean = storage.exists(CLEAN_SHUTDOWN_FILE)
         storage.remove(CLEAN_SHUTDOWN_FILE)
         for name in storage.list(""):
             if name.endswith(_DELETE_SUFFIX):
-                storage.remove(name)
+                try:
+                    storage.remove(name)
+                except StorageError as error:
+                    logger.warning("A deleted log stays on storage for now: %s", error)
 
     @property
     def logs(self) -> Mapping[TopicPartition, PartitionLog]:
@@ -88,20 +102,41 @@ class LogDirectory:
         self._unclean_logs = unclean_before
         return self._logs[key]
 
-    def delete_log(self, topic: str, partition: int) -> None:
-        """Close a partition's log and remove it, whole or not at all as a crash can tell."""
+    def delete_log(self, topic: str, partition: int, *, unique_id: str) -> None:
+        """Close a partition's log and remove it, whole or not at all as a crash can tell.
+
+        `unique_id` tells it from others of that name. StorageError where it stays on storage, as
+        itself or as a log on its way out, which the next start removes.
+        """
+        name = self._move(topic, partition, f"{unique_id}-{partition}{_DELETE_SUFFIX}")
+        self.checkpoint()
+        self._storage.remove(name)
+
+    def set_aside(self, topic: str, partition: int, *, unique_id: str) -> str:
+        """Close a partition's log and keep it under another name, which is returned."""
+        name = self._move(topic, partition, f"{unique_id}-{partition}{_STRAY_SUFFIX}")
+        self.checkpoint()
+        return name
+
+    def forget_offsets(self, topic: str, partition: int) -> None:
+        """Durably drop what is checkpointed of a partition: a new one must not inherit it."""
+        key = (topic, partition)
+        self._recovery_points.pop(key, None)
+        self._log_start_offsets.pop(key, None)
+        if any(key in offsets for offsets in self._written.values()):
+            self.checkpoint()
+
+    def _move(self, topic: str, partition: int, target: str) -> str:
         key = (topic, partition)
         log = self._logs.pop(key, None)
         if log is not None:
             log.discard()
-        # A later partition of that name must not inherit these.
-        self._recovery_points.pop(key, None)
-        self._log_start_offsets.pop(key, None)
-        self.checkpoint()
         directory = f"{topic}-{partition}"
         if self._storage.list(directory):
-            self._storage.rename(directory, directory + _DELETE_SUFFIX)
-            self._storage.remove(directory + _DELETE_SUFFIX)
+            self._storage.rename(directory, target)
+        self._recovery_points.pop(key, None)
+        self._log_start_offsets.pop(key, None)
+        return target
 
     def checkpoint(self) -> None:
         """Write both checkpoint files if an offset in them has changed."""
@@ -111,25 +146,38 @@ class LogDirectory:
             self._log_start_offsets.pop(key, None)
             if log.log_start_offset > log.segment_base_offsets[0]:
                 self._log_start_offsets[key] = log.log_start_offset
-        for path, offsets in (
-            (LOG_START_OFFSET_FILE, self._log_start_offsets),
-            (RECOVERY_POINT_FILE, self._recovery_points),
-        ):
+        for path, offsets in self._checkpoints().items():
             if offsets != self._written.get(path):
                 write_offsets(self._storage, path, offsets)
                 self._written[path] = dict(offsets)
+
+    def _checkpoints(self) -> dict[str, dict[TopicPartition, int]]:
+        return {
+            LOG_START_OFFSET_FILE: self._log_start_offsets,
+            RECOVERY_POINT_FILE: self._recovery_points,
+        }
 
     def close(self) -> None:
         """Stop cleanly: flush and close every log, checkpoint, and leave the marker.
 
         Without the marker if a log could not be opened or written: the next start checks them.
+        The first LogError or StorageError is raised once all are closed.
         """
         unopened = [key for key in self.partitions_on_disk() if key not in self._logs]
         clean = not self._unclean_logs and (self.was_clean or not unopened)
+        errors: list[LogError | StorageError] = []
         for log in self._logs.values():
             clean = clean and log.storage_error is None
-            log.close()
-        self.checkpoint()
-        if clean:
-            self._storage.write_atomically(CLEAN_SHUTDOWN_FILE, CLEAN_SHUTDOWN_CONTENT)
+            try:
+                log.close()
+            except LogError as error:
+                errors.append(error)
+        try:
+            self.checkpoint()
+            if clean and not errors:
+                self._storage.write_atomically(CLEAN_SHUTDOWN_FILE, CLEAN_SHUTDOWN_CONTENT)
+        except StorageError as error:
+            errors.append(error)
         self._logs = {}
+        if errors:
+            raise errors[0]

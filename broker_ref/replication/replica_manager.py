@@ -1,15 +1,18 @@
 """The partitions that this broker has a replica of.
 
 Purpose: follow the metadata: open the log of a partition that is new, close and remove that of one
-that is gone, note leadership in the log; run what logs need from time to time. Invariant: the
-directories on storage are those of the metadata's partitions, each with its topic's id; one of
-another id, which a crash in the middle of a deletion leaves, is removed before any log is opened.
+that is gone, note leadership in the log; run what logs need from time to time. Invariant: a log is
+opened only in a directory that has its topic's id. One of another id, which a deletion cut short
+leaves, is out of the way first: removed where the metadata says that its topic was removed, set
+aside where it says nothing. Nothing is removed because of doubt.
 What it must not know: requests. Source: Kafka's `ReplicaManager`.
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -17,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata, Topic
 from broker_ref.log.config import LogConfig
-from broker_ref.log.errors import LogError
+from broker_ref.log.errors import CorruptLog, LogError
 from broker_ref.log.log_directory import LogDirectory
 from broker_ref.log.storage import Storage, StorageError
 from broker_ref.protocol.errors import ApiError, unknown_partition
@@ -26,6 +29,16 @@ from broker_ref.replication.partition import Partition, PartitionKey
 from broker_ref.topic_configs import min_insync_replicas
 
 PARTITION_METADATA_FILE: Final = "partition.metadata"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offline:
+    """A partition without a log until the next start, and why."""
+
+    topic_id: Uuid
+    reason: str
 
 
 class ReplicaManager:
@@ -41,10 +54,17 @@ class ReplicaManager:
         self._directory = LogDirectory(storage=storage)
         self._partitions: dict[PartitionKey, Partition] = {}
         self._changed: dict[PartitionKey, None] = {}
-        self._offline: dict[PartitionKey, str] = {}
+        self._offline: dict[PartitionKey, _Offline] = {}
+        self._undeleted: set[Uuid] = set()
         self._remove_strays()
         for partition in self._local_partitions():
-            self._add(partition, now_ms)
+            if self._make_way(partition):
+                self._add(partition, now_ms)
+
+    @property
+    def undeleted_topics(self) -> frozenset[Uuid]:
+        """Removed topics of which the start had to leave a log on storage."""
+        return frozenset(self._undeleted)
 
     def partition(self, topic: str, partition: int) -> Partition:
         """The replica of a partition.
@@ -57,7 +77,7 @@ class ReplicaManager:
         if found is not None:
             return found
         if key in self._offline:
-            raise ApiError(ErrorCode.kafka_storage_error, self._offline[key])
+            raise ApiError(ErrorCode.kafka_storage_error, self._offline[key].reason)
         raise unknown_partition(topic, partition)
 
     def partitions(self) -> tuple[Partition, ...]:
@@ -85,17 +105,23 @@ class ReplicaManager:
                 self._delete(key)
             elif current is not partition.metadata:
                 self._follow(partition, current)
-        for key in list(self._offline):
-            if self._metadata.partition(key.topic, key.partition) is None:
+        for key, offline in list(self._offline.items()):
+            current = self._metadata.partition(key.topic, key.partition)
+            if current is None or current.topic_id != offline.topic_id:
                 del self._offline[key]
+                try:
+                    self._clear(key, keep=None)
+                except (LogError, StorageError) as error:
+                    _warn_of_stray(key, error)
         for metadata in self._local_partitions():
             key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
             if key in self._partitions or key in self._offline:
                 continue
             try:
-                self._add(metadata, now_ms)
+                if self._make_way(metadata):
+                    self._add(metadata, now_ms)
             except (LogError, StorageError) as error:
-                self._offline[key] = str(error)
+                self._take_offline(metadata, str(error))
 
     def run_retention(self, now_ms: int) -> None:
         """Delete what is past its topic's retention."""
@@ -114,8 +140,14 @@ class ReplicaManager:
         for partition in self._partitions.values():
             with suppress(LogError):
                 partition.log.flush_if_due(now_ms)
-        with suppress(StorageError):
+        try:
             self.checkpoint()
+        except StorageError as error:
+            logger.warning(
+                "The checkpoints are not written, which costs time at the next start "
+                "after a crash: %s",
+                error,
+            )
 
     def checkpoint(self) -> None:
         """Make log start offsets, and what is flushed, survive a crash."""
@@ -148,21 +180,94 @@ class ReplicaManager:
             partition.follow(metadata)
         except StorageError as error:
             del self._partitions[partition.key]
-            self._offline[partition.key] = str(error)
+            self._take_offline(metadata, str(error))
         self.mark_changed(partition.key)
 
+    def _take_offline(self, metadata: PartitionMetadata, reason: str) -> None:
+        key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
+        logger.error(
+            "%s-%d is offline until the broker is restarted: %s", key.topic, key.partition, reason
+        )
+        self._offline[key] = _Offline(topic_id=metadata.topic_id, reason=reason)
+
     def _delete(self, key: PartitionKey) -> None:
-        """Forget a replica and remove its log, at the next start where storage refuses it now."""
-        del self._partitions[key]
+        """Forget a replica and remove its log, later where storage refuses it now."""
+        topic_id = self._partitions.pop(key).metadata.topic_id
         self.mark_changed(key)
-        with suppress(StorageError):
-            self._directory.delete_log(key.topic, key.partition)
+        try:
+            self._directory.delete_log(key.topic, key.partition, unique_id=uuid_text(topic_id))
+        except StorageError as error:
+            _warn_of_stray(key, error)
+
+    def _clear(self, key: PartitionKey, *, keep: Uuid | None) -> bool:
+        """Have no log here but that of topic `keep`; False, with a warning, where one must stay.
+
+        Raises: CorruptLog where the log does not say whose it is.
+        """
+        topic_id = self._topic_id(key)
+        if topic_id is None or topic_id == keep:
+            return True
+        unique_id = uuid_text(topic_id)
+        try:
+            if topic_id in self._metadata.removed_topics:
+                self._directory.delete_log(key.topic, key.partition, unique_id=unique_id)
+            else:
+                name = self._directory.set_aside(key.topic, key.partition, unique_id=unique_id)
+                logger.warning(
+                    "The log %s-%d is of a topic with id %s, which the metadata does not know: "
+                    "it is kept as %s. Remove that directory if it is not needed.",
+                    key.topic, key.partition, unique_id, name,
+                )  # fmt: skip
+        except StorageError as error:
+            _warn_of_stray(key, error)
+        if not self._storage.exists(_marker(key)):
+            return True
+        self._undeleted.add(topic_id)
+        return False
+
+    def _remove_strays(self) -> None:
+        """Have no logs but those of the metadata's partitions."""
+        known = {
+            PartitionKey(topic=partition.topic, partition=partition.partition): partition.topic_id
+            for partition in self._local_partitions()
+        }
+        for topic, partition in self._directory.partitions_on_disk():
+            key = PartitionKey(topic=topic, partition=partition)
+            if key not in known:
+                self._clear(key, keep=None)
+
+    def _make_way(self, metadata: PartitionMetadata) -> bool:
+        """Have no log of an earlier topic where this partition's belongs; else it is offline."""
+        key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
+        if self._clear(key, keep=metadata.topic_id):
+            return True
+        self._take_offline(
+            metadata, f"the log of an earlier topic {key.topic} cannot be removed from storage."
+        )
+        return False
+
+    def _topic_id(self, key: PartitionKey) -> Uuid | None:
+        """Whose log is in a partition's directory; None where none is. Raises: CorruptLog."""
+        marker = _marker(key)
+        if not self._storage.exists(marker):
+            return None
+        for line in self._storage.read(marker).decode(errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name != "topic_id":
+                continue
+            with suppress(ValueError):
+                topic_id = uuid_from_text(value.strip())
+                if uuid_text(topic_id) == value.strip():
+                    return topic_id
+        raise CorruptLog(marker, 0, "it does not tell a topic's id")
 
     def _open(self, metadata: PartitionMetadata, now_ms: int) -> Partition:
-        marker = _marker(metadata.topic, metadata.partition)
-        if not self._storage.exists(marker):
+        key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
+        if not self._storage.exists(_marker(key)):
+            if not self._storage.list(f"{key.topic}-{key.partition}"):
+                self._directory.forget_offsets(key.topic, key.partition)
             text = f"version: 0\ntopic_id: {uuid_text(metadata.topic_id)}"
-            self._storage.write_atomically(marker, text.encode())
+            self._storage.write_atomically(_marker(key), text.encode())
         configs = self.effective_configs(self._metadata.topics[metadata.topic])
         log = self._directory.open_log(
             metadata.topic,
@@ -177,26 +282,13 @@ class ReplicaManager:
             min_insync_replicas=min_insync_replicas(configs),
         )
 
-    def _remove_strays(self) -> None:
-        """Remove the logs that crashes left of topics that are no more."""
-        known = {
-            (partition.topic, partition.partition): partition.topic_id
-            for partition in self._local_partitions()
-        }
-        for topic, partition in self._directory.partitions_on_disk():
-            marker = _marker(topic, partition)
-            if not self._storage.exists(marker):
-                continue
-            if self._topic_id(marker) != known.get((topic, partition)):
-                self._directory.delete_log(topic, partition)
 
-    def _topic_id(self, marker: str) -> Uuid | None:
-        for line in self._storage.read(marker).decode().splitlines():
-            name, _, value = line.partition(":")
-            if name == "topic_id":
-                return uuid_from_text(value.strip())
-        return None
+def _marker(key: PartitionKey) -> str:
+    return f"{key.topic}-{key.partition}/{PARTITION_METADATA_FILE}"
 
 
-def _marker(topic: str, partition: int) -> str:
-    return f"{topic}-{partition}/{PARTITION_METADATA_FILE}"
+def _warn_of_stray(key: PartitionKey, error: Exception) -> None:
+    logger.warning(
+        "The log %s-%d of a topic that is gone stays on storage for now: %s",
+        key.topic, key.partition, error,
+    )  # fmt: skip

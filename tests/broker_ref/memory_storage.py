@@ -60,14 +60,22 @@ class MemoryStorage:
 
     def __init__(self) -> None:
         self._files: dict[str, _Content] = {}
-        self._failing: str | None = None
+        self._failing: list[tuple[str, str]] = []
 
     def fail_on(self, operation: str | None) -> None:
-        """Let every `read`, `append`, `truncate`, `flush` or `write` fail; None: none any more."""
-        self._failing = operation
+        """Let every operation of a kind fail; None: none any more.
+
+        Kinds: `read`, `append`, `truncate`, `flush`, `write`, `rename`, `remove`.
+        """
+        self._failing = [] if operation is None else [("", operation)]
+
+    def fail_below(self, prefix: str, operation: str) -> list[tuple[str, str]]:
+        """Let an operation fail where the path begins so, until the list returned is cleared."""
+        self._failing = [(prefix, operation)]
+        return self._failing
 
     def check(self, operation: str, path: str) -> None:
-        if operation == self._failing:
+        if any(path.startswith(prefix) and operation == kind for prefix, kind in self._failing):
             raise StorageError(f"Cannot {operation} {path}: No space left on device.")
 
     def crash(self, random: Random) -> MemoryStorage:
@@ -115,10 +123,12 @@ class MemoryStorage:
         self._files[path] = _Content(current=bytearray(data), durable=bytes(data))
 
     def rename(self, source: str, target: str) -> None:
+        self.check("rename", source)
         for name in [n for n in self._files if n == source or n.startswith(f"{source}/")]:
             self._files[target + name.removeprefix(source)] = self._files.pop(name)
 
     def remove(self, path: str) -> None:
+        self.check("remove", path)
         for name in [n for n in self._files if n == path or n.startswith(f"{path}/")]:
             del self._files[name]
 

@@ -79,13 +79,44 @@ def test_a_torn_tail_is_cut_wherever_it_is_torn() -> None:
     whole = MemoryStorage()
     sizes = written(whole)
     data = whole.read(PATH)
-    for size in range(len(data) + 1):
+    for size in range(sizes[0], len(data) + 1):
         storage = MemoryStorage()
         storage.write_atomically(PATH, data[:size])
         count = sum(end <= size for end in sizes[1:])
         assert tuple(found(storage)) == BATCHES[:count], size
         Journal(storage, PATH).append(BATCHES[0])
         assert tuple(found(storage)) == (*BATCHES[:count], BATCHES[0]), size
+
+
+def test_what_was_written_as_a_whole_is_never_a_torn_tail() -> None:
+    whole = MemoryStorage()
+    Journal(whole, PATH).rewrite(BATCHES[1])
+    data = whole.read(PATH)
+    for size in range(len(data)):
+        storage = MemoryStorage()
+        storage.write_atomically(PATH, data[:size])
+        with pytest.raises(CorruptJournalError):
+            found(storage)
+        assert storage.read(PATH) == data[:size]
+
+
+@pytest.mark.parametrize("place", range(12))
+def test_no_damage_of_a_frame_is_taken_for_a_torn_tail_where_batches_follow(place: int) -> None:
+    storage = MemoryStorage()
+    sizes = written(storage)
+    damaged = storage.read(PATH)[sizes[1] + place] ^ 0x40
+    storage.overwrite(PATH, sizes[1] + place, bytes([damaged]))
+    with pytest.raises(CorruptJournalError, match=rf"{PATH} is damaged at byte {sizes[1]}"):
+        found(storage)
+
+
+def test_a_journal_that_is_rewritten_holds_that_and_what_comes_after() -> None:
+    storage = MemoryStorage()
+    journal = Journal(storage, PATH)
+    journal.append(BATCHES[0])
+    journal.rewrite(BATCHES[1])
+    journal.append(BATCHES[2])
+    assert tuple(found(storage)) == BATCHES[1:3]
 
 
 @pytest.mark.parametrize("tail", [b"\x00" * 5, b"\x00" * 4096])
@@ -121,16 +152,16 @@ def test_another_file_is_refused() -> None:
 def test_records_of_a_later_version_are_refused() -> None:
     storage = MemoryStorage()
     journal = Journal(storage, PATH)
-    journal.append(BATCHES[0])
-    data = storage.read(PATH)
-    later = data[len(MAGIC) :].replace(b"RegisterBroker", b"RegisterNobody")
+    journal.rewrite(BATCHES[0])
+    later = storage.read(PATH)[len(MAGIC) :].replace(b"RegisterBroker", b"RegisterNobody")
     storage.write_atomically(PATH, MAGIC + resealed(later))
     with pytest.raises(CorruptJournalError, match="cannot read"):
         found(storage)
 
 
 def resealed(frame: bytes) -> bytes:
-    return frame[:4] + crc32c(frame[8:]).to_bytes(4, "big") + frame[8:]
+    summary = frame[:4] + crc32c(frame[12:]).to_bytes(4, "big")
+    return summary + crc32c(summary).to_bytes(4, "big") + frame[12:]
 
 
 @pytest.mark.parametrize("operation", ["append", "flush"])

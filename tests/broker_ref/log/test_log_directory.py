@@ -111,7 +111,7 @@ def test_a_deleted_log_leaves_nothing_to_a_new_one_of_the_same_name() -> None:
     log.delete_records_before(20)
     log.flush()
     directory.checkpoint()
-    directory.delete_log("orders", 0)
+    directory.delete_log("orders", 0, unique_id="id")
     assert directory.partitions_on_disk() == []
     assert b"orders" not in storage.read(RECOVERY_POINT_FILE)
     fresh = opened(directory)
@@ -125,9 +125,9 @@ def test_a_deletion_cut_short_is_finished_at_the_next_start() -> None:
     storage = MemoryStorage()
     directory = LogDirectory(storage=storage)
     append(opened(directory), 3)
-    storage.rename("orders-0", "orders-0.0-delete")
+    storage.rename("orders-0", "id-0-delete")
     assert LogDirectory(storage=storage).partitions_on_disk() == []
-    assert storage.list("orders-0.0-delete") == []
+    assert storage.list("id-0-delete") == []
 
 
 def test_other_files_are_no_partitions() -> None:

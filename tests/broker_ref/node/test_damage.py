@@ -1,0 +1,238 @@
+"""Storage that fails or is damaged between topics of one name: no log is lost, none is inherited."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.identity import DamagedIdentityError
+from broker_ref.io.disk import DiskStorage
+from broker_ref.log.errors import CorruptLog, LogError
+from broker_ref.log.storage import StorageError
+from broker_ref.node import JOURNAL_FILE
+from tests.broker_ref.memory_storage import MemoryStorage
+from tests.broker_ref.node.driver import START_MS, NodeDriver
+from tests.broker_ref.node.requests import (
+    batch,
+    create_topic,
+    fetch,
+    fetched,
+    ms,
+    produce,
+    produced,
+    request,
+)
+
+MARKER = "t-0/partition.metadata"
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    return MemoryStorage()
+
+
+@pytest.fixture
+def driver(storage: MemoryStorage) -> NodeDriver:
+    return NodeDriver(storage=storage)
+
+
+def delete(driver: NodeDriver, name: str = "t") -> None:
+    answer = driver.call(request(20, 5, topic_names=(name,), timeout=ms(0)))
+    assert answer.responses[0].error_code is ErrorCode.none
+
+
+def write(driver: NodeDriver, *values: str, topic: str = "t") -> ErrorCode:
+    code: ErrorCode = produced(driver.call(produce(batch(*values), topic=topic))).error_code
+    return code
+
+
+def high_watermark(driver: NodeDriver, topic: str = "t") -> int:
+    (answer,) = fetched(driver.call(fetch((0, 0), topic=topic)))
+    assert answer.error_code is ErrorCode.none
+    return int(answer.high_watermark)
+
+
+@pytest.mark.parametrize("operation", ["append", "flush"])
+def test_a_topic_made_after_one_that_could_not_be_keeps_its_records(
+    driver: NodeDriver, storage: MemoryStorage, operation: str
+) -> None:
+    failed = storage.fail_below("t-0/", operation)
+    create_topic(driver, "t")
+    assert write(driver, "a") is ErrorCode.kafka_storage_error
+    failed.clear()
+    delete(driver)
+    assert storage.list("t-0") == []
+    create_topic(driver, "t")
+    assert write(driver, "a", "b") is ErrorCode.none
+    driver.restart()
+    assert high_watermark(driver) == 2
+
+
+@pytest.mark.parametrize("operation", ["rename", "write", "remove"])
+@pytest.mark.parametrize("stop", ["none", "crash"])
+def test_a_log_that_could_not_be_removed_is_not_inherited(
+    driver: NodeDriver,
+    storage: MemoryStorage,
+    operation: str,
+    stop: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    create_topic(driver, "t")
+    assert write(driver, "old", "older") is ErrorCode.none
+    driver.node.broker.replicas.partition("t", 0).log.flush()
+    driver.node.broker.replicas.checkpoint()
+    storage.fail_on(operation)
+    with caplog.at_level(logging.WARNING):
+        delete(driver)
+    assert f"The log t-0 of a topic that is gone stays on storage for now: Cannot {operation}" in (
+        caplog.text
+    )
+    storage.fail_on(None)
+    if stop == "crash":
+        driver.crash()
+    create_topic(driver, "t")
+    assert high_watermark(driver) == 0
+    assert write(driver, "new") is ErrorCode.none
+    driver.crash()
+    assert high_watermark(driver) == 1
+
+
+def test_a_topic_whose_place_is_taken_is_offline_and_the_others_are_served(
+    driver: NodeDriver, storage: MemoryStorage
+) -> None:
+    create_topic(driver, "t")
+    create_topic(driver, "u")
+    write(driver, "old")
+    storage.fail_on("rename")
+    delete(driver)
+    create_topic(driver, "t")
+    assert write(driver, "new") is ErrorCode.kafka_storage_error
+    driver.crash()
+    assert write(driver, "new") is ErrorCode.kafka_storage_error
+    assert write(driver, "a", topic="u") is ErrorCode.none
+    storage.fail_on(None)
+    driver.crash()
+    assert high_watermark(driver) == 0
+    assert write(driver, "new") is ErrorCode.none
+
+
+def test_topics_with_the_longest_names_are_deleted(tmp_path: Path) -> None:
+    storage = DiskStorage(tmp_path)
+    driver = NodeDriver(storage=storage)
+    name = "t" * 249
+    create_topic(driver, name)
+    write(driver, "a", topic=name)
+    delete(driver, name)
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+    create_topic(driver, name)
+    assert high_watermark(driver, name) == 0
+    driver.restart()
+    assert high_watermark(driver, name) == 0
+    storage.close()
+
+
+def test_a_log_of_which_the_metadata_knows_nothing_is_set_aside(
+    driver: NodeDriver, storage: MemoryStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = storage.read(JOURNAL_FILE)
+    create_topic(driver, "t")
+    write(driver, "kept")
+    driver.node.close(START_MS)
+    records = storage.read("t-0/00000000000000000000.log")
+    topic_id = storage.read(MARKER).decode().rpartition(" ")[2]
+    storage.write_atomically(JOURNAL_FILE, before)
+    with caplog.at_level(logging.WARNING):
+        driver.crash()
+    stray = f"{topic_id}-0-stray"
+    assert f"it is kept as {stray}" in caplog.text
+    assert storage.read(f"{stray}/00000000000000000000.log") == records
+    create_topic(driver, "t")
+    assert high_watermark(driver) == 0
+
+
+def test_without_its_journal_a_directory_is_refused(
+    driver: NodeDriver, storage: MemoryStorage
+) -> None:
+    create_topic(driver, "t")
+    driver.node.close(START_MS)
+    storage.remove(JOURNAL_FILE)
+    with pytest.raises(LogError, match=rf"{JOURNAL_FILE}.* is missing"):
+        driver.crash()
+    assert storage.exists(MARKER)
+
+
+@pytest.mark.parametrize("written", ["meta.properties", JOURNAL_FILE])
+def test_a_first_start_that_is_cut_short_is_no_obstacle(
+    storage: MemoryStorage, written: str
+) -> None:
+    storage.fail_below(written, "write")
+    with pytest.raises(StorageError):
+        NodeDriver(storage=storage)
+    storage.fail_on(None)
+    create_topic(NodeDriver(storage=storage), "t")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"version: 0\n", b"version: 0\ntopic_id: !", b"topic_id: AAAA\n", b"\xff\xfe\x00"],
+)
+@pytest.mark.parametrize("topic_is_known", [True, False])
+def test_a_log_that_does_not_say_whose_it_is_is_refused_by_name(
+    driver: NodeDriver, storage: MemoryStorage, content: bytes, topic_is_known: bool
+) -> None:
+    create_topic(driver, "t")
+    write(driver, "a")
+    driver.node.close(START_MS)
+    if not topic_is_known:
+        storage.rename("t-0", "t-1")
+    marker = MARKER if topic_is_known else "t-1/partition.metadata"
+    storage.write_atomically(marker, content)
+    with pytest.raises(CorruptLog, match=f"{marker} is damaged"):
+        driver.crash()
+    assert storage.read(marker.replace("partition.metadata", "00000000000000000000.log"))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"version=1\nnode.id=1\n", "it has no cluster.id"),
+        (b"version=1\ncluster.id=c\n", "it has no node.id"),
+        (b"\xff\xfe", "it is no text"),
+    ],
+)
+def test_damaged_properties_are_refused_by_name(
+    driver: NodeDriver, storage: MemoryStorage, content: bytes, reason: str
+) -> None:
+    driver.node.close(START_MS)
+    storage.write_atomically("meta.properties", content)
+    with pytest.raises(DamagedIdentityError, match=f"meta.properties is damaged: {reason}"):
+        driver.crash()
+
+
+def test_the_journal_does_not_grow_with_starts(driver: NodeDriver, storage: MemoryStorage) -> None:
+    create_topic(driver, "t", 20)
+    create_topic(driver, "gone", 20)
+    delete(driver, "gone")
+    driver.restart()
+    size = len(storage.read(JOURNAL_FILE))
+    for _ in range(5):
+        driver.restart()
+    assert len(storage.read(JOURNAL_FILE)) <= size + 8  # epochs may get another digit
+    assert b"RemoveTopic" not in storage.read(JOURNAL_FILE)
+
+
+def test_a_stop_on_a_failing_disk_closes_every_log_and_tells_the_first_error(
+    driver: NodeDriver, storage: MemoryStorage
+) -> None:
+    for name in "tuv":
+        create_topic(driver, name)
+        write(driver, "a", topic=name)
+    storage.fail_below("t-0/", "flush")
+    with pytest.raises(LogError, match="t-0 takes no more writes"):
+        driver.node.close(START_MS)
+    assert not storage.exists(".kafka_cleanshutdown")
+    assert storage.exists("u-0/00000000000000000001.snapshot")
+    assert storage.exists("v-0/00000000000000000001.snapshot")
