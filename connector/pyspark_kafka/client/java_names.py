@@ -43,7 +43,8 @@ def _kibibytes(value: str) -> str:
     return str(max(1, int(value) // 1024)) if value.isdecimal() else value
 
 
-def _system_default_is_zero(value: str) -> str:
+def _minus_one_is_zero(value: str) -> str:
+    """What -1 says in Java (the system's default, never) is 0 in librdkafka."""
     return "0" if value == "-1" else value
 
 
@@ -66,12 +67,13 @@ _RENAMED: Final[Mapping[str, _Renamed]] = MappingProxyType(
         "compression.gzip.level": _Renamed(("compression.level",)),
         "compression.lz4.level": _Renamed(("compression.level",)),
         "compression.zstd.level": _Renamed(("compression.level",)),
+        "connections.max.idle.ms": _Renamed(("connections.max.idle.ms",), _minus_one_is_zero),
         "fetch.max.wait.ms": _Renamed(("fetch.wait.max.ms",)),
         "max.block.ms": _Renamed(("topic.metadata.propagation.max.ms",)),
         "max.request.size": _Renamed(("message.max.bytes",)),
-        "receive.buffer.bytes": _Renamed(("socket.receive.buffer.bytes",), _system_default_is_zero),
+        "receive.buffer.bytes": _Renamed(("socket.receive.buffer.bytes",), _minus_one_is_zero),
         "request.timeout.ms": _Renamed(("socket.timeout.ms",)),
-        "send.buffer.bytes": _Renamed(("socket.send.buffer.bytes",), _system_default_is_zero),
+        "send.buffer.bytes": _Renamed(("socket.send.buffer.bytes",), _minus_one_is_zero),
         "ssl.endpoint.identification.algorithm": _Renamed(
             ("ssl.endpoint.identification.algorithm",), _identification
         ),
@@ -86,6 +88,24 @@ _RENAMED: Final[Mapping[str, _Renamed]] = MappingProxyType(
         "sasl.mechanisms": _Renamed(("sasl.mechanism",)),
     }
 )
+
+_RANGES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
+    {
+        "batch.size": (1, 2**31 - 1),
+        "connections.max.idle.ms": (0, 2**31 - 1),
+        "metadata.max.age.ms": (1, 86_400_000),
+        "reconnect.backoff.max.ms": (0, 3_600_000),
+        "reconnect.backoff.ms": (0, 3_600_000),
+        "retry.backoff.max.ms": (1, 300_000),
+        "retry.backoff.ms": (1, 300_000),
+        "socket.timeout.ms": (10, 300_000),
+        "topic.metadata.propagation.max.ms": (0, 3_600_000),
+    }
+)
+"""librdkafka's ranges where Java's are wider and the nearest value does as well; others it refuses.
+
+It does not refuse all by itself: a number of more than 32 bits is cut to those.
+"""
 
 _NO_CLASSES = "remove it: no Java class can be loaded here"
 _NO_KERBEROS = (
@@ -239,7 +259,10 @@ def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, 
             continue
         renamed = _RENAMED.get(name, _Renamed((name,)))
         for property_name in renamed.properties:
-            put(property_name, name, renamed.value(value))
+            nearest = _in_range(property_name, renamed.value(value))
+            if nearest != renamed.value(value) and role != "admin":
+                log.warning("option 'kafka.%s' is %s here, the nearest possible", name, nearest)
+            put(property_name, name, nearest)
     for source, translated in (
         ("sasl.jaas.config", sasl_properties(given)),
         ("ssl.*", tls_properties(given)),
@@ -248,6 +271,23 @@ def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, 
             put(name, source, value)
     _check_fixed(properties, origin, role)
     return _for_role(properties, role)
+
+
+def setting_of(property_name: str, kafka: Mapping[str, str]) -> str | None:
+    """Which of these settings became this property of librdkafka, or an alias of it, if one did."""
+    wanted = _properties_of(property_name)
+    return next((name for name in kafka if _properties_of(name.lower()) == wanted), None)
+
+
+def _properties_of(name: str) -> tuple[str, ...]:
+    return _RENAMED[name].properties if name in _RENAMED else (name,)
+
+
+def _in_range(property_name: str, value: str) -> str:
+    if property_name not in _RANGES or not value.isdecimal():
+        return value
+    smallest, largest = _RANGES[property_name]
+    return str(min(max(int(value), smallest), largest))
 
 
 def _no_effect(name: str, given: Mapping[str, str]) -> str | None:

@@ -136,3 +136,26 @@ def test_secrets_are_known(name: str) -> None:
 @pytest.mark.parametrize("name", ["sasl.username", "fetch.max.bytes", "ssl.key.location"])
 def test_what_may_be_shown_is_known(name: str) -> None:
     assert not is_secret(name)
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "property_name", "nearest"),
+    [
+        ("request.timeout.ms", "305000", "socket.timeout.ms", "300000"),
+        ("request.timeout.ms", "4294967296", "socket.timeout.ms", "300000"),
+        ("max.block.ms", str(2**63 - 1), "topic.metadata.propagation.max.ms", "3600000"),
+        ("retry.backoff.ms", "0", "retry.backoff.ms", "1"),
+        ("batch.size", "0", "batch.size", "1"),
+    ],
+)
+def test_the_nearest_value_that_librdkafka_takes_is_told(
+    caplog: pytest.LogCaptureFixture, given: str, value: str, property_name: str, nearest: str
+) -> None:
+    assert librdkafka_properties({given: value}, role="producer") == {property_name: nearest}
+    assert f"'kafka.{given}' is {nearest} here" in caplog.text
+
+
+def test_never_closing_idle_connections_is_zero(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"connections.max.idle.ms": "-1"}
+    assert librdkafka_properties(given, role="producer") == {"connections.max.idle.ms": "0"}
+    assert caplog.text == ""

@@ -18,9 +18,25 @@ NOWHERE = "127.0.0.1:1"
     ("role", "settings", "message"),
     [
         ("consumer", {"socket_timeout_ms": "soon"}, "socket.timeout.ms"),
-        ("consumer", {"fetch_min_bytes": "-5"}, "outside allowed range"),
+        (
+            "consumer",
+            {"fetch_min_bytes": "-5"},
+            r"'kafka.fetch.min.bytes' is '-5' and refused .* range [0-9.]+; change or remove it$",
+        ),
+        ("producer", {"retries": "0"}, r"'kafka.retries' is '0' and refused .*must be set >= 1"),
+        ("producer", {"max_request_size": "9"}, r"'kafka.max.request.size' is '9' and refused"),
+        ("producer", {"max_in_flight": "10"}, r"'kafka.max.in.flight' is '10' .*<= 5"),
+        (
+            "producer",
+            {"delivery_timeout_ms": "9", "linger_ms": "10"},
+            "'kafka.delivery.timeout.ms'",
+        ),
         ("producer", {"compression_type": "rar"}, "compression"),
-        ("producer", {"max_in_flight_requests_per_connection": "6"}, "max.in.flight"),
+        (
+            "producer",
+            {"max_in_flight_requests_per_connection": "6"},
+            "option 'kafka.max.in.flight.requests.per.connection' is '6'",
+        ),
         ("producer", {"delivery_timeout_ms": "0"}, "'kafka.delivery.timeout.ms' is '0'"),
         ("consumer", {"default_api_timeout_ms": "x"}, "'kafka.default.api.timeout.ms' is 'x'"),
         (
@@ -31,15 +47,35 @@ NOWHERE = "127.0.0.1:1"
         (
             "consumer",
             {"security_protocol": "ssl", "ssl_ca_location": "/no/such"},
-            "ssl.ca.location",
+            "option 'kafka.ssl.ca.location' is '/no/such'",
         ),
-        ("consumer", {"security_protocol": "ssl", "ssl_key_pem": "hush"}, "ssl.key.pem"),
+        (
+            "consumer",
+            {"security_protocol": "ssl", "ssl_key_pem": "hush"},
+            "option 'kafka.ssl.key.pem' is refused by librdkafka",
+        ),
     ],
 )
 def test_refused(role: Role, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message) as caught:
         open_client(options(NOWHERE, **settings), role=role)
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("request_timeout_ms", "305000"),
+        ("max_block_ms", str(2**63 - 1)),
+        ("batch_size", "0"),
+        ("retry_backoff_ms", "0"),
+        ("connections_max_idle_ms", "-1"),
+        ("metadata_max_age_ms", str(2**63 - 1)),
+    ],
+)
+def test_what_java_takes_and_the_nearest_does_as_well(name: str, value: str) -> None:
+    settings: dict[str, Any] = {name: value}
+    open_client(options(NOWHERE, **settings), role="producer").close()
 
 
 @pytest.mark.parametrize("role", ["consumer", "producer"])

@@ -8,6 +8,7 @@ know: what the settings mean (that is `client.java_names`).
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -15,7 +16,12 @@ from typing import Any, Final, Self
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import Producer as RdProducer
 
-from pyspark_kafka.client.java_names import Role, is_secret, librdkafka_properties
+from pyspark_kafka.client.java_names import (
+    Role,
+    is_secret,
+    librdkafka_properties,
+    setting_of,
+)
 from pyspark_kafka.client.librdkafka.faults import LOG, code_of
 from pyspark_kafka.client.librdkafka.fetch import CONSUMER_DEFAULTS, CONSUMER_OWNED
 from pyspark_kafka.client.librdkafka.producer import PRODUCER_DEFAULTS, PRODUCER_OWNED
@@ -25,6 +31,8 @@ from pyspark_kafka.options import ClientOptions
 _API_TIMEOUT_MS: Final = 60_000
 """Java's default of `default.api.timeout.ms`, a name that librdkafka does not have."""
 
+_PROPERTY: Final = re.compile(r'property "([^"]+)"|`([a-z._]+)` must|: ([a-z._]+) failed')
+"""Where librdkafka's messages name the property that they are about."""
 _NO_GSSAPI: Final = "No provider for SASL mechanism GSSAPI"
 
 
@@ -61,7 +69,7 @@ class LibrdkafkaSettings:
             fetch_offset_num_retries=options.fetch_offset_num_retries,
             fetch_offset_retry_interval_ms=options.fetch_offset_retry_interval_ms,
         )
-        _check(settings, role)
+        _check(settings, role, options.kafka)
         return settings
 
 
@@ -76,7 +84,7 @@ def _milliseconds(name: str, text: str) -> int:
     return int(text)
 
 
-def _check(settings: LibrdkafkaSettings, role: Role) -> None:
+def _check(settings: LibrdkafkaSettings, role: Role, kafka: Mapping[str, str]) -> None:
     """Let librdkafka judge the settings now, without bootstrap servers, so without connecting."""
     given = settings.consumer if role == "consumer" else settings.producer
     properties: dict[str, Any] = {
@@ -89,17 +97,22 @@ def _check(settings: LibrdkafkaSettings, role: Role) -> None:
         properties = {**PRODUCER_DEFAULTS, **properties, **PRODUCER_OWNED}
     else:
         properties = {**CONSUMER_DEFAULTS, **properties, **CONSUMER_OWNED}
-    with opening(properties):
+    with opening(properties, kafka):
         (Consumer if role == "consumer" else RdProducer)(properties, logger=LOG).close()
 
 
 @contextlib.contextmanager
-def opening(properties: Mapping[str, Any]) -> Iterator[None]:
-    """Turn librdkafka's refusal of a property into `OptionError`, secrets struck out."""
+def opening(
+    properties: Mapping[str, Any], kafka: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Turn librdkafka's refusal of a property into `OptionError`, secrets struck out.
+
+    `kafka` are the settings that the properties were made from, by the names the user gave them.
+    """
     try:
         yield
     except (KafkaException, TypeError, ValueError) as error:
-        said = str(code_of(error).str() if isinstance(error, KafkaException) else error)
+        said = str(code_of(error).str() if isinstance(error, KafkaException) else error).strip()
         for name, value in properties.items():
             if is_secret(name) and isinstance(value, str) and value:
                 said = said.replace(value, "***")
@@ -109,4 +122,14 @@ def opening(properties: Mapping[str, Any]) -> Iterator[None]:
                 "libsasl2 and confluent-kafka built from source against it, or use PLAIN, "
                 "SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER ('kafka.sasl.mechanism')"
             )
-        raise OptionError(f"the 'kafka.*' options are refused: {said}") from None
+        raise OptionError(_refusal(said, kafka or {})) from None
+
+
+def _refusal(said: str, kafka: Mapping[str, str]) -> str:
+    """Names the option behind the property that librdkafka names, where one was given."""
+    found = _PROPERTY.search(said)
+    name = setting_of(next(filter(None, found.groups())), kafka) if found else None
+    if name is None:
+        return f"the 'kafka.*' options are refused: {said}"
+    value = "" if is_secret(name) else f" {kafka[name]!r} and"
+    return f"option 'kafka.{name}' is{value} refused by librdkafka: {said}; change or remove it"
