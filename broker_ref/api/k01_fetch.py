@@ -2,7 +2,9 @@
 
 Behaviour: answers at once when `min_bytes` are there, `max_wait_ms` is zero, a partition has an
 error, or nothing was asked for; otherwise when enough has been appended, or at the deadline with
-what there is. `max_bytes` bounds the response, `partition_max_bytes` a partition, but the first
+what there is. As in Kafka's DelayedFetch, enough is judged by positions in the log, up to
+`partition_max_bytes` each though whole batches may be less; a reader that is behind the last
+segment has enough; and `min_bytes` is at most what can be returned. `max_bytes` bounds the response, `partition_max_bytes` a partition, but the first
 batch of the first partition that has any always goes out whole (KIP-74). Partitions are served in
 the order of the request: fairness is the client's part, which rotates them. One that does not exist
 is answered as such without ending the others' wait. Clients see below the high watermark, with
@@ -16,7 +18,7 @@ send full requests, and one that names a session gets FETCH_SESSION_ID_NOT_FOUND
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -30,9 +32,10 @@ from broker_ref.api.endpoints import (
     endpoints_of,
 )
 from broker_ref.log.errors import LogError
+from broker_ref.log.partition_log import LogPosition
 from broker_ref.protocol.errors import ApiError, unknown_partition
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
-from broker_ref.replication.partition import DivergingEpoch, Isolation, PartitionKey
+from broker_ref.replication.partition import DivergingEpoch, Isolation, Partition, PartitionKey
 
 FIRST_VERSION_BY_TOPIC_ID: Final = 13
 FINAL_EPOCH: Final = -1
@@ -163,20 +166,26 @@ class ReadResult:
 
 @dataclass(slots=True, kw_only=True)
 class DelayedFetch:
-    """A fetch, until enough can be read."""
+    """A fetch, until enough can be read. Nothing is read before the response is due."""
 
     broker: Broker
     request: FetchRequest
     names: Mapping[Place, str]
     absent: Mapping[Place, PartitionAnswer]
+    starts: dict[Place, LogPosition] = field(default_factory=dict)
+    """Where the fetch offsets were when the wait began."""
+
+    def complete_now(self) -> FetchResponse | None:
+        """The response if it need not wait (ReplicaManager.fetchMessages)."""
+        result = self._read()
+        enough = result.bytes_read >= self._min_bytes()
+        if self.request.max_wait_ms <= 0 or not self.names or result.is_final or enough:
+            return self._response(result)
+        return self._response(result) if self._is_due() else None
 
     def try_complete(self, now_ms: int) -> FetchResponse | None:
         """The response if there is enough, or an error."""
-        del now_ms
-        result = self._read()
-        if result.is_final or result.bytes_read >= self.request.min_bytes:
-            return self._response(result)
-        return None
+        return self.expire(now_ms) if self._is_due() else None
 
     def expire(self, now_ms: int) -> FetchResponse:
         """The response with what there is."""
@@ -190,12 +199,52 @@ class DelayedFetch:
             for place, name in self.names.items()
         )
 
+    def _is_due(self) -> bool:
+        """Whether enough is in the log, or there is something to say that cannot wait."""
+        available_bytes = 0
+        for place, name in self.names.items():
+            requested = self._requested(place)
+            try:
+                partition = self._partition(name, requested)
+                start = self.starts.get(place)
+                if start is None:
+                    start = partition.log.position_of(requested.fetch_offset)
+                    self.starts[place] = start
+                end_offset = self._end_offset(partition)
+                if requested.fetch_offset >= end_offset:
+                    continue
+                end = partition.log.position_of(end_offset)
+            except (ApiError, LogError):
+                return True
+            if start.segment_base_offset < end.segment_base_offset:
+                return True
+            there_bytes = end.position_bytes - start.position_bytes
+            available_bytes += min(there_bytes, requested.partition_max_bytes)
+        return available_bytes >= self._min_bytes()
+
+    def _max_bytes(self) -> int:
+        return min(self.request.max_bytes, self.broker.config.fetch_max_bytes)
+
+    def _min_bytes(self) -> int:
+        return min(self.request.min_bytes, self._max_bytes())
+
+    def _partition(self, name: str, requested: FetchPartition) -> Partition:
+        """The partition; ApiError where it must not be read here."""
+        partition = self.broker.replicas.partition(name, requested.partition)
+        partition.check_fetcher(_replica_id(self.request), requested.current_leader_epoch)
+        return partition
+
+    def _end_offset(self, partition: Partition) -> int:
+        if self._isolation() is Isolation.READ_COMMITTED:
+            return partition.last_stable_offset
+        return partition.high_watermark
+
     def _requested(self, place: Place) -> FetchPartition:
         return self.request.topics[place.topic].partitions[place.partition]
 
     def _read(self) -> ReadResult:
         """Read the partitions that there are, one after the other, within the limits."""
-        bytes_left = min(self.request.max_bytes, self.broker.config.fetch_max_bytes)
+        bytes_left = self._max_bytes()
         answers: dict[Place, PartitionAnswer] = {}
         bytes_read = 0
         for place, name in self.names.items():
@@ -216,8 +265,7 @@ class DelayedFetch:
     ) -> PartitionAnswer:
         index = requested.partition
         try:
-            partition = self.broker.replicas.partition(name, index)
-            partition.check_fetcher(_replica_id(self.request), requested.current_leader_epoch)
+            partition = self._partition(name, requested)
             read = partition.read(
                 requested.fetch_offset,
                 isolation=self._isolation(),
@@ -292,9 +340,7 @@ def handle(broker: Broker, call: Call, request: FetchRequest) -> object:
                     aborted_transactions=(),
                 )
     delayed = DelayedFetch(broker=broker, request=request, names=names, absent=absent)
-    if request.max_wait_ms <= 0 or not names:
-        return delayed.expire(call.now_ms)
-    done = delayed.try_complete(call.now_ms)
+    done = delayed.complete_now()
     if done is not None:
         return done
     return Wait(

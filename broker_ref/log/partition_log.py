@@ -11,13 +11,15 @@
       are refused           on disk for certain        record gets
 
 Purpose: append, read, search, retain. Invariant: offsets run without a break from the log start
-offset to the log end offset; a refused append changes nothing; after an error of the storage the
-log takes no more appends until it is opened again, for what is on disk is then unknown. What it
-must not know: replicas, high watermarks (callers pass end offsets), requests, the clock.
+offset to the log end offset; a refused append changes nothing; after a write that failed the log
+takes no more appends until it is opened again, for what is on disk is then unknown; a read that
+failed, or a write that never began, leaves it as it was. What it must not know: replicas, high
+watermarks (callers pass end offsets), requests, the clock.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,9 +41,11 @@ from broker_ref.log.errors import LogError, RecordError, RecordsRejected
 from broker_ref.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
 from broker_ref.log.recovery import LoadedLog, LogLoader
 from broker_ref.log.segment import LogSegment, TimestampAndOffset
-from broker_ref.log.storage import Storage, StorageError
+from broker_ref.log.storage import NotBegunError, Storage, StorageError
 
 _RECORD_ERRORS_MAX = 100
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,14 @@ class AppendResult:
     log_append_time_ms: int
     log_start_offset: int
     is_duplicate: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPosition:
+    """Where a batch starts: its segment, and bytes from that one's start (LogOffsetMetadata)."""
+
+    segment_base_offset: int
+    position_bytes: int
 
 
 class PartitionLog:
@@ -188,7 +200,7 @@ class PartitionLog:
             log_append_time_ms=now_ms if stamped else None,
         )
         header = unpack_header(batch)
-        with self._storage_errors():
+        with self._write_errors():
             self._write(header, batch, now_ms)
         return AppendResult(
             base_offset=header.base_offset,
@@ -317,12 +329,7 @@ class PartitionLog:
         Raises: LogError(OFFSET_OUT_OF_RANGE) below the log start or above the log end offset,
         CorruptLog where a batch on disk is damaged.
         """
-        if not self._log_start_offset <= start_offset <= self._log_end_offset:
-            raise LogError(
-                ErrorCode.offset_out_of_range,
-                f"Offset {start_offset} of {self.directory} is out of range: it holds offsets "
-                f"{self._log_start_offset} to {self._log_end_offset}.",
-            )
+        self._require_in_range(start_offset)
         end_offset = min(end_offset, self._log_end_offset)
         if start_offset >= end_offset or (max_bytes <= 0 and not at_least_one_batch):
             return b""
@@ -337,6 +344,31 @@ class PartitionLog:
                 if data is not None:
                     return data
         return b""
+
+    def position_of(self, offset: int) -> LogPosition:
+        """Where the batch starts that holds `offset`; the end of the log for the log end offset.
+
+        Reads some headers, no records. Raises: as `read`.
+        """
+        self._require_in_range(offset)
+        if offset < self._log_end_offset:
+            with self._storage_errors():
+                for segment in self._segments[self._segment_index(offset) :]:
+                    position_bytes = segment.position_of(offset)
+                    if position_bytes is not None:
+                        return LogPosition(
+                            segment_base_offset=segment.base_offset, position_bytes=position_bytes
+                        )
+        active = self._segments[-1]
+        return LogPosition(segment_base_offset=active.base_offset, position_bytes=active.size_bytes)
+
+    def _require_in_range(self, offset: int) -> None:
+        if not self._log_start_offset <= offset <= self._log_end_offset:
+            raise LogError(
+                ErrorCode.offset_out_of_range,
+                f"Offset {offset} of {self.directory} is out of range: it holds offsets "
+                f"{self._log_start_offset} to {self._log_end_offset}.",
+            )
 
     def _segment_index(self, offset: int) -> int:
         """Which segment holds `offset`."""
@@ -388,7 +420,7 @@ class PartitionLog:
             )
         if offset > self._log_start_offset:
             self._log_start_offset = offset
-            with self._storage_errors():
+            with self._write_errors():
                 self.leader_epochs.truncate_from_start(offset)
         return self._log_start_offset
 
@@ -400,7 +432,7 @@ class PartitionLog:
         """
         end_offset = self._log_end_offset if high_watermark is None else high_watermark
         self._require_storage()
-        with self._storage_errors():
+        with self._write_errors():
             deleted = self._delete_while(
                 lambda _, upper: upper <= self._log_start_offset, end_offset, now_ms
             )
@@ -465,7 +497,7 @@ class PartitionLog:
     def flush(self, now_ms: int | None = None) -> None:
         """Make everything appended so far durable; it becomes the recovery point."""
         self._require_storage()
-        with self._storage_errors():
+        with self._write_errors():
             self._flush(self._last_flush_ms if now_ms is None else now_ms)
 
     def flush_if_due(self, now_ms: int) -> None:
@@ -491,10 +523,12 @@ class PartitionLog:
 
     def close(self) -> None:
         """Flush, keep the producer state, close the files. After that, `open` needs no recovery."""
-        if self._storage_error is None:
-            with self._storage_errors():
-                self._seal(self._last_flush_ms)
-        self.discard()
+        try:
+            if self._storage_error is None:
+                with self._write_errors():
+                    self._seal(self._last_flush_ms)
+        finally:
+            self.discard()
 
     def discard(self) -> None:
         """Close the files and nothing else, as before the log's removal."""
@@ -507,14 +541,30 @@ class PartitionLog:
 
     @contextmanager
     def _storage_errors(self) -> Iterator[None]:
-        """An error of the storage takes the log offline, as it does a log directory of Kafka's."""
+        """An error of the storage is the client's to hear; in reading it does the log no harm."""
         try:
             yield
         except StorageError as error:
+            raise LogError(
+                ErrorCode.kafka_storage_error,
+                f"An error of the storage of {self.directory}: {error}",
+            ) from error
+
+    @contextmanager
+    def _write_errors(self) -> Iterator[None]:
+        """A write that fails takes the log offline, as it does a log directory of Kafka's."""
+        try:
+            yield
+        except NotBegunError as error:
+            raise LogError(
+                ErrorCode.kafka_storage_error, f"{self.directory} cannot be written now: {error}"
+            ) from error
+        except StorageError as error:
             self._storage_error = (
-                f"{self.directory} takes no more writes since an error of its storage: {error}. "
+                f"{self.directory} takes no more writes since an error of its storage: {error} "
                 "Mend that, then restart the broker."
             )
+            logger.error("%s", self._storage_error)
             raise LogError(ErrorCode.kafka_storage_error, self._storage_error) from error
 
 

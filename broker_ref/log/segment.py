@@ -28,7 +28,7 @@ from broker_ref.log.config import LogConfig
 from broker_ref.log.errors import CorruptLog
 from broker_ref.log.indexes import RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex
 from broker_ref.log.records import NO_TIMESTAMP
-from broker_ref.log.storage import File, Storage
+from broker_ref.log.storage import File, NotBegunError, Storage, StorageError
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -118,7 +118,10 @@ class LogSegment:
         if position == 0:
             self._first_batch_timestamp = max_timestamp
         self._log.append(batch)
-        self._note(position, len(batch), last_offset, max_timestamp)
+        try:
+            self._note(position, len(batch), last_offset, max_timestamp)
+        except NotBegunError as error:
+            raise StorageError(str(error)) from error  # For the batch, it had begun.
 
     def _note(self, position: int, size_bytes: int, last_offset: int, max_timestamp: int) -> None:
         """Index the batch at `position` where an entry is due."""
@@ -197,6 +200,11 @@ class LogSegment:
             max_bytes = max(max_bytes, header.size_bytes)
         data = self._log.read(position, max_bytes)
         return data[: self._whole_batches(data, position, header.base_offset, end_offset)]
+
+    def position_of(self, offset: int) -> int | None:
+        """Where the batch starts that holds `offset`, None where the segment ends before it."""
+        found = self._find(offset)
+        return None if found is None else found[0]
 
     def _find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """The first batch that ends at or after `offset`, with its position."""

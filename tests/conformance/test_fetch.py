@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from integration.raw import RawConnection
 from tests.conformance.batches import GZIP, Record, batch, parse, values
 from tests.conformance.wire import (
+    MEBIBYTE,
     READ_COMMITTED,
     READ_UNCOMMITTED,
     append,
@@ -248,6 +249,47 @@ def test_enough_bytes_are_returned_at_once(raw: RawConnection, topic: TopicFacto
     append(raw, name, batch(values("a")))
     raw.set_timeout(LONG_MS / 2_000)
     assert read_values(fetch(raw, name, max_wait_ms=LONG_MS, min_bytes=1)) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param({"min_bytes": 5000, "partition_max_bytes": 5000}, id="of a partition"),
+        pytest.param({"min_bytes": 9000, "max_bytes": 5000}, id="of the response"),
+    ],
+)
+def test_a_minimum_that_the_limits_keep_out_of_reach_is_not_waited_for(
+    raw: RawConnection, other: RawConnection, topic: TopicFactory, limits: dict[str, Any]
+) -> None:
+    # Whole batches fall short of the 5000 bytes that are there (Apache Kafka adds part of one).
+    name = topic()
+    kilobyte_batches(raw, name, 4)
+    of_partition = {k: v for k, v in limits.items() if k == "partition_max_bytes"}
+    of_request = {k: v for k, v in limits.items() if k not in of_partition}
+    asked = fetch_request({name: [of_partition]}, max_wait_ms=LONG_MS, **of_request)
+    woken = wait_for(raw, asked, act=lambda: kilobyte_batches(other, name, 1))
+    for response in (woken, raw.send(asked)):
+        assert len(parse(only(only(response.responses).partitions).records)) == 4
+
+
+def test_a_reader_behind_the_last_segment_is_answered_at_once(
+    raw: RawConnection, other: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic(**{"segment.bytes": str(MEBIBYTE)})
+    data = batch([Record(value=b"x" * 500_000)])
+    for _ in range(2):
+        append(other, name, data)
+    behind, at_end = (
+        fetch_request(
+            {name: [{"fetch_offset": offset, "partition_max_bytes": 9 * MEBIBYTE}]},
+            max_wait_ms=LONG_MS,
+            min_bytes=5 * MEBIBYTE,
+        )
+        for offset in (0, 2)
+    )
+    woken = wait_for(raw, at_end, act=lambda: append(other, name, data))
+    assert len(only(only(woken.responses).partitions).records) == len(data)
+    assert len(only(only(raw.send(behind).responses).partitions).records) == 2 * len(data)
 
 
 def test_no_minimum_is_answered_at_once(raw: RawConnection, topic: TopicFactory) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -13,6 +14,7 @@ from kio.schema.offset_commit.v7.request import (
 from kio.schema.types import TopicName
 
 from broker_ref.events import Effect
+from broker_ref.log.partition_log import PartitionLog
 from broker_ref.replication.partition import Partition
 from tests.broker_ref.node.driver import NodeDriver, closes, is_silent, only_response
 from tests.broker_ref.node.requests import (
@@ -74,6 +76,53 @@ def test_min_bytes_counts_all_partitions_together(driver: NodeDriver) -> None:
     assert driver.send(waiting, connection_id=READER) == []
     assert write(driver, "a", partition=0) == []
     only_response(waiting, write(driver, "b", partition=1))
+
+
+FULL_IN_OTHER_WORDS = [
+    pytest.param({"min_bytes": 5000, "partition_max_bytes": 5000}, id="whole batches fall short"),
+    pytest.param({"min_bytes": 9000, "max_bytes": 5000}, id="more than may be returned"),
+]
+
+
+@pytest.mark.parametrize("limits", FULL_IN_OTHER_WORDS)
+def test_a_fetch_that_cannot_get_fuller_does_not_wait(
+    driver: NodeDriver, limits: dict[str, Any]
+) -> None:
+    for _ in range(4):
+        write(driver, "x" * 1000)
+    asked = fetch((0, 0), max_wait=500, **limits)
+    assert driver.send(asked, connection_id=READER) == []
+    (woken,) = fetched(only_response(asked, write(driver, "x" * 1000)))
+    (at_once,) = fetched(driver.call(asked, connection_id=READER))
+    assert woken.records == at_once.records
+    assert 4000 < len(woken.records) < 5000
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_reader_behind_the_last_segment_does_not_wait(behind: bool) -> None:
+    driver = NodeDriver()
+    create_topic(driver, "t", segment_bytes=str(1 << 20))
+    limits: Any = {"max_wait": 500, "min_bytes": 2 << 20, "max_bytes": 4 << 20}
+    for _ in range(2):
+        write(driver, "x" * 500_000)
+    waiting = fetch((0, 0 if behind else 2), **limits)
+    assert driver.send(waiting, connection_id=READER) == []
+    (answer,) = fetched(only_response(waiting, write(driver, "x" * 500_000)))
+    assert (len(answer.records) > 1_000_000) == behind
+    only_response(waiting, driver.send(fetch((0, 0), **limits), connection_id=READER))
+
+
+def test_nothing_is_read_for_a_fetch_before_it_is_answered(
+    driver: NodeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(driver, "a")
+    waiting = fetch((0, 0), max_wait=500, min_bytes=100_000)
+    assert driver.send(waiting, connection_id=READER) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "read", lambda *_, **__: pytest.fail("the log was read"))
+        assert write(driver, "b") == []
+    (answer,) = fetched(only_response(waiting, driver.advance(500)))
+    assert len(answer.records) == 2 * len(batch("a"))
 
 
 def test_who_has_gone_is_not_answered(driver: NodeDriver) -> None:
