@@ -24,6 +24,7 @@ from pyspark_kafka.client.jaas import sasl_properties
 from pyspark_kafka.client.librdkafka_names import BOTH, CONSUMER, PRODUCER
 from pyspark_kafka.client.tls import TLS_NAMES, tls_properties
 from pyspark_kafka.errors import OptionError
+from pyspark_kafka.option_table import REFUSED_KAFKA
 
 log = logging.getLogger(__name__)
 
@@ -117,16 +118,12 @@ _OURS = "remove it: the connector sets it itself"
 
 _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
+        **REFUSED_KAFKA,
         "auto.commit.interval.ms": "remove it: Spark's checkpoint holds the offsets of a query",
-        "auto.offset.reset": "say where a new query starts with 'startingOffsets'",
         "config.providers": _NO_CLASSES,
         "delivery.report.only.error": _OURS,
-        "enable.auto.commit": "remove it: Spark's checkpoint holds the offsets of a query",
         "enable.auto.offset.store": "remove it: Spark's checkpoint holds the offsets of a query",
         "enable.partition.eof": _OURS,
-        "interceptor.classes": "remove it: interceptors can change records, so none are run",
-        "key.deserializer": "remove it: keys arrive as binary; decode them in the DataFrame",
-        "key.serializer": "remove it: encode keys in the DataFrame",
         "log.queue": _OURS,
         "metadata.broker.list": "use 'kafka.bootstrap.servers'",
         "partitioner.class": "remove it: keys are partitioned by murmur2 as Java's default does; "
@@ -141,9 +138,6 @@ _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "ssl.engine.factory.class": _NO_CLASSES,
         "ssl.provider": "remove it: TLS is OpenSSL's here; see librdkafka's 'ssl.providers'",
         "transaction.timeout.ms": "remove it: the connector manages producers itself",
-        "transactional.id": "remove it: the connector manages producers itself",
-        "value.deserializer": "remove it: values arrive as binary; decode them in the DataFrame",
-        "value.serializer": "remove it: encode values in the DataFrame",
     }
 )
 

@@ -62,6 +62,12 @@ def _key_store(given: Mapping[str, str]) -> dict[str, str]:
         properties["ssl.key.pem"] = given["ssl.keystore.key"]
     if "ssl.keystore.certificate.chain" in given:
         properties["ssl.certificate.pem"] = given["ssl.keystore.certificate.chain"]
+    if location is None and password is not None:
+        raise OptionError(
+            "option 'kafka.ssl.keystore.password' opens nothing without "
+            "'kafka.ssl.keystore.location': give that, or for a key given as PEM put its passphrase "
+            "into 'kafka.ssl.key.password'"
+        )
     if location is None:
         return properties
     if kind == "PEM":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
 from pyspark_kafka.client.java_names import Role, is_secret, librdkafka_properties
 from pyspark_kafka.errors import OptionError
+from pyspark_kafka.option_table import REFUSED_KAFKA
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,12 @@ def test_a_compression_level_counts_for_its_codec_alone(codec: str) -> None:
 def test_refused(role: Role, settings: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         librdkafka_properties(settings, role=role)
+
+
+def test_what_the_options_refuse_is_refused_with_the_same_words() -> None:
+    for name, remedy in REFUSED_KAFKA.items():
+        with pytest.raises(OptionError, match=re.escape(remedy)):
+            librdkafka_properties({name: "x"}, role="consumer")
 
 
 def test_two_names_for_one_property_may_agree() -> None:

@@ -54,6 +54,10 @@ def test_taken_over(given: dict[str, str], expected: dict[str, str]) -> None:
             {"ssl.keystore.location": "me.pem", "ssl.keystore.password": "hush"},
             r"'kafka.ssl.key.password'",
         ),
+        (
+            {"ssl.keystore.key": "KEY", "ssl.keystore.password": "hush"},
+            r"'kafka.ssl.keystore.password' opens nothing without 'kafka.ssl.keystore.location'",
+        ),
     ],
 )
 def test_refused(given: dict[str, str], message: str) -> None:
