@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from typing import NoReturn
 
 from broker_ref.io.broker import Broker, BrokerSettings, BrokerStartError
 from broker_ref.io.cluster import broker_directory
+from broker_ref.log.errors import LogError
 from broker_ref.log.storage import StorageError
 
 _BROKER_ID = 1
@@ -92,6 +94,19 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _raise_open_files_limit() -> None:
+    """Let the process have as many files and connections as the system allows it (the hard limit).
+
+    The usual soft limit of 1,024 is there for programs that use select(2).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # Some systems have a lower one of their own.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 async def _serve(settings: BrokerSettings) -> None:
     """Run one broker until a signal; a second signal ends the process at once."""
     stop_asked = asyncio.Event()
@@ -117,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         level=options.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    _raise_open_files_limit()
     with contextlib.ExitStack() as stack:
         try:
             data = options.data
@@ -132,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 configs=dict(options.config),
             )
             asyncio.run(_serve(settings))
-        except (BrokerStartError, StorageError, OSError) as error:
+        except (BrokerStartError, LogError, StorageError, OSError) as error:
             print(f"python -m broker_ref: {error}", file=sys.stderr)
             return 1
     return 0

@@ -21,6 +21,7 @@ from broker_ref.io.server import ListenError, Server, ServerLimits, listen
 from broker_ref.log.errors import LogError
 from broker_ref.log.storage import StorageError
 from broker_ref.node import Node
+from broker_ref.protocol.errors import ApiError
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class Broker:
             raise BrokerStartError(str(error)) from error
         try:
             return await cls._start_on(storage, settings, config)
-        except (ListenError, LogError, StorageError) as error:
+        except (ApiError, ListenError, LogError, StorageError) as error:
             storage.close()
             raise BrokerStartError(str(error)) from error
         except BaseException:
@@ -119,7 +120,8 @@ class Broker:
     async def stop(self) -> None:
         """Stop accepting, flush and close the log, close every connection, unlock the directory.
 
-        Raises `StorageError` where the log could not be flushed; all is closed nevertheless.
+        Raises `LogError` or `StorageError` where a log could not be flushed; all is closed
+        nevertheless.
         """
         try:
             await self._server.stop()

@@ -8,18 +8,23 @@ descriptors are open, however many files are in use. What it must not know: what
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
-from broker_ref.log.storage import StorageError
+from broker_ref.log.storage import NotBegunError, StorageError
 
 LOCK_FILE = ".lock"
 _TEMPORARY_SUFFIX = ".tmp"
 OPEN_FILES_MAX = 512
+
+_Result = TypeVar("_Result")
+_TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 
 
 class DiskStorage:
@@ -55,9 +60,7 @@ class DiskStorage:
     def open(self, path: str) -> DiskFile:
         full = self._resolve(path)
         with _errors("open", full):
-            if not full.parent.is_dir():
-                full.parent.mkdir(parents=True)
-                _sync_directory(full.parent.parent)
+            self._make_directory(full.parent)
         return DiskFile(path, full, self._descriptors)
 
     def exists(self, path: str) -> bool:
@@ -70,46 +73,51 @@ class DiskStorage:
                 return []
             return sorted(
                 name
-                for name in os.listdir(full)  # noqa: PTH208 (names, not paths, are wanted)
+                for name in self._descriptors.with_room(lambda: os.listdir(full))  # noqa: PTH208
                 if name != LOCK_FILE and not name.endswith(_TEMPORARY_SUFFIX)
             )
 
     def read(self, path: str) -> bytes:
         full = self._resolve(path)
         with _errors("read", full):
-            return full.read_bytes()
+            return self._descriptors.with_room(full.read_bytes)
 
     def write_atomically(self, path: str, data: bytes) -> None:
         full = self._resolve(path)
         temporary = full.with_name(full.name + _TEMPORARY_SUFFIX)
         with _errors("write", full):
-            full.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
+            self._make_directory(full.parent)
+            with self._descriptors.with_room(lambda: temporary.open("wb")) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(full)
-            _sync_directory(full.parent)
+            self._descriptors.sync_directory(full.parent)
 
     def rename(self, source: str, target: str) -> None:
         full_source, full_target = self._resolve(source), self._resolve(target)
         with _errors("rename", full_source):
             full_source.rename(full_target)
-            _sync_directory(full_target.parent)
+            self._descriptors.sync_directory(full_target.parent)
             if full_source.parent != full_target.parent:
-                _sync_directory(full_source.parent)
+                self._descriptors.sync_directory(full_source.parent)
 
     def remove(self, path: str) -> None:
         full = self._resolve(path)
         with _errors("remove", full):
             if full.is_dir() and not full.is_symlink():
-                shutil.rmtree(full)
+                self._descriptors.with_room(lambda: shutil.rmtree(full))
             else:
                 try:
                     full.unlink()
                 except FileNotFoundError:
                     return
-            _sync_directory(full.parent)
+            self._descriptors.sync_directory(full.parent)
+
+    def _make_directory(self, full: Path) -> None:
+        if not full.is_dir():
+            full.mkdir(parents=True)
+            self._descriptors.sync_directory(full.parent)
 
     def _resolve(self, path: str) -> Path:
         parts = path.split("/") if path else []
@@ -175,7 +183,7 @@ class DiskFile:
         with _errors("flush", self._full):
             os.fsync(self._descriptors.get(self._full))
             if self._is_new:
-                _sync_directory(self._full.parent)
+                self._descriptors.sync_directory(self._full.parent)
                 self._is_new = False
 
     def close(self) -> None:
@@ -195,10 +203,36 @@ class _Descriptors:
             self._open.move_to_end(full)
             return descriptor
         while len(self._open) >= self._open_files_max:
-            os.close(self._open.popitem(last=False)[1])
-        descriptor = os.open(full, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._close_oldest()
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        descriptor = self.with_room(lambda: os.open(full, flags, 0o644))
         self._open[full] = descriptor
         return descriptor
+
+    def with_room(self, action: Callable[[], _Result]) -> _Result:
+        """Do what opens a file, giving up descriptors for it while the process has too many.
+
+        `action` is done again from its beginning.
+        """
+        while True:
+            try:
+                return action()
+            except OSError as error:
+                if error.errno not in _TOO_MANY_OPEN or not self._open:
+                    raise
+                self._close_oldest()
+
+    def sync_directory(self, full: Path) -> None:
+        """Make the names in a directory durable."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        descriptor = self.with_room(lambda: os.open(full, flags))
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _close_oldest(self) -> None:
+        os.close(self._open.popitem(last=False)[1])
 
     def close(self, full: Path) -> None:
         descriptor = self._open.pop(full, None)
@@ -216,12 +250,5 @@ def _errors(operation: str, full: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise StorageError(f"Cannot {operation} {full}: {reason}.") from error
-
-
-def _sync_directory(full: Path) -> None:
-    descriptor = os.open(full, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        kind = NotBegunError if error.errno in _TOO_MANY_OPEN else StorageError
+        raise kind(f"Cannot {operation} {full}: {reason}.") from error

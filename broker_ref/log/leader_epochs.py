@@ -46,12 +46,10 @@ class LeaderEpochs:
         """Note that `epoch` writes from `start_offset` on; entries it contradicts are dropped."""
         if self._entries and self._entries[-1][0] == epoch and start_offset >= self._entries[-1][1]:
             return
-        while self._entries and (
-            self._entries[-1][0] >= epoch or self._entries[-1][1] >= start_offset
-        ):
-            self._entries.pop()
-        self._entries.append((epoch, start_offset))
-        self._write()
+        entries = list(self._entries)
+        while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start_offset):
+            entries.pop()
+        self._write([*entries, (epoch, start_offset)])
 
     def epoch_for_offset(self, offset: int) -> int | None:
         """The epoch that wrote `offset`, None where that is not known."""
@@ -76,15 +74,15 @@ class LeaderEpochs:
         """Forget the epochs that start at or after `end_offset`."""
         kept = [entry for entry in self._entries if entry[1] < end_offset]
         if len(kept) != len(self._entries):
-            self._entries = kept
-            self._write()
+            self._write(kept)
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget the epochs that end before `start_offset`; the one that holds it starts there."""
         index = bisect_right(self._entries, start_offset, key=lambda entry: entry[1])
         if index and self._entries[:index] != [(self._entries[index - 1][0], start_offset)]:
-            self._entries[:index] = [(self._entries[index - 1][0], start_offset)]
-            self._write()
+            first = (self._entries[index - 1][0], start_offset)
+            self._write([first, *self._entries[index:]])
 
-    def _write(self) -> None:
-        write_epochs(self._storage, self._path, self._entries)
+    def _write(self, entries: list[tuple[int, int]]) -> None:
+        write_epochs(self._storage, self._path, entries)
+        self._entries = entries

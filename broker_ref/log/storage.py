@@ -15,6 +15,10 @@ class StorageError(Exception):
     """The storage could not do what was asked: names the path, the operation and the reason."""
 
 
+class NotBegunError(StorageError):
+    """The process has no file descriptor to spare: doing the same again later is safe."""
+
+
 class File(Protocol):
     """One open file. Writes reach the page cache; only `flush` makes them survive power loss."""
 

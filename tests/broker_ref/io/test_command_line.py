@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import signal
 import socket
 import subprocess
@@ -116,6 +117,52 @@ def test_a_directory_that_another_broker_uses_is_named(tmp_path: Path) -> None:
         line = failure("--data", str(tmp_path))
     assert str(tmp_path) in line
     assert "in use by another broker" in line
+
+
+def only_line(process: subprocess.Popen[str]) -> str:
+    """What a process that ended with exit code 1 has said, apart from its log."""
+    _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert process.returncode == 1, stderr
+    assert "Traceback" not in stderr
+    lines = [line for line in stderr.splitlines() if line.startswith("python -m broker_ref: ")]
+    assert len(lines) == 1, stderr
+    return lines[0]
+
+
+def test_a_disk_that_takes_nothing_is_one_line_at_the_stop_and_at_the_start(
+    tmp_path: Path,
+) -> None:
+    with started("--data", str(tmp_path)) as process:
+        address = ready_line(process)
+        create_topic(address, "t")
+        create_topic(address, "u")
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
+        process.terminate()
+        assert "File too large" in only_line(process)
+    limited = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash"]
+    arguments = [*COMMAND, "--port", "0", "--data", str(tmp_path)]
+    with subprocess.Popen(
+        [*limited, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert "cluster-metadata.journal: File too large" in only_line(process)
+    with started("--data", str(tmp_path)) as process:
+        assert ready_line(process)
+
+
+def test_it_may_open_as_many_files_as_the_system_allows(tmp_path: Path) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    command = [*COMMAND, "--port", "0", "--data", str(tmp_path)]
+    with subprocess.Popen(
+        ["bash", "-c", 'ulimit -Sn 64; exec "$@"', "bash", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert ready_line(process)
+            assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

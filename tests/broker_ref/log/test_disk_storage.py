@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker_ref.io.disk import DiskStorage
+from broker_ref.log.errors import LogError
 from broker_ref.log.log_directory import LogDirectory
 from broker_ref.log.storage import Storage, StorageError
 from tests.broker_ref.log.batches import NOW_MS, batch
@@ -105,6 +106,69 @@ def test_descriptors_stay_few_however_many_files_are_open(tmp_path: Path) -> Non
     for file in files:
         file.flush()
         file.close()
+    storage.close()
+
+
+class FewDescriptors:
+    """Lets opening a file fail while more than `spare` descriptors are in use."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.spare: int | None = None
+        self._open = os.open
+        monkeypatch.setattr(os, "open", self.open)
+
+    def allow(self, spare: int) -> None:
+        """How many files may be opened on top of those that are open now."""
+        self.spare = len(list(Path("/proc/self/fd").iterdir())) - 1 + spare
+
+    def open(self, path: str | Path, flags: int, mode: int = 0o777) -> int:
+        in_use = len(list(Path("/proc/self/fd").iterdir())) - 1
+        if self.spare is not None and in_use >= self.spare:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self._open(path, flags, mode)
+
+
+def test_a_process_out_of_descriptors_gives_up_one_for_the_next_file(
+    storage: DiskStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        storage.open(f"d/{number}").append(b"x")
+    FewDescriptors(monkeypatch).allow(0)
+    file = storage.open("d/new")
+    file.append(b"y")
+    file.flush()
+    assert storage.read("d/new") == b"y"
+    assert storage.open("d/0").read(0, 9) == b"x"
+
+
+def test_a_log_takes_writes_again_once_there_are_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = DiskStorage(tmp_path, open_files_max=4)
+    directory = LogDirectory(storage=storage)
+    log = directory.open_log("orders", 0, config=SMALL, now_ms=NOW_MS)
+    limit = FewDescriptors(monkeypatch)
+    appended = 0
+    for number in range(200):
+        storage._descriptors.close_all()
+        if number % 3 == 1:
+            limit.spare = 0
+            with pytest.raises(LogError, match="Too many open files"):
+                log.append(batch(), leader_epoch=number // 50, now_ms=NOW_MS)
+            with pytest.raises(LogError, match="Too many open files"):
+                log.read(0, end_offset=1, max_bytes=1, at_least_one_batch=True)
+            limit.spare = None
+        else:
+            log.append(batch(), leader_epoch=number // 50, now_ms=NOW_MS)
+            appended += 1
+    assert log.storage_error is None
+    assert log.log_end_offset == appended
+    assert len(log.segment_base_offsets) > 1
+    batches = read_all(log)
+    directory.close()
+    again = LogDirectory(storage=storage)
+    assert again.was_clean
+    assert read_all(again.open_log("orders", 0, config=SMALL, now_ms=NOW_MS)) == batches
     storage.close()
 
 

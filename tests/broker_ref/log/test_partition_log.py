@@ -198,6 +198,18 @@ def test_after_an_error_of_the_storage_nothing_is_appended_until_it_is_opened_ag
     assert append(open_log(storage, clean=False), batch()).base_offset == 2
 
 
+def test_an_error_in_reading_leaves_the_log_as_it_was() -> None:
+    storage = MemoryStorage()
+    log = filled(storage, [1, 1])
+    storage.fail_on("read")
+    with pytest.raises(LogError, match="Cannot read") as caught:
+        read_all(log)
+    assert caught.value.error_code is ErrorCode.kafka_storage_error
+    storage.fail_on(None)
+    assert append(log, batch()).base_offset == 2
+    assert len(read_all(log)) == 3
+
+
 # Reading
 
 
