@@ -167,6 +167,7 @@ _LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType(
         "partitioner.availability.timeout.ms": "librdkafka's sticky partitioner is not adaptive",
         "socket.connection.setup.timeout.max.ms": "librdkafka does not lengthen "
         "'socket.connection.setup.timeout.ms'",
+        "statistics.interval.ms": "the connector has its own interval, and keeps the statistics",
         "ssl.enabled.protocols": "OpenSSL takes the newest protocol that both sides have",
         "ssl.keymanager.algorithm": "TLS is OpenSSL's here",
         "ssl.protocol": "OpenSSL takes the newest protocol that both sides have",

@@ -17,7 +17,10 @@ _LENGTH = struct.Struct(">i")
 
 
 class Proxy:
-    """`replacements` are applied to every response from then on; `silence` holds responses back."""
+    """`replacements` are applied to every response from then on; `silence` holds responses back.
+
+    `delay_s` is what every response comes later: a slow line.
+    """
 
     def __init__(self, broker: str, replacements: Mapping[bytes, bytes]) -> None:
         host, _, port = broker.rpartition(":")
@@ -28,6 +31,8 @@ class Proxy:
         self._replacements = {host.encode() + _LENGTH.pack(int(port)): own, **replacements}
         self._speaking = threading.Event()
         self._speaking.set()
+        self._closed = threading.Event()
+        self.delay_s = 0.0
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._run(self._accept)
@@ -42,6 +47,7 @@ class Proxy:
 
     def close(self) -> None:
         self._speaking.set()
+        self._closed.set()
         # Wakes `accept`, which closing alone does not.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._threads[0].join()
@@ -81,6 +87,7 @@ class Proxy:
                 for old, new in self._replacements.items():
                     frame = frame.replace(old, new)
                 self._speaking.wait()
+                self._closed.wait(self.delay_s)
                 client.sendall(_LENGTH.pack(len(frame)) + frame)
         with contextlib.suppress(OSError):
             client.shutdown(socket.SHUT_RDWR)

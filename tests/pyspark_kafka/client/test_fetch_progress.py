@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from confluent_kafka import KafkaError, Message
 
+from pyspark_kafka.client.base import IsolationLevel
+from pyspark_kafka.client.librdkafka import fetch as fetch_module
 from pyspark_kafka.client.librdkafka.fetch import Progress
+from tests.pyspark_kafka.client.records import reading
 from tests.pyspark_kafka.client.test_fetch import fetch_range
 
 END = KafkaError._PARTITION_EOF
@@ -66,3 +73,39 @@ def test_a_failure_behind_the_range_is_none(progress: Progress) -> None:
 def test_what_passes_or_does_not_matter_is_no_failure(progress: Progress, code: int) -> None:
     assert taken(progress, record(3), event(code), record(4)) == [3, 4]
     assert progress.failure() is None
+
+
+class AbortedData:
+    """A consumer that fetches ten seconds of aborted records, one in a second, and then the end."""
+
+    seconds = 0
+
+    def __init__(self, configuration: dict[str, Any], logger: object) -> None:
+        self._stats_cb = configuration["stats_cb"]
+
+    def assign(self, partitions: list[object]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def consume(self, _count: int, timeout_s: float) -> list[Message]:
+        if timeout_s == 0:
+            return []
+        AbortedData.seconds += 1
+        partition = {"next_offset": self.seconds}
+        self._stats_cb(json.dumps({"topics": {"t": {"partitions": {"0": partition}}}}))
+        return [event(END, 10)] if self.seconds == 10 else []
+
+
+def test_bytes_that_flow_are_progress_though_nothing_is_visible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(AbortedData, "seconds", 0)
+    monkeypatch.setattr(fetch_module, "Consumer", AbortedData)
+    clock = SimpleNamespace(monotonic=lambda: float(AbortedData.seconds))
+    monkeypatch.setattr(fetch_module, "time", clock)
+    with reading("broker:9092", poll_timeout_ms=2_000) as client:
+        fetched = client.fetch(fetch_range("t", 0, 10), ("value",), IsolationLevel.READ_COMMITTED)
+        assert list(fetched) == []
+    assert AbortedData.seconds == 10

@@ -11,6 +11,7 @@ from pyspark_kafka.client.base import LATEST, IsolationLevel, KafkaClient, Topic
 from pyspark_kafka.errors import FetchTimeout
 from tests.conformance.eventually import eventually
 from tests.conftest import TopicFactory
+from tests.pyspark_kafka.client.proxy import proxy
 from tests.pyspark_kafka.client.records import TIMEOUT_S, Record, producer, reading, write
 from tests.pyspark_kafka.client.test_fetch import fetch_range
 
@@ -94,6 +95,31 @@ def test_aborted_records_are_left_out_and_the_range_still_ends(
         assert values(client, name, 5, 20, COMMITTED) == []
         assert values(client, name, 30, 46, COMMITTED) == []
         assert values(client, name, 0, 46, UNCOMMITTED).count(b"x") == 20
+
+
+def test_reading_past_a_long_aborted_transaction_is_no_standstill(
+    bootstrap: str, topic: TopicFactory, transactional: Transactional
+) -> None:
+    """Its fetches take several times `kafkaConsumer.pollTimeoutMs`, and none shows a record."""
+    name, size, count = topic(), 60_000, 25
+    one = transactional()
+    one.begin_transaction()
+    for _ in range(count):
+        produce(one, name, [b"x" * size])  # a batch each
+    one.abort_transaction(TIMEOUT_S)
+    with (
+        proxy(bootstrap) as between,
+        reading(
+            between.address,
+            poll_timeout_ms=1_000,
+            fetch_max_bytes=str(size),
+            message_max_bytes=str(size),
+            max_partition_fetch_bytes=str(size),
+        ) as client,
+    ):
+        is_decided(client, name, count + 1)
+        between.delay_s = 0.15
+        assert values(client, name, 0, count + 1, COMMITTED) == []
 
 
 def test_interleaved_transactions(

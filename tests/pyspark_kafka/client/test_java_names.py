@@ -110,6 +110,7 @@ def test_two_names_for_one_property_may_agree() -> None:
     [
         ("consumer", "max.poll.records"),
         ("consumer", "metric.reporters"),
+        ("consumer", "statistics.interval.ms"),
         ("consumer", "linger.ms"),
         ("producer", "fetch.max.bytes"),
         ("producer", "partitioner.adaptive.partitioning.enable"),

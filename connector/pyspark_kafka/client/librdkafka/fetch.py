@@ -10,10 +10,14 @@ records, aborted transactions, compaction), so the range is read to its end when
 these is seen: a record at its last offset or beyond, or librdkafka's "end of partition" event
 at its end or beyond. The event below the end means that the log, or under read_committed the last
 stable offset, has not come so far yet; it is waited for.
+
+Nor does an aborted transaction hand anything over while it is read past, however large it is. That
+bytes flow is told by librdkafka's statistics, whose `next_offset` moves with every fetch response.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +28,7 @@ from confluent_kafka import Consumer, Message
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as Assignment
 
-from pyspark_kafka.client.base import FetchRange, IsolationLevel
+from pyspark_kafka.client.base import FetchRange, IsolationLevel, TopicPartition
 from pyspark_kafka.client.librdkafka.arrow import record_batch
 from pyspark_kafka.client.librdkafka.faults import (
     LOG,
@@ -44,6 +48,7 @@ ROWS_PER_BATCH: Final = 10_000
 BYTES_PER_BATCH: Final = 16 * 1024 * 1024
 _MESSAGES_PER_CALL: Final = 5_000
 _WAIT_SLICE_S: Final = 0.2
+_STATISTICS_MS_MAX: Final = 1_000
 
 CONSUMER_DEFAULTS: Final[Mapping[str, str]] = {
     # Without this, librdkafka pauses a second whenever its queue has filled up: 4 times slower.
@@ -157,6 +162,20 @@ class _Pending:
             yield from record_batch(messages, self.columns, bytes_max=BYTES_PER_BATCH)
 
 
+@dataclass(slots=True)
+class _Fetched:
+    """How far librdkafka itself has fetched, aborted transactions included."""
+
+    partition: TopicPartition
+    next_offset: int | None = None
+
+    def __call__(self, statistics: str) -> None:
+        """The `stats_cb` of the consumer; see librdkafka's STATISTICS.md."""
+        topic = json.loads(statistics)["topics"].get(self.partition.topic, {})
+        partition = topic.get("partitions", {}).get(str(self.partition.partition), {})
+        self.next_offset = partition.get("next_offset", self.next_offset)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeReader:
     """Reads one range, once. `existing_offsets` is asked only to phrase an error."""
@@ -173,10 +192,13 @@ class RangeReader:
         """See `KafkaClient.fetch`."""
         if self.fetch_range.size <= 0:
             return
+        fetched = _Fetched(self.fetch_range.topic_partition)
         configuration: dict[str, Any] = {
             **CONSUMER_DEFAULTS,
             **self.properties,
             **CONSUMER_OWNED,
+            "statistics.interval.ms": min(_STATISTICS_MS_MAX, max(1, self.poll_timeout_ms // 4)),
+            "stats_cb": fetched,
             "isolation.level": self.isolation_level.name.lower(),
             "error_cb": self.events,
         }
@@ -185,22 +207,22 @@ class RangeReader:
             partition = self.fetch_range.topic_partition
             start = self.fetch_range.start_offset
             consumer.assign([Assignment(partition.topic, partition.partition, start)])
-            yield from self._read(consumer)
+            yield from self._read(consumer, fetched)
         finally:
             consumer.close()
 
-    def _read(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
+    def _read(self, consumer: Consumer, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
         progress = Progress(fetch_range=self.fetch_range, position=self.fetch_range.start_offset)
         pending = _Pending(self.columns)
         deadline = self._deadline()
         while not progress.done:
             # Take what is there without waiting; only when nothing is, wait for one. Asking for
             # many with a timeout would wait for the last of them at the end of every range.
+            before = (progress.position, progress.end_of_partition, fetched.next_offset)
             messages = consumer.consume(_MESSAGES_PER_CALL, 0)
             messages = messages or consumer.consume(1, _WAIT_SLICE_S)
-            before = (progress.position, progress.end_of_partition)
             pending.add(progress.take(messages))
-            if before != (progress.position, progress.end_of_partition):
+            if before != (progress.position, progress.end_of_partition, fetched.next_offset):
                 deadline = self._deadline()
             failed = progress.failure()
             if pending.is_full or failed is not None:
