@@ -11,10 +11,12 @@ import pytest
 from integration.clusters import ClusterFailed, ClusterUnavailable, open_cluster
 from integration.clusters.coordinates import Artifacts, resolve
 from integration.raw import RawConnection
+from tests.conformance.eventually import eventually
 
 
 @pytest.mark.slow
 @pytest.mark.kafka_only
+@pytest.mark.timeout(300)  # Kafka takes its time to come back, on a busy machine more
 def test_a_killed_broker_comes_back_with_its_topics_on_the_same_port() -> None:
     with open_cluster("kafka") as cluster:
         cluster.create_topic("kept", partitions=3)
@@ -25,8 +27,12 @@ def test_a_killed_broker_comes_back_with_its_topics_on_the_same_port() -> None:
         cluster.start_broker(1)
         assert cluster.bootstrap_servers == address
         with RawConnection(address) as connection:
-            (topic,) = connection.call("metadata", 9, topics=[{"name": "kept"}]).topics
-            assert len(topic.partitions) == 3
+
+            def has_its_partitions() -> bool:
+                (topic,) = connection.call("metadata", 9, topics=[{"name": "kept"}]).topics
+                return len(topic.partitions) == 3
+
+            eventually(has_its_partitions)
 
 
 @pytest.mark.slow
