@@ -1,10 +1,11 @@
 """CreateTopics (19), versions 2 to 7: make topics.
 
 Behaviour: each topic is made or refused by itself, unless the request names it twice
-(INVALID_REQUEST). Counts of -1 take the broker's defaults (KIP-464), an assignment of replicas by
-hand excludes counts, configs are checked (INVALID_CONFIG), `validate_only` makes nothing. Made is
-what the answer says: the controller has noted it durably and the logs are open, so no timeout can
-pass. From version 5 the answer tells counts and configs (KIP-525), from 7 topic ids.
+(INVALID_REQUEST), or asks for too many partitions in all (POLICY_VIOLATION for every one). Counts
+of -1 take the broker's defaults (KIP-464), an assignment of replicas by hand excludes counts,
+configs are checked (INVALID_CONFIG), `validate_only` makes nothing. Made is what the answer says:
+the controller has noted it durably and the logs are open, so no timeout can pass. From version 5
+the answer tells counts and configs (KIP-525), from 7 topic ids.
 """
 
 from __future__ import annotations
@@ -92,6 +93,12 @@ class CreateTopicsResponse:
 def handle(broker: Broker, call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Make one topic after the other."""
     del call
+    try:
+        broker.controller.check_partition_total(_new_topic(topic) for topic in request.topics)
+    except ApiError as error:
+        return CreateTopicsResponse(
+            topics=tuple(_refusal(name, error) for name in {t.name: t for t in request.topics})
+        )
     named = Counter(topic.name for topic in request.topics)
     answers = []
     for topic in {topic.name: topic for topic in request.topics}.values():
@@ -102,14 +109,14 @@ def handle(broker: Broker, call: Call, request: CreateTopicsRequest) -> CreateTo
                 _new_topic(topic), validate_only=request.validate_only
             )
         except ApiError as error:
-            answers.append(
-                TopicAnswer(
-                    name=topic.name, error_code=error.error_code, error_message=error.message
-                )
-            )
+            answers.append(_refusal(topic.name, error))
         else:
             answers.append(_answer(broker, topic.name, created, request.validate_only))
     return CreateTopicsResponse(topics=tuple(answers))
+
+
+def _refusal(name: str, error: ApiError) -> TopicAnswer:
+    return TopicAnswer(name=name, error_code=error.error_code, error_message=error.message)
 
 
 def _new_topic(topic: RequestedTopic) -> NewTopic:

@@ -119,6 +119,20 @@ class Controller:
         if changes:
             self._commit(changes)
 
+    def check_partition_total(self, topics: Iterable[NewTopic]) -> None:
+        """POLICY_VIOLATION where a request asks for more partitions than one may in all."""
+        _check_partition_count(
+            sum(
+                len(new.assignments)
+                or (
+                    self._num_partitions
+                    if new.partition_count == -1
+                    else max(new.partition_count, 0)
+                )
+                for new in topics
+            )
+        )
+
     def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> CreatedTopic:
         """Make a topic; ApiError says why it cannot be."""
         self._check_new_name(new.name)

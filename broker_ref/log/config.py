@@ -1,4 +1,4 @@
-"""The topic configs that the log obeys, as one table.
+"""The topic configs that are the log's, as one table.
 
 Purpose: `TOPIC_CONFIGS` is the single list from which values are parsed and validated, and from
 which the admin APIs describe and document topic configs. Names, types, defaults and limits are
@@ -140,7 +140,8 @@ TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
          "The codec batches are kept in; 'producer' keeps what the producer chose."),
     _row("file.delete.delay.ms", ConfigType.LONG, 60_000, _at_least(0),
          "log.segment.delete.delay.ms",
-         "How long a deleted segment's files may stay on disk. This broker removes them at once."),
+         "How long a deleted segment's files may stay on disk. Without an effect: this broker "
+         "removes them at once."),
     _row("flush.messages", ConfigType.LONG, LONG_MAX, _at_least(1),
          "log.flush.interval.messages",
          "After how many records the log is forced to disk; by default the page cache and "

@@ -1,7 +1,7 @@
 """Topic ids: the 128-bit ids of topics, made and spelt as Kafka does.
 
 Purpose: the one place of the core that imports `uuid`, for the type alone (nothing here draws a
-random one: the bytes are an argument). Invariant: `random_topic_id` never returns an id that
+random one: the bytes are an argument). Invariant: `random_uuid` never returns an id that
 Kafka reserves or that a command line would take for an option. Source: Kafka's `Uuid`.
 """
 
@@ -16,9 +16,6 @@ Uuid = UUID
 
 ZERO_UUID: Final = Uuid(int=0)
 """Kafka's "no id"."""
-
-METADATA_TOPIC_ID: Final = Uuid(int=1)
-"""Reserved by Kafka for `__cluster_metadata`."""
 
 _RESERVED_BELOW: Final = 100
 """Kafka reserves the first hundred ids."""

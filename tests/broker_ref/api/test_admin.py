@@ -179,3 +179,26 @@ def test_the_longest_name_that_can_be_asked_for_can_be_answered(version: int) ->
     (answer,) = driver.call(asked).results
     assert answer.error_code is ErrorCode.unknown_topic_or_partition
     assert answer.error_message.endswith("...")
+
+
+@pytest.mark.parametrize(
+    ("counts", "error"),
+    [
+        ((6_000, 4_000), ErrorCode.none),
+        ((6_000, 4_001), ErrorCode.policy_violation),
+        ((9_998, -1), ErrorCode.policy_violation),
+    ],
+)
+def test_the_partitions_of_all_topics_of_a_request_are_limited(
+    counts: tuple[int, ...], error: ErrorCode
+) -> None:
+    driver = NodeDriver(BrokerConfig(num_partitions=3))
+    schema: Any = importlib.import_module("kio.schema.create_topics.v7.request")
+    topics = tuple(
+        schema.CreatableTopic(
+            name=f"t{count}", num_partitions=count, replication_factor=1, assignments=(), configs=()
+        )
+        for count in counts
+    )
+    answer = driver.call(request(19, 7, topics=topics, timeout=ms(1000), validate_only=True))
+    assert [made.error_code for made in answer.topics] == [error, error]

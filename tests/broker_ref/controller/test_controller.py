@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.controller.controller import Controller, NewTopic
 from broker_ref.controller.journal import Journal
 from broker_ref.protocol.errors import ApiError
-from broker_ref.protocol.identifiers import METADATA_TOPIC_ID, ZERO_UUID, random_uuid, uuid_text
+from broker_ref.protocol.identifiers import Uuid, random_uuid, uuid_text
 from tests.broker_ref.memory_storage import MemoryStorage
 from tests.broker_ref.node.driver import seeded_bytes
 
@@ -107,4 +107,23 @@ def test_ids_that_kafka_reserves_are_never_drawn() -> None:
     assert drawn.version == 4
     assert not uuid_text(drawn).startswith("-")
     assert drawn.bytes[:6] == good[:6]
-    assert drawn not in (ZERO_UUID, METADATA_TOPIC_ID)
+    assert drawn not in (Uuid(int=0), Uuid(int=1))
+
+
+def test_a_compacted_journal_says_the_same_and_remembers_what_is_left_of_removed_topics() -> None:
+    storage = MemoryStorage()
+    subject = controller(storage)
+    subject.create_topic(NewTopic(name="t", configs={"retention.ms": "1"}))
+    for name in ("gone", "left"):
+        subject.create_topic(NewTopic(name=name))
+    gone, left = (subject.metadata.topics[name] for name in ("gone", "left"))
+    subject.delete_topic(gone)
+    subject.delete_topic(left)
+    subject.elect_leaders(4)
+    block = subject.allocate_producer_ids(0)
+    subject.compact_journal(undeleted=[left.topic_id])
+    again = controller(storage, brokers=())
+    assert again.metadata.topics == subject.metadata.topics
+    assert again.metadata.brokers == subject.metadata.brokers
+    assert again.metadata.removed_topics == {left.topic_id}
+    assert again.allocate_producer_ids(0).start == block.stop
