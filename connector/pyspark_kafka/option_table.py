@@ -330,7 +330,7 @@ OPTIONS: Final = (
         modes=READS,
         ignored_in=WRITES,
         default="3",
-        doc="How often the driver tries to fetch offsets before it gives up.",
+        doc="How often topics and offsets are asked for before their error is raised.",
     ),
     Option(
         name="fetchOffset.retryIntervalMs",
