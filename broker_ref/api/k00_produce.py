@@ -4,7 +4,8 @@ Behaviour: acks 0 expects no answer, and learns of a failure by its connection b
 answers after the leader's append; -1 ("all") once the high watermark has passed the batch, or
 REQUEST_TIMED_OUT after the timeout. Any other acks: INVALID_REQUIRED_ACKS. One batch in format 2
 per partition; the log checks and refuses it (INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE,
-INVALID_TIMESTAMP, sequence errors). From version 8 single records at fault are named (KIP-467),
+INVALID_TIMESTAMP, sequence errors). Before version 7, zstd is UNSUPPORTED_COMPRESSION_TYPE
+(KIP-110). From version 8 single records at fault are named (KIP-467),
 from 10 the present leader where another is meant (KIP-951), from 13 topics by id (KIP-516).
 Internal topics are the broker's own: INVALID_TOPIC_EXCEPTION. A transactional id is refused with
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED: no transaction can be open here.
@@ -37,6 +38,7 @@ from broker_ref.api.endpoints import (
     current_leader,
     endpoints_of,
 )
+from broker_ref.log.batch import HEADER_BYTES, MAGIC, Compression, unpack_header
 from broker_ref.log.errors import LogError, RecordsRejected
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
@@ -45,6 +47,7 @@ from broker_ref.replication.partition import Appended, Partition, PartitionKey
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
+FIRST_VERSION_OF_ZSTD: Final = 7
 FIRST_VERSION_BY_TOPIC_ID: Final = 13
 
 
@@ -211,6 +214,7 @@ def _append(
         name = _topic_name(broker, call, request, topic)
         partition = broker.replicas.partition(name, data.index)
         log_start_offset = partition.log.log_start_offset
+        _check_codec(call, data.records or b"")
         result = partition.append(
             data.records or b"", all_replicas=request.acks == ACKS_ALL, now_ms=call.now_ms
         )
@@ -257,6 +261,19 @@ def _refused(
         error_message=str(error),
         current_leader=leader,
     )
+
+
+def _check_codec(call: Call, records: bytes) -> None:
+    """Refuse what the client's own version cannot read again (ProduceRequest.validateRecords)."""
+    if call.version >= FIRST_VERSION_OF_ZSTD or len(records) < HEADER_BYTES:
+        return
+    header = unpack_header(records)
+    if header.magic == MAGIC and header.compression is Compression.ZSTD:
+        raise ApiError(
+            ErrorCode.unsupported_compression_type,
+            f"Produce requests with version {call.version} are not allowed to use zstd; "
+            f"it takes version {FIRST_VERSION_OF_ZSTD}.",
+        )
 
 
 def _topic_name(broker: Broker, call: Call, request: ProduceRequest, topic: TopicData) -> str:

@@ -45,6 +45,7 @@ from broker_ref.log.compression import (
 from broker_ref.log.errors import LogError
 from broker_ref.log.records import (
     NO_TIMESTAMP,
+    RECORD_BYTES_MIN,
     Record,
     decode_record,
     encode_record,
@@ -61,7 +62,7 @@ CRC_POSITION = 17
 ATTRIBUTES_POSITION = 21
 MAX_TIMESTAMP_POSITION = 35
 # The smallest record any format has; a shorter length marks garbage (LegacyRecord).
-_RECORD_BYTES_MIN = 14
+_LEGACY_RECORD_BYTES_MIN = 14
 # Batch sizes are int32, and positions in a segment too.
 BATCH_BYTES_MAX = 2**31 - 1
 
@@ -130,6 +131,10 @@ class BatchHeader:
             # Kafka fails on it with an unexpected exception, which a client sees as this code.
             raise LogError(ErrorCode.unknown_server_error, f"Unknown compression type id: {codec}")
         return Compression(codec)
+
+    @property
+    def is_compressed(self) -> bool:
+        return bool(self.attributes & COMPRESSION_MASK)
 
     @property
     def timestamp_type(self) -> TimestampType:
@@ -233,7 +238,7 @@ def _next_batch_bytes(view: memoryview, position: int) -> int | None:
     if remaining < LOG_OVERHEAD_BYTES:
         return None
     length: int = _PREFIX.unpack_from(view, position)[1]
-    if length < _RECORD_BYTES_MIN or length > BATCH_BYTES_MAX - LOG_OVERHEAD_BYTES:
+    if length < _LEGACY_RECORD_BYTES_MIN or length > BATCH_BYTES_MAX - LOG_OVERHEAD_BYTES:
         raise LogError(
             ErrorCode.corrupt_message, f"A record batch claims a length of {length} bytes."
         )
@@ -249,10 +254,11 @@ def _next_batch_bytes(view: memoryview, position: int) -> int | None:
 def check_produced_batch(header: BatchHeader) -> None:
     """Check what a client may send (LogValidator.validateBatch, origin CLIENT).
 
-    Raises: LogError(INVALID_RECORD) for an inconsistent count, a control batch, or a missing
-    sequence.
+    Raises: LogError(INVALID_RECORD) for an inconsistent count, more records than its bytes can
+    hold, a control batch, or a missing sequence.
     """
     counted = header.last_offset_delta + 1
+    records_bytes = header.size_bytes - HEADER_BYTES
     reason = None
     if header.base_offset != 0:
         reason = f"its base offset should be 0, but is {header.base_offset}"
@@ -262,6 +268,8 @@ def check_produced_batch(header: BatchHeader) -> None:
         reason = f"it claims {header.record_count} records"
     elif counted != header.record_count:
         reason = f"its offsets count {counted} records, its header {header.record_count}"
+    elif not header.is_compressed and counted * RECORD_BYTES_MIN > records_bytes:
+        reason = f"{records_bytes} bytes cannot hold the {counted} records that it claims"
     elif header.is_control:
         reason = "clients may not write control records"
     elif header.has_producer_id and header.base_sequence < 0:
@@ -316,6 +324,12 @@ def decode_records(
         record = decode_record(
             body, base_offset=header.base_offset, base_timestamp=header.base_timestamp
         )
+        if not header.base_offset <= record.offset <= header.last_offset:
+            raise LogError(
+                ErrorCode.invalid_record,
+                f"A record claims offset {record.offset} in a batch of offsets "
+                f"{header.base_offset} to {header.last_offset}.",
+            )
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
             record = replace(record, timestamp=header.max_timestamp)
         yield record

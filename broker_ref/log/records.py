@@ -20,6 +20,9 @@ from broker_ref.log.errors import LogError
 
 NO_TIMESTAMP = -1
 RECORD_BYTES_MAX = 1 << 27
+# Length, attributes, timestamp and offset deltas, lengths of key and value, count of headers.
+RECORD_BYTES_MIN = 7
+_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _VARLONG_BYTES_MAX = 10
 
 
@@ -68,6 +71,8 @@ def decode_record(body: memoryview, *, base_offset: int, base_timestamp: int) ->
     reader = _Reader(body)
     reader.skip(1)  # A record's own attributes are unused.
     timestamp = base_timestamp + reader.varint()
+    if not _LONG_MIN <= timestamp <= _LONG_MAX:
+        raise _invalid(f"a record claims the timestamp {timestamp}, which is no int64")
     record = Record(
         offset=base_offset + reader.varint(),
         timestamp=timestamp,

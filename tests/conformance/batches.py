@@ -21,7 +21,7 @@ _CRC_POSITION = 17
 _CHECKED_FROM = 21
 _LENGTH_COUNTS_FROM = 12
 
-NONE, GZIP = 0, 1
+NONE, GZIP, ZSTD = 0, 1, 4
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
@@ -79,6 +79,7 @@ def batch(
     attributes: int = 0,
     magic: int = 2,
     last_offset_delta: int | None = None,
+    record_count: int | None = None,
     corrupt: bool = False,
 ) -> bytes:
     """One batch of `records`; `corrupt` spoils its checksum, other arguments its truth."""
@@ -99,7 +100,7 @@ def batch(
         producer_id,
         producer_epoch,
         base_sequence,
-        len(records),
+        len(records) if record_count is None else record_count,
     )
     data = bytearray(header + body)
     checksum = crc32c.crc32c(bytes(data[_CHECKED_FROM:])) ^ (1 if corrupt else 0)

@@ -14,6 +14,7 @@ from tests.conformance.batches import (
     GZIP,
     LOG_APPEND_TIME,
     NOW_MS,
+    ZSTD,
     Record,
     batch,
     parse,
@@ -171,6 +172,25 @@ def test_a_count_that_does_not_fit_the_offsets_is_refused(
     name = topic()
     answer = produce(raw, name, batch(values("a", "b"), last_offset_delta=7))
     assert answer.error_code == ErrorCode.invalid_record
+    assert list_offset(raw, name, LATEST).offset == 0
+
+
+def test_more_records_than_there_are_bytes_for_are_refused(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    lying = batch(values("a"), last_offset_delta=2**31 - 2, record_count=2**31 - 1)
+    assert produce(raw, name, lying).error_code == ErrorCode.invalid_record
+    assert list_offset(raw, name, LATEST).offset == 0
+
+
+def test_zstd_is_refused_in_versions_before_it(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    packed = batch(values("a"), attributes=ZSTD)  # it is refused unread
+    for version in served(raw, "produce"):
+        if 3 <= version < 7:
+            answer = produce(raw, name, packed, version=version)
+            assert answer.error_code == ErrorCode.unsupported_compression_type, version
     assert list_offset(raw, name, LATEST).offset == 0
 
 

@@ -10,7 +10,9 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11 import request as list_offsets
 
 from broker_ref.config import BrokerConfig
-from broker_ref.log.batch import parse_batches
+from broker_ref.log.batch import Compression, parse_batches
+from broker_ref.log.records import Record, encode_record
+from tests.broker_ref.log.batches import patched, with_section
 from tests.broker_ref.node.driver import START_MS, NodeDriver
 from tests.broker_ref.node.requests import (
     batch,
@@ -167,6 +169,15 @@ def test_offsets_of_times_that_mean_nothing_yet(driver: NodeDriver) -> None:
     for timestamp, first in ((-3, 7), (-4, 8), (-5, 9), (-6, 11)):
         assert look_up(driver, timestamp, version=first)[0] is ErrorCode.none
         assert look_up(driver, timestamp, version=first - 1)[0] is ErrorCode.unsupported_version
+
+
+def test_a_time_that_is_none_is_an_error_of_its_partition(driver: NodeDriver) -> None:
+    plain = patched(batch("x"), base_timestamp=2**62, max_timestamp=START_MS + 2000)
+    record = encode_record(Record(), offset_delta=0, timestamp_delta=2**62)
+    lying = with_section(plain, record, Compression.NONE)
+    assert produced(driver.call(produce(lying))).error_code is ErrorCode.none
+    assert look_up(driver, START_MS + 2000) == (ErrorCode.invalid_record, -1, -1, -1)
+    assert look_up(driver, START_MS) == (ErrorCode.none, 0, START_MS, 0)
 
 
 def test_look_ups_are_fenced(driver: NodeDriver) -> None:

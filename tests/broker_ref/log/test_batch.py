@@ -24,6 +24,7 @@ from broker_ref.log.batch import (
     unpack_header,
 )
 from broker_ref.log.errors import LogError
+from broker_ref.log.records import encode_record
 from tests.broker_ref.log.batches import NOW_MS, batch, compressed, patched, with_section
 
 with warnings.catch_warnings():
@@ -39,6 +40,10 @@ records = st.builds(
     value=st.none() | st.binary(max_size=200),
     headers=st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5))).map(tuple),
 )
+
+
+EMPTY = encode_batch([Record()])
+"""A batch of the smallest record that there is."""
 
 
 def code_of(data: bytes) -> ErrorCode:
@@ -95,6 +100,11 @@ def test_several_batches_are_parsed_and_a_part_at_the_end_is_trimmed() -> None:
         (patched(batch(), last_offset_delta=-1, record_count=0), ErrorCode.invalid_record),
         (patched(batch(), record_count=0), ErrorCode.invalid_record),
         (patched(batch(), record_count=-1), ErrorCode.invalid_record),
+        (
+            patched(batch(), last_offset_delta=2**31 - 2, record_count=2**31 - 1),
+            ErrorCode.invalid_record,
+        ),
+        (patched(EMPTY[:-1], length=len(EMPTY) - 13), ErrorCode.invalid_record),
         (patched(batch(), attributes=0x20), ErrorCode.invalid_record),
         (patched(batch(), producer_id=1), ErrorCode.invalid_record),
         (patched(batch(), attributes=0x05), ErrorCode.unknown_server_error),
@@ -102,6 +112,24 @@ def test_several_batches_are_parsed_and_a_part_at_the_end_is_trimmed() -> None:
 )
 def test_what_kafka_refuses_is_refused_with_its_code(data: bytes, code: ErrorCode) -> None:
     assert code_of(data) is code
+
+
+def test_as_many_of_the_smallest_records_as_fit_are_accepted() -> None:
+    check_produced_batch(parse_batches(EMPTY)[0])
+    check_produced_batch(parse_batches(encode_batch([Record()] * 50))[0])
+    crowded = patched(batch(), last_offset_delta=999, record_count=1000)
+    check_produced_batch(unpack_header(compressed(crowded, Compression.GZIP)))
+
+
+@pytest.mark.parametrize(("timestamp_delta", "offset_delta"), [(2**62, 0), (0, 1), (0, -1)])
+def test_records_beyond_what_their_batch_says_are_invalid(
+    timestamp_delta: int, offset_delta: int
+) -> None:
+    plain = patched(batch(), base_timestamp=2**62)
+    record = encode_record(Record(), offset_delta=offset_delta, timestamp_delta=timestamp_delta)
+    with pytest.raises(LogError) as error:
+        list(decode_records(with_section(plain, record, Compression.NONE)))
+    assert error.value.error_code is ErrorCode.invalid_record
 
 
 @given(st.binary(max_size=200))
