@@ -163,8 +163,7 @@ def _pom(artifacts: Artifacts) -> str:
             f"<version>{version}</version>{exclusions}</dependency>"
         )
     return (
-        '<project xmlns="http://maven.apache.org/POM/4.0.0">'
-        "<modelVersion>4.0.0</modelVersion><groupId>pyspark-kafka</groupId>"
+        "<project><modelVersion>4.0.0</modelVersion><groupId>pyspark-kafka</groupId>"
         f"<artifactId>{escape(artifacts.name)}</artifactId><version>1</version>"
         "<packaging>pom</packaging>\n<dependencies>\n"
         + "\n".join(dependencies)
