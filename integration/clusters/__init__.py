@@ -21,6 +21,10 @@ __all__ = [
 BACKENDS = ("reference", "reference-processes", "kafka")
 
 
+_NO_RETENTION = {"log.retention.check.interval.ms": str(6 * 60 * 60 * 1000)}
+"""Tests write records with timestamps of long ago, and mean to read them."""
+
+
 def open_cluster(backend: str, *, configs: Mapping[str, str] | None = None) -> Cluster:
     """Start a cluster of one broker, which is broker 1; close it, or use it as a context manager.
 
@@ -32,13 +36,13 @@ def open_cluster(backend: str, *, configs: Mapping[str, str] | None = None) -> C
     if backend == "reference":
         from integration.clusters.reference import ReferenceCluster  # noqa: PLC0415
 
-        return ReferenceCluster(configs=configs)
+        return ReferenceCluster(configs={**_NO_RETENTION, **(configs or {})})
     if backend == "reference-processes":
         from integration.clusters.reference_processes import (  # noqa: PLC0415
             ReferenceProcessesCluster,
         )
 
-        return ReferenceProcessesCluster(configs=configs)
+        return ReferenceProcessesCluster(configs={**_NO_RETENTION, **(configs or {})})
     if backend == "kafka":
         from integration.clusters.kafka import KafkaCluster  # noqa: PLC0415
 

@@ -43,6 +43,8 @@ _SETTINGS_OF_ONE_SMALL_NODE = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+    # Tests write records with timestamps of long ago, and mean to read them: no retention meanwhile.
+    "log.initial.task.delay.ms": str(6 * 60 * 60 * 1000),
 }
 
 _LOGGING = """\
