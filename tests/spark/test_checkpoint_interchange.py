@@ -38,7 +38,7 @@ def run_steps(
     }
     if SPARKS_OWN in {step.rstrip("!") for step in steps}:
         if PYSPARK_VERSION < (4, 2):
-            pytest.skip("the resolvable build of Spark's own connector is for PySpark 4.2 and up")
+            pytest.skip("the build of Spark's own connector in use is for PySpark 4.2 and up")
         try:
             jars = resolve(SPARK_KAFKA_CONNECTOR)
         except ClusterUnavailable as reason:
