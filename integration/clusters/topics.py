@@ -1,4 +1,4 @@
-"""What every backend asks of its brokers over the wire: are you ready, create this topic."""
+"""What every backend asks of its brokers over the wire: are you ready, create or grow this topic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOPIC_TIMEOUT_S = 60.0
 
 
 class TopicNotCreated(Exception):  # noqa: N818
-    """The cluster refused the topic; names topic, error code and the broker's message."""
+    """The cluster refused a topic or its partitions; names topic, error code and the broker's message."""
 
 
 def await_brokers(
@@ -73,11 +73,31 @@ def create_topic(
         (result,) = response.topics
         if result.error_code != ErrorCode.none:
             raise TopicNotCreated(f"{name}: {result.error_code.name}: {result.error_message}")
-        deadline_s = time.monotonic() + TOPIC_TIMEOUT_S
-        while not _is_served(connection, name, partitions):
-            if time.monotonic() > deadline_s:
-                raise TopicNotCreated(f"{name}: its partitions got no leaders in time")
-            time.sleep(POLL_INTERVAL_S)
+        _await_served(connection, name, partitions)
+
+
+def grow_topic(bootstrap_server: str, name: str, *, partitions: int) -> None:
+    """Grow a topic to `partitions` and wait until each has a leader; raises `TopicNotCreated`."""
+    with RawConnection(bootstrap_server) as connection:
+        response = connection.call(
+            "create_partitions",
+            3,
+            timeout=int(TOPIC_TIMEOUT_S * 1000),
+            topics=[{"name": name, "count": partitions, "assignments": None}],
+        )
+        (result,) = response.results
+        if result.error_code != ErrorCode.none:
+            raise TopicNotCreated(f"{name}: {result.error_code.name}: {result.error_message}")
+        _await_served(connection, name, partitions)
+
+
+def _await_served(connection: RawConnection, name: str, partitions: int) -> None:
+    """A controller answers before every broker has heard of what it did."""
+    deadline_s = time.monotonic() + TOPIC_TIMEOUT_S
+    while not _is_served(connection, name, partitions):
+        if time.monotonic() > deadline_s:
+            raise TopicNotCreated(f"{name}: its partitions got no leaders in time")
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _is_served(connection: RawConnection, name: str, partitions: int) -> bool:

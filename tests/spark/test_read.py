@@ -6,10 +6,10 @@ import time
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
+from integration.clusters.topics import grow_topic
 from tests.conftest import TopicFactory
 from tests.spark.conftest import Produce, Reader
 
@@ -177,9 +177,7 @@ def test_partitions_added_are_read(
     read: Reader, topic: TopicFactory, produce: Produce, bootstrap: str
 ) -> None:
     name = topic()
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_partitions([NewPartitions(name, 2)]).values():
-        future.result(30)
+    grow_topic(bootstrap, name, partitions=2)
     produce(name, ["new"], partition=1)
     assert values(read(subscribe=name)) == ["new"]
 

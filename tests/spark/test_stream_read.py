@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from integration.clusters.topics import grow_topic
 from pyspark_kafka.source.spark_features import ADMISSION_CONTROL
 from tests.conftest import TopicFactory
 from tests.spark.conftest import Produce
@@ -155,9 +156,7 @@ def test_topics_and_partitions_found_later_start_at_earliest(
     options = {"subscribePattern": f"^{first}", "startingOffsets": "latest"}
     query = streams.start(**options)
     await_that(lambda: bool(query.recentProgress), query)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_partitions([NewPartitions(first, 2)]).values():
-        future.result(30)
+    grow_topic(bootstrap, first, partitions=2)
     produce(first, ["new partition"], partition=1)
     await_that(lambda: streams.values == ["new partition"], query)
 
