@@ -1,10 +1,11 @@
 """What goes into a node and what comes out of it.
 
-Purpose: the vocabulary between the sans-IO core and its edge. `Node.handle(event, now_ms)`
-returns effects; the edge (asyncio server, or a simulator) carries them out. Invariant: every
+Purpose: the vocabulary between the sans-IO core and its edge. `handle(event, now_ms)` of a node
+returns effects; the edge (asyncio server, or a simulator) carries them out. Invariants: every
 `FrameReceived` is answered by exactly one of `SendFrame`, `NoResponse` or `CloseConnection` for
 its connection, now or in a later step, and the edge hands a node no second frame of a connection
-before that (Kafka's brokers mute a channel in the same way).
+before that (Kafka's brokers mute a channel in the same way). Every `SendRequest` leads to at most
+one `ResponseReceived` or `RequestFailed`, never within the same step.
 """
 
 from __future__ import annotations
@@ -12,6 +13,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ConnectionId = int
+
+RequestId = int
+"""Of a request that this node sends to another, unique in the node's life; a correlation id too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channel:
+    """A connection to another node: requests on it are answered in the order sent.
+
+    `purpose` keeps those that wait (long polls) from those that must not (heartbeats).
+    """
+
+    node_id: int
+    host: str
+    port: int
+    purpose: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +60,30 @@ class TimePassed:
     """`now_ms` has reached `Node.next_deadline_ms()`: expire waits, run retention."""
 
 
-Event = FrameReceived | ConnectionOpened | ConnectionClosed | TimePassed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseReceived:
+    """The answer to a request of this node, without its four bytes of length."""
+
+    request_id: RequestId
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFailed:
+    """No answer will come: the channel could not be opened, or broke; `reason` is for the log."""
+
+    request_id: RequestId
+    reason: str
+
+
+Event = (
+    FrameReceived
+    | ConnectionOpened
+    | ConnectionClosed
+    | TimePassed
+    | ResponseReceived
+    | RequestFailed
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,3 +110,22 @@ class CloseConnection:
 
 
 Effect = SendFrame | NoResponse | CloseConnection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendRequest:
+    """Send a request to another node, over its channel, which is opened where it is not."""
+
+    channel: Channel
+    request_id: RequestId
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseChannel:
+    """Close a channel: what was asked on it fails, and the next request opens it anew."""
+
+    channel: Channel
+
+
+PeerEffect = SendRequest | CloseChannel

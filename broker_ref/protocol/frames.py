@@ -15,7 +15,13 @@ from typing import Any, Final
 
 from kio.index import load_request_schema, load_response_schema
 
-from broker_ref.protocol.reader import Cursor, MalformedRequestError, skip_tagged_fields
+from broker_ref.protocol.reader import (
+    Cursor,
+    MalformedRequestError,
+    MessageType,
+    read_message,
+    skip_tagged_fields,
+)
 from broker_ref.protocol.writer import build, write_entities
 
 _PREFIX: Final = struct.Struct(">hhi")
@@ -67,9 +73,40 @@ def request_schema(api_key: int, version: int) -> type[Any]:
 
 def response_frame(*, api_key: int, version: int, correlation_id: int, message: object) -> bytes:
     """The bytes of a response: header and body, without the four bytes of length."""
-    schema = _schema(_response_schemas, load_response_schema, api_key, version)
+    schema = response_schema(api_key, version)
     header = schema.__header_schema__(correlation_id=correlation_id)
     return write_entities(header, build(schema, message))
+
+
+def response_schema(api_key: int, version: int) -> type[Any]:
+    """kio's class for the response."""
+    return _schema(_response_schemas, load_response_schema, api_key, version)
+
+
+def request_frame(
+    *, api_key: int, version: int, correlation_id: int, client_id: str, message: object
+) -> bytes:
+    """The bytes of a request: header and body, without the four bytes of length."""
+    schema = request_schema(api_key, version)
+    header = schema.__header_schema__(
+        request_api_key=api_key,
+        request_api_version=version,
+        correlation_id=correlation_id,
+        client_id=client_id,
+    )
+    return write_entities(header, build(schema, message))
+
+
+def read_response(
+    *, api_key: int, version: int, message: type[MessageType], frame: bytes
+) -> MessageType:
+    """A response as `message`; MalformedRequestError where the frame is none."""
+    cursor = Cursor(frame)
+    schema = response_schema(api_key, version)
+    cursor.fixed(_INT32, "the correlation id")
+    if schema.__header_schema__.__flexible__:
+        skip_tagged_fields(cursor)
+    return read_message(schema, message, cursor)
 
 
 def _schema(

@@ -1,0 +1,56 @@
+"""A broker's way to the controller.
+
+Purpose: send requests to the controller over the outbox, on one channel for each purpose, so that
+a long poll holds nothing else up. Invariant: as for `Outbox.send`. What it must not know: what the
+requests are about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from broker_ref.events import Channel
+from broker_ref.outbox import Outbox
+
+Response = TypeVar("Response")
+
+CONTROLLER_ID: Final = 3000
+"""The node id of the controller, which no broker may have."""
+
+REQUEST_TIMEOUT_MS: Final = 30_000
+"""Kafka's default of `controller.socket.timeout.ms`, after which the controller is asked anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerClient:
+    """The controller at `host` and `port`, as a broker sees it."""
+
+    outbox: Outbox
+    host: str
+    port: int
+
+    def send(
+        self,
+        *,
+        purpose: str,
+        api_key: int,
+        version: int,
+        request: object,
+        response: type[Response],
+        on_response: Callable[[Response], None],
+        on_failure: Callable[[str], None],
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
+        """As `Outbox.send`, to the controller; one channel per `purpose`."""
+        self.outbox.send(
+            Channel(node_id=CONTROLLER_ID, host=self.host, port=self.port, purpose=purpose),
+            api_key=api_key,
+            version=version,
+            request=request,
+            response=response,
+            on_response=on_response,
+            on_failure=on_failure,
+            timeout_ms=timeout_ms,
+        )

@@ -1,0 +1,139 @@
+"""Requests of a node to other nodes, and who waits for the answers.
+
+Purpose: the one way out of the sans-IO core. A part of a node sends a message and names what is to
+be done with the response or with a failure; the node turns what was sent into effects, and hands
+the events that come back in here. Invariant: of the two callbacks exactly one is called, once, in
+a later step than `send`, unless the node is closed first. A response that is no such message
+counts as a failure. What it must not know: what is asked, and why.
+Source: Kafka's `NetworkClient` and `InterBrokerSendThread`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from broker_ref.events import (
+    Channel,
+    CloseChannel,
+    PeerEffect,
+    RequestFailed,
+    RequestId,
+    ResponseReceived,
+    SendRequest,
+)
+from broker_ref.protocol.frames import read_response, request_frame
+from broker_ref.protocol.reader import MalformedRequestError
+
+Response = TypeVar("Response")
+
+REQUEST_IDS: Final = 2**31
+"""Correlation ids are 32 bits and not negative; they begin anew after that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Awaited:
+    channel: Channel
+    api_key: int
+    version: int
+    response: type[Any]
+    on_response: Callable[[Any], None]
+    on_failure: Callable[[str], None]
+    timeout_ms: int
+
+
+class Outbox:
+    """The requests that are under way."""
+
+    def __init__(self, *, client_id: str) -> None:
+        self._client_id = client_id
+        self._next_id: RequestId = 0
+        self._now_ms = 0
+        self._awaited: dict[RequestId, _Awaited] = {}
+        self._deadlines: list[tuple[int, RequestId]] = []
+        self._effects: list[PeerEffect] = []
+
+    def send(
+        self,
+        channel: Channel,
+        *,
+        api_key: int,
+        version: int,
+        request: object,
+        response: type[Response],
+        on_response: Callable[[Response], None],
+        on_failure: Callable[[str], None],
+        timeout_ms: int,
+    ) -> None:
+        """Send a request; `response` is the message class that the answer is read as.
+
+        After `timeout_ms` without an answer the channel is closed and `on_failure` is called.
+        """
+        request_id = self._next_id
+        self._next_id = (self._next_id + 1) % REQUEST_IDS
+        frame = request_frame(
+            api_key=api_key,
+            version=version,
+            correlation_id=request_id,
+            client_id=self._client_id,
+            message=request,
+        )
+        self._awaited[request_id] = _Awaited(
+            channel=channel,
+            api_key=api_key,
+            version=version,
+            response=response,
+            on_response=on_response,
+            on_failure=on_failure,
+            timeout_ms=timeout_ms,
+        )
+        heapq.heappush(self._deadlines, (self._now_ms + timeout_ms, request_id))
+        self._effects.append(SendRequest(channel=channel, request_id=request_id, frame=frame))
+
+    def close_channel(self, channel: Channel) -> None:
+        """Give a channel up; what was asked on it fails."""
+        self._effects.append(CloseChannel(channel=channel))
+
+    def take_effects(self) -> list[PeerEffect]:
+        """What was sent since the last call."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def advance(self, now_ms: int) -> None:
+        """Note the time and fail the requests whose timeout has passed."""
+        self._now_ms = max(self._now_ms, now_ms)
+        while self._deadlines and self._deadlines[0][0] <= self._now_ms:
+            _, request_id = heapq.heappop(self._deadlines)
+            awaited = self._awaited.pop(request_id, None)
+            if awaited is not None:
+                self.close_channel(awaited.channel)
+                awaited.on_failure(f"no answer within {awaited.timeout_ms} ms")
+
+    def handle(self, event: ResponseReceived | RequestFailed) -> None:
+        """Call who waits for this; nothing happens where nobody does any more."""
+        awaited = self._awaited.pop(event.request_id, None)
+        if awaited is None:
+            return
+        if isinstance(event, RequestFailed):
+            awaited.on_failure(event.reason)
+            return
+        try:
+            response = read_response(
+                api_key=awaited.api_key,
+                version=awaited.version,
+                message=awaited.response,
+                frame=event.frame,
+            )
+        except MalformedRequestError as error:
+            self.close_channel(awaited.channel)
+            awaited.on_failure(f"the answer cannot be read: {error}")
+            return
+        awaited.on_response(response)
+
+    def next_deadline_ms(self) -> int | None:
+        """When the next request times out."""
+        while self._deadlines and self._deadlines[0][1] not in self._awaited:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
