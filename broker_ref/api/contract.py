@@ -1,7 +1,7 @@
 """What a handler is, what it gets, and what it can answer.
 
 Purpose: the frame that every `kNN_*.py` fills: it exports `API`, an `Api` whose `handle` takes the
-broker, the call and the request message, and returns the response message, a `Wait`, `NO_RESPONSE`
+broker, the call and the request message, and returns the response message, a `Wait`, `NO_ANSWER`
 or `Hangup`. Invariant: handlers keep no state; what they change, they change through the parts
 of `Broker`. What it must not know: frames, connections, and which handlers there are.
 """
@@ -15,10 +15,11 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
-from broker_ref.controller.controller import Controller
 from broker_ref.controller.metadata import ClusterMetadata
-from broker_ref.group.offsets import GroupOffsets
+from broker_ref.controller.topic_creation import TopicCreation
+from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.protocol.errors import ApiError
+from broker_ref.replication.fetch_sessions import FetchSessions
 from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.purgatory import DelayedOperation
 from broker_ref.replication.replica_manager import ReplicaManager
@@ -41,20 +42,20 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """The parts of the node that handlers use, and the APIs that it serves."""
+    """The parts of the node that handlers use, and the APIs that it serves.
+
+    `metadata` is the cluster as far as this broker has heard of it.
+    """
 
     config: BrokerConfig
     cluster_id: str
-    controller: Controller
+    metadata: ClusterMetadata
     replicas: ReplicaManager
-    offsets: GroupOffsets
+    groups: GroupCoordinator
+    fetch_sessions: FetchSessions
     producer_ids: ProducerIds
+    topic_creation: TopicCreation
     apis: Callable[[], tuple[Api, ...]]
-
-    @property
-    def metadata(self) -> ClusterMetadata:
-        """The cluster as it is."""
-        return self.controller.metadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,16 +38,20 @@ def create_topic(
     name: str,
     *,
     partitions: int = 1,
+    replication_factor: int = -1,
     configs: Mapping[str, str] | None = None,
     timeout_seconds: float = 30.0,
 ) -> None:
-    """Create a topic on the broker at `address` (`host:port`). Raises `CreateTopicError`."""
+    """Create a topic through the broker at `address` (`host:port`), and wait for its leaders.
+
+    Raises `CreateTopicError`.
+    """
     request = CreateTopicsRequest(
         topics=(
             CreatableTopic(
                 name=TopicName(name),
                 num_partitions=i32(partitions),
-                replication_factor=i16(-1),
+                replication_factor=i16(replication_factor),
                 assignments=(),
                 configs=tuple(
                     CreatableTopicConfig(name=key, value=value)
