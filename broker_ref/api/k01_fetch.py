@@ -231,7 +231,7 @@ class DelayedFetch:
     def _partition(self, name: str, requested: FetchPartition) -> Partition:
         """The partition; ApiError where it must not be read here."""
         partition = self.broker.replicas.partition(name, requested.partition)
-        partition.check_fetcher(_replica_id(self.request), requested.current_leader_epoch)
+        partition.check_fetcher(_replica_id(self.request), -1, requested.current_leader_epoch)
         return partition
 
     def _end_offset(self, partition: Partition) -> int:

@@ -171,7 +171,13 @@ def partition_of(driver: NodeDriver, topic: str = "t", index: int = 0) -> Partit
 def in_sync_with(partition: Partition, *brokers: int) -> None:
     """Let other brokers be in sync; they have nothing of the log yet."""
     partition.follow(
-        dataclasses.replace(partition.metadata, replicas=(1, *brokers), isr=(1, *brokers))
+        dataclasses.replace(
+            partition.metadata,
+            replicas=(1, *brokers),
+            isr=(1, *brokers),
+            partition_epoch=partition.metadata.partition_epoch + 1,
+        ),
+        NOW_MS,
     )
 
 
