@@ -112,6 +112,7 @@ class Node:
             broker_epoch=lambda: 0,
             clock=lambda: self._now_ms,
             schedule=self._schedule,
+            outbox=outbox,
             now_ms=now_ms,
         )
         self._replicas.follow_metadata(now_ms)

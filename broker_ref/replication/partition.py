@@ -403,9 +403,6 @@ class Partition:
 
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
         """Cut the log, and the high watermark with it. Raises: LogError of the storage."""
-        if offset < self.log.log_start_offset:
-            self.restart_at(offset, now_ms=now_ms)
-            return
         level = logging.WARNING if offset < self.high_watermark else logging.INFO
         logger.log(
             level,

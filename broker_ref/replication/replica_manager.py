@@ -22,13 +22,17 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata, Topic
+from broker_ref.events import Channel
 from broker_ref.log.config import LogConfig
 from broker_ref.log.errors import CorruptLog, LogError
 from broker_ref.log.log_directory import LogDirectory
 from broker_ref.log.storage import Storage, StorageError
+from broker_ref.outbox import Outbox
 from broker_ref.protocol.errors import ApiError, unknown_partition
 from broker_ref.protocol.identifiers import Uuid, uuid_from_text, uuid_text
 from broker_ref.replication.broker_states import BrokerStates
+from broker_ref.replication.fetcher import FetcherSurroundings
+from broker_ref.replication.fetchers import Fetchers
 from broker_ref.replication.isr_changes import IsrChanges
 from broker_ref.replication.leader import Surroundings
 from broker_ref.replication.partition import Partition, PartitionKey
@@ -36,6 +40,8 @@ from broker_ref.schedule import Schedule
 from broker_ref.topic_configs import min_insync_replicas
 
 PARTITION_METADATA_FILE: Final = "partition.metadata"
+FETCHES: Final = "replica-fetcher"
+"""The purpose of the channels to leaders."""
 
 logger = logging.getLogger(__name__)
 
@@ -65,12 +71,14 @@ class ReplicaManager:
         broker_epoch: Callable[[], int],
         clock: Callable[[], int],
         schedule: Schedule,
+        outbox: Outbox,
         now_ms: int,
     ) -> None:
         """Open the log of every partition on this broker; CorruptLog or StorageError names one.
 
         None leads or follows before the first `follow_metadata`. `clock` gives the time of the
-        present step. What replicas need from time to time is put on the schedule.
+        present step. What replicas need from time to time is put on the schedule; followers fetch
+        through the outbox.
         """
         self.on_leadership: Callable[[Partition, bool], None] = lambda _partition, _leads: None
         self.storage_failed: str | None = None
@@ -84,6 +92,15 @@ class ReplicaManager:
             isr_changes=isr_changes,
             brokers=BrokerStates(metadata=metadata),
             clock=clock,
+        )
+        self._fetchers = Fetchers(
+            surroundings=FetcherSurroundings(
+                config=config,
+                outbox=outbox,
+                schedule=schedule,
+                broker_epoch=broker_epoch,
+                clock=clock,
+            )
         )
         self._directory = LogDirectory(storage=storage)
         self._partitions: dict[PartitionKey, Partition] = {}
@@ -142,6 +159,7 @@ class ReplicaManager:
                 self._delete(key)
         self._forget_offline()
         self._follow_configs()
+        channels = self._channels()
         for metadata in self._local_partitions():
             key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
             if key in self._offline:
@@ -149,11 +167,30 @@ class ReplicaManager:
             try:
                 if key not in self._partitions and self._make_way(metadata):
                     self._add(metadata, now_ms)
-                if key in self._partitions:
-                    self._follow(self._partitions[key], metadata, now_ms)
             except (LogError, StorageError) as error:
                 self._take_offline(metadata, str(error))
+            if key in self._partitions:
+                self._follow(self._partitions[key], metadata, now_ms)
+                self._fetch(key, channels.get(metadata.leader))
+        self._fetchers.start()
         self._report_leadership(led)
+
+    def _channels(self) -> dict[int, Channel]:
+        """Where to fetch from each broker."""
+        return {
+            broker.broker_id: Channel(
+                node_id=broker.broker_id, host=broker.host, port=broker.port, purpose=FETCHES
+            )
+            for broker in self._metadata.brokers.values()
+        }
+
+    def _fetch(self, key: PartitionKey, channel: Channel | None) -> None:
+        """Fetch a partition if it follows, from its leader if that is known."""
+        partition = self._partitions.get(key)
+        if partition is not None and partition.is_follower and channel is not None:
+            self._fetchers.follow(partition, channel)
+        else:
+            self._fetchers.leave(key)
 
     def _is_here(self, current: PartitionMetadata, topic_id: Uuid) -> bool:
         return current.topic_id == topic_id and self._config.node_id in current.replicas
@@ -203,6 +240,7 @@ class ReplicaManager:
             with self._storage_failures(partition):
                 partition.log.apply_retention(now_ms, high_watermark=partition.high_watermark)
                 self.mark_changed(partition.key)
+                self._fetchers.log_start_moved(partition)
 
     def expire_producers(self, now_ms: int) -> None:
         """Forget producers that have stopped writing."""
@@ -233,7 +271,8 @@ class ReplicaManager:
         self._directory.checkpoint(self._high_watermarks())
 
     def close(self) -> None:
-        """Flush and close every log, and note that the stop was clean."""
+        """Stop fetching, flush and close every log, and note that the stop was clean."""
+        self._fetchers.close()
         self._directory.close(self._high_watermarks())
         self._partitions.clear()
 
@@ -286,6 +325,7 @@ class ReplicaManager:
     def _storage_has_failed(self, partition: Partition, reason: str) -> None:
         """A replica that cannot write any more has no part in anything."""
         partition.resign()
+        self._fetchers.leave(partition.key)
         if self._partitions.pop(partition.key, None) is not None:
             self._take_offline(partition.metadata, reason)
         self.storage_failed = reason
@@ -312,6 +352,7 @@ class ReplicaManager:
         partition = self._partitions.pop(key)
         topic_id = partition.metadata.topic_id
         partition.resign()
+        self._fetchers.leave(key)
         try:
             self._directory.delete_log(key.topic, key.partition, unique_id=uuid_text(topic_id))
         except StorageError as error:
