@@ -45,6 +45,16 @@ class PartitionKey:
     partition: int
 
 
+@dataclass(slots=True, kw_only=True)
+class RemoteReplica:
+    """A follower. Times in milliseconds."""
+
+    broker_id: int
+    log_start_offset: int
+    log_end_offset: int
+    last_caught_up_ms: int
+
+
 class Partition:
     """The replica of a partition on broker `broker_id`."""
 
@@ -60,7 +70,7 @@ class Partition:
         self.min_insync_replicas = min_insync_replicas
         self.key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
         self._broker_id = broker_id
-        self._follower_end_offsets: dict[int, int] = {}
+        self._remotes: dict[int, RemoteReplica] = {}
         self.follow(metadata)
 
     def follow(self, metadata: PartitionMetadata) -> None:
@@ -85,7 +95,11 @@ class Partition:
         return min(
             [self.log.log_end_offset]
             + [
-                self._follower_end_offsets.get(replica, self.log.log_start_offset)
+                (
+                    self._remotes[replica].log_end_offset
+                    if replica in self._remotes
+                    else self.log.log_start_offset
+                )
                 for replica in self.metadata.isr
                 if replica != self._broker_id
             ]
@@ -96,18 +110,43 @@ class Partition:
         """What read_committed readers see below: the high watermark, without transactions."""
         return self.high_watermark
 
-    def check_leader(self, current_leader_epoch: int) -> None:
-        """Refuse where this broker does not lead, or the client's epoch is another.
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker leads the partition."""
+        return self.metadata.leader == self._broker_id
 
-        FENCED_LEADER_EPOCH tells a client that it has old metadata, UNKNOWN_LEADER_EPOCH that
-        this broker has (KIP-320).
-        """
+    def end_offset_for(self, isolation: Isolation, replica_id: int = -1) -> int:
+        """Where a reader's sight ends: a replica's at the log end."""
+        if replica_id >= 0:
+            return self.log.log_end_offset
+        if isolation is Isolation.READ_COMMITTED:
+            return self.last_stable_offset
+        return self.high_watermark
+
+    def check_leader(self, current_leader_epoch: int) -> None:
+        """Refuse as `_require_epoch` does, and where this broker does not lead."""
+        self._require_epoch(current_leader_epoch)
         if self.metadata.leader != self._broker_id:
             raise ApiError(
                 ErrorCode.not_leader_or_follower,
                 f"Broker {self._broker_id} does not lead partition {self._name}; broker "
                 f"{self.metadata.leader} does.",
             )
+
+    def check_replica(self, current_leader_epoch: int) -> None:
+        """As `check_leader`, but a follower will do: for consumers that read there (KIP-392)."""
+        self._require_epoch(current_leader_epoch)
+
+    def remote_replica(self, replica_id: int) -> RemoteReplica | None:
+        """What is known of a follower; None where there is none, or this broker does not lead."""
+        return self._remotes.get(replica_id)
+
+    def _require_epoch(self, current_leader_epoch: int) -> None:
+        """Refuse where the client's leader epoch is not the partition's; -1 is not compared.
+
+        FENCED_LEADER_EPOCH tells a client that it has old metadata, UNKNOWN_LEADER_EPOCH that
+        this broker has (KIP-320).
+        """
         if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
             return
         older = current_leader_epoch < self.leader_epoch
@@ -132,8 +171,9 @@ class Partition:
             )
         return self.log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms)
 
-    def check_fetcher(self, replica_id: int, current_leader_epoch: int) -> None:
+    def check_fetcher(self, replica_id: int, replica_epoch: int, current_leader_epoch: int) -> None:
         """Refuse as `check_leader` does, and brokers that have no replica of the partition."""
+        del replica_epoch
         self.check_leader(current_leader_epoch)
         if replica_id < 0 or (
             replica_id in self.metadata.replicas and not self._is_own(replica_id)
@@ -150,6 +190,7 @@ class Partition:
         fetch_offset: int,
         *,
         isolation: Isolation,
+        replica_id: int = -1,
         last_fetched_epoch: int,
         max_bytes: int,
         at_least_one_batch: bool,
@@ -164,12 +205,29 @@ class Partition:
             diverging = self._divergence(fetch_offset, last_fetched_epoch)
             if diverging is not None:
                 return diverging
-        committed = isolation is Isolation.READ_COMMITTED
         return self.log.read(
             fetch_offset,
-            end_offset=self.last_stable_offset if committed else self.high_watermark,
+            end_offset=self.end_offset_for(isolation, replica_id),
             max_bytes=max_bytes,
             at_least_one_batch=at_least_one_batch,
+        )
+
+    def follower_fetched(
+        self,
+        replica_id: int,
+        replica_epoch: int,
+        *,
+        fetch_offset: int,
+        now_ms: int,
+        log_start_offset: int = -1,
+    ) -> None:
+        """Note that a follower has everything below `fetch_offset`."""
+        del replica_epoch
+        self._remotes[replica_id] = RemoteReplica(
+            broker_id=replica_id,
+            log_start_offset=log_start_offset,
+            log_end_offset=fetch_offset,
+            last_caught_up_ms=now_ms,
         )
 
     def _divergence(self, fetch_offset: int, last_fetched_epoch: int) -> DivergingEpoch | None:
