@@ -144,6 +144,41 @@ BROKER_CONFIGS: Final = (
         "How often logs forget producers that stopped writing.",
         minimum=1,
     ),
+    _int(
+        "replica.lag.time.max.ms",
+        30000,
+        "A follower that has not caught up for this long is no longer in sync.",
+        minimum=1,
+    ),
+    _int(
+        "replica.fetch.wait.max.ms",
+        500,
+        "How long a leader keeps a follower's fetch that has too little to answer.",
+    ),
+    _int("replica.fetch.min.bytes", 1, "What a follower's fetch waits for."),
+    _int("replica.fetch.max.bytes", 1048576, "Most bytes of a partition in a follower's fetch."),
+    _int(
+        "replica.fetch.response.max.bytes",
+        10485760,
+        "Most bytes of all partitions in a follower's fetch.",
+    ),
+    _int(
+        "replica.fetch.backoff.ms",
+        1000,
+        "How long a follower waits after an error before it fetches again.",
+    ),
+    _int(
+        "replica.socket.timeout.ms",
+        30000,
+        "How long a follower waits for an answer of its leader.",
+        minimum=1,
+    ),
+    _int(
+        "replica.high.watermark.checkpoint.interval.ms",
+        5000,
+        "How often high watermarks are noted on disk.",
+        minimum=1,
+    ),
     _int("offset.metadata.max.bytes", 4096, "Longest metadata of a committed offset."),
     _int(
         "max.incremental.fetch.session.cache.slots",
@@ -223,6 +258,14 @@ class BrokerConfig:
     log_retention_check_interval_ms: int = 300000
     log_flush_offset_checkpoint_interval_ms: int = 60000
     producer_id_expiration_check_interval_ms: int = 600000
+    replica_lag_time_max_ms: int = 30000
+    replica_fetch_wait_max_ms: int = 500
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_max_bytes: int = 1048576
+    replica_fetch_response_max_bytes: int = 10485760
+    replica_fetch_backoff_ms: int = 1000
+    replica_socket_timeout_ms: int = 30000
+    replica_high_watermark_checkpoint_interval_ms: int = 5000
     offset_metadata_max_bytes: int = 4096
     max_incremental_fetch_session_cache_slots: int = 1000
     max_request_partition_size_limit: int = 2000

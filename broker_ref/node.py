@@ -17,6 +17,7 @@ from broker_ref.api.contract import Api, Broker, Call, Hangup, NoAnswer, Wait
 from broker_ref.api.k18_api_versions import API as API_VERSIONS
 from broker_ref.api.k18_api_versions import unsupported_version
 from broker_ref.config import BrokerConfig
+from broker_ref.controller.client import ControllerClient
 from broker_ref.controller.controller import Controller
 from broker_ref.controller.journal import CorruptJournalError, Journal
 from broker_ref.events import (
@@ -34,6 +35,7 @@ from broker_ref.events import (
 from broker_ref.group.offsets import GroupOffsets
 from broker_ref.identity import claim_directory, known_cluster_id
 from broker_ref.log.storage import Storage
+from broker_ref.outbox import Outbox
 from broker_ref.protocol.frames import (
     RequestHeader,
     finish_header,
@@ -43,6 +45,7 @@ from broker_ref.protocol.frames import (
 )
 from broker_ref.protocol.reader import Cursor, MalformedRequestError, read_message
 from broker_ref.replication.fetch_sessions import FetchSessions
+from broker_ref.replication.isr_changes import AlterPartitions
 from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.purgatory import Completion, Purgatory
 from broker_ref.replication.replica_manager import ReplicaManager
@@ -93,9 +96,26 @@ class Node:
         )
         self._controller.elect_leaders(config.node_id)
         metadata = self._controller.metadata
+        self._schedule = Schedule(now_ms)
+        # Its only broker leads every partition without followers: nothing is ever sent.
+        outbox = Outbox(client_id=f"broker-{config.node_id}")
         self._replicas = ReplicaManager(
-            config=config, storage=storage, metadata=metadata, now_ms=now_ms
+            config=config,
+            storage=storage,
+            metadata=metadata,
+            isr_changes=AlterPartitions(
+                broker_id=config.node_id,
+                broker_epoch=lambda: 0,
+                controller=ControllerClient(outbox=outbox, host="", port=0),
+                schedule=self._schedule,
+                clock=lambda: self._now_ms,
+            ),
+            broker_epoch=lambda: 0,
+            clock=lambda: self._now_ms,
+            schedule=self._schedule,
+            now_ms=now_ms,
         )
+        self._replicas.follow_metadata(now_ms)
         self._controller.compact_journal(undeleted=self._replicas.undeleted_topics)
         self._controller.on_change = lambda: self._replicas.follow_metadata(self._now_ms)
         self.broker = Broker(
@@ -113,14 +133,6 @@ class Node:
             apis=lambda: tuple(APIS.values()),
         )
         self._purgatory: Purgatory[Pending] = Purgatory()
-        self._schedule = Schedule(now_ms)
-        self._schedule.every(config.log_retention_check_interval_ms, self._replicas.run_retention)
-        self._schedule.every(
-            config.producer_id_expiration_check_interval_ms, self._replicas.expire_producers
-        )
-        self._schedule.every(
-            config.log_flush_offset_checkpoint_interval_ms, self._replicas.flush_and_checkpoint
-        )
 
     @property
     def cluster_id(self) -> str:
