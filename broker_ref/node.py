@@ -44,6 +44,7 @@ from broker_ref.protocol.frames import (
     response_frame,
 )
 from broker_ref.protocol.reader import Cursor, MalformedRequestError, read_message
+from broker_ref.replication.fetch_sessions import FetchSessions
 from broker_ref.replication.isr_changes import AlterPartitions
 from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.purgatory import Completion, Purgatory
@@ -126,6 +127,9 @@ class Node:
             offsets=GroupOffsets(config=config, metadata=metadata, replicas=self._replicas),
             producer_ids=ProducerIds(
                 lambda: self._controller.allocate_producer_ids(config.node_id)
+            ),
+            fetch_sessions=FetchSessions(
+                slots=config.max_incremental_fetch_session_cache_slots, random_bytes=random_bytes
             ),
             apis=lambda: tuple(APIS.values()),
         )

@@ -19,6 +19,7 @@ from broker_ref.controller.controller import Controller
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.group.offsets import GroupOffsets
 from broker_ref.protocol.errors import ApiError
+from broker_ref.replication.fetch_sessions import FetchSessions
 from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.purgatory import DelayedOperation
 from broker_ref.replication.replica_manager import ReplicaManager
@@ -49,6 +50,7 @@ class Broker:
     replicas: ReplicaManager
     offsets: GroupOffsets
     producer_ids: ProducerIds
+    fetch_sessions: FetchSessions
     apis: Callable[[], tuple[Api, ...]]
 
     @property

@@ -122,8 +122,8 @@ class ReplicaManager:
     def partition(self, topic: str, partition: int) -> Partition:
         """The replica of a partition.
 
-        UNKNOWN_TOPIC_OR_PARTITION where there is none here, KAFKA_STORAGE_ERROR where its log
-        could not be made.
+        UNKNOWN_TOPIC_OR_PARTITION where there is none, NOT_LEADER_OR_FOLLOWER where there is none
+        here, KAFKA_STORAGE_ERROR where its log could not be made.
         """
         key = PartitionKey(topic=topic, partition=partition)
         found = self._partitions.get(key)
@@ -131,6 +131,11 @@ class ReplicaManager:
             return found
         if key in self._offline:
             raise ApiError(ErrorCode.kafka_storage_error, self._offline[key].reason)
+        if self._metadata.partition(topic, partition) is not None:
+            raise ApiError(
+                ErrorCode.not_leader_or_follower,
+                f"This broker has no replica of partition {topic}-{partition}.",
+            )
         raise unknown_partition(topic, partition)
 
     def partitions(self) -> tuple[Partition, ...]:

@@ -159,7 +159,7 @@ def test_an_error_is_answered_at_once(driver: NodeDriver) -> None:
 def test_an_unknown_partition_does_not_end_the_wait_of_others(driver: NodeDriver) -> None:
     waiting = fetch((9, 0), (0, 0), max_wait=500)
     assert driver.send(waiting, connection_id=READER) == []
-    unknown, known = fetched(only_response(waiting, write(driver, "a")))
+    known, unknown = fetched(only_response(waiting, write(driver, "a")))
     assert unknown.error_code is ErrorCode.unknown_topic_or_partition
     assert len(known.records) > 0
 
