@@ -117,6 +117,35 @@ BROKER_CONFIGS: Final = (
         minimum=1,
         maximum=2**15 - 1,
     ),
+    _int(
+        "broker.heartbeat.interval.ms",
+        2000,
+        "How often a broker tells the controller that it is there.",
+        minimum=1,
+    ),
+    _int(
+        "broker.session.timeout.ms",
+        9000,
+        "A broker that the controller has not heard of for this long is fenced.",
+        minimum=1,
+    ),
+    _bool(
+        "auto.leader.rebalance.enable",
+        True,
+        "Give leadership back to preferred leaders from time to time.",
+    ),
+    _int(
+        "leader.imbalance.check.interval.seconds",
+        300,
+        "How often it is checked whether preferred leaders lead.",
+        minimum=1,
+    ),
+    _int(
+        "unclean.leader.election.interval.ms",
+        300000,
+        "How often partitions without a leader get one uncleanly, where their topic allows it.",
+        minimum=1,
+    ),
     _int("message.max.bytes", 1048588, "Largest record batch of a topic that does not say."),
     _int("socket.request.max.bytes", 104857600, "Largest request accepted.", minimum=1),
     _int("fetch.max.bytes", 57671680, "Most bytes of one fetch response.", minimum=1024),
@@ -251,6 +280,11 @@ class BrokerConfig:
     delete_topic_enable: bool = True
     num_partitions: int = 1
     default_replication_factor: int = 1
+    broker_heartbeat_interval_ms: int = 2000
+    broker_session_timeout_ms: int = 9000
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_seconds: int = 300
+    unclean_leader_election_interval_ms: int = 300000
     message_max_bytes: int = 1048588
     socket_request_max_bytes: int = 104857600
     fetch_max_bytes: int = 57671680

@@ -243,3 +243,10 @@ def min_insync_replicas(configs: Mapping[str, str]) -> int:
     """The in-sync replicas without which acks=all is refused."""
     key = TOPIC_CONFIG_KEYS["min.insync.replicas"]
     return int(configs.get(key.name, key.default))
+
+
+def unclean_leader_election(configs: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
+    """Whether a replica that is not in sync may lead where no other can."""
+    key = TOPIC_CONFIG_KEYS["unclean.leader.election.enable"]
+    value = configs.get(key.name, defaults.get(key.name, key.default))
+    return value.strip().lower() == "true"

@@ -14,12 +14,9 @@ from broker_ref.api import (
     k09_offset_fetch,
     k10_find_coordinator,
     k18_api_versions,
-    k19_create_topics,
-    k20_delete_topics,
     k21_delete_records,
     k22_init_producer_id,
     k32_describe_configs,
-    k37_create_partitions,
     k60_describe_cluster,
 )
 
@@ -35,12 +32,9 @@ APIS: Final = MappingProxyType(
             k09_offset_fetch,
             k10_find_coordinator,
             k18_api_versions,
-            k19_create_topics,
-            k20_delete_topics,
             k21_delete_records,
             k22_init_producer_id,
             k32_describe_configs,
-            k37_create_partitions,
             k60_describe_cluster,
         )
     }

@@ -1,0 +1,1 @@
+"""The APIs that the controller serves: one file per Kafka API key."""
