@@ -24,7 +24,8 @@ class BrokerStates:
 
     def is_alive(self, broker_id: int) -> bool:
         """Whether the broker is registered and not fenced."""
-        return broker_id in self.metadata.brokers
+        broker = self.metadata.brokers.get(broker_id)
+        return broker is not None and not broker.is_fenced
 
     def is_stale(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether the broker has registered anew since it had that epoch."""
@@ -32,13 +33,13 @@ class BrokerStates:
         return (
             broker_epoch != ANY_EPOCH
             and broker is not None
-            and self.is_alive(broker_id)
+            and not broker.is_fenced
             and broker.broker_epoch > broker_epoch
         )
 
     def may_join_isr(self, broker_id: int, broker_epoch: int | None) -> bool:
         """Whether the broker is alive, not shutting down, and fetched as what it is now."""
         broker = self.metadata.brokers.get(broker_id)
-        if broker is None or not self.is_alive(broker_id):
+        if broker is None or not broker.is_active:
             return False
         return broker_epoch in (ANY_EPOCH, broker.broker_epoch)
