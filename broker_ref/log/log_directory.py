@@ -6,11 +6,13 @@
         <topic id>-3-stray/                 a log of a topic that nobody knows, set aside
         recovery-point-offset-checkpoint    what is flushed, per partition
         log-start-offset-checkpoint         where readers may start, per partition
+        replication-offset-checkpoint       high watermarks, per partition
         .kafka_cleanshutdown                there only between a clean stop and the next start
 
-Purpose: open logs with what was checkpointed of them, checkpoint them all in two files, and tell a
+Purpose: open logs with what was checkpointed of them, checkpoint them all in a few files, and tell a
 clean stop from a crash. Invariant: the marker of a clean stop is written after everything else and
-removed before anything else. What it must not know: topics' configs, when it is time to checkpoint.
+removed before anything else; no checkpoint says more of a log than it holds, not even where a
+truncation is cut short. What it must not know: topics' configs, when it is time to checkpoint.
 Source: LogManager, CleanShutdownFileHandler.
 """
 
@@ -19,10 +21,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from functools import partial
 
 from broker_ref.log.checkpoints import (
     CLEAN_SHUTDOWN_CONTENT,
     CLEAN_SHUTDOWN_FILE,
+    HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
     TopicPartition,
@@ -54,6 +58,7 @@ class LogDirectory:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._recovery_points = read_offsets(storage, RECOVERY_POINT_FILE)
         self._log_start_offsets = read_offsets(storage, LOG_START_OFFSET_FILE)
+        self._high_watermarks = read_offsets(storage, HIGH_WATERMARK_FILE)
         self._written = {
             path: dict(offsets)
             for path, offsets in self._checkpoints().items()
@@ -98,9 +103,21 @@ class LogDirectory:
             clean=self.was_clean,
             recovery_point=self._recovery_points.get(key, 0),
             log_start_offset=self._log_start_offsets.get(key, 0),
+            on_truncate=partial(self._before_truncation, key),
         )
         self._unclean_logs = unclean_before
         return self._logs[key]
+
+    def high_watermark(self, topic: str, partition: int) -> int:
+        """The high watermark last checkpointed of an open log, within its start and end."""
+        log = self._logs[topic, partition]
+        checkpointed = self._high_watermarks.get((topic, partition), 0)
+        return max(log.log_start_offset, min(checkpointed, log.log_end_offset))
+
+    def _before_truncation(self, key: TopicPartition, offset: int) -> None:
+        if key in self._high_watermarks:
+            self._high_watermarks[key] = min(self._high_watermarks[key], offset)
+        self.checkpoint()
 
     def delete_log(self, topic: str, partition: int, *, unique_id: str) -> None:
         """Close a partition's log and remove it, whole or not at all as a crash can tell.
@@ -121,8 +138,7 @@ class LogDirectory:
     def forget_offsets(self, topic: str, partition: int) -> None:
         """Durably drop what is checkpointed of a partition: a new one must not inherit it."""
         key = (topic, partition)
-        self._recovery_points.pop(key, None)
-        self._log_start_offsets.pop(key, None)
+        self._forget(key)
         if any(key in offsets for offsets in self._written.values()):
             self.checkpoint()
 
@@ -134,12 +150,21 @@ class LogDirectory:
         directory = f"{topic}-{partition}"
         if self._storage.list(directory):
             self._storage.rename(directory, target)
-        self._recovery_points.pop(key, None)
-        self._log_start_offsets.pop(key, None)
+        self._forget(key)
         return target
 
-    def checkpoint(self) -> None:
-        """Write both checkpoint files if an offset in them has changed."""
+    def _forget(self, key: TopicPartition) -> None:
+        for offsets in self._checkpoints().values():
+            offsets.pop(key, None)
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """Write the checkpoint files in which an offset has changed.
+
+        `high_watermarks` are those of open logs now; of others the last ones given are kept.
+        """
+        for key, high_watermark in (high_watermarks or {}).items():
+            if key in self._logs:
+                self._high_watermarks[key] = high_watermark
         for key, log in self._logs.items():
             self._recovery_points[key] = log.recovery_point
             # Like Kafka: a log that starts with its first segment needs no entry.
@@ -153,11 +178,12 @@ class LogDirectory:
 
     def _checkpoints(self) -> dict[str, dict[TopicPartition, int]]:
         return {
+            HIGH_WATERMARK_FILE: self._high_watermarks,
             LOG_START_OFFSET_FILE: self._log_start_offsets,
             RECOVERY_POINT_FILE: self._recovery_points,
         }
 
-    def close(self) -> None:
+    def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Stop cleanly: flush and close every log, checkpoint, and leave the marker.
 
         Without the marker if a log could not be opened or written: the next start checks them.
@@ -173,7 +199,7 @@ class LogDirectory:
             except LogError as error:
                 errors.append(error)
         try:
-            self.checkpoint()
+            self.checkpoint(high_watermarks)
             if clean and not errors:
                 self._storage.write_atomically(CLEAN_SHUTDOWN_FILE, CLEAN_SHUTDOWN_CONTENT)
         except StorageError as error:

@@ -48,7 +48,7 @@ from broker_ref.outbox import Outbox, client_id_of
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import random_uuid
 from broker_ref.replication.fetch_sessions import FetchSessions
-from broker_ref.replication.isr_changes import AlterPartitionChanges
+from broker_ref.replication.isr_changes import AlterPartitions
 from broker_ref.replication.partition import Partition
 from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.replica_manager import ReplicaManager
@@ -118,8 +118,8 @@ class BrokerNode:
     @property
     def failure(self) -> str | None:
         """Why it cannot go on; to be stopped at once, without a clean stop."""
-        if self.broker is not None and self.broker.replicas.storage_failure is not None:
-            return self.broker.replicas.storage_failure
+        if self.broker is not None and self.broker.replicas.storage_failed is not None:
+            return self.broker.replicas.storage_failed
         return self._failure or self._registration.failure
 
     def start(self, host: str, port: int) -> None:
@@ -174,6 +174,9 @@ class BrokerNode:
         self._now_ms = max(self._now_ms, now_ms)
         if self.broker is not None:
             self.broker.replicas.close()
+
+    def _broker_epoch(self) -> int:
+        return self._registration.broker_epoch
 
     def _time(self) -> int:
         return self._now_ms
@@ -234,16 +237,17 @@ class BrokerNode:
             config=config,
             storage=self._storage,
             metadata=self.metadata,
-            outbox=self._outbox,
-            isr_changes=AlterPartitionChanges(
+            isr_changes=AlterPartitions(
+                broker_id=config.node_id,
+                broker_epoch=self._broker_epoch,
                 controller=self._controller,
                 schedule=self._schedule,
-                broker_id=config.node_id,
-                broker_epoch=lambda: self._registration.broker_epoch,
-                now_ms=self._time,
+                clock=self._time,
             ),
+            broker_epoch=self._broker_epoch,
+            clock=self._time,
             schedule=self._schedule,
-            broker_epoch=lambda: self._registration.broker_epoch,
+            outbox=self._outbox,
             now_ms=self._now_ms,
         )
         groups = GroupCoordinator(
@@ -260,11 +264,14 @@ class BrokerNode:
             metadata=self.metadata,
             replicas=replicas,
             groups=groups,
-            fetch_sessions=FetchSessions(config=config, random_bytes=self._random_bytes),
+            fetch_sessions=FetchSessions(
+                slots=config.max_incremental_fetch_session_cache_slots,
+                random_bytes=self._random_bytes,
+            ),
             producer_ids=ProducerIds(
                 controller=self._controller,
                 broker_id=config.node_id,
-                broker_epoch=lambda: self._registration.broker_epoch,
+                broker_epoch=self._broker_epoch,
                 wake=self._wake,
             ),
             topic_creation=TopicCreation(self._controller),

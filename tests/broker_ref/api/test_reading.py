@@ -12,6 +12,7 @@ from kio.schema.list_offsets.v11 import request as list_offsets
 from broker_ref.config import BrokerConfig
 from broker_ref.log.batch import Compression, parse_batches
 from broker_ref.log.records import Record, encode_record
+from integration.raw import request as plain_request
 from tests.broker_ref.log.batches import patched, with_section
 from tests.broker_ref.node.driver import START_MS, NodeDriver
 from tests.broker_ref.node.requests import (
@@ -86,9 +87,25 @@ def test_an_offset_within_a_batch_gives_the_whole_batch(driver: NodeDriver) -> N
 def test_offsets_and_epochs(driver: NodeDriver, offset: int, epoch: int, error: ErrorCode) -> None:
     (answer,) = fetched(driver.call(fetch((0, offset), leader_epoch=epoch)))
     assert answer.error_code is error
-    assert answer.current_leader.leader_epoch == (
-        1 if error is ErrorCode.fenced_leader_epoch else -1
+    assert answer.current_leader.leader_epoch == -1
+
+
+@pytest.mark.parametrize("version", [15, 16])
+def test_who_asks_in_an_old_epoch_is_told_the_new_one(driver: NodeDriver, version: int) -> None:
+    partition: Any = {"partition": 0, "fetch_offset": 0, "current_leader_epoch": 0}
+    asked = plain_request(
+        "fetch",
+        version,
+        topics=[
+            {
+                "topic_id": driver.node.broker.metadata.topics["t"].topic_id,
+                "partitions": [partition],
+            }
+        ],
     )
+    (answer,) = fetched(driver.call(asked))
+    assert answer.error_code is ErrorCode.fenced_leader_epoch
+    assert answer.current_leader.leader_epoch == (1 if version >= 16 else -1)
 
 
 def test_a_diverging_reader_is_told_where(driver: NodeDriver) -> None:
@@ -116,14 +133,6 @@ def test_isolation_decides_whether_aborted_transactions_are_named(driver: NodeDr
     assert uncommitted.aborted_transactions is None
     assert committed.aborted_transactions == ()
     assert committed.last_stable_offset == 4
-
-
-@pytest.mark.parametrize("session", [(5, 3), (0, 3), (5, 1)])
-def test_sessions_are_not_kept(driver: NodeDriver, session: tuple[int, int]) -> None:
-    assert driver.call(fetch((0, 0), session=(0, 0))).session_id == 0
-    refused = driver.call(fetch((0, 0), session=session))
-    assert refused.error_code is ErrorCode.fetch_session_id_not_found
-    assert refused.responses == ()
 
 
 def look_up(

@@ -16,7 +16,7 @@ from kio.schema.types import TopicName
 from broker_ref.events import Effect
 from broker_ref.log.partition_log import PartitionLog
 from broker_ref.replication.partition import Partition
-from tests.broker_ref.node.driver import NodeDriver, closes, is_silent, only_response
+from tests.broker_ref.node.driver import START_MS, NodeDriver, closes, is_silent, only_response
 from tests.broker_ref.node.requests import (
     batch,
     create_topic,
@@ -159,7 +159,7 @@ def test_an_error_is_answered_at_once(driver: NodeDriver) -> None:
 def test_an_unknown_partition_does_not_end_the_wait_of_others(driver: NodeDriver) -> None:
     waiting = fetch((9, 0), (0, 0), max_wait=500)
     assert driver.send(waiting, connection_id=READER) == []
-    unknown, known = fetched(only_response(waiting, write(driver, "a")))
+    known, unknown = fetched(only_response(waiting, write(driver, "a")))
     assert unknown.error_code is ErrorCode.unknown_topic_or_partition
     assert len(known.records) > 0
 
@@ -168,10 +168,16 @@ def partition_of(driver: NodeDriver, topic: str = "t", index: int = 0) -> Partit
     return driver.node.broker.replicas.partition(topic, index)
 
 
-def in_sync_with(partition: Partition, *brokers: int) -> None:
-    """Let other brokers be in sync; they have nothing of the log yet."""
+def in_sync_with(partition: Partition, *brokers: int, lagging: tuple[int, ...] = ()) -> None:
+    """Let other brokers be in sync; they have nothing of the log yet. Others may have replicas."""
     partition.follow(
-        dataclasses.replace(partition.metadata, replicas=(1, *brokers), isr=(1, *brokers))
+        dataclasses.replace(
+            partition.metadata,
+            replicas=(1, *brokers, *lagging),
+            isr=(1, *brokers),
+            partition_epoch=partition.metadata.partition_epoch + 1,
+        ),
+        START_MS,
     )
 
 
@@ -215,6 +221,9 @@ def test_nothing_above_the_high_watermark_is_seen(driver: NodeDriver) -> None:
 
 def test_too_few_in_sync_replicas(driver: NodeDriver) -> None:
     create_topic(driver, "careful", min_insync_replicas="2")
+    # No more are asked for than there are replicas.
+    assert produced(driver.call(produce(batch("a"), topic="careful"))).error_code is ErrorCode.none
+    in_sync_with(partition_of(driver, "careful"), lagging=(2,))
     refused = produced(driver.call(produce(batch("a"), topic="careful")))
     assert refused.error_code is ErrorCode.not_enough_replicas
     accepted = produced(driver.call(produce(batch("a"), topic="careful", acks=1)))
