@@ -23,7 +23,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from broker_ref.io.broker import Broker, BrokerSettings, BrokerStartError, check_host
 from broker_ref.io.cluster import (
@@ -201,11 +201,12 @@ def _print_ready(line: str) -> None:
 
 async def _until_asked_or_ended(stop_asked: asyncio.Event, *ended: asyncio.Future[None]) -> None:
     """Wait for a signal; raises the error of a node that ended by itself."""
-    asked = asyncio.create_task(stop_asked.wait())
-    done, _ = await asyncio.wait({asked, *ended}, return_when=asyncio.FIRST_COMPLETED)
+    asked = asyncio.ensure_future(stop_asked.wait())
+    waiting: set[asyncio.Future[Any]] = {asked, *ended}
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
     for future in ended:
-        if future in done:
+        if future.done():
             future.result()
 
 
@@ -269,7 +270,7 @@ async def _serve_controller(options: argparse.Namespace, data: Path) -> None:
 
 async def _serve_node(options: argparse.Namespace, data: Path) -> None:
     with _stop_signals() as stop_asked:
-        starting = asyncio.create_task(
+        starting = asyncio.ensure_future(
             Broker.start(
                 BrokerSettings(
                     node_id=options.id,
@@ -284,8 +285,9 @@ async def _serve_node(options: argparse.Namespace, data: Path) -> None:
                 )
             )
         )
-        asked = asyncio.create_task(stop_asked.wait())
-        await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
+        asked = asyncio.ensure_future(stop_asked.wait())
+        waiting: set[asyncio.Future[Any]] = {starting, asked}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
         if not starting.done():
             starting.cancel()

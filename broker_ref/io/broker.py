@@ -124,10 +124,12 @@ class Broker:
             is_cut=lambda channel: faults.link_is_cut(settings.node_id, channel.node_id),
         )
         loop = asyncio.get_running_loop()
+
+        def faults_changed() -> None:
+            loop.call_soon_threadsafe(self._faults_changed)
+
+        self._stop_listening = faults.listen(faults_changed)
         self.ended: asyncio.Future[None] = loop.create_future()
-        self._stop_listening = faults.listen(
-            lambda: loop.call_soon_threadsafe(self._faults_changed)
-        )
         self._storage = storage
         self._clock = clock
         self._settings = settings

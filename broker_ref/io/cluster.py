@@ -172,7 +172,9 @@ class Cluster:
         self._require_known(broker_id)
         if self._is_running(broker_id):
             raise ClusterError(f"broker {broker_id} is running already")
-        self._brokers[broker_id] = self._call(Broker.start(self._settings(broker_id), faults=self.faults))
+        self._brokers[broker_id] = self._call(
+            Broker.start(self._settings(broker_id), faults=self.faults)
+        )
 
     def stop_controller(self) -> None:
         """Stop the controller: what is led goes on being served, but nothing can change."""

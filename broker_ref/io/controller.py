@@ -59,10 +59,12 @@ class ControllerServer:
             on_step=self._stepped,
         )
         loop = asyncio.get_running_loop()
+
+        def faults_changed() -> None:
+            loop.call_soon_threadsafe(self._faults_changed)
+
+        self._stop_listening = faults.listen(faults_changed)
         self.ended: asyncio.Future[None] = loop.create_future()
-        self._stop_listening = faults.listen(
-            lambda: loop.call_soon_threadsafe(self._faults_changed)
-        )
         self._node = node
         self._storage = storage
         self._clock = clock
@@ -153,5 +155,3 @@ class ControllerServer:
         else:
             self.ended.set_exception(error)
             self.ended.exception()  # Whoever wants to know of it asks; nobody has to.
-
-

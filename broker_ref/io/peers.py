@@ -99,7 +99,9 @@ class Peers:
                 CONNECT_TIMEOUT_SECONDS,
             )
         except (OSError, TimeoutError) as error:
-            connection.abort(f"{channel.host}:{channel.port}: {error or 'no connection in time'}")
+            connection.abort(
+                f"{channel.host}:{channel.port}: {str(error) or 'no connection in time'}"
+            )
 
     def _lost(self, channel: Channel, connection: _Connection, reason: str) -> None:
         if self._channels.get(channel) is connection:

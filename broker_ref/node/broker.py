@@ -15,14 +15,14 @@ from collections.abc import Callable, Hashable
 from typing import Final
 
 from broker_ref.api import APIS
-from broker_ref.api.contract import Api, Broker
+from broker_ref.api.contract import Broker
 from broker_ref.api.k18_api_versions import unsupported_version
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.client import ControllerClient
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.controller.topic_creation import TopicCreation
-from broker_ref.controller_api import FORWARDED
 from broker_ref.controller_api import APIS as CONTROLLER_APIS
+from broker_ref.controller_api import FORWARDED
 from broker_ref.events import (
     ConnectionClosed,
     ConnectionOpened,

@@ -14,14 +14,15 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import Api, Call
+from broker_ref.api.contract import Call
+from broker_ref.api.k18_api_versions import unsupported_version
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.controller.controller import Controller
 from broker_ref.controller.journal import CorruptJournalError, Journal
 from broker_ref.controller_api import APIS, FORWARDED
-from broker_ref.controller_api.contract import METADATA_CHANGED, ControllerSide
-from broker_ref.controller_api.k18_api_versions import unsupported_version
+from broker_ref.controller_api.contract import Api, ControllerSide
+from broker_ref.controller_api.k01_fetch import METADATA_CHANGED
 from broker_ref.events import (
     ConnectionClosed,
     ConnectionOpened,
@@ -44,6 +45,7 @@ from broker_ref.node.forwarding import (
     EnvelopeRequest,
     EnvelopeResponse,
 )
+from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.frames import read_prefix, response_frame
 from broker_ref.protocol.reader import Cursor, MalformedRequestError
 from broker_ref.schedule import Schedule
@@ -51,7 +53,8 @@ from broker_ref.schedule import Schedule
 JOURNAL_FILE: Final = "cluster-metadata.journal"
 
 
-def _never(side: object, call: Call, request: object) -> object:
+def _never(side: ControllerSide, call: Call, request: EnvelopeRequest) -> object:
+    del side, call, request
     raise AssertionError("an Envelope is opened before any handler sees it")
 
 
@@ -98,6 +101,7 @@ class ControllerNode:
         )
         self.controller.on_change = self._changed
         self._has_changed = False
+        self._failure: str | None = None
         self._dispatcher = Dispatcher(
             {**APIS, ENVELOPE.key: ENVELOPE},
             ControllerSide(
@@ -121,7 +125,7 @@ class ControllerNode:
     @property
     def failure(self) -> str | None:
         """Why it cannot go on; to be stopped at once."""
-        return self.controller.failure
+        return self._failure
 
     def handle(self, event: Event, now_ms: int) -> list[Effect | PeerEffect]:
         """Take one event in; what it leads to, for whichever connection, is to be carried out."""
@@ -134,7 +138,10 @@ class ControllerNode:
             case TimePassed():
                 self._gate.release()
                 self._schedule.run(self._now_ms)
-                self.controller.tick(self._now_ms)
+                try:
+                    self.controller.tick(self._now_ms)
+                except ApiError as error:  # What it decides by itself it must be able to keep.
+                    self._failure = error.message
                 self._dispatcher.expire(self._now_ms)
             case ConnectionOpened() | ResponseReceived() | RequestFailed():
                 pass  # It asks nobody, and keeps nothing of who has not asked yet.
@@ -196,6 +203,4 @@ def _may_be_forwarded(frame: bytes) -> bool:
     except MalformedRequestError:
         return False
     api = APIS.get(header.api_key)
-    return (
-        header.api_key in FORWARDED and api is not None and header.api_version in api.versions
-    )
+    return header.api_key in FORWARDED and api is not None and header.api_version in api.versions

@@ -29,9 +29,7 @@ def test_timers_run_once_in_the_order_of_their_deadlines() -> None:
 def test_a_cancelled_timer_never_runs() -> None:
     schedule, ran = Schedule(0), list[int]()
     timer = schedule.at(10, ran.append)
-    assert timer.is_pending
     timer.cancel()
-    assert not timer.is_pending
     assert schedule.next_deadline_ms() is None
     schedule.run(10)
     assert ran == []

@@ -279,7 +279,7 @@ def test_a_session_that_went_on_while_a_request_waited(driver: NodeDriver) -> No
 def test_a_session_is_made_when_its_first_request_is_answered(driver: NodeDriver) -> None:
     waiting = ask({0: 0, 1: 0}, session=(0, 0), max_wait=500)
     assert driver.send(waiting, connection_id=READER) == []
-    assert len(driver.node.broker.fetch_sessions) == 0
+    assert len(driver.broker.fetch_sessions) == 0
     first = only_response(waiting, write(driver, 1))
     assert told(first) == {0: (0, False), 1: (1, True)}
     assert told(driver.call(ask({1: 1}, session=(first.session_id, 1)))) == {}
@@ -338,14 +338,14 @@ def test_a_session_keeps_to_names_or_ids(driver: NodeDriver) -> None:
     named = begin(driver, 0)
     refused = driver.call(ask_by_id(None, session=(named, 1)))
     assert refused.error_code is ErrorCode.fetch_session_topic_id_error
-    topic_id = driver.node.broker.metadata.topics["t"].topic_id
+    topic_id = driver.broker.metadata.topics["t"].topic_id
     identified = driver.call(ask_by_id(topic_id, session=(0, 0))).session_id
     refused = driver.call(ask(session=(identified, 1)))
     assert refused.error_code is ErrorCode.fetch_session_topic_id_error
 
 
 def test_a_topic_id_that_nobody_knows_yet_is_known_later(driver: NodeDriver) -> None:
-    metadata = driver.node.broker.metadata
+    metadata = driver.broker.metadata
     topic_id = metadata.topics["t"].topic_id
     topic = metadata.topics_by_id.pop(topic_id)
     first = driver.call(ask_by_id(topic_id, session=(0, 0)))
@@ -359,7 +359,7 @@ def test_a_topic_id_that_nobody_knows_yet_is_known_later(driver: NodeDriver) -> 
 
 
 def test_a_topic_made_anew_is_not_the_one_that_the_session_means(driver: NodeDriver) -> None:
-    topic_id = driver.node.broker.metadata.topics["t"].topic_id
+    topic_id = driver.broker.metadata.topics["t"].topic_id
     session_id = driver.call(ask_by_id(topic_id, session=(0, 0))).session_id
     driver.call(request("delete_topics", 5, topic_names=["t"]))
     gone = driver.call(ask_by_id(None, session=(session_id, 1)))

@@ -13,8 +13,9 @@ from broker_ref.api import k20_delete_topics as delete_topics
 from broker_ref.api import k37_create_partitions as create_partitions
 from broker_ref.api.contract import Broker, Call
 from broker_ref.controller.topic_names import check_collision
-from tests.broker_ref.node.driver import START_MS, NodeDriver
+from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import create_topic
+from tests.broker_ref.virtual import START_MS
 
 ENTRIES = 30_000
 CPU_SECONDS_MAX = 3.0

@@ -14,7 +14,7 @@ from broker_ref.log.batch import Compression, parse_batches
 from broker_ref.log.records import Record, encode_record
 from integration.raw import request as plain_request
 from tests.broker_ref.log.batches import patched, with_section
-from tests.broker_ref.node.driver import START_MS, NodeDriver
+from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import (
     batch,
     create_topic,
@@ -25,6 +25,7 @@ from tests.broker_ref.node.requests import (
     produced,
     request,
 )
+from tests.broker_ref.virtual import START_MS
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_who_asks_in_an_old_epoch_is_told_the_new_one(driver: NodeDriver, versio
         version,
         topics=[
             {
-                "topic_id": driver.node.broker.metadata.topics["t"].topic_id,
+                "topic_id": driver.broker.metadata.topics["t"].topic_id,
                 "partitions": [partition],
             }
         ],

@@ -16,7 +16,7 @@ from kio.schema.types import TopicName
 from broker_ref.events import Effect
 from broker_ref.log.partition_log import PartitionLog
 from broker_ref.replication.partition import Partition
-from tests.broker_ref.node.driver import START_MS, NodeDriver, closes, is_silent, only_response
+from tests.broker_ref.node.driver import NodeDriver, closes, is_silent, only_response
 from tests.broker_ref.node.requests import (
     batch,
     create_topic,
@@ -27,6 +27,7 @@ from tests.broker_ref.node.requests import (
     produced,
     request,
 )
+from tests.broker_ref.virtual import START_MS
 
 READER, WRITER, OTHER = 1, 2, 3
 
@@ -165,7 +166,7 @@ def test_an_unknown_partition_does_not_end_the_wait_of_others(driver: NodeDriver
 
 
 def partition_of(driver: NodeDriver, topic: str = "t", index: int = 0) -> Partition:
-    return driver.node.broker.replicas.partition(topic, index)
+    return driver.broker.replicas.partition(topic, index)
 
 
 def in_sync_with(partition: Partition, *brokers: int, lagging: tuple[int, ...] = ()) -> None:
@@ -191,7 +192,7 @@ def test_acks_all_waits_for_every_in_sync_replica(driver: NodeDriver) -> None:
     assert partition.high_watermark == 0
     in_sync_with(partition)
     # The leader is alone in sync now, so what it has is committed.
-    driver.node.broker.replicas.mark_changed(partition.key)
+    driver.broker.replicas.mark_changed(partition.key)
     effects = driver.send(produce(batch("b"), partition=1), connection_id=OTHER)
     answered = produced(only_response(waiting, for_connection(effects, WRITER)))
     assert (answered.error_code, answered.base_offset) == (ErrorCode.none, 0)
@@ -259,7 +260,7 @@ def test_a_commit_waits_for_every_in_sync_replica(driver: NodeDriver) -> None:
     find = request(10, 2, key="g", key_type=0)
     assert driver.call(find).error_code is ErrorCode.coordinator_not_available
     assert driver.call(find).error_code is ErrorCode.none
-    index = driver.node.broker.offsets.partition_for("g")
+    index = driver.broker.groups.partition_for("g")
     in_sync_with(partition_of(driver, "__consumer_offsets", index), 2)
     waiting = commit()
     assert driver.send(waiting) == []

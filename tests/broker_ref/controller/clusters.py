@@ -13,7 +13,7 @@ from broker_ref.controller.registrations import Heartbeat, HeartbeatReply, Regis
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from tests.broker_ref.memory_storage import MemoryStorage
-from tests.broker_ref.node.driver import seeded_bytes
+from tests.broker_ref.virtual import seeded_bytes
 
 CLUSTER_ID = "cluster"
 JOURNAL = "journal"

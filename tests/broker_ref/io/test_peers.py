@@ -61,7 +61,9 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         writer.close()
 
 
-def with_server(answer: Answer, scenario: Callable[[Peers, Collector, int], Awaitable[None]]) -> None:
+def with_server(
+    answer: Answer, scenario: Callable[[Peers, Collector, int], Awaitable[None]]
+) -> None:
     """Run a scenario against a server that answers so."""
 
     async def run() -> None:
@@ -184,7 +186,7 @@ def test_a_cut_link_takes_nothing() -> None:
     async def scenario(peers: Peers, collector: Collector, port: int) -> None:
         del peers
         is_cut = False
-        cut_peers = Peers(collector.take, is_cut=lambda channel: is_cut)
+        cut_peers = Peers(collector.take, is_cut=lambda _: is_cut)
         try:
             cut_peers.apply(request(port, 1))
             assert isinstance(await collector.next(), ResponseReceived)

@@ -9,6 +9,7 @@ from typing import Any
 from kio.index import load_response_schema
 from kio.serial import entity_reader, entity_writer
 
+from broker_ref.api.contract import Broker
 from broker_ref.config import BrokerConfig
 from broker_ref.events import (
     CloseConnection,
@@ -89,6 +90,12 @@ class NodeDriver:
     def node(self) -> BrokerNode:
         """The running broker."""
         return self.cluster.broker(self.config.node_id)
+
+    @property
+    def broker(self) -> Broker:
+        """Its parts."""
+        assert self.node.broker is not None
+        return self.node.broker
 
     @property
     def now_ms(self) -> int:

@@ -12,9 +12,9 @@ from broker_ref.identity import DamagedIdentityError
 from broker_ref.io.disk import DiskStorage
 from broker_ref.log.errors import CorruptLog, LogError
 from broker_ref.log.storage import StorageError
-from broker_ref.node import JOURNAL_FILE
+from broker_ref.node.controller import JOURNAL_FILE
 from tests.broker_ref.memory_storage import MemoryStorage
-from tests.broker_ref.node.driver import START_MS, NodeDriver
+from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import (
     batch,
     create_topic,
@@ -25,6 +25,7 @@ from tests.broker_ref.node.requests import (
     produced,
     request,
 )
+from tests.broker_ref.virtual import START_MS
 
 MARKER = "t-0/partition.metadata"
 
@@ -82,8 +83,8 @@ def test_a_log_that_could_not_be_removed_is_not_inherited(
 ) -> None:
     create_topic(driver, "t")
     assert write(driver, "old", "older") is ErrorCode.none
-    driver.node.broker.replicas.partition("t", 0).log.flush()
-    driver.node.broker.replicas.checkpoint()
+    driver.broker.replicas.partition("t", 0).log.flush()
+    driver.broker.replicas.checkpoint()
     storage.fail_on(operation)
     with caplog.at_level(logging.WARNING):
         delete(driver)

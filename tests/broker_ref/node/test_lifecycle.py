@@ -13,7 +13,7 @@ from broker_ref.config import BrokerConfig
 from broker_ref.events import TimePassed
 from broker_ref.identity import WrongDirectoryError
 from tests.broker_ref.memory_storage import MemoryStorage
-from tests.broker_ref.node.driver import START_MS, NodeDriver
+from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import (
     batch,
     create_topic,
@@ -24,6 +24,7 @@ from tests.broker_ref.node.requests import (
     produced,
     request,
 )
+from tests.broker_ref.virtual import START_MS
 
 
 @pytest.fixture
@@ -55,9 +56,9 @@ def metadata_of(driver: NodeDriver) -> dict[str, tuple[object, int, int]]:
 def test_topics_and_records_outlive_the_node(driver: NodeDriver, stop: str) -> None:
     topic_id = create_topic(driver, "t", 2, retention_ms="1234")
     driver.call(produce(batch("a", "b")))
-    cluster_id = driver.node.cluster_id
+    cluster_id = driver.broker.cluster_id
     driver.restart() if stop == "cleanly" else driver.crash()
-    assert driver.node.cluster_id == cluster_id
+    assert driver.broker.cluster_id == cluster_id
     assert metadata_of(driver)["t"] == (topic_id, 2, 1)
     (answer,) = fetched(driver.call(fetch((0, 0))))
     assert answer.high_watermark == 2
@@ -113,7 +114,7 @@ def test_the_clean_stop_leaves_its_marker_and_the_start_takes_it(
 def test_the_directory_says_whose_it_is(driver: NodeDriver, storage: MemoryStorage) -> None:
     topic_id = create_topic(driver, "t")
     properties = storage.read("meta.properties").decode().splitlines()
-    assert f"cluster.id={driver.node.cluster_id}" in properties
+    assert f"cluster.id={driver.broker.cluster_id}" in properties
     assert "node.id=1" in properties
     marker = storage.read("t-0/partition.metadata").decode()
     assert marker.startswith("version: 0\ntopic_id: ")
