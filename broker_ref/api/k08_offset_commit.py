@@ -169,15 +169,15 @@ def _commit(
     offsets: dict[TopicPartition, OffsetCommitValue],
 ) -> Appended | None:
     group = request.group_id
-    broker.groups.check_coordinator(group)
+    broker.offsets.check_coordinator(group)
     try:
-        broker.groups.check_committer(group, request.generation_id_or_member_epoch)
+        broker.offsets.check_committer(group, request.generation_id_or_member_epoch)
     except ApiError as error:
         unknown = error.error_code is ErrorCode.group_id_not_found
         if unknown and call.version < FIRST_VERSION_OF_GROUP_ID_NOT_FOUND:
             raise ApiError(ErrorCode.illegal_generation, error.message) from error
         raise
-    return broker.groups.commit(group, offsets, call.now_ms) if offsets else None
+    return broker.offsets.commit(group, offsets, call.now_ms) if offsets else None
 
 
 def _response(

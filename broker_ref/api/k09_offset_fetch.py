@@ -106,7 +106,7 @@ def handle(broker: Broker, call: Call, request: OffsetFetchRequest) -> OffsetFet
 
 def _group(broker: Broker, call: Call, group: RequestedGroup) -> GroupAnswer:
     try:
-        broker.groups.check_coordinator(group.group_id)
+        broker.offsets.check_coordinator(group.group_id)
     except ApiError as error:
         return GroupAnswer(group_id=group.group_id, error_code=error.error_code)
     if group.topics is None:
@@ -118,7 +118,7 @@ def _group(broker: Broker, call: Call, group: RequestedGroup) -> GroupAnswer:
 
 def _all_topics(broker: Broker, group: str) -> tuple[TopicAnswer, ...]:
     partitions: dict[str, list[int]] = {}
-    for key in broker.groups.all_of(group):
+    for key in broker.offsets.all_of(group):
         partitions.setdefault(key.topic, []).append(key.partition)
     return tuple(
         TopicAnswer(
@@ -152,7 +152,7 @@ def _partitions(
 
 
 def _partition(broker: Broker, group: str, name: str, index: int) -> PartitionAnswer:
-    found = broker.groups.lookup(group, TopicPartition(topic=name, partition=index))
+    found = broker.offsets.lookup(group, TopicPartition(topic=name, partition=index))
     if found is None:
         return PartitionAnswer(partition_index=index)
     return PartitionAnswer(

@@ -18,8 +18,8 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
+from broker_ref.controller.controller import NewTopic
 from broker_ref.controller.metadata import OFFSETS_TOPIC, ClusterMetadata
-from broker_ref.controller.topics import NewTopic
 from broker_ref.group.records import (
     OffsetCommitKey,
     OffsetCommitValue,
