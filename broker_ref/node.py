@@ -31,7 +31,7 @@ from broker_ref.events import (
     SendFrame,
     TimePassed,
 )
-from broker_ref.group.offsets import GroupOffsets
+from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.identity import claim_directory, known_cluster_id
 from broker_ref.log.storage import Storage
 from broker_ref.protocol.frames import (
@@ -96,20 +96,29 @@ class Node:
             config=config, storage=storage, metadata=metadata, now_ms=now_ms
         )
         self._controller.compact_journal(undeleted=self._replicas.undeleted_topics)
-        self._controller.on_change = lambda: self._replicas.follow_metadata(self._now_ms)
+        self._schedule = Schedule(now_ms)
+        self._groups = GroupCoordinator(
+            config=config,
+            metadata=metadata,
+            replicas=self._replicas,
+            schedule=self._schedule,
+            random_bytes=random_bytes,
+            now_ms=now_ms,
+        )
+        self._controller.on_change = self._follow_metadata
         self.broker = Broker(
             config=config,
             cluster_id=cluster_id,
             controller=self._controller,
             replicas=self._replicas,
-            offsets=GroupOffsets(config=config, metadata=metadata, replicas=self._replicas),
+            groups=self._groups,
             producer_ids=ProducerIds(
                 lambda: self._controller.allocate_producer_ids(config.node_id)
             ),
             apis=lambda: tuple(APIS.values()),
         )
         self._purgatory: Purgatory[Pending] = Purgatory()
-        self._schedule = Schedule(now_ms)
+        self._hosts: dict[ConnectionId, str] = {}
         self._schedule.every(config.log_retention_check_interval_ms, self._replicas.run_retention)
         self._schedule.every(
             config.producer_id_expiration_check_interval_ms, self._replicas.expire_producers
@@ -137,8 +146,9 @@ class Node:
             case FrameReceived():
                 effects += self._serve(event)
             case ConnectionOpened():
-                pass  # Nothing is kept of a connection until it asks for something.
+                self._hosts[event.connection_id] = event.peer.rpartition(":")[0]
             case ConnectionClosed():
+                self._hosts.pop(event.connection_id, None)
                 self._purgatory.forget_where(
                     lambda pending: pending.connection_id == event.connection_id
                 )
@@ -146,6 +156,7 @@ class Node:
                 self._schedule.run(self._now_ms)
                 effects += self._complete(self._purgatory.expire(self._now_ms))
         while changed := self._replicas.take_changed():
+            self._groups.partitions_changed(changed, self._now_ms)
             effects += self._complete(self._purgatory.check(changed, self._now_ms))
         return effects
 
@@ -165,6 +176,10 @@ class Node:
         finally:
             self._controller.close()
 
+    def _follow_metadata(self) -> None:
+        self._replicas.follow_metadata(self._now_ms)
+        self._groups.follow_metadata(self._now_ms)
+
     def _serve(self, event: FrameReceived) -> list[Effect]:
         connection_id = event.connection_id
         cursor = Cursor(event.frame)
@@ -182,6 +197,7 @@ class Node:
             version=header.api_version,
             client_id=header.client_id,
             now_ms=self._now_ms,
+            client_host=self._hosts.get(connection_id, ""),
         )
         outcome = api.handle(self.broker, call, request)
         return self._answer(Pending(connection_id=connection_id, header=header), outcome)

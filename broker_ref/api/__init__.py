@@ -13,6 +13,12 @@ from broker_ref.api import (
     k08_offset_commit,
     k09_offset_fetch,
     k10_find_coordinator,
+    k11_join_group,
+    k12_heartbeat,
+    k13_leave_group,
+    k14_sync_group,
+    k15_describe_groups,
+    k16_list_groups,
     k18_api_versions,
     k19_create_topics,
     k20_delete_topics,
@@ -20,6 +26,8 @@ from broker_ref.api import (
     k22_init_producer_id,
     k32_describe_configs,
     k37_create_partitions,
+    k42_delete_groups,
+    k47_offset_delete,
     k60_describe_cluster,
 )
 
@@ -34,6 +42,12 @@ APIS: Final = MappingProxyType(
             k08_offset_commit,
             k09_offset_fetch,
             k10_find_coordinator,
+            k11_join_group,
+            k12_heartbeat,
+            k13_leave_group,
+            k14_sync_group,
+            k15_describe_groups,
+            k16_list_groups,
             k18_api_versions,
             k19_create_topics,
             k20_delete_topics,
@@ -41,6 +55,8 @@ APIS: Final = MappingProxyType(
             k22_init_producer_id,
             k32_describe_configs,
             k37_create_partitions,
+            k42_delete_groups,
+            k47_offset_delete,
             k60_describe_cluster,
         )
     }

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.controller import Controller
 from broker_ref.controller.metadata import ClusterMetadata
-from broker_ref.group.offsets import GroupOffsets
+from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.purgatory import DelayedOperation
@@ -32,11 +32,12 @@ OPERATIONS_NOT_ASKED_FOR: Final = -(2**31)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request's circumstances."""
+    """One request's circumstances; the host is where it came from, without the port."""
 
     version: int
     client_id: str | None
     now_ms: int
+    client_host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class Broker:
     cluster_id: str
     controller: Controller
     replicas: ReplicaManager
-    offsets: GroupOffsets
+    groups: GroupCoordinator
     producer_ids: ProducerIds
     apis: Callable[[], tuple[Api, ...]]
 

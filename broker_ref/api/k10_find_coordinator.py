@@ -98,7 +98,7 @@ def _coordinator_id(broker: Broker, key_type: int, key: str) -> int:
         except ApiError as error:
             outcome = f"cannot be made: {error.message}"
         raise ApiError(ErrorCode.coordinator_not_available, f"{OFFSETS_TOPIC} {outcome}.")
-    coordinator = broker.offsets.coordinator(key)
+    coordinator = broker.groups.coordinator(key)
     if coordinator is None or coordinator not in broker.metadata.brokers:
         raise ApiError(
             ErrorCode.coordinator_not_available,

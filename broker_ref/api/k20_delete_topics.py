@@ -114,7 +114,6 @@ def _delete(
         if named[found.topic_id] > 1:
             raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
         broker.controller.delete_topic(found)
-        broker.offsets.forget_topic(found.name, call.now_ms)
     except ApiError as error:
         return TopicAnswer(
             name=answered.name,

@@ -11,6 +11,7 @@ What it must not know: requests. Source: Kafka's `ReplicaManager`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -53,7 +54,7 @@ class ReplicaManager:
         self._metadata = metadata
         self._directory = LogDirectory(storage=storage)
         self._partitions: dict[PartitionKey, Partition] = {}
-        self._changed: dict[PartitionKey, None] = {}
+        self._changed: dict[Hashable, None] = {}
         self._offline: dict[PartitionKey, _Offline] = {}
         self._undeleted: set[Uuid] = set()
         self._remove_strays()
@@ -84,12 +85,12 @@ class ReplicaManager:
         """Every replica here."""
         return tuple(self._partitions.values())
 
-    def mark_changed(self, key: PartitionKey) -> None:
-        """Note that those who wait for this partition are to be asked again."""
+    def mark_changed(self, key: Hashable) -> None:
+        """Note that those who wait for this partition, or other key, are to be asked again."""
         self._changed[key] = None
 
-    def take_changed(self) -> tuple[PartitionKey, ...]:
-        """The partitions marked since the last call, in order."""
+    def take_changed(self) -> tuple[Hashable, ...]:
+        """The keys marked since the last call, in order."""
         changed = tuple(self._changed)
         self._changed.clear()
         return changed

@@ -250,7 +250,7 @@ def test_a_commit_waits_for_every_in_sync_replica(driver: NodeDriver) -> None:
     find = request(10, 2, key="g", key_type=0)
     assert driver.call(find).error_code is ErrorCode.coordinator_not_available
     assert driver.call(find).error_code is ErrorCode.none
-    index = driver.node.broker.offsets.partition_for("g")
+    index = driver.node.broker.groups.partition_for("g")
     in_sync_with(partition_of(driver, "__consumer_offsets", index), 2)
     waiting = commit()
     assert driver.send(waiting) == []
