@@ -240,6 +240,40 @@ BROKER_CONFIGS: Final = (
         RACK_AWARE_REPLICA_SELECTOR,
     ),
     _int(
+        "group.initial.rebalance.delay.ms",
+        3000,
+        "How long the first members of a group wait for others that may be starting.",
+    ),
+    _int(
+        "group.max.session.timeout.ms",
+        1800000,
+        "Longest session timeout that a member may ask for.",
+    ),
+    _int("group.max.size", INT32_MAX, "Most members of a group.", minimum=1),
+    _int(
+        "group.min.session.timeout.ms",
+        6000,
+        "Shortest session timeout that a member may ask for.",
+    ),
+    _int(
+        "offsets.commit.timeout.ms",
+        5000,
+        "How long a commit waits for the replicas of __consumer_offsets.",
+        minimum=1,
+    ),
+    _int(
+        "offsets.retention.check.interval.ms",
+        600000,
+        "How often groups and offsets are checked for their retention.",
+        minimum=1,
+    ),
+    _int(
+        "offsets.retention.minutes",
+        10080,
+        "How long offsets are kept after the last commit, or after the last member left.",
+        minimum=1,
+    ),
+    _int(
         "offsets.topic.num.partitions",
         50,
         "Partitions of __consumer_offsets; must not change once it exists.",
@@ -319,6 +353,13 @@ class BrokerConfig:
     max_incremental_fetch_session_cache_slots: int = 1000
     max_request_partition_size_limit: int = 2000
     replica_selector_class: str = ""
+    group_initial_rebalance_delay_ms: int = 3000
+    group_max_session_timeout_ms: int = 1800000
+    group_max_size: int = INT32_MAX
+    group_min_session_timeout_ms: int = 6000
+    offsets_commit_timeout_ms: int = 5000
+    offsets_retention_check_interval_ms: int = 600000
+    offsets_retention_minutes: int = 10080
     offsets_topic_num_partitions: int = 50
     offsets_topic_replication_factor: int = 1
     offsets_topic_segment_bytes: int = 104857600

@@ -33,11 +33,12 @@ OPERATIONS_NOT_ASKED_FOR: Final = -(2**31)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request's circumstances."""
+    """One request's circumstances; the host is where it came from, without the port."""
 
     version: int
     client_id: str | None
     now_ms: int
+    client_host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

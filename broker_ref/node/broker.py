@@ -142,7 +142,8 @@ class BrokerNode:
                 assert dispatcher is not None, "no client is served before the broker is unfenced"
                 dispatcher.serve(event, self._now_ms)
             case ConnectionOpened():
-                pass  # Nothing is kept of a connection until it asks for something.
+                if dispatcher is not None:
+                    dispatcher.opened(event.connection_id, event.peer)
             case ConnectionClosed():
                 if dispatcher is not None:
                     dispatcher.forget(event.connection_id)
@@ -190,6 +191,7 @@ class BrokerNode:
         if self.broker is not None and self._dispatcher is not None:
             while changed := (*self.broker.replicas.take_changed(), *self._woken):
                 self._woken.clear()
+                self.broker.groups.partitions_changed(changed, self._now_ms)
                 self._dispatcher.wake(changed, self._now_ms)
             effects += self._dispatcher.take_effects()
         return effects + self._outbox.take_effects()
@@ -255,7 +257,8 @@ class BrokerNode:
             metadata=self.metadata,
             replicas=replicas,
             schedule=self._schedule,
-            wake=self._wake,
+            random_bytes=self._random_bytes,
+            now_ms=self._now_ms,
         )
         assert self._registration.cluster_id is not None
         self.broker = Broker(
@@ -306,7 +309,7 @@ class BrokerNode:
             if became_leader:
                 groups.became_leader(partition, self._now_ms)
             else:
-                groups.resigned(partition)
+                groups.resigned(partition, self._now_ms)
 
         replicas.on_leadership = leadership_changed
         replicas.follow_metadata(self._now_ms)

@@ -98,6 +98,11 @@ class Dispatcher:
         self.admit: Callable[[Request, int], None] = self.handle
         self._purgatory: Purgatory[Pending] = Purgatory()
         self._effects: list[Effect] = []
+        self._hosts: dict[ConnectionId, str] = {}
+
+    def opened(self, connection_id: ConnectionId, peer: str) -> None:
+        """Note the address that a client has connected from, `host:port`."""
+        self._hosts[connection_id] = peer.rpartition(":")[0]
 
     def serve(self, event: FrameReceived, now_ms: int, *, wrap: Encode | None = None) -> None:
         """Answer a frame, now or later."""
@@ -121,7 +126,12 @@ class Dispatcher:
     def handle(self, request: Request, now_ms: int) -> None:
         """Let the request's handler answer."""
         header = request.pending.header
-        call = Call(version=header.api_version, client_id=header.client_id, now_ms=now_ms)
+        call = Call(
+            version=header.api_version,
+            client_id=header.client_id,
+            now_ms=now_ms,
+            client_host=self._hosts.get(request.pending.connection_id, ""),
+        )
         outcome = request.api.handle(self._context, call, request.message)
         self._answer(request.pending, outcome)
 
@@ -139,6 +149,7 @@ class Dispatcher:
 
     def forget(self, connection_id: ConnectionId) -> None:
         """Drop what a client that is gone waits for."""
+        self._hosts.pop(connection_id, None)
         self._purgatory.forget_where(lambda pending: pending.connection_id == connection_id)
 
     def wake(self, keys: Collection[Hashable], now_ms: int) -> None:

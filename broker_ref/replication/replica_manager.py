@@ -13,7 +13,7 @@ What it must not know: requests. Source: Kafka's `ReplicaManager`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -105,7 +105,7 @@ class ReplicaManager:
         self._directory = LogDirectory(storage=storage)
         self._partitions: dict[PartitionKey, Partition] = {}
         self._configs: dict[str, dict[str, str]] = {}
-        self._changed: dict[PartitionKey, None] = {}
+        self._changed: dict[Hashable, None] = {}
         self._offline: dict[PartitionKey, _Offline] = {}
         self._undeleted: set[Uuid] = set()
         self._remove_strays()
@@ -142,12 +142,12 @@ class ReplicaManager:
         """Every replica here."""
         return tuple(self._partitions.values())
 
-    def mark_changed(self, key: PartitionKey) -> None:
-        """Note that those who wait for this partition are to be asked again."""
+    def mark_changed(self, key: Hashable) -> None:
+        """Note that those who wait for this partition, or other key, are to be asked again."""
         self._changed[key] = None
 
-    def take_changed(self) -> tuple[PartitionKey, ...]:
-        """The partitions marked since the last call, in order."""
+    def take_changed(self) -> tuple[Hashable, ...]:
+        """The keys marked since the last call, in order."""
         changed = tuple(self._changed)
         self._changed.clear()
         return changed

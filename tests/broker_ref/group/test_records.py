@@ -53,7 +53,7 @@ def test_values_of_older_versions() -> None:
 
 
 def test_records_about_other_things_have_no_key() -> None:
-    assert decode_key(b"\x00\x02\x00\x02g1") is None
+    assert decode_key(b"\x00\x03\x00\x02g1") is None
 
 
 @pytest.mark.parametrize(
