@@ -18,9 +18,12 @@ from broker_ref.api import (
     k20_delete_topics,
     k21_delete_records,
     k22_init_producer_id,
+    k23_offset_for_leader_epoch,
     k32_describe_configs,
+    k35_describe_log_dirs,
     k37_create_partitions,
     k60_describe_cluster,
+    k75_describe_topic_partitions,
 )
 
 APIS: Final = MappingProxyType(
@@ -39,9 +42,12 @@ APIS: Final = MappingProxyType(
             k20_delete_topics,
             k21_delete_records,
             k22_init_producer_id,
+            k23_offset_for_leader_epoch,
             k32_describe_configs,
+            k35_describe_log_dirs,
             k37_create_partitions,
             k60_describe_cluster,
+            k75_describe_topic_partitions,
         )
     }
 )
