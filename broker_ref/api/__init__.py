@@ -22,10 +22,13 @@ from broker_ref.api import (
     k18_api_versions,
     k21_delete_records,
     k22_init_producer_id,
+    k23_offset_for_leader_epoch,
     k32_describe_configs,
     k42_delete_groups,
     k47_offset_delete,
+    k35_describe_log_dirs,
     k60_describe_cluster,
+    k75_describe_topic_partitions,
 )
 
 APIS: Final = MappingProxyType(
@@ -48,10 +51,13 @@ APIS: Final = MappingProxyType(
             k18_api_versions,
             k21_delete_records,
             k22_init_producer_id,
+            k23_offset_for_leader_epoch,
             k32_describe_configs,
             k42_delete_groups,
             k47_offset_delete,
+            k35_describe_log_dirs,
             k60_describe_cluster,
+            k75_describe_topic_partitions,
         )
     }
 )

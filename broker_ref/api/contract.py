@@ -18,6 +18,7 @@ from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.controller.topic_creation import TopicCreation
 from broker_ref.group.coordinator import GroupCoordinator
+from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.fetch_sessions import FetchSessions
 from broker_ref.replication.producer_ids import ProducerIds
@@ -57,6 +58,7 @@ class Broker:
     producer_ids: ProducerIds
     topic_creation: TopicCreation
     apis: Callable[[], tuple[Api, ...]]
+    log_dir: LogDir = UNKNOWN_LOG_DIR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
