@@ -24,9 +24,9 @@ from broker_ref.api import (
     k22_init_producer_id,
     k23_offset_for_leader_epoch,
     k32_describe_configs,
+    k35_describe_log_dirs,
     k42_delete_groups,
     k47_offset_delete,
-    k35_describe_log_dirs,
     k60_describe_cluster,
     k75_describe_topic_partitions,
 )

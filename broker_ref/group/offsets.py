@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from broker_ref.config import BrokerConfig
-from broker_ref.controller.controller import NewTopic
 from broker_ref.controller.metadata import OFFSETS_TOPIC
+from broker_ref.controller.topics import NewTopic
 from broker_ref.group.records import OffsetCommitValue
 
 

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from broker_ref.io.clock import SystemClock
 from broker_ref.io.disk import DiskStorage
 from broker_ref.io.server import ListenError, Server, ServerLimits, listen
 from broker_ref.log.errors import LogError
+from broker_ref.log.log_dir import DiskSpace, LogDir
 from broker_ref.log.storage import StorageError
 from broker_ref.node.broker import BrokerNode
 from broker_ref.node.registration import BrokerState
@@ -90,6 +92,19 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
         request_bytes_max=config.socket_request_max_bytes,
         connection_idle_ms_max=config.connections_max_idle_ms,
     )
+
+
+def log_dir(path: Path) -> LogDir:
+    """The directory as DescribeLogDirs tells of it."""
+
+    def space() -> DiskSpace:
+        try:
+            usage = shutil.disk_usage(path)
+        except OSError:
+            return DiskSpace()
+        return DiskSpace(total_bytes=usage.total, usable_bytes=usage.free)
+
+    return LogDir(path=str(path.absolute()), space=space)
 
 
 def address_text(host: str, port: int) -> str:
@@ -171,6 +186,7 @@ class Broker:
                 now_ms=clock.now_ms(),
                 random_bytes=os.urandom,
                 faults=faults,
+                log_dir=log_dir(settings.data),
             )
             host = settings.advertised_host or settings.host
             port: int = settings.advertised_port or listener.getsockname()[1]

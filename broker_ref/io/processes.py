@@ -54,7 +54,8 @@ async def run(
     children: list[asyncio.subprocess.Process] = []
     try:
         for broker_id in range(1, settings.brokers + 1):
-            children.append(await _spawn(settings, broker_id, controller.address))
+            child = await _spawn(settings, broker_id, controller.address)
+            children.append(child)
         addresses = await asyncio.gather(*(_ready_line(child) for child in children))
         ready(",".join(addresses))
         watching = [asyncio.create_task(_tell_of_end(child)) for child in children]

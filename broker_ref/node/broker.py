@@ -38,6 +38,7 @@ from broker_ref.faults import Faults
 from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.identity import claim_directory, known_cluster_id
 from broker_ref.log.errors import LogError
+from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.log.storage import Storage, StorageError
 from broker_ref.node.dispatch import Dispatcher, Request
 from broker_ref.node.fault_gate import FaultGate
@@ -72,6 +73,7 @@ class BrokerNode:
         now_ms: int,
         random_bytes: Callable[[int], bytes],
         faults: Faults | None = None,
+        log_dir: LogDir = UNKNOWN_LOG_DIR,
     ) -> None:
         """Check whose the storage is; LogError says what is damaged or not this broker's."""
         self.metadata = ClusterMetadata()
@@ -82,6 +84,7 @@ class BrokerNode:
         self._now_ms = now_ms
         self._failure: str | None = None
         self._faults = faults or Faults()
+        self._log_dir = log_dir
         self._is_registering = False
         self._woken: dict[Hashable, None] = {}
         self._schedule = Schedule(now_ms)
@@ -278,6 +281,7 @@ class BrokerNode:
                 wake=self._wake,
             ),
             topic_creation=TopicCreation(self._controller),
+            log_dir=self._log_dir,
             apis=lambda: tuple(BROKER_APIS.values()),
         )
         dispatcher = Dispatcher(BROKER_APIS, self.broker, unsupported=unsupported_version)
