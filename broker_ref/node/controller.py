@@ -102,15 +102,14 @@ class ControllerNode:
         self.controller.on_change = self._changed
         self._has_changed = False
         self._failure: str | None = None
+        self.side = ControllerSide(
+            config=self._config,
+            cluster_id=cluster_id,
+            controller=self.controller,
+            apis=lambda: tuple(APIS.values()),
+        )
         self._dispatcher = Dispatcher(
-            {**APIS, ENVELOPE.key: ENVELOPE},
-            ControllerSide(
-                config=self._config,
-                cluster_id=cluster_id,
-                controller=self.controller,
-                apis=lambda: tuple(APIS.values()),
-            ),
-            unsupported=unsupported_version,
+            {**APIS, ENVELOPE.key: ENVELOPE}, self.side, unsupported=unsupported_version
         )
         self._gate = FaultGate(
             faults=faults or Faults(),
