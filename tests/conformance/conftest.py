@@ -9,14 +9,15 @@ import pytest
 from integration.clusters import Cluster
 from integration.raw import RawConnection
 from tests.conformance.clients import Client, Confluent, KafkaPython
-from tests.conformance.groups import await_coordinator
-from tests.conftest import BROKERS_OF_CONFORMANCE, open_cluster
+from tests.conformance.groups import group_coordinated_by
+from tests.conftest import BROKERS_OF_CONFORMANCE, brokers_of_run, open_cluster
 
 
 @pytest.fixture(scope="package")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The cluster of these tests: what holds on one broker must hold where there are more."""
-    with open_cluster(request.config, brokers=BROKERS_OF_CONFORMANCE) as opened:
+    count = brokers_of_run(request.config, default=BROKERS_OF_CONFORMANCE)
+    with open_cluster(request.config, brokers=count) as opened:
         yield opened
 
 
@@ -34,8 +35,6 @@ def client(request: pytest.FixtureRequest, bootstrap: str) -> Client:
 
 
 @pytest.fixture
-def group(raw: RawConnection, unique_name: Callable[[], str]) -> str:
-    """A group id whose coordinator is ready."""
-    name = unique_name()
-    await_coordinator(raw, name)
-    return name
+def group(raw: RawConnection, cluster: Cluster, unique_name: Callable[[], str]) -> str:
+    """A group id whose coordinator is the broker that `raw` talks to, and ready."""
+    return group_coordinated_by(raw, cluster.broker_ids[0], unique_name)
