@@ -23,7 +23,7 @@ BROKERS_OF_CONFORMANCE = 3
 _CLUSTERS = pytest.StashKey[list[Cluster]]()
 _UNAVAILABLE = pytest.StashKey[str]()
 _DESELECTED = pytest.StashKey[int]()
-_LOG_CHARACTERS_MAX = 8_000
+_LOG_CHARACTERS_MAX = 80_000
 
 TopicFactory = Callable[..., str]
 ClusterFactory = Callable[..., Cluster]

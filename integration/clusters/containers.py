@@ -25,7 +25,7 @@ from integration.clusters.node_cluster import CONTROLLER_ID, NodeCluster, Nodes,
 
 CLIENT_PORT, BROKER_PORT, CONTROLLER_PORT = 9092, 19092, 9093
 STOP_TIMEOUT_S = 30
-LOG_TAIL_CHARACTERS = 64 * 1024
+LOG_TAIL_CHARACTERS = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from integration.clusters.watchdog import Watchdog
 
 STOP_TIMEOUT_S = 30.0
-LOG_TAIL_BYTES = 64 * 1024
+LOG_TAIL_BYTES = 16 * 1024
 
 
 class NodeProcess:

@@ -35,6 +35,14 @@ def client(request: pytest.FixtureRequest, bootstrap: str) -> Client:
 
 
 @pytest.fixture
-def group(raw: RawConnection, cluster: Cluster, unique_name: Callable[[], str]) -> str:
+def new_group(
+    raw: RawConnection, cluster: Cluster, unique_name: Callable[[], str]
+) -> Callable[[], str]:
+    """Makes group ids whose coordinator is the broker that `raw` talks to, and ready."""
+    return lambda: group_coordinated_by(raw, cluster.broker_ids[0], unique_name)
+
+
+@pytest.fixture
+def group(new_group: Callable[[], str]) -> str:
     """A group id whose coordinator is the broker that `raw` talks to, and ready."""
-    return group_coordinated_by(raw, cluster.broker_ids[0], unique_name)
+    return new_group()

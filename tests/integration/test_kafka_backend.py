@@ -43,7 +43,7 @@ def test_three_brokers_serve_while_any_one_of_them_or_the_controller_is_gone() -
     with open_cluster("kafka", brokers=3, configs=quick, racks={2: "b"}) as cluster:
         assert cluster.broker_ids == (1, 2, 3)
         assert [cluster.address(i) for i in (1, 2, 3)] == cluster.bootstrap_servers.split(",")
-        cluster.create_topic("kept", partitions=3, replication_factor=3)
+        cluster.create_topic("kept", assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
         assert led(cluster, asked=1) == {1, 2, 3}
         cluster.kill_broker(1)
         eventually(lambda: led(cluster, asked=2) == {2, 3}, timeout_s=60)
@@ -52,7 +52,7 @@ def test_three_brokers_serve_while_any_one_of_them_or_the_controller_is_gone() -
         cluster.stop_controller()
         assert led(cluster, asked=1) == {2, 3}
         cluster.start_controller()
-        cluster.create_topic("by-hand", assignment=[[3, 1], [1]])
+        cluster.create_topic("by-hand", assignment=[[3, 1], [1, 2]])
         assert led(cluster, asked=2, topic="by-hand") == {3, 1}
         cluster.pause_broker(3)
         eventually(lambda: 3 not in led(cluster, asked=1), timeout_s=60)
