@@ -112,6 +112,7 @@ class ControllerDriver:
         self,
         partition: PartitionMetadata,
         isr: Sequence[int],
+        /,
         *,
         broker_epochs: Mapping[int, int] | None = None,
         **fields: int,

@@ -9,6 +9,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import Call, Wait
+from broker_ref.api.k18_api_versions import ApiVersionsRequest
+from broker_ref.api.k60_describe_cluster import DescribeClusterRequest
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.controller.stream import (
     METADATA_TOPIC,
@@ -256,6 +258,13 @@ class TimedCreatePartitionsRequest(k37_create_partitions.CreatePartitionsRequest
     timeout_ms: int = 1000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedDeleteTopicsRequest(k20_delete_topics.DeleteTopicsRequest):
+    """As clients send it: the handler needs no timeout."""
+
+    timeout_ms: int = 1000
+
+
 def test_topics_are_made_grown_and_deleted(wire: Wire) -> None:
     requested = k19_create_topics.RequestedTopic(
         name="t", num_partitions=1, replication_factor=-1, assignments=(), configs=()
@@ -276,7 +285,7 @@ def test_topics_are_made_grown_and_deleted(wire: Wire) -> None:
     assert len(wire.driver.metadata.topics["t"].partitions) == 3
     deleted = wire.send(
         k20_delete_topics.API,
-        k20_delete_topics.DeleteTopicsRequest(topics=(k20_delete_topics.RequestedTopic(name="t"),)),
+        TimedDeleteTopicsRequest(topics=(k20_delete_topics.RequestedTopic(name="t"),)),
     )
     assert deleted.responses[0].error_code is ErrorCode.none
     assert wire.driver.metadata.topics == {}
@@ -397,22 +406,16 @@ def test_reassignments_are_begun_listed_and_cancelled(wire: Wire) -> None:
 
 
 def test_who_the_controller_is(wire: Wire) -> None:
-    request = k60_describe_cluster.DescribeClusterRequest(
-        include_cluster_authorized_operations=False, endpoint_type=2
-    )
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
     answer = wire.send(k60_describe_cluster.API, request, 1)
     assert (answer.cluster_id, answer.controller_id) == (CLUSTER_ID, 3000)
-    for_brokers = k60_describe_cluster.DescribeClusterRequest(
-        include_cluster_authorized_operations=False
-    )
+    for_brokers = DescribeClusterRequest(include_cluster_authorized_operations=False)
     mismatched = wire.send(k60_describe_cluster.API, for_brokers, 1)
     assert mismatched.error_code is ErrorCode.mismatched_endpoint_type
     for version in k18_api_versions.API.versions:
         served = wire.send(
             k18_api_versions.API,
-            k18_api_versions.ApiVersionsRequest(
-                client_software_name="a", client_software_version="1"
-            ),
+            ApiVersionsRequest(client_software_name="a", client_software_version="1"),
             version,
         )
         assert {api.api_key for api in served.api_keys} == APIS.keys()
