@@ -137,6 +137,10 @@ class ControllerDriver:
         )
         return outcome
 
+    def is_fenced(self, broker_id: int) -> bool:
+        """Whether the controller has fenced a broker."""
+        return self.metadata.brokers[broker_id].is_fenced
+
     def partition(self, topic: str = "t", partition: int = 0) -> PartitionMetadata:
         """A partition that there is."""
         found = self.controller.metadata.partition(topic, partition)

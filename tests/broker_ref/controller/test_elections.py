@@ -273,6 +273,18 @@ def test_a_reassignment_is_not_cancelled_at_the_cost_of_records() -> None:
     assert refusal.error_code is ErrorCode.invalid_replica_assignment
 
 
+def test_a_topic_that_allows_unclean_leaders_may_lose_records_to_a_cancellation() -> None:
+    driver = cluster(1, 2, configs=UNCLEAN)  # type: ignore[arg-type]
+    driver.propose(driver.partition(), (1,))
+    driver.controller.alter_reassignments({("t", 0): (3, 2)})
+    driver.propose(driver.partition(), (1, 3))
+    driver.expire(1)
+    assert seen(driver) == (3, (3,), 1)
+    assert driver.controller.alter_reassignments({("t", 0): None}) == [None]
+    assert (driver.partition().replicas, seen(driver)) == ((2, 1), (2, (2,), 2))
+    assert driver.partition().leader_recovery_state == RECOVERED
+
+
 def test_topics_and_partitions_that_are_not_there() -> None:
     driver = cluster(1)
     refusals = driver.controller.alter_reassignments({("t", 1): (1,), ("u", 0): None})

@@ -34,7 +34,7 @@ def test_a_broker_is_unfenced_when_it_has_read_of_its_registration() -> None:
     assert (behind.is_caught_up, behind.is_fenced) == (False, True)
     caught_up = driver.heartbeat(2, metadata_offset=epoch)
     assert (caught_up.is_caught_up, caught_up.is_fenced) == (True, False)
-    assert not driver.metadata.brokers[2].is_fenced
+    assert not driver.is_fenced(2)
 
 
 def test_a_broker_that_wants_to_stay_fenced_does() -> None:
@@ -61,12 +61,12 @@ def test_another_incarnation_must_wait_for_the_session_to_end() -> None:
     driver.heartbeat(1)
     again = driver.register(1, incarnation=100)
     assert again == first  # the same incarnation asks again: it keeps its epoch and its state
-    assert not driver.metadata.brokers[1].is_fenced
+    assert not driver.is_fenced(1)
     code = refused(lambda: driver.register(1, incarnation=101))
     assert code is ErrorCode.duplicate_broker_registration
     driver.now_ms += SESSION_TIMEOUT_MS
     assert driver.register(1, incarnation=101) > first
-    assert driver.metadata.brokers[1].is_fenced
+    assert driver.is_fenced(1)
     code = refused(lambda: driver.heartbeat(1, broker_epoch=first))
     assert code is ErrorCode.stale_broker_epoch
 
@@ -75,7 +75,7 @@ def test_a_fenced_broker_may_come_back_at_once() -> None:
     driver = ControllerDriver(1, 2)
     driver.expire(1)
     driver.start(1)
-    assert not driver.metadata.brokers[1].is_fenced
+    assert not driver.is_fenced(1)
 
 
 def test_a_heartbeat_of_a_broker_nobody_knows() -> None:
@@ -89,11 +89,11 @@ def test_a_silent_broker_is_fenced_when_its_session_is_over() -> None:
     driver.advance(3_000)
     driver.heartbeat(2)
     driver.advance(SESSION_TIMEOUT_MS - 3_001)
-    assert not driver.metadata.brokers[1].is_fenced
+    assert not driver.is_fenced(1)
     assert driver.controller.next_deadline_ms() == driver.now_ms + 1
     driver.advance(1)
-    assert driver.metadata.brokers[1].is_fenced
-    assert not driver.metadata.brokers[2].is_fenced
+    assert driver.is_fenced(1)
+    assert not driver.is_fenced(2)
     assert driver.controller.next_deadline_ms() == driver.now_ms + 3_000
 
 
@@ -102,11 +102,11 @@ def test_sessions_begin_anew_when_the_controller_does() -> None:
     driver.now_ms += 100 * SESSION_TIMEOUT_MS
     driver.restart()
     driver.advance(SESSION_TIMEOUT_MS - 1)
-    assert not driver.metadata.brokers[1].is_fenced
+    assert not driver.is_fenced(1)
     driver.heartbeat(2)
     driver.advance(1)
-    assert driver.metadata.brokers[1].is_fenced
-    assert not driver.metadata.brokers[2].is_fenced
+    assert driver.is_fenced(1)
+    assert not driver.is_fenced(2)
 
 
 def test_a_controlled_shutdown_moves_leaders_and_lets_go_when_others_know() -> None:
@@ -126,7 +126,7 @@ def test_a_controlled_shutdown_moves_leaders_and_lets_go_when_others_know() -> N
     driver.heartbeat(3)
     gone = driver.heartbeat(1, want_shut_down=True)
     assert (gone.should_shut_down, gone.is_fenced) == (True, True)
-    assert driver.metadata.brokers[1].is_fenced
+    assert driver.is_fenced(1)
     driver.start(1)
     assert driver.metadata.is_active(1)
 
