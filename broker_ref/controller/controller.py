@@ -109,7 +109,10 @@ class Controller:
     # Time ---------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Fence the brokers whose session has expired, and do what is due from time to time."""
+        """Fence the brokers whose session has expired, and do what is due from time to time.
+
+        KAFKA_STORAGE_ERROR where that cannot be written down: no controller can go on then.
+        """
         for broker_id in self._sessions.stale(now_ms):
             self._commit(self._fencing(broker_id))
         self._schedule.run(now_ms)

@@ -3,7 +3,7 @@
 Behaviour: the broker gets its epoch, and is fenced until its heartbeats say that it has read of
 its registration. INCONSISTENT_CLUSTER_ID; DUPLICATE_BROKER_REGISTRATION while another incarnation
 of it may still be alive: the broker asks again until that one's session has expired. Without a
-listener: INVALID_REGISTRATION. Clients are told the first listener. Features and directories are
+listener, or with the controller's id: INVALID_REGISTRATION. Clients are told the first listener. Features and directories are
 not looked at: all nodes are of one version, and a broker has one directory.
 """
 
@@ -14,6 +14,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.controller.registrations import Registration
 from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
 from broker_ref.protocol.errors import ApiError
@@ -66,7 +67,7 @@ def handle(
     side: ControllerSide, call: Call, request: BrokerRegistrationRequest
 ) -> BrokerRegistrationResponse:
     """Register the broker."""
-    if not request.listeners or request.broker_id < 0:
+    if not request.listeners or not 0 <= request.broker_id != CONTROLLER_ID:
         return BrokerRegistrationResponse(error_code=ErrorCode.invalid_registration)
     listener = request.listeners[0]
     try:

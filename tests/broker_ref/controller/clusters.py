@@ -112,6 +112,7 @@ class ControllerDriver:
         self,
         partition: PartitionMetadata,
         isr: Sequence[int],
+        /,
         *,
         broker_epochs: Mapping[int, int] | None = None,
         **fields: int,
@@ -135,6 +136,10 @@ class ControllerDriver:
             ]
         )
         return outcome
+
+    def is_fenced(self, broker_id: int) -> bool:
+        """Whether the controller has fenced a broker."""
+        return self.metadata.brokers[broker_id].is_fenced
 
     def partition(self, topic: str = "t", partition: int = 0) -> PartitionMetadata:
         """A partition that there is."""

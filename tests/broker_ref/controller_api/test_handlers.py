@@ -202,6 +202,8 @@ def test_a_broker_comes_works_and_goes(wire: Wire) -> None:
     assert heartbeat(registered.broker_epoch + 1).error_code is ErrorCode.stale_broker_epoch
     duplicate = wire.send(k62_broker_registration.API, registration(9, 901))
     assert duplicate.error_code is ErrorCode.duplicate_broker_registration
+    impostor = wire.send(k62_broker_registration.API, registration(3000, 902))
+    assert impostor.error_code is ErrorCode.invalid_registration
     foreign = wire.send(k62_broker_registration.API, registration(9, 900, "other"))
     assert foreign.error_code is ErrorCode.inconsistent_cluster_id
     assert wire.driver.metadata.brokers[9].port == 40_000
@@ -258,6 +260,13 @@ class TimedCreatePartitionsRequest(k37_create_partitions.CreatePartitionsRequest
     timeout_ms: int = 1000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedDeleteTopicsRequest(k20_delete_topics.DeleteTopicsRequest):
+    """As clients send it: the handler needs no timeout."""
+
+    timeout_ms: int = 1000
+
+
 def test_topics_are_made_grown_and_deleted(wire: Wire) -> None:
     requested = k19_create_topics.RequestedTopic(
         name="t", num_partitions=1, replication_factor=-1, assignments=(), configs=()
@@ -278,7 +287,7 @@ def test_topics_are_made_grown_and_deleted(wire: Wire) -> None:
     assert len(wire.driver.metadata.topics["t"].partitions) == 3
     deleted = wire.send(
         k20_delete_topics.API,
-        k20_delete_topics.DeleteTopicsRequest(topics=(k20_delete_topics.RequestedTopic(name="t"),)),
+        TimedDeleteTopicsRequest(topics=(k20_delete_topics.RequestedTopic(name="t"),)),
     )
     assert deleted.responses[0].error_code is ErrorCode.none
     assert wire.driver.metadata.topics == {}
@@ -297,6 +306,9 @@ def test_configs_are_altered_one_by_one(wire: Wire, version: int) -> None:
         return code
 
     assert alter("retention.ms", 0, "5") is ErrorCode.none
+    end_offset = wire.driver.metadata.end_offset
+    assert alter("retention.ms", 0, "5") is ErrorCode.none
+    assert wire.driver.metadata.end_offset == end_offset  # nothing is written for no change
     assert alter("cleanup.policy", 2, "compact") is ErrorCode.none
     assert alter("cleanup.policy", 3, "delete") is ErrorCode.none
     assert alter("segment.ms", 1, None) is ErrorCode.none
