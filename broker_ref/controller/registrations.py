@@ -171,15 +171,16 @@ class Sessions:
         broker = self.check_epoch(heartbeat.broker_id, heartbeat.broker_epoch)
         state = _state(broker)
         condition, following, otherwise = TRANSITIONS[state, heartbeat.wish]
-        match condition:
-            case Condition.ALWAYS:
-                holds = True
-            case Condition.CAUGHT_UP:
-                holds = is_caught_up(broker, heartbeat)
-            case Condition.LEADS_NOTHING:
-                holds = not leads_partitions()
-            case Condition.MAY_GO:
-                holds = not leads_partitions() and self._others_know(broker.broker_id)
+        holds = (
+            condition is Condition.ALWAYS
+            or (condition is Condition.CAUGHT_UP and is_caught_up(broker, heartbeat))
+            or (condition is Condition.LEADS_NOTHING and not leads_partitions())
+            or (
+                condition is Condition.MAY_GO
+                and not leads_partitions()
+                and self._others_know(broker.broker_id)
+            )
+        )
         return state, following if holds else otherwise
 
     def touch(self, heartbeat: Heartbeat, now_ms: int) -> None:

@@ -4,8 +4,8 @@ Behaviour: each topic is made or refused by itself, unless the request names it 
 (INVALID_REQUEST), or asks for too many partitions in all (POLICY_VIOLATION for every one). Counts
 of -1 take the broker's defaults (KIP-464), an assignment of replicas by hand excludes counts,
 configs are checked (INVALID_CONFIG), `validate_only` makes nothing. Made is what the answer says:
-the controller has noted it durably and the logs are open, so no timeout can pass. From version 5
-the answer tells counts and configs (KIP-525), from 7 topic ids.
+the controller has noted it durably; brokers open the logs as they learn of it. From version 5 the
+answer tells counts and configs (KIP-525), from 7 topic ids.
 """
 
 from __future__ import annotations

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.controller import Controller
+from broker_ref.controller.isr_changes import IsrProposal
 from broker_ref.controller.journal import Journal
-from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata
+from broker_ref.controller.metadata import RECOVERED, ClusterMetadata, PartitionMetadata
 from broker_ref.controller.registrations import Heartbeat, HeartbeatReply, Registration
+from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from tests.broker_ref.memory_storage import MemoryStorage
 from tests.broker_ref.node.driver import seeded_bytes
@@ -103,6 +107,34 @@ class ControllerDriver:
             if broker.broker_id not in brokers and not broker.is_fenced:
                 self.heartbeat(broker.broker_id)
         self.advance(1)
+
+    def propose(
+        self,
+        partition: PartitionMetadata,
+        isr: Sequence[int],
+        *,
+        broker_epochs: Mapping[int, int] | None = None,
+        **fields: int,
+    ) -> PartitionMetadata | ApiError:
+        """Let the leader propose an ISR, with what it knows but for `fields`; the outcome."""
+        known = {b.broker_id: b.broker_epoch for b in self.metadata.brokers.values()}
+        values = {
+            "leader_id": partition.leader,
+            "leader_epoch": partition.leader_epoch,
+            "partition_epoch": partition.partition_epoch,
+            "leader_recovery_state": RECOVERED,
+            "partition": partition.partition,
+        }
+        (outcome,) = self.controller.alter_partitions(
+            [
+                IsrProposal(
+                    topic_id=partition.topic_id,
+                    isr=tuple((b, {**known, **(broker_epochs or {})}.get(b, -1)) for b in isr),
+                    **values | fields,
+                )
+            ]
+        )
+        return outcome
 
     def partition(self, topic: str = "t", partition: int = 0) -> PartitionMetadata:
         """A partition that there is."""
