@@ -95,17 +95,25 @@ class VirtualBroker:
             now_ms=cluster.now_ms,
         )
         self.replicas.on_leadership = lambda _, leads: self.leaderships.append(leads)
-        random = Random(self.epoch)
         self._contract: Any = SimpleNamespace(
             config=config,
             metadata=self.metadata,
             replicas=self.replicas,
-            fetch_sessions=FetchSessions(slots=100, random_bytes=random.randbytes),
+            fetch_sessions=self._new_sessions(),
         )
 
     @property
     def partition(self) -> Partition:
         return self.replicas.partition(TOPIC, 0)
+
+    def forget_sessions(self) -> int:
+        """Drop the fetch sessions that were opened with this broker; how many."""
+        forgotten = len(self._contract.fetch_sessions)
+        self._contract.fetch_sessions = self._new_sessions()
+        return forgotten
+
+    def _new_sessions(self) -> FetchSessions:
+        return FetchSessions(slots=100, random_bytes=Random(self.epoch).randbytes)
 
     def serve(self, frame: bytes, reply: Reply) -> None:
         cursor = Cursor(frame)
@@ -236,6 +244,12 @@ class VirtualCluster:
             self.elect(broker_id)
         self.publish()
         return broker
+
+    def isolate(self, broker_id: int) -> None:
+        """Cut a broker off from the others, but not from the controller."""
+        for other in self.brokers:
+            if other != broker_id:
+                self.cut_links.update({(other, broker_id), (broker_id, other)})
 
     def fence(self, broker_id: int) -> None:
         """The broker leaves the ISR, but for its last member; an in-sync one leads."""
