@@ -115,6 +115,11 @@ class VirtualBroker:
     def _new_sessions(self) -> FetchSessions:
         return FetchSessions(slots=100, random_bytes=Random(self.epoch).randbytes)
 
+    def ask(self, api: Api, request: object) -> object:
+        """What a handler answers a client."""
+        call = Call(version=api.versions[-1], client_id="test", now_ms=self._cluster.now_ms)
+        return api.handle(self._contract, call, request)
+
     def serve(self, frame: bytes, reply: Reply) -> None:
         cursor = Cursor(frame)
         header = read_prefix(cursor)

@@ -5,6 +5,14 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
+from broker_ref.api.contract import Wait
+from broker_ref.api.k21_delete_records import API as DELETE_RECORDS
+from broker_ref.api.k21_delete_records import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    RequestedPartition,
+    RequestedTopic,
+)
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.isr import Committed, PendingExpand, PendingShrink
 from tests.broker_ref.replication.cluster import TOPIC, VirtualCluster, values
@@ -252,3 +260,84 @@ def test_a_follower_follows_the_leaders_log_start() -> None:
     cluster.run(2000)
     assert cluster.brokers[2].partition.log.log_start_offset == 3
     assert leader.low_watermark == 3
+
+
+def test_a_follower_joins_only_with_all_from_before_the_leaders_epoch() -> None:
+    """What a new leader has may be committed though its high watermark does not say so yet."""
+    cluster = VirtualCluster(isr=(1, 2))
+    cluster.isolate(3)
+    cluster.run(20)
+    for _ in range(3):
+        cluster.produce()
+    cluster.run(3)
+    cluster.isolate(1)
+    cluster.elect(2)
+    leader = cluster.leader.partition
+    assert (leader.high_watermark, leader.log.log_end_offset) == (0, 3)
+    epoch = cluster.brokers[3].epoch
+    leader.follower_fetched(3, epoch, fetch_offset=2, now_ms=cluster.now_ms)
+    assert isinstance(leader.isr_state, Committed)
+    leader.follower_fetched(3, epoch, fetch_offset=3, now_ms=cluster.now_ms)
+    assert isinstance(leader.isr_state, PendingExpand)
+
+
+def test_metadata_that_is_known_already_leaves_a_proposal_pending() -> None:
+    cluster = VirtualCluster(brokers=2, isr=(1,))
+    cluster.isr_is_silent = True
+    cluster.run(10)
+    pending = cluster.leader.partition.isr_state
+    assert isinstance(pending, PendingExpand)
+    cluster.publish()
+    assert cluster.leader.partition.isr_state is pending
+
+
+def delete_records(offset: int, *, timeout_ms: int) -> DeleteRecordsRequest:
+    partition = RequestedPartition(partition_index=0, offset=offset)
+    topic = RequestedTopic(name=TOPIC, partitions=(partition,))
+    return DeleteRecordsRequest(topics=(topic,), timeout_ms=timeout_ms)
+
+
+def deleted(response: object) -> tuple[int, ErrorCode]:
+    assert isinstance(response, DeleteRecordsResponse)
+    (topic,) = response.topics
+    (partition,) = topic.partitions
+    return partition.low_watermark, partition.error_code
+
+
+def test_delete_records_waits_for_the_followers() -> None:
+    cluster = VirtualCluster()
+    for _ in range(4):
+        cluster.produce()
+    cluster.run(1000)
+    wait = cluster.leader.ask(DELETE_RECORDS, delete_records(2, timeout_ms=5000))
+    assert isinstance(wait, Wait)
+    cluster.run(2000)
+    assert deleted(wait.operation.try_complete(cluster.now_ms)) == (2, ErrorCode.none)
+
+
+def test_delete_records_does_not_wait_for_a_broker_that_is_down() -> None:
+    cluster = VirtualCluster()
+    cluster.produce()
+    cluster.run(1000)
+    cluster.crash(3)
+    wait = cluster.leader.ask(DELETE_RECORDS, delete_records(-1, timeout_ms=5000))
+    assert isinstance(wait, Wait)
+    cluster.run(2000)
+    assert deleted(wait.operation.try_complete(cluster.now_ms)) == (1, ErrorCode.none)
+
+
+def test_delete_records_times_out_and_tells_of_a_moved_leader() -> None:
+    cluster = VirtualCluster(brokers=2)
+    cluster.produce()
+    cluster.run(1000)
+    cluster.isolate(2)
+    cluster.run(1000)
+    first, second = (
+        cluster.leader.ask(DELETE_RECORDS, delete_records(1, timeout_ms=100)) for _ in range(2)
+    )
+    assert isinstance(first, Wait)
+    assert isinstance(second, Wait)
+    assert deleted(first.operation.expire(cluster.now_ms)) == (0, ErrorCode.request_timed_out)
+    cluster.elect(2)
+    moved = second.operation.try_complete(cluster.now_ms)
+    assert deleted(moved) == (-1, ErrorCode.not_leader_or_follower)
