@@ -110,6 +110,7 @@ class PartitionAnswer:
     leader_epoch: int = -1
     isr: tuple[int, ...] = ()
     partition_epoch: int = -1
+    leader_recovery_state: int = RECOVERED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +127,7 @@ class AlterPartitionResponse:
 
     error_code: ErrorCode
     topics: tuple[TopicAnswers, ...]
+    throttle_time_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
