@@ -200,7 +200,7 @@ def test_sessions_of_ids(raw: RawConnection, name: str, version: int) -> None:
 
 def test_ids_that_nobody_knows(raw: RawConnection, name: str) -> None:
     unknown = uuid.uuid4()
-    offsets = {(unknown, 0): 0, (topic_id(raw, name), 1): 0}
+    offsets: dict[Partition, int] = {(unknown, 0): 0, (topic_id(raw, name), 1): 0}
     response = raw.send(asked(NEW, offsets, version=13))
     expected = {0: (ErrorCode.unknown_topic_id, -1, False)}
     assert told(response) == {1: (ErrorCode.none, 0, False), **expected}
