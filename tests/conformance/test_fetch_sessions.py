@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -31,11 +32,13 @@ def asked(
     """A fetch of these offsets in a session that forgets these partitions."""
     named = "topic_id" if version >= 13 else "topic"
     wanted = {"partition_max_bytes": MEBIBYTE}
+    defaults = {"min_bytes": 1, "max_bytes": MEBIBYTE}
+    if version < 15:
+        defaults["replica_id"] = -1
     return request(
         "fetch",
         version,
-        **{"min_bytes": 1, "max_bytes": MEBIBYTE, **({"replica_id": -1} if version < 15 else {})},
-        **fields,
+        **{**defaults, **fields},
         session_id=session[0],
         session_epoch=session[1],
         topics=[
@@ -197,10 +200,7 @@ def test_sessions_of_ids(raw: RawConnection, name: str, version: int) -> None:
 
 def test_ids_that_nobody_knows(raw: RawConnection, name: str) -> None:
     unknown = uuid.uuid4()
-    offsets: dict[tuple[str | uuid.UUID, int], int] = {
-        (unknown, 0): 0,
-        (topic_id(raw, name), 1): 0,
-    }
+    offsets: dict[Partition, int] = {(unknown, 0): 0, (topic_id(raw, name), 1): 0}
     response = raw.send(asked(NEW, offsets, version=13))
     expected = {0: (ErrorCode.unknown_topic_id, -1, False)}
     assert told(response) == {1: (ErrorCode.none, 0, False), **expected}
@@ -241,11 +241,6 @@ def test_a_partition_named_twice_is_answered_once(raw: RawConnection, name: str)
     write(raw, name, 0)
     both = asked((0, -1), {(name, 0): 0, (name, 1): 0})
     (first, second) = both.topics
-    doubled = type(both)(
-        **{
-            **{field: getattr(both, field) for field in both.__dataclass_fields__},
-            "topics": (first, second, first),
-        }
-    )
+    doubled = dataclasses.replace(both, topics=(first, second, first))
     response = raw.send(doubled)
     assert [p.partition_index for t in response.responses for p in t.partitions] == [0, 1]
