@@ -1,14 +1,17 @@
-"""A group with a coordinator; and `client`, whose tests run once with each of two clients."""
+"""A group with a coordinator; `client`, whose tests run once with each of two clients; `nodes`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from integration import clusters
+from integration.clusters import Cluster
 from integration.raw import RawConnection
 from tests.conformance.clients import Client, Confluent, KafkaPython
 from tests.conformance.groups import await_coordinator
+from tests.conformance.nodes import BROKERS, RACKS, SETTINGS, Nodes
 
 
 @pytest.fixture(params=[Confluent, KafkaPython], ids=["confluent-kafka", "kafka-python"])
@@ -24,3 +27,23 @@ def group(raw: RawConnection, unique_name: Callable[[], str]) -> str:
     name = unique_name()
     await_coordinator(raw, name)
     return name
+
+
+@pytest.fixture(scope="session")
+def three_brokers(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster of three brokers in three racks, whose brokers may be ended; see `nodes`."""
+    backend = str(request.config.getoption("--cluster"))
+    with clusters.open_cluster(
+        backend, brokers=len(BROKERS), racks=RACKS, configs=SETTINGS
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture
+def nodes(three_brokers: Cluster) -> Iterator[Nodes]:
+    """Three brokers that all run; the test may take any away."""
+    made = Nodes(three_brokers)
+    try:
+        yield made
+    finally:
+        made.restore()
