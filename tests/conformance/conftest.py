@@ -1,4 +1,4 @@
-"""A group with a coordinator; `client`, whose tests run once with each of two clients; `nodes`."""
+"""A cluster of three; a group with a coordinator; and `client`, once for each of two clients."""
 
 from __future__ import annotations
 
@@ -6,12 +6,25 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from integration import clusters
 from integration.clusters import Cluster
 from integration.raw import RawConnection
 from tests.conformance.clients import Client, Confluent, KafkaPython
 from tests.conformance.groups import await_coordinator
 from tests.conformance.nodes import BROKERS, RACKS, SETTINGS, Nodes
+from tests.conftest import BROKERS_OF_CONFORMANCE, open_cluster
+
+
+@pytest.fixture(scope="package")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The cluster of these tests: what holds on one broker must hold where there are more."""
+    with open_cluster(request.config, brokers=BROKERS_OF_CONFORMANCE) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="package")
+def bootstrap(cluster: Cluster) -> str:
+    """The bootstrap servers of that cluster."""
+    return cluster.bootstrap_servers
 
 
 @pytest.fixture(params=[Confluent, KafkaPython], ids=["confluent-kafka", "kafka-python"])
@@ -32,10 +45,10 @@ def group(raw: RawConnection, unique_name: Callable[[], str]) -> str:
 @pytest.fixture(scope="session")
 def three_brokers(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster of three brokers in three racks, whose brokers may be ended; see `nodes`."""
-    backend = str(request.config.getoption("--cluster"))
-    with clusters.open_cluster(
-        backend, brokers=len(BROKERS), racks=RACKS, configs=SETTINGS
-    ) as opened:
+    brokers = len(BROKERS)
+    with open_cluster(request.config, brokers=brokers, racks=RACKS, configs=SETTINGS) as opened:
+        if len(opened.broker_ids) < brokers:
+            pytest.skip(f"--brokers={len(opened.broker_ids)}: this needs {brokers}")
         yield opened
 
 
