@@ -198,9 +198,10 @@ class Nodes:
 
     def _sees_all(self, broker_id: int) -> bool:
         """Metadata lists brokers that are not fenced."""
-        with suppress(OSError, ConnectionClosedByBroker), RawConnection(
-            self.cluster.address(broker_id), timeout_s=_POLL_TIMEOUT_S
-        ) as connection:
+        with (
+            suppress(OSError, ConnectionClosedByBroker),
+            RawConnection(self.cluster.address(broker_id), timeout_s=_POLL_TIMEOUT_S) as connection,
+        ):
             found = connection.call("metadata", 9, topics=[]).brokers
             return {broker.node_id for broker in found} == set(BROKERS)
         return False
