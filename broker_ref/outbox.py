@@ -32,21 +32,6 @@ Response = TypeVar("Response")
 REQUEST_IDS: Final = 2**31
 """Correlation ids are 32 bits and not negative; they begin anew after that."""
 
-_CLIENT_ID_PREFIX: Final = "broker_ref.broker-"
-
-
-def client_id_of(broker_id: int) -> str:
-    """The client id under which a broker sends requests."""
-    return f"{_CLIENT_ID_PREFIX}{broker_id}"
-
-
-def sender_id(client_id: str | None) -> int | None:
-    """The broker that sends requests under this client id; None where it is none."""
-    if client_id is None or not client_id.startswith(_CLIENT_ID_PREFIX):
-        return None
-    number = client_id.removeprefix(_CLIENT_ID_PREFIX)
-    return int(number) if number.isdecimal() else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Awaited:

@@ -101,7 +101,7 @@ def pytest_runtest_makereport(
     """Show with a failure what the cluster printed last."""
     report = yield
     names = getattr(item, "fixturenames", ())
-    if report.failed and ("cluster" in names or "cluster_with" in names):
+    if report.failed and {"cluster", "cluster_with", "three_brokers"} & set(names):
         for cluster in item.config.stash[_CLUSTERS]:
             if logs := cluster.logs()[-_LOG_CHARACTERS_MAX:]:
                 report.sections.append((f"end of the logs of {cluster.version}", logs))

@@ -39,7 +39,8 @@ class Cluster:
 
     `data` is a directory to keep them in (None: a temporary one, removed on `close`), `port` the
     port of the first (0: a free one), `configs` Kafka's broker configs, such as
-    `{"auto.create.topics.enable": "false"}`, `racks` one rack for each broker. `faults` is what goes
+    `{"auto.create.topics.enable": "false"}`, `racks` the
+    rack of each broker that has one. `faults` is what goes
     wrong in it, on purpose.
     """
 
@@ -50,18 +51,16 @@ class Cluster:
         data: str | Path | None = None,
         port: int = 0,
         configs: Mapping[str, str] | None = None,
-        racks: Sequence[str] | None = None,
+        racks: Mapping[int, str] | None = None,
     ) -> None:
         if brokers < 1:
             raise ClusterError(f"a cluster has at least one broker, and {brokers} were asked for")
-        if racks is not None and len(racks) != brokers:
-            raise ClusterError(f"there are {brokers} brokers and {len(racks)} racks; name one each")
         self.faults: Final = Faults()
         self.broker_ids: Final = tuple(range(1, brokers + 1))
         self._data = None if data is None else Path(data)
         self._port = port
         self._configs = cluster_configs(brokers, configs or {})
-        self._racks = dict(zip(self.broker_ids, racks or (), strict=False))
+        self._racks = dict(racks or {})
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

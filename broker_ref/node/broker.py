@@ -45,7 +45,7 @@ from broker_ref.node.fault_gate import FaultGate
 from broker_ref.node.forwarding import Forwarding
 from broker_ref.node.metadata_follower import MetadataFollower
 from broker_ref.node.registration import BrokerState, Registration
-from broker_ref.outbox import Outbox, client_id_of
+from broker_ref.outbox import Outbox
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import random_uuid
 from broker_ref.replication.fetch_sessions import FetchSessions
@@ -88,7 +88,7 @@ class BrokerNode:
         self._is_registering = False
         self._woken: dict[Hashable, None] = {}
         self._schedule = Schedule(now_ms)
-        self._outbox = Outbox(client_id=client_id_of(config.node_id))
+        self._outbox = Outbox(client_id=f"broker-{config.node_id}")
         self._outbox.advance(now_ms)
         self._controller = ControllerClient(
             outbox=self._outbox, host=controller[0], port=controller[1]
@@ -150,6 +150,8 @@ class BrokerNode:
             case ConnectionClosed():
                 if dispatcher is not None:
                     dispatcher.forget(event.connection_id)
+                if self._gate is not None:
+                    self._gate.forget(event.connection_id)
             case ResponseReceived() | RequestFailed():
                 self._outbox.handle(event)
             case TimePassed():

@@ -134,6 +134,7 @@ class ControllerNode:
                 self._dispatcher.serve(event, self._now_ms)
             case ConnectionClosed():
                 self._dispatcher.forget(event.connection_id)
+                self._gate.forget(event.connection_id)
             case TimePassed():
                 self._gate.release()
                 self._schedule.run(self._now_ms)

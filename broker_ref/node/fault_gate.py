@@ -2,17 +2,17 @@
 
 Purpose: ask `Faults` about each request before its handler sees it, and do what it says: serve it
 later, refuse it, lose its answer, drop its connection. Invariant: without a fault a request costs
-one look. What it must not know: what a request means, beyond the topics and partitions that it
-names.
+one look. What it must not know: what a request means.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable
 
 from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.events import ConnectionId
+from broker_ref.fault_requests import request_info
 from broker_ref.faults import (
     Delay,
     Drop,
@@ -24,13 +24,9 @@ from broker_ref.faults import (
     Rule,
 )
 from broker_ref.node.dispatch import Dispatcher, Request
-from broker_ref.outbox import sender_id
 from broker_ref.protocol.error_responses import error_frame
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.schedule import Schedule
-
-_TOPIC_NAMES: Final = ("name", "topic", "topic_name")
-_PARTITION_NUMBERS: Final = ("partition", "index", "partition_index")
 
 Serve = Callable[[Request], None]
 
@@ -87,6 +83,14 @@ class FaultGate:
             else:
                 self._serve(request)
 
+    def forget(self, connection_id: ConnectionId) -> None:
+        """Drop what is held of a client that is gone."""
+        self._held = [
+            (rule, request)
+            for rule, request in self._held
+            if request.pending.connection_id != connection_id
+        ]
+
     def _refuse(self, request: Request, verdict: Refuse) -> None:
         header = request.pending.header
         frame = error_frame(
@@ -105,51 +109,15 @@ class FaultGate:
 
     def _describe(self, request: Request) -> RequestInfo:
         header = request.pending.header
-        sender = sender_id(header.client_id)
-        partitions = frozenset(self._partitions(request.message, None))
-        return RequestInfo(
+        return request_info(
+            request.message,
             node_id=self._node_id,
             api_key=header.api_key,
             version=header.api_version,
             client_id=header.client_id,
-            sender_id=sender,
-            is_between_nodes=sender is not None,
-            topics=frozenset(topic for topic, _ in partitions),
-            partitions=frozenset(
-                (topic, partition) for topic, partition in partitions if partition is not None
-            ),
+            topic_name=self._topic_name,
         )
 
-    def _partitions(self, value: Any, topic: str | None) -> Iterator[tuple[str, int | None]]:
-        """The topics that a message names, and their partitions, wherever they stand in it."""
-        if isinstance(value, tuple):
-            for item in value:
-                if isinstance(item, int) and not isinstance(item, bool) and topic is not None:
-                    yield topic, item
-                else:
-                    yield from self._partitions(item, topic)
-            return
-        if not dataclasses.is_dataclass(value):
-            return
-        named = self._topic(value) or topic
-        if named is not None:
-            yield named, next(_numbers(value), None)
-        for field in dataclasses.fields(value):
-            yield from self._partitions(getattr(value, field.name), named)
-
-    def _topic(self, value: Any) -> str | None:
-        topic_id = getattr(value, "topic_id", None)
-        if isinstance(topic_id, Uuid) and topic_id in self._metadata.topics_by_id:
-            return self._metadata.topics_by_id[topic_id].name
-        for name in _TOPIC_NAMES:
-            text = getattr(value, name, None)
-            if isinstance(text, str) and text in self._metadata.topics:
-                return text
-        return None
-
-
-def _numbers(value: Any) -> Iterator[int]:
-    for name in _PARTITION_NUMBERS:
-        number = getattr(value, name, None)
-        if isinstance(number, int):
-            yield number
+    def _topic_name(self, topic_id: Uuid) -> str | None:
+        topic = self._metadata.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name

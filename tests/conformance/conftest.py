@@ -10,6 +10,7 @@ from integration.clusters import Cluster
 from integration.raw import RawConnection
 from tests.conformance.clients import Client, Confluent, KafkaPython
 from tests.conformance.groups import group_coordinated_by
+from tests.conformance.nodes import BROKERS, RACKS, SETTINGS, Nodes
 from tests.conftest import BROKERS_OF_CONFORMANCE, brokers_of_run, open_cluster
 
 
@@ -46,3 +47,23 @@ def new_group(
 def group(new_group: Callable[[], str]) -> str:
     """A group id whose coordinator is the broker that `raw` talks to, and ready."""
     return new_group()
+
+
+@pytest.fixture(scope="session")
+def three_brokers(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster of three brokers in three racks, whose brokers may be ended; see `nodes`."""
+    brokers = len(BROKERS)
+    with open_cluster(request.config, brokers=brokers, racks=RACKS, configs=SETTINGS) as opened:
+        if len(opened.broker_ids) < brokers:
+            pytest.skip(f"--brokers={len(opened.broker_ids)}: this needs {brokers}")
+        yield opened
+
+
+@pytest.fixture
+def nodes(three_brokers: Cluster) -> Iterator[Nodes]:
+    """Three brokers that all run; the test may take any away."""
+    made = Nodes(three_brokers)
+    try:
+        yield made
+    finally:
+        made.restore()
