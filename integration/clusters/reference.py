@@ -1,21 +1,51 @@
-"""The reference broker in this process."""
+"""The reference cluster in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from broker_ref.io.cluster import Cluster
+import broker_ref
 from integration.clusters import topics
+from integration.clusters.base import NotOfThisBackend
+
+
+def settings(brokers: int) -> dict[str, str]:
+    """What a test cluster of so many brokers needs otherwise than it ships; as for Apache Kafka."""
+    return {
+        "offsets.topic.replication.factor": str(min(3, brokers)),
+        # Tests write records with timestamps of long ago, and mean to read them.
+        "log.retention.check.interval.ms": str(6 * 60 * 60 * 1000),
+    }
 
 
 class ReferenceCluster:
-    """A `Cluster` of one `broker_ref` broker on an event loop of its own."""
+    """A `Cluster` of `broker_ref` brokers and their controller on an event loop of their own."""
 
-    def __init__(self, *, configs: Mapping[str, str] | None = None) -> None:
-        self._cluster = Cluster(brokers=1, configs=dict(configs or {}))
-        self._cluster.start()
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        configs: Mapping[str, str] | None = None,
+        racks: Mapping[int, str] | None = None,
+    ) -> None:
+        self._broker_ids = tuple(range(1, brokers + 1))
+        self._temporary = tempfile.TemporaryDirectory(prefix="broker_ref-")
+        options: dict[str, Any] = {"racks": racks} if racks else {}
+        self._cluster: Any = broker_ref.Cluster(
+            brokers=brokers,
+            data=self._temporary.name,
+            configs={**settings(brokers), **(configs or {})},
+            **options,
+        )
+        try:
+            self._cluster.start()
+        except BaseException:
+            self._temporary.cleanup()
+            raise
 
     @property
     def backend(self) -> str:
@@ -26,29 +56,81 @@ class ReferenceCluster:
         return "broker_ref"
 
     @property
+    def broker_ids(self) -> tuple[int, ...]:
+        return self._broker_ids
+
+    @property
     def bootstrap_servers(self) -> str:
-        return self._cluster.bootstrap_servers
+        return str(self._cluster.bootstrap_servers)
+
+    def address(self, broker_id: int) -> str:
+        """`127.0.0.1:PORT`."""
+        self._check_id(broker_id)
+        return self.bootstrap_servers.split(",")[self._broker_ids.index(broker_id)]
+
+    def data_directory(self, broker_id: int) -> Path:
+        """The broker's own directory."""
+        self._check_id(broker_id)
+        return Path(self._temporary.name) / f"broker-{broker_id}"
 
     def create_topic(
-        self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        assignment: Sequence[Sequence[int]] | None = None,
+        configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic and wait until its partitions have leaders."""
-        topics.create_topic(self.bootstrap_servers, name, partitions=partitions, configs=configs)
+        """Create a topic and wait until its partitions have leaders that serve them."""
+        topics.create_topic(
+            self._any_address(),
+            name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            assignment=assignment,
+            configs=configs,
+        )
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stop it in good order: what it has is flushed."""
+        """Stop it in good order: it hands over what it leads and flushes."""
+        self._check_id(broker_id)
         self._cluster.stop_broker(broker_id)
 
     def kill_broker(self, broker_id: int) -> None:
-        """Refused: this backend's brokers live in the test's own process."""
-        raise NotImplementedError(
-            f"broker {broker_id} is part of this process: kill it with the backend "
-            "reference-processes"
-        )
+        """End it abruptly: nothing is flushed, said or handed over."""
+        self._check_id(broker_id)
+        self._cluster.kill_broker(broker_id)
 
     def start_broker(self, broker_id: int) -> None:
         """Start it again on the same port and directory."""
+        self._check_id(broker_id)
         self._cluster.start_broker(broker_id)
+
+    def pause_broker(self, broker_id: int) -> None:
+        """Refused: this backend's brokers share an event loop."""
+        raise NotOfThisBackend(
+            f"broker {broker_id} is part of this process: pause it with the backend "
+            "reference-processes"
+        )
+
+    def resume_broker(self, broker_id: int) -> None:
+        """Refused, as `pause_broker` is."""
+        self.pause_broker(broker_id)
+
+    def stop_controller(self) -> None:
+        """Stop it in good order."""
+        self._cluster.stop_controller()
+
+    def kill_controller(self) -> None:
+        """Refused: only brokers end abruptly in this process."""
+        raise NotOfThisBackend(
+            "the controller is part of this process: kill it with the backend reference-processes"
+        )
+
+    def start_controller(self) -> None:
+        """Start it again on the same port and directory."""
+        self._cluster.start_controller()
 
     def logs(self) -> str:
         """Nothing: the brokers log through `logging`, which pytest captures by itself."""
@@ -56,6 +138,7 @@ class ReferenceCluster:
 
     def close(self) -> None:
         self._cluster.close()
+        self._temporary.cleanup()
 
     def __enter__(self) -> Self:
         return self
@@ -67,3 +150,14 @@ class ReferenceCluster:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _any_address(self) -> str:
+        for address in self.bootstrap_servers.split(","):
+            if topics.is_listening(address):
+                return address
+        raise ValueError("no broker runs: start one first")
+
+    def _check_id(self, broker_id: int) -> None:
+        if broker_id not in self._broker_ids:
+            known = ", ".join(map(str, self._broker_ids))
+            raise ValueError(f"there is no broker {broker_id} in this cluster; it has {known}")
