@@ -40,7 +40,7 @@ from broker_ref.schedule import Schedule
 from broker_ref.topic_configs import min_insync_replicas
 
 PARTITION_METADATA_FILE: Final = "partition.metadata"
-FETCHES: Final = "replica-fetcher"
+FETCHES: Final = "fetcher-0"
 """The purpose of the channels to leaders."""
 
 logger = logging.getLogger(__name__)

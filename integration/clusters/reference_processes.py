@@ -36,13 +36,18 @@ class ReferenceProcessesCluster(NodeCluster):
         return "broker_ref"
 
     def data_directory(self, broker_id: int) -> Path:
-        """Where `node --data` puts this broker."""
+        """Where this broker keeps its logs."""
         self._check_id(broker_id)
         return self._directory / f"broker-{broker_id}"
 
     def _make_nodes(self, plan: Plan) -> Nodes:
         return Nodes(
-            controller=self._node("controller", "controller", listener=plan.controller),
+            controller=self._node(
+                "controller",
+                "controller",
+                data=self._directory / "controller",
+                listener=plan.controller,
+            ),
             brokers={i: self._broker_node(i, plan) for i in self.broker_ids},
         )
 
@@ -53,12 +58,15 @@ class ReferenceProcessesCluster(NodeCluster):
         if broker_id in self._racks:
             options += ["--rack", self._racks[broker_id]]
         listener = plan.listeners[broker_id]
-        return self._node(f"broker {broker_id}", "node", *options, listener=listener)
+        data = self.data_directory(broker_id)
+        return self._node(f"broker {broker_id}", "node", *options, data=data, listener=listener)
 
-    def _node(self, name: str, role: str, *options: str, listener: str) -> NodeProcess:
+    def _node(
+        self, name: str, role: str, *options: str, data: Path, listener: str
+    ) -> NodeProcess:
         host, _, port = listener.rpartition(":")
         command = [sys.executable, "-m", "broker_ref", role, *options]
-        command += ["--data", str(self._directory), "--host", host, "--port", port]
+        command += ["--data", str(data), "--host", host, "--port", port]
         for key, value in self._configs.items():
             command += ["--config", f"{key}={value}"]
         return NodeProcess(name, command, directory=self._directory)

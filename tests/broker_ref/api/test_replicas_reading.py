@@ -82,9 +82,9 @@ def racks(monkeypatch: pytest.MonkeyPatch) -> NodeDriver:
     driver = NodeDriver(BrokerConfig(rack=FAR, replica_selector_class=RACK_AWARE_REPLICA_SELECTOR))
     create_topic(driver, "t")
     driver.call(produce(batch("a", "b")))
-    brokers = driver.node.broker.metadata.brokers
+    brokers = driver.broker.metadata.brokers
     brokers[2] = dataclasses.replace(brokers[1], broker_id=2, rack=NEAR)
-    partition = driver.node.broker.replicas.partition("t", 0)
+    partition = driver.broker.replicas.partition("t", 0)
     _set_metadata(partition, monkeypatch, isr=(1, 2))
     follower = RemoteReplica(broker_id=2, log_start_offset=0, log_end_offset=2)
     monkeypatch.setattr(
@@ -216,7 +216,7 @@ def test_the_lag_and_the_volume_in_log_dirs(monkeypatch: pytest.MonkeyPatch) -> 
     create_topic(driver, "t")
     driver.call(produce(batch("a")))
     log_dir = LogDir(path="/data", space=lambda: DiskSpace(total_bytes=9, usable_bytes=4))
-    driver.node.broker = dataclasses.replace(driver.node.broker, log_dir=log_dir)
+    driver.broker = dataclasses.replace(driver.broker, log_dir=log_dir)
     monkeypatch.setattr(Partition, "high_watermark", 5)
     (result,) = driver.call(request("describe_log_dirs", 4, topics=None)).results
     assert (result.log_dir, result.total_bytes, result.usable_bytes) == ("/data", 9, 4)
