@@ -16,8 +16,11 @@ from broker_ref.api import (
     k18_api_versions,
     k21_delete_records,
     k22_init_producer_id,
+    k23_offset_for_leader_epoch,
     k32_describe_configs,
+    k35_describe_log_dirs,
     k60_describe_cluster,
+    k75_describe_topic_partitions,
 )
 
 APIS: Final = MappingProxyType(
@@ -34,8 +37,11 @@ APIS: Final = MappingProxyType(
             k18_api_versions,
             k21_delete_records,
             k22_init_producer_id,
+            k23_offset_for_leader_epoch,
             k32_describe_configs,
+            k35_describe_log_dirs,
             k60_describe_cluster,
+            k75_describe_topic_partitions,
         )
     }
 )

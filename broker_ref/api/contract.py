@@ -18,6 +18,7 @@ from broker_ref.config import BrokerConfig
 from broker_ref.controller.controller import Controller
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.group.offsets import GroupOffsets
+from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.fetch_sessions import FetchSessions
 from broker_ref.replication.producer_ids import ProducerIds
@@ -52,6 +53,7 @@ class Broker:
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     apis: Callable[[], tuple[Api, ...]]
+    log_dir: LogDir = UNKNOWN_LOG_DIR
 
     @property
     def metadata(self) -> ClusterMetadata:

@@ -28,7 +28,7 @@ from broker_ref.log.errors import LogError
 from broker_ref.log.partition_log import LogPosition
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.fetch_sessions import FetchedPartition, PartitionPlace
-from broker_ref.replication.partition import PartitionKey
+from broker_ref.replication.partition import Partition, PartitionKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,8 @@ class DelayedFetch:
     limits: FetchLimits
     wanted: dict[PartitionPlace, FetchedPartition] = field(default_factory=dict)
     absent: Answers = field(default_factory=dict)
-    _idle: set[PartitionPlace] = field(default_factory=set)
-    """Known to be without news: not read unless they change."""
+    _idle: dict[PartitionPlace, Partition] = field(default_factory=dict)
+    """Known to be without news: neither read nor looked at unless they change."""
     _by_key: dict[Hashable, list[FetchedPartition]] = field(default_factory=dict)
     _starts: dict[PartitionPlace, LogPosition] = field(default_factory=dict)
     """Where the fetch offsets were when the wait began."""
@@ -61,7 +61,8 @@ class DelayedFetch:
 
     def begin(self, now_ms: int) -> FetchResponse | None:
         """The response if it need not wait; notes the position of a follower."""
-        self._find_idle(now_ms)
+        if self.context.remembers:
+            self._find_idle(now_ms)
         answers = self._read()
         for place, answer in answers.items():
             self.reader.note_position(self.wanted[place], answer, now_ms)
@@ -73,9 +74,8 @@ class DelayedFetch:
             or any(answer.is_urgent for answer in answers.values())
         ):
             return self._response(answers, now_ms)
-        for wanted in self.wanted.values():
-            self._by_key.setdefault(_key(wanted), []).append(wanted)
-        if self._is_due(self.wanted):
+        self._watch()
+        if self._is_due({place: self.wanted[place] for place in answers}):
             return self._response(answers, now_ms)
         return None
 
@@ -87,7 +87,7 @@ class DelayedFetch:
         """Note that a partition is to be looked at, and read in the end."""
         for wanted in self._by_key[key]:
             self._changed[wanted.place] = wanted
-            self._idle.discard(wanted.place)
+            self._idle.pop(wanted.place, None)
 
     def try_complete(self, now_ms: int) -> FetchResponse | None:
         """The response if there is enough, or an error."""
@@ -105,14 +105,21 @@ class DelayedFetch:
                 partition = self.reader.locate(wanted)
             except ApiError:
                 continue
-            if self.context.is_told(
-                wanted,
+            if wanted.is_told(
                 high_watermark=partition.high_watermark,
-                start=partition.log.log_start_offset,
+                log_start_offset=partition.log.log_start_offset,
             ) and self.reader.has_nothing_new(partition, wanted):
-                self._idle.add(place)
+                self._idle[place] = partition
                 if self.reader.is_follower:
                     self.reader.follower_fetched(partition, wanted, now_ms)
+
+    def _watch(self) -> None:
+        """Note which partitions are waited for, and where those without news end now."""
+        for place, wanted in self.wanted.items():
+            self._by_key.setdefault(_key(wanted), []).append(wanted)
+            idle = self._idle.get(place)
+            if idle is not None:
+                self._starts[place] = idle.log.position_of(wanted.asked.fetch_offset)
 
     def _read(self) -> Answers:
         """Read the partitions that may have news, one after the other, within the limits."""

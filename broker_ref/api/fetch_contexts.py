@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -36,12 +36,10 @@ Answers = dict[PartitionPlace, PartitionAnswer]
 class SessionlessFetch:
     """A full request without a session: everything is answered."""
 
-    partitions: dict[PartitionPlace, FetchedPartition]
+    remembers: ClassVar[bool] = False
+    """Whether there are partitions of which the client was told before."""
 
-    def is_told(self, partition: FetchedPartition, *, high_watermark: int, start: int) -> bool:
-        """Whether the client knows these offsets: nothing is remembered here."""
-        del partition, high_watermark, start
-        return False
+    partitions: dict[PartitionPlace, FetchedPartition]
 
     def close(self, answers: Answers, now_ms: int) -> tuple[int, Answers]:
         """The session id and the answers that go out."""
@@ -75,13 +73,10 @@ class FullFetch(SessionlessFetch):
 class IncrementalFetch(SessionlessFetch):
     """A request within a session: only what is new is answered."""
 
+    remembers: ClassVar[bool] = True
     session: FetchSession
     epoch: int
     """What the session's epoch is until the next request comes."""
-
-    def is_told(self, partition: FetchedPartition, *, high_watermark: int, start: int) -> bool:
-        """Whether the client knows these offsets."""
-        return partition.high_watermark == high_watermark and partition.log_start_offset == start
 
     def close(self, answers: Answers, now_ms: int) -> tuple[int, Answers]:
         """The answers that have something new; partitions with records go to the end.
@@ -98,8 +93,8 @@ class IncrementalFetch(SessionlessFetch):
         told: Answers = {}
         for place, answer in answers.items():
             partition = self.partitions[place]
-            known = self.is_told(
-                partition, high_watermark=answer.high_watermark, start=answer.log_start_offset
+            known = partition.is_told(
+                high_watermark=answer.high_watermark, log_start_offset=answer.log_start_offset
             )
             if known and not answer.records and not answer.is_urgent:
                 continue

@@ -63,6 +63,10 @@ class FetchedPartition:
     high_watermark: int = -1
     log_start_offset: int = -1
 
+    def is_told(self, *, high_watermark: int, log_start_offset: int) -> bool:
+        """Whether the client knows these offsets."""
+        return self.high_watermark == high_watermark and self.log_start_offset == log_start_offset
+
 
 @dataclass(slots=True, kw_only=True)
 class FetchSession:
