@@ -156,6 +156,18 @@ BROKER_CONFIGS: Final = (
         minimum=1,
     ),
     _int(
+        "log.cleaner.backoff.ms",
+        15000,
+        "How often compaction looks for something to do.",
+    ),
+    _int(
+        "log.cleaner.dedupe.buffer.size",
+        134217728,
+        "Memory for the keys of the log that is being compacted, in bytes.",
+        minimum=1 << 20,
+    ),
+    _bool("log.cleaner.enable", True, "Compact the logs of topics with cleanup.policy=compact."),
+    _int(
         "log.retention.check.interval.ms",
         300000,
         "How often logs are checked for segments past their retention.",
@@ -289,6 +301,9 @@ class BrokerConfig:
     socket_request_max_bytes: int = 104857600
     fetch_max_bytes: int = 57671680
     connections_max_idle_ms: int = 600000
+    log_cleaner_backoff_ms: int = 15000
+    log_cleaner_dedupe_buffer_size: int = 134217728
+    log_cleaner_enable: bool = True
     log_retention_check_interval_ms: int = 300000
     log_flush_offset_checkpoint_interval_ms: int = 60000
     producer_id_expiration_check_interval_ms: int = 600000

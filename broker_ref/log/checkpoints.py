@@ -4,7 +4,8 @@
     2                      number of entries
     orders 0 1042          topic partition offset      (recovery-point-offset-checkpoint,
     orders 1 998                                        log-start-offset-checkpoint,
-                                        replication-offset-checkpoint)
+                                        replication-offset-checkpoint,
+                                        cleaner-offset-checkpoint)
 
     0
     2
@@ -27,6 +28,7 @@ RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
+CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 _VERSION = "0"

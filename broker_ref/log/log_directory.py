@@ -6,6 +6,7 @@
         <topic id>-3-stray/                 a log of a topic that nobody knows, set aside
         recovery-point-offset-checkpoint    what is flushed, per partition
         log-start-offset-checkpoint         where readers may start, per partition
+        cleaner-offset-checkpoint           what is compacted, per partition
         replication-offset-checkpoint       high watermarks, per partition
         .kafka_cleanshutdown                there only between a clean stop and the next start
 
@@ -26,6 +27,7 @@ from functools import partial
 from broker_ref.log.checkpoints import (
     CLEAN_SHUTDOWN_CONTENT,
     CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
@@ -33,6 +35,7 @@ from broker_ref.log.checkpoints import (
     read_offsets,
     write_offsets,
 )
+from broker_ref.log.cleaner import DEDUPE_BUFFER_BYTES, LogCleaner
 from broker_ref.log.config import LogConfig
 from broker_ref.log.errors import LogError
 from broker_ref.log.partition_log import PartitionLog
@@ -43,13 +46,16 @@ _LOG_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
 
+# About a tenth of a second of work: nothing else is served meanwhile.
+CLEAN_BUDGET_BYTES = 256 * 1024
+
 logger = logging.getLogger(__name__)
 
 
 class LogDirectory:
     """The logs under one storage. One at a time may use it (`DiskStorage` locks its root)."""
 
-    def __init__(self, *, storage: Storage) -> None:
+    def __init__(self, *, storage: Storage, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES) -> None:
         """Read the checkpoints, take the marker away, finish interrupted deletions.
 
         Raises: CorruptLog naming a damaged checkpoint, StorageError.
@@ -59,11 +65,18 @@ class LogDirectory:
         self._recovery_points = read_offsets(storage, RECOVERY_POINT_FILE)
         self._log_start_offsets = read_offsets(storage, LOG_START_OFFSET_FILE)
         self._high_watermarks = read_offsets(storage, HIGH_WATERMARK_FILE)
+        self._cleaner_offsets = read_offsets(storage, CLEANER_OFFSET_FILE)
         self._written = {
             path: dict(offsets)
             for path, offsets in self._checkpoints().items()
             if storage.exists(path)
         }
+        self._cleaner = LogCleaner(
+            logs=self._logs,
+            checkpoints=self._cleaner_offsets,
+            save=self.checkpoint,
+            dedupe_buffer_bytes=dedupe_buffer_bytes,
+        )
         self._unclean_logs = False
         self.was_clean = storage.exists(CLEAN_SHUTDOWN_FILE)
         storage.remove(CLEAN_SHUTDOWN_FILE)
@@ -115,8 +128,9 @@ class LogDirectory:
         return max(log.log_start_offset, min(checkpointed, log.log_end_offset))
 
     def _before_truncation(self, key: TopicPartition, offset: int) -> None:
-        if key in self._high_watermarks:
-            self._high_watermarks[key] = min(self._high_watermarks[key], offset)
+        for offsets in (self._high_watermarks, self._cleaner_offsets):
+            if key in offsets:
+                offsets[key] = min(offsets[key], offset)
         self.checkpoint()
 
     def delete_log(self, topic: str, partition: int, *, unique_id: str) -> None:
@@ -141,6 +155,19 @@ class LogDirectory:
         self._forget(key)
         if any(key in offsets for offsets in self._written.values()):
             self.checkpoint()
+
+    def clean(
+        self,
+        now_ms: int,
+        high_watermarks: Mapping[TopicPartition, int],
+        *,
+        budget_bytes: int = CLEAN_BUDGET_BYTES,
+    ) -> bool:
+        """Compact some of the open logs as their configs say; whether there is more to do at once.
+
+        See `LogCleaner.run`. Raises: nothing.
+        """
+        return self._cleaner.run(now_ms, high_watermarks, budget_bytes=budget_bytes)
 
     def _move(self, topic: str, partition: int, target: str) -> str:
         key = (topic, partition)
@@ -178,6 +205,7 @@ class LogDirectory:
 
     def _checkpoints(self) -> dict[str, dict[TopicPartition, int]]:
         return {
+            CLEANER_OFFSET_FILE: self._cleaner_offsets,
             HIGH_WATERMARK_FILE: self._high_watermarks,
             LOG_START_OFFSET_FILE: self._log_start_offsets,
             RECOVERY_POINT_FILE: self._recovery_points,
@@ -189,6 +217,7 @@ class LogDirectory:
         Without the marker if a log could not be opened or written: the next start checks them.
         The first LogError or StorageError is raised once all are closed.
         """
+        self._cleaner.abort()
         unopened = [key for key in self.partitions_on_disk() if key not in self._logs]
         clean = not self._unclean_logs and (self.was_clean or not unopened)
         errors: list[LogError | StorageError] = []
@@ -204,6 +233,6 @@ class LogDirectory:
                 self._storage.write_atomically(CLEAN_SHUTDOWN_FILE, CLEAN_SHUTDOWN_CONTENT)
         except StorageError as error:
             errors.append(error)
-        self._logs = {}
+        self._logs.clear()
         if errors:
             raise errors[0]

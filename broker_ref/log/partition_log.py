@@ -43,6 +43,7 @@ from broker_ref.log.retention import count_expired
 from broker_ref.log.segment import LogSegment, TimestampAndOffset
 from broker_ref.log.segments import LogPosition, LogSegments
 from broker_ref.log.storage import NotBegunError, Storage, StorageError
+from broker_ref.log.swapping import CLEANED_SUFFIX, SWAP_SUFFIX, cleaned_names
 from broker_ref.log.validation import check_produced
 
 __all__ = ["AppendResult", "LogPosition", "PartitionLog"]
@@ -91,6 +92,8 @@ class PartitionLog:
         self._last_flush_ms = now_ms
         self._storage_error: str | None = None
         self.leader_epochs = loaded.leader_epochs
+        self.removals = 0
+        """Grows whenever segments go or are cut: what was looked up before may not be there."""
 
     @classmethod
     def open(
@@ -153,6 +156,11 @@ class PartitionLog:
     def size_bytes(self) -> int:
         """Bytes of all log files, indexes not counted."""
         return self._segments.size_bytes
+
+    @property
+    def segments(self) -> LogSegments:
+        """Its segments, to be read and not changed."""
+        return self._segments
 
     @property
     def segment_base_offsets(self) -> tuple[int, ...]:
@@ -281,13 +289,14 @@ class PartitionLog:
         self._segments.add(self._new_segment(base_offset, now_ms))
         self._log_end_offset = base_offset
 
-    def _new_segment(self, base_offset: int, now_ms: int) -> LogSegment:
+    def _new_segment(self, base_offset: int, now_ms: int, *, name_end: str = "") -> LogSegment:
         return LogSegment(
             storage=self._storage,
             directory=self.directory,
             base_offset=base_offset,
             config=self.config,
             now_ms=now_ms,
+            name_end=name_end,
         )
 
     # Truncation
@@ -318,7 +327,11 @@ class PartitionLog:
         self._segments.active.truncate_to(offset)
         self._log_end_offset = kept_offset
         self.leader_epochs.truncate_from_end(kept_offset)
-        self._snapshots.keep(o for o in self._snapshots.offsets if o <= kept_offset)
+        self._snapshots.keep(
+            offset
+            for offset in self._snapshots.offsets
+            if self._log_start_offset < offset <= kept_offset
+        )
         self._producers = load_producers(
             self._segments,
             self._snapshots,
@@ -346,6 +359,7 @@ class PartitionLog:
 
     def _promise_less(self, recovery_point: int, *, log_start_offset: int) -> None:
         """Lower what the next start expects to find, durably, before it is taken away."""
+        self.removals += 1
         self._recovery_point = min(self._recovery_point, recovery_point)
         self._log_start_offset = log_start_offset
         self._on_truncate(recovery_point)
@@ -457,6 +471,7 @@ class PartitionLog:
             self._roll(now_ms, self._log_end_offset)
         # The directory must not be left without a segment that says where offsets go on.
         self._segments[count].flush()
+        self.removals += 1
         deleted = self._segments.take_oldest(count)
         first_offset = self._segments[0].base_offset
         self.delete_records_before(max(self._log_start_offset, first_offset))
@@ -469,6 +484,45 @@ class PartitionLog:
     ) -> None:
         """Forget producers that have not written for `producer.id.expiration.ms`."""
         self._producers.expire(now_ms, expiration_ms=expiration_ms)
+
+    # Compaction
+
+    def begin_cleaned(self, first: LogSegment) -> LogSegment:
+        """An empty segment to copy into what stays of `first` and others; no part of the log yet.
+
+        Raises: StorageError.
+        """
+        for name in cleaned_names(first.base_offset):
+            self._storage.remove(f"{self.directory}/{name}")
+        return self._new_segment(first.base_offset, first.created_ms, name_end=CLEANED_SUFFIX)
+
+    def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> None:
+        """Put the cleaned segment in the place of those it was copied from, which are deleted.
+
+        A crash leaves the old ones, or the start finds `.swap` files and finishes (see `recovery`).
+        Raises: LogError.
+        """
+        self._require_storage()
+        with self._write_errors():
+            # What comes after may lose its last batches: the next segment says where it went on.
+            self._segments.active.flush()
+            cleaned.seal()
+            cleaned.flush()
+            try:
+                self._swap(old, cleaned)
+            except NotBegunError as error:
+                raise StorageError(str(error)) from error  # For the log, it had begun.
+
+    def _swap(self, old: Sequence[LogSegment], cleaned: LogSegment) -> None:
+        cleaned.rename(CLEANED_SUFFIX, SWAP_SUFFIX)
+        for segment in reversed(old[1:]):
+            segment.delete_replaced()
+            self._snapshots.remove(segment.base_offset)
+        old[0].close()
+        cleaned.rename(SWAP_SUFFIX, "")
+        new = self._new_segment(cleaned.base_offset, cleaned.created_ms)
+        new.end_offset = cleaned.end_offset
+        self._segments.replace(old, new)
 
     # Durability
 
@@ -510,6 +564,7 @@ class PartitionLog:
 
     def discard(self) -> None:
         """Close the files and nothing else, as before the log's removal."""
+        self.removals += 1
         for segment in self._segments:
             segment.close()
 

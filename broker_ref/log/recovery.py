@@ -4,6 +4,7 @@
 | ------------------------------------------- | ---------------------------------------------- |
 | an index without its log file, `*.deleted`  | removed; refused where it lies between two     |
 |                                             | segments, for no crash leaves one there        |
+| `*.cleaned`, `*.swap`                       | see `swapping`                                 |
 | a missing or damaged index                  | rebuilt from the log file                      |
 | after an unclean stop, at or above the      | every CRC checked; cut at the first bad batch, |
 | recovery point (nothing there was promised) | later segments removed                         |
@@ -40,6 +41,7 @@ from broker_ref.log.segment import (
     file_name,
 )
 from broker_ref.log.storage import Storage
+from broker_ref.log.swapping import finish_compaction
 
 DELETED_SUFFIX = ".deleted"
 
@@ -138,6 +140,7 @@ class LogLoader:
 
     def _open_segments(self) -> list[LogSegment]:
         """The segments there are files of, ascending, with left-over files removed."""
+        finish_compaction(self.storage, self.directory)
         names = self.storage.list(self.directory)
         bases = sorted(
             int(name.removesuffix(LOG_SUFFIX))

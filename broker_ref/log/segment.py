@@ -67,15 +67,23 @@ class LogSegment:
     """The batches from `base_offset` up to the next segment's."""
 
     def __init__(
-        self, *, storage: Storage, directory: str, base_offset: int, config: LogConfig, now_ms: int
+        self,
+        *,
+        storage: Storage,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        now_ms: int,
+        name_end: str = "",
     ) -> None:
+        """Open its files, made where missing; `name_end` is what their names end with besides."""
         self.base_offset = base_offset
         self.created_ms = now_ms
         self.end_offset: int | None = None
         """The offset after its last batch, None while that is not known."""
         self._storage = storage
         self._paths = [
-            f"{directory}/{file_name(base_offset, suffix)}"
+            f"{directory}/{file_name(base_offset, suffix)}{name_end}"
             for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         ]
         self._index_interval_bytes = config.index_interval_bytes
@@ -103,6 +111,21 @@ class LogSegment:
         return self._log.size()
 
     @property
+    def index_bytes(self) -> int:
+        """Bytes of the larger of its indexes."""
+        return max(self._offset_index.file.size(), self._time_index.file.size())
+
+    @property
+    def first_timestamp(self) -> int:
+        """The largest timestamp of its first batch in milliseconds, -1 where that has none."""
+        if self._first_batch_timestamp is None:
+            first = next(self._headers(0, self.base_offset), None)
+            if first is None:
+                return NO_TIMESTAMP
+            self._first_batch_timestamp = first[1].max_timestamp
+        return self._first_batch_timestamp
+
+    @property
     def max_timestamp(self) -> int:
         """The largest timestamp in milliseconds, -1 where no record has one."""
         return self._max_timestamp_and_offset()[0]
@@ -124,21 +147,22 @@ class LogSegment:
         self._log.append(batches)
         try:
             for header in headers:
-                self._note(position, header.size_bytes, header.last_offset, header.max_timestamp)
+                self._note(position, header)
                 position += header.size_bytes
         except NotBegunError as error:
             raise StorageError(str(error)) from error  # For the batches, it had begun.
         self.end_offset = headers[-1].next_offset
 
-    def _note(self, position: int, size_bytes: int, last_offset: int, max_timestamp: int) -> None:
+    def _note(self, position: int, header: BatchHeader) -> None:
         """Index the batch at `position` where an entry is due."""
-        if max_timestamp > self._max_timestamp_and_offset()[0]:
-            self._max_timestamp = (max_timestamp, last_offset)
+        # A batch that compaction emptied has a timestamp, but no record of it.
+        if header.record_count and header.max_timestamp > self._max_timestamp_and_offset()[0]:
+            self._max_timestamp = (header.max_timestamp, header.last_offset)
         if self._bytes_since_index_entry > self._index_interval_bytes and not self.indexes_full:
-            self._offset_index.append(last_offset, position)
+            self._offset_index.append(header.last_offset, position)
             self._time_index.append_if_larger(*self._max_timestamp_and_offset())
             self._bytes_since_index_entry = 0
-        self._bytes_since_index_entry += size_bytes
+        self._bytes_since_index_entry += header.size_bytes
 
     @property
     def indexes_full(self) -> bool:
@@ -160,17 +184,14 @@ class LogSegment:
             return False
         return (
             self.size_bytes > config.segment_bytes - batch_bytes
-            or self._waited_ms(now_ms, max_timestamp) > config.segment_ms
+            or self._waited_ms(now_ms, max_timestamp) > config.segment_ms_max
             or self.indexes_full
         )
 
     def _waited_ms(self, now_ms: int, max_timestamp: int) -> int:
         """Time since the first batch, by the records' clock where they have one."""
-        if self._first_batch_timestamp is None:
-            first = next(self._headers(0, self.base_offset), None)
-            self._first_batch_timestamp = NO_TIMESTAMP if first is None else first[1].max_timestamp
-        if self._first_batch_timestamp >= 0:
-            return max_timestamp - self._first_batch_timestamp
+        if self.first_timestamp >= 0:
+            return max_timestamp - self.first_timestamp
         return now_ms - self.created_ms
 
     def seal(self) -> None:
@@ -190,6 +211,19 @@ class LogSegment:
         self.close()
         for path in self._paths:
             self._storage.remove(path)
+
+    def delete_replaced(self) -> None:
+        """As `delete`, the log file last: between others, indexes without one mean damage."""
+        self.close()
+        for path in reversed(self._paths):
+            self._storage.remove(path)
+
+    def rename(self, old_end: str, new_end: str) -> None:
+        """Close it and give its files names with another end, the log file's last."""
+        self.close()
+        for path in reversed(self._paths):
+            self._storage.rename(path, path.removesuffix(old_end) + new_end)
+        self._paths = [path.removesuffix(old_end) + new_end for path in self._paths]
 
     # Reading
 
@@ -432,7 +466,7 @@ class LogSegment:
                 yield item
                 return
             position, header = item
-            self._note(position, header.size_bytes, header.last_offset, header.max_timestamp)
+            self._note(position, header)
             next_offset = header.next_offset
             yield header
         self.end_offset = next_offset

@@ -75,9 +75,13 @@ class MemoryStorage:
         self._failing = [(prefix, operation)]
         return self._failing
 
-    def fail_after(self, changes: int | None) -> None:
-        """Let the first `changes - 1` operations that change something pass, and then none."""
-        self._changes_left = changes
+    def fail_after(self, changes: int | None) -> bool:
+        """Let the first `changes - 1` operations that change something pass, and then none.
+
+        None: let all pass. Returns whether none has failed since the last call.
+        """
+        passed, self._changes_left = self._changes_left != 0, changes
+        return passed
 
     def check(self, operation: str, path: str) -> None:
         if self._changes_left is not None and operation != "read":
