@@ -327,7 +327,11 @@ class PartitionLog:
         self._segments.active.truncate_to(offset)
         self._log_end_offset = kept_offset
         self.leader_epochs.truncate_from_end(kept_offset)
-        self._snapshots.keep(o for o in self._snapshots.offsets if o <= kept_offset)
+        self._snapshots.keep(
+            offset
+            for offset in self._snapshots.offsets
+            if self._log_start_offset < offset <= kept_offset
+        )
         self._producers = load_producers(
             self._segments,
             self._snapshots,
