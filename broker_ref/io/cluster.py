@@ -182,6 +182,17 @@ class Cluster:
         controller, self._controller = self._controller, None
         self._call(controller.stop())
 
+    def kill_controller(self) -> None:
+        """Stop the controller as kill -9 does."""
+        if self._controller is None:
+            raise ClusterError("the controller is not running")
+        controller, self._controller = self._controller, None
+
+        async def kill() -> None:
+            controller.kill()
+
+        self._call(kill())
+
     def start_controller(self) -> None:
         """Start the controller again on the same port and directory."""
         self._require_started()

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import broker_ref
 from integration.clusters import topics
@@ -34,12 +34,11 @@ class ReferenceCluster:
     ) -> None:
         self._broker_ids = tuple(range(1, brokers + 1))
         self._temporary = tempfile.TemporaryDirectory(prefix="broker_ref-")
-        options: dict[str, Any] = {"racks": racks} if racks else {}
-        self._cluster: Any = broker_ref.Cluster(
+        self._cluster = broker_ref.Cluster(
             brokers=brokers,
             data=self._temporary.name,
             configs={**settings(brokers), **(configs or {})},
-            **options,
+            racks=racks,
         )
         try:
             self._cluster.start()
@@ -61,17 +60,17 @@ class ReferenceCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        return str(self._cluster.bootstrap_servers)
+        return self._cluster.bootstrap_servers
 
     def address(self, broker_id: int) -> str:
         """`127.0.0.1:PORT`."""
         self._check_id(broker_id)
-        return self.bootstrap_servers.split(",")[self._broker_ids.index(broker_id)]
+        return self._cluster.address(broker_id)
 
     def data_directory(self, broker_id: int) -> Path:
         """The broker's own directory."""
         self._check_id(broker_id)
-        return Path(self._temporary.name) / f"broker-{broker_id}"
+        return self._cluster.data_directory(broker_id)
 
     def create_topic(
         self,
@@ -123,10 +122,8 @@ class ReferenceCluster:
         self._cluster.stop_controller()
 
     def kill_controller(self) -> None:
-        """Refused: only brokers end abruptly in this process."""
-        raise NotOfThisBackend(
-            "the controller is part of this process: kill it with the backend reference-processes"
-        )
+        """End it abruptly: nothing is flushed or said."""
+        self._cluster.kill_controller()
 
     def start_controller(self) -> None:
         """Start it again on the same port and directory."""

@@ -61,9 +61,7 @@ class ReferenceProcessesCluster(NodeCluster):
         data = self.data_directory(broker_id)
         return self._node(f"broker {broker_id}", "node", *options, data=data, listener=listener)
 
-    def _node(
-        self, name: str, role: str, *options: str, data: Path, listener: str
-    ) -> NodeProcess:
+    def _node(self, name: str, role: str, *options: str, data: Path, listener: str) -> NodeProcess:
         host, _, port = listener.rpartition(":")
         command = [sys.executable, "-m", "broker_ref", role, *options]
         command += ["--data", str(data), "--host", host, "--port", port]
