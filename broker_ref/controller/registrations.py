@@ -53,8 +53,8 @@ class Condition(Enum):
     """What a transition may depend on."""
 
     ALWAYS = auto()
-    CAUGHT_UP = auto()
-    """The broker has taken in the record of its own registration."""
+    MAY_SERVE = auto()
+    """It has taken in the record of its own registration, and was not shutting down since."""
     LEADS_NOTHING = auto()
     MAY_GO = auto()
     """It leads nothing, and all others have taken in who leads in its place."""
@@ -68,7 +68,7 @@ _GONE = BrokerControlState.SHUTDOWN_NOW
 TRANSITIONS: Final = MappingProxyType(
     {
         # state, wish: condition, next state where it holds, next state where not
-        (_FENCED, Wish.SERVE): (Condition.CAUGHT_UP, _UNFENCED, _FENCED),
+        (_FENCED, Wish.SERVE): (Condition.MAY_SERVE, _UNFENCED, _FENCED),
         (_FENCED, Wish.FENCE): (Condition.ALWAYS, _FENCED, _FENCED),
         (_FENCED, Wish.SHUT_DOWN): (Condition.ALWAYS, _GONE, _GONE),
         (_FENCED, Wish.FENCE_AND_SHUT_DOWN): (Condition.ALWAYS, _GONE, _GONE),
@@ -173,7 +173,11 @@ class Sessions:
         condition, following, otherwise = TRANSITIONS[state, heartbeat.wish]
         holds = (
             condition is Condition.ALWAYS
-            or (condition is Condition.CAUGHT_UP and is_caught_up(broker, heartbeat))
+            or (
+                condition is Condition.MAY_SERVE
+                and is_caught_up(broker, heartbeat)
+                and not broker.in_controlled_shutdown
+            )
             or (condition is Condition.LEADS_NOTHING and not leads_partitions())
             or (
                 condition is Condition.MAY_GO

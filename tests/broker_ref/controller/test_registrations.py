@@ -142,6 +142,17 @@ def test_the_last_in_sync_may_shut_down_and_leads_again_when_it_is_back() -> Non
     assert (driver.partition().leader, driver.partition().leader_epoch) == (1, 2)
 
 
+def test_who_was_shutting_down_serves_again_only_as_another_incarnation() -> None:
+    driver = ControllerDriver(1)
+    driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1,)),)))
+    driver.heartbeat(1, want_shut_down=True)
+    driver.expire(1)
+    assert driver.heartbeat(1).is_fenced
+    assert driver.partition().leader == -1
+    driver.start(1)
+    assert driver.partition().leader == 1
+
+
 def test_who_leads_nothing_may_go_at_once() -> None:
     driver = ControllerDriver(1, 2)
     assert driver.heartbeat(1, want_shut_down=True).should_shut_down
