@@ -16,7 +16,6 @@ from kio.schema.errors import ErrorCode
 
 from integration.raw import RawConnection, request
 from tests.conformance.eventually import eventually
-from tests.conformance.wire import only
 
 SESSION_TIMEOUT_MS = 30_000
 REBALANCE_TIMEOUT_MS = 30_000
@@ -132,7 +131,8 @@ class GroupMember:
 
     def leave(self) -> ErrorCode:
         """Leave; the member's error code."""
-        return only(leave(self.raw, self.group, (self.member_id, self.instance_id)))
+        (code,) = leave(self.raw, self.group, (self.member_id, self.instance_id))
+        return code
 
     def identity(self) -> dict[str, Any]:
         """The fields of a commit as this member."""

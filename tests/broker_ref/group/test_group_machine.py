@@ -60,8 +60,7 @@ class GroupMachine(RuleBasedStateMachine):
     def sync(self, number: int, content: bytes) -> None:
         member_id, generation_id = self._pick(number)
         parts = {one: one.encode() + content for one in self.known}
-        request = {"member_id": member_id, "generation_id": generation_id}
-        reply = self.made.sync(**request, assignments=parts)
+        reply = self.made.sync(member_id, generation_id, parts)
         self.syncs.append((member_id, generation_id, reply))
 
     @precondition(lambda self: self.known)
