@@ -51,8 +51,9 @@ class Loading:
         """Read on; whether that was the last step."""
         partition = self._shard.partition
         try:
-            if self._offset < self._end_offset:
-                self._read()
+            read_bytes = 0
+            while self._offset < self._end_offset and read_bytes < STEP_BYTES:
+                read_bytes += self._read()
             if self._offset < self._end_offset:
                 return False
             self._finish(now_ms)
@@ -66,7 +67,7 @@ class Loading:
             self._shard.state = ShardState.FAILED
         return True
 
-    def _read(self) -> None:
+    def _read(self) -> int:
         data = self._shard.partition.log.read(
             self._offset,
             end_offset=self._end_offset,
@@ -82,6 +83,7 @@ class Loading:
             self._offset = header.next_offset
         if not data:
             self._offset = self._end_offset  # What was left has been compacted away.
+        return len(data)
 
     def _replay(self, record: Record, required_offset: int) -> None:
         key = decode_key(record.key) if record.key is not None else None
