@@ -327,11 +327,7 @@ class PartitionLog:
         self._segments.active.truncate_to(offset)
         self._log_end_offset = kept_offset
         self.leader_epochs.truncate_from_end(kept_offset)
-        self._snapshots.keep(
-            offset
-            for offset in self._snapshots.offsets
-            if self._log_start_offset < offset <= kept_offset
-        )
+        self._snapshots.keep_between(self._log_start_offset, kept_offset)
         self._producers = load_producers(
             self._segments,
             self._snapshots,

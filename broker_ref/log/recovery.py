@@ -107,9 +107,7 @@ class LogLoader:
         leader_epochs.truncate_from_end(log_end_offset)
         leader_epochs.truncate_from_start(log_start_offset)
         snapshots = ProducerSnapshots(storage=self.storage, directory=self.directory)
-        snapshots.keep(
-            offset for offset in snapshots.offsets if log_start_offset < offset <= log_end_offset
-        )
+        snapshots.keep_between(log_start_offset, log_end_offset)
         producers = load_producers(
             segments,
             snapshots,

@@ -54,6 +54,7 @@ class LogMachine(RuleBasedStateMachine):
         self.snapshots: dict[int, dict[int, Producer]] = {}
         self.leader_epoch = 0
         self.durable_offset = 0
+        self.floor_offset = 0  # Where a segment begins that a truncation has left empty.
         self.checkpointed_start = 0
         self.start_offset = 0
         self.timestamp = NOW_MS
@@ -65,7 +66,8 @@ class LogMachine(RuleBasedStateMachine):
 
     @property
     def end_offset(self) -> int:
-        return unpack_header(self.batches[-1]).next_offset if self.batches else self.first_offset
+        last = unpack_header(self.batches[-1]).next_offset if self.batches else self.first_offset
+        return max(last, self.floor_offset)
 
     first_offset = 0
 
@@ -166,6 +168,11 @@ class LogMachine(RuleBasedStateMachine):
         offset = data.draw(st.sampled_from([s for s in starts if s >= self.first_offset]))
         self.log.truncate_to(offset, now_ms=NOW_MS)
         self.batches = [b for b in self.batches if unpack_header(b).next_offset <= offset]
+        self.floor_offset = 0
+        assert self.end_offset <= self.log.log_end_offset <= offset
+        if self.log.log_end_offset > self.end_offset:
+            assert self.log.log_end_offset == self.log.segment_base_offsets[-1]
+            self.floor_offset = self.log.log_end_offset
         self.start_offset = min(self.start_offset, self.end_offset)
         self.checkpointed_start = self.start_offset
         self.snapshots = {o: s for o, s in self.snapshots.items() if o <= self.end_offset}
@@ -177,6 +184,7 @@ class LogMachine(RuleBasedStateMachine):
         before = self._last_offsets()
         self.directory.clean(NOW_MS, {("t", 0): self.end_offset}, budget_bytes=budget_bytes)
         self.batches = read_from_first(self.log)
+        self.checkpoint()  # As the cleaner does once it is through.
         assert self._last_offsets() == before
 
     def _last_offsets(self) -> dict[bytes | None, int]:
