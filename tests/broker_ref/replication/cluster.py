@@ -226,7 +226,9 @@ class VirtualCluster:
         """Append as a client of the leader."""
         leader = self.leader
         result = leader.partition.append(
-            batch(count, value=value), all_replicas=acks_all, now_ms=self.now_ms
+            batch(count, value=value, timestamp=self.now_ms),
+            all_replicas=acks_all,
+            now_ms=self.now_ms,
         )
         appended = Appended(partition=leader.partition, required_offset=result.last_offset + 1)
         self.step()
