@@ -102,7 +102,10 @@ class ReplicaManager:
                 clock=clock,
             )
         )
-        self._directory = LogDirectory(storage=storage)
+        self._schedule = schedule
+        self._directory = LogDirectory(
+            storage=storage, dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size
+        )
         self._partitions: dict[PartitionKey, Partition] = {}
         self._configs: dict[str, dict[str, str]] = {}
         self._changed: dict[Hashable, None] = {}
@@ -112,7 +115,7 @@ class ReplicaManager:
         for partition in self._local_partitions():
             if self._make_way(partition):
                 self._add(partition, now_ms)
-        self._put_on(schedule)
+        self._put_on_schedule()
 
     @property
     def undeleted_topics(self) -> frozenset[Uuid]:
@@ -247,6 +250,15 @@ class ReplicaManager:
                 self.mark_changed(partition.key)
                 self._fetchers.log_start_moved(partition)
 
+    def run_compaction(self, now_ms: int) -> None:
+        """Compact a bounded part of what is to be compacted, and go on with the rest at once."""
+        has_more = self._directory.clean(now_ms, self._high_watermarks())
+        for partition in self.partitions():
+            if partition.log.storage_error is not None:
+                self._storage_has_failed(partition, partition.log.storage_error)
+        if has_more and self.storage_failed is None:
+            self._schedule.at(now_ms, self.run_compaction)
+
     def expire_producers(self, now_ms: int) -> None:
         """Forget producers that have stopped writing."""
         for partition in self._partitions.values():
@@ -287,7 +299,7 @@ class ReplicaManager:
             for key, partition in self._partitions.items()
         }
 
-    def _put_on(self, schedule: Schedule) -> None:
+    def _put_on_schedule(self) -> None:
         config = self._config
         for interval_ms, task in (
             (config.log_retention_check_interval_ms, self.run_retention),
@@ -299,7 +311,9 @@ class ReplicaManager:
             ),
             (max(config.replica_lag_time_max_ms // 2, 1), self.shrink_isrs),
         ):
-            schedule.every(interval_ms, task)
+            self._schedule.every(interval_ms, task)
+        if config.log_cleaner_enable:
+            self._schedule.every(max(config.log_cleaner_backoff_ms, 1), self.run_compaction)
 
     def effective_configs(self, topic: Topic) -> dict[str, str]:
         """A topic's configs over the server-wide defaults that were given."""

@@ -226,7 +226,9 @@ class VirtualCluster:
         """Append as a client of the leader."""
         leader = self.leader
         result = leader.partition.append(
-            batch(count, value=value), all_replicas=acks_all, now_ms=self.now_ms
+            batch(count, value=value, timestamp=self.now_ms),
+            all_replicas=acks_all,
+            now_ms=self.now_ms,
         )
         appended = Appended(partition=leader.partition, required_offset=result.last_offset + 1)
         self.step()
@@ -309,7 +311,9 @@ class VirtualCluster:
             deadlines = [broker.next_deadline_ms() for broker in self.brokers.values()]
             if self._deliveries:
                 deadlines.append(self._deliveries[0].at_ms)
-            next_ms = min(deadline for deadline in deadlines if deadline is not None)
+            next_ms = min(
+                (deadline for deadline in deadlines if deadline is not None), default=target_ms + 1
+            )
             if next_ms > target_ms:
                 break
             self.now_ms = max(self.now_ms, next_ms)

@@ -353,3 +353,20 @@ def test_delete_records_times_out_and_tells_of_a_moved_leader() -> None:
     cluster.elect(2)
     moved = second.operation.try_complete(cluster.now_ms)
     assert deleted(moved) == (-1, ErrorCode.not_leader_or_follower)
+
+
+def test_a_compacted_topic_is_compacted_on_every_replica() -> None:
+    cluster = VirtualCluster(
+        configs={"log_cleaner_backoff_ms": 1000},
+        topic_configs={
+            "cleanup.policy": "compact",
+            "segment.ms": "10",
+            "min.cleanable.dirty.ratio": "0.01",
+        },
+    )
+    for value in (b"old", b"new", b"active"):
+        cluster.produce(value)
+        cluster.run(1000)
+    cluster.run(5000)
+    for broker in cluster.brokers.values():
+        assert set(values(broker.partition).values()) == {b"new", b"active"}
