@@ -23,7 +23,7 @@ from tests.conformance.wire import describe_topics, fetch, only
 BROKERS = (1, 2, 3)
 RACKS = {1: "a", 2: "b", 3: "c"}
 SESSION_TIMEOUT_MS = 6_000
-REPLICA_LAG_MS = 1_500
+REPLICA_LAG_MS = 2_000
 SETTINGS = {
     # A broker that died is found out soon, a follower that only hangs sooner.
     "broker.session.timeout.ms": str(SESSION_TIMEOUT_MS),

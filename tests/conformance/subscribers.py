@@ -63,6 +63,17 @@ def members(
             member.close()
 
 
+def await_taken(polled: Sequence[Member], count: int) -> None:
+    """Poll all members until they have taken so many records together."""
+
+    def so() -> bool:
+        for member in polled:
+            member.poll()
+        return sum(len(member.taken) for member in polled) >= count
+
+    eventually(so, timeout_s=60)
+
+
 def owners(polled: Sequence[Member]) -> dict[int, int]:
     """How many of these members own each partition."""
     counts: dict[int, int] = {}

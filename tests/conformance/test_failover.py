@@ -203,7 +203,7 @@ def test_a_group_goes_on_when_its_coordinator_is_killed(
     try:
         consumer.subscribe([name])
         append(nodes.to(1), name, batch(values("a")))
-        consumer.commit(only(_take(consumer, 1)), asynchronous=False)
+        consumer.commit(message=only(_take(consumer, 1)), asynchronous=False)
         gone = coordinator_of(nodes, group)
         nodes.kill(gone)
         await_other_coordinator(nodes, group, gone)
@@ -213,7 +213,7 @@ def test_a_group_goes_on_when_its_coordinator_is_killed(
         # What it had read and committed does not come again.
         message = only(_take(consumer, 1))
         assert (message.value(), message.offset()) == (b"b", 1)
-        consumer.commit(message, asynchronous=False)
+        consumer.commit(message=message, asynchronous=False)
     finally:
         consumer.close()
     found = coordinator_of(nodes, group)

@@ -8,9 +8,8 @@ import confluent_kafka
 
 from integration.raw import RawConnection
 from tests.conformance.batches import batch, values
-from tests.conformance.eventually import eventually
 from tests.conformance.groups import committed, fetch_offsets
-from tests.conformance.subscribers import Member, await_owned, members
+from tests.conformance.subscribers import await_owned, await_taken, members
 from tests.conformance.wire import LATEST, append, list_offset
 
 TopicFactory = Callable[..., str]
@@ -22,10 +21,6 @@ def lag(raw: RawConnection, group: str, name: str, partition: int) -> int:
     return int(list_offset(raw, name, LATEST, partition=partition).offset) - offset
 
 
-def take(member: Member, count: int) -> None:
-    eventually(lambda: (member.poll(), len(member.taken) >= count)[1], timeout_s=60)
-
-
 def test_it_grows_with_what_is_written_and_falls_with_what_is_committed(
     raw: RawConnection, bootstrap: str, topic: TopicFactory, group: str
 ) -> None:
@@ -34,14 +29,14 @@ def test_it_grows_with_what_is_written_and_falls_with_what_is_committed(
     append(raw, name, batch(values("d")), partition=1)
     with members(bootstrap, group, name, 1) as (member,):
         await_owned([member], 0, 1)
-        take(member, 4)
+        await_taken([member], 4)
         # Read is not committed.
         assert fetch_offsets(raw, group, None).topics == ()
         member.commit()
         assert [lag(raw, group, name, p) for p in (0, 1)] == [0, 0]
         append(raw, name, batch(values("e", "f")), partition=1)
         assert [lag(raw, group, name, p) for p in (0, 1)] == [0, 2]
-        take(member, 6)
+        await_taken([member], 6)
         member.commit()
         assert [lag(raw, group, name, p) for p in (0, 1)] == [0, 0]
     # And stays visible when nobody is in the group any more.
@@ -56,7 +51,7 @@ def test_another_client_sees_it_too(
     append(raw, name, batch(values("a", "b", "c")))
     with members(bootstrap, group, name, 1) as (member,):
         await_owned([member], 0)
-        take(member, 3)
+        await_taken([member], 3)
         member.commit()
     append(raw, name, batch(values("d")))
     observer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})

@@ -36,7 +36,7 @@ def test_every_broker_names_the_same_leader_and_replicas(
             state = nodes.state(name, partition, seen_by=broker_id)
             assert state is not None
             assert (state.leader, state.replicas) == (replicas[0], replicas)
-            assert (state.isr, state.leader_epoch) == (set(replicas), 0)
+            assert (state.isr, state.leader_epoch) == (frozenset(replicas), 0)
 
 
 def test_a_follower_and_a_stranger_take_no_records(nodes: Nodes, unique_name: NameFactory) -> None:

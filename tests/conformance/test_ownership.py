@@ -9,22 +9,13 @@ import pytest
 from integration.raw import RawConnection
 from tests.conformance.batches import batch, values
 from tests.conformance.eventually import eventually
-from tests.conformance.subscribers import Member, await_owned, members
+from tests.conformance.subscribers import await_owned, await_taken, members
 from tests.conformance.wire import append
 
 TopicFactory = Callable[..., str]
 NameFactory = Callable[[], str]
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
 EAGER = {"partition.assignment.strategy": "range"}
-
-
-def poll_until_taken(polled: list[Member], count: int) -> None:
-    def so() -> bool:
-        for member in polled:
-            member.poll()
-        return sum(len(member.taken) for member in polled) >= count
-
-    eventually(so, timeout_s=60)
 
 
 @pytest.mark.parametrize("options", [EAGER, COOPERATIVE], ids=["eager", "cooperative"])
@@ -45,7 +36,7 @@ def test_every_record_goes_to_one_member(
         await_owned(joined, 0, 1, 2)
         for n in range(30):
             append(raw, name, batch(values(f"{n}")), partition=n % 3)
-        poll_until_taken(joined, 30)
+        await_taken(joined, 30)
         taken = sorted(int(m.value() or b"") for member in joined for m in member.taken)
         assert taken == list(range(30))
         assert all(member.taken for member in joined)
@@ -60,7 +51,7 @@ def test_who_leaves_is_followed_by_who_stays(
     append(raw, name, batch(values("before")), partition=1)
     with members(bootstrap, group, name, 2, **options) as joined:
         await_owned(joined, 0, 1)
-        poll_until_taken(joined, 2)
+        await_taken(joined, 2)
         for member in joined:
             member.commit()
         joined.pop().close()
@@ -69,7 +60,7 @@ def test_who_leaves_is_followed_by_who_stays(
         append(raw, name, batch(values("after")), partition=1)
         (stays,) = joined
         # What the other had committed does not come again.
-        eventually(lambda: (stays.poll(), len(stays.taken) >= 3)[1], timeout_s=60)
+        await_taken([stays], 3)
         assert [m.value() for m in stays.taken] == [b"before", b"after", b"after"]
 
 
@@ -87,5 +78,5 @@ def test_independent_groups_see_everything(
         members(bootstrap, other, name, 1) as (two,),
     ):
         for member in (one, two):
-            poll_until_taken([member], 2)
+            await_taken([member], 2)
             assert [m.value() for m in member.taken] == [b"a", b"b"]
