@@ -23,7 +23,7 @@ BROKERS_OF_CONFORMANCE = 3
 _CLUSTERS = pytest.StashKey[list[Cluster]]()
 _UNAVAILABLE = pytest.StashKey[str]()
 _DESELECTED = pytest.StashKey[int]()
-_LOG_CHARACTERS_MAX = 8_000
+_LOG_CHARACTERS_MAX = 80_000
 
 TopicFactory = Callable[..., str]
 ClusterFactory = Callable[..., Cluster]
@@ -47,13 +47,14 @@ def _backend(config: pytest.Config) -> str:
     return str(config.getoption("--cluster"))
 
 
-def _brokers(config: pytest.Config, *, default: int) -> int:
+def brokers_of_run(config: pytest.Config, *, default: int) -> int:
+    """How many `--brokers` says, or else `default`."""
     asked: int | None = config.getoption("--brokers")
     return default if asked is None else asked
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if _brokers(config, default=1) < 1:
+    if brokers_of_run(config, default=1) < 1:
         raise pytest.UsageError("--brokers: a cluster has at least one")
     config.stash[_CLUSTERS] = []
 
@@ -79,7 +80,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only Apache Kafka serves, unless the run is against it."""
-    if _backend(config) == "kafka":
+    if _backend(config) in ("kafka", "testcontainers"):
         return
     deselected = [item for item in items if item.get_closest_marker("kafka_only")]
     if deselected:
@@ -108,12 +109,11 @@ def pytest_runtest_makereport(
 
 
 @contextmanager
-def open_cluster(config: pytest.Config, *, brokers: int, **options: Any) -> Iterator[Cluster]:
-    """A cluster of the run's backend; `brokers` where the command line does not say."""
+def open_cluster(config: pytest.Config, **options: Any) -> Iterator[Cluster]:
+    """A cluster of the run's backend; `options` are those of `integration.clusters`."""
     if _UNAVAILABLE in config.stash:
         pytest.skip(config.stash[_UNAVAILABLE])
-    count = _brokers(config, default=brokers)
-    with clusters.open_cluster(_backend(config), brokers=count, **options) as opened:
+    with clusters.open_cluster(_backend(config), **options) as opened:
         config.stash[_CLUSTERS].append(opened)
         yield opened
         config.stash[_CLUSTERS].remove(opened)
@@ -122,7 +122,7 @@ def open_cluster(config: pytest.Config, *, brokers: int, **options: Any) -> Iter
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The cluster of this run, started by the first test that asks."""
-    with open_cluster(request.config, brokers=1) as opened:
+    with open_cluster(request.config, brokers=brokers_of_run(request.config, default=1)) as opened:
         yield opened
 
 
@@ -131,7 +131,8 @@ def cluster_with(request: pytest.FixtureRequest) -> Iterator[ClusterFactory]:
     """Start a further cluster of the same backend, which ends with the module.
 
     `cluster_with({"setting": "value"}, brokers=3, racks=..., links=...)`; of one broker where
-    nothing is said. This is the one for tests that stop, kill or pause brokers.
+    nothing is said, whatever `--brokers` is. This is the one for tests that stop, kill or pause
+    brokers.
     """
     with ExitStack() as opened:
 
@@ -184,7 +185,13 @@ def topic(cluster: Cluster, unique_name: Callable[[], str]) -> TopicFactory:
 
 
 @pytest.fixture
-def raw(cluster: Cluster) -> Iterator[RawConnection]:
+def raw_address(cluster: Cluster) -> str:
+    """`host:port` of the first broker."""
+    return cluster.address(cluster.broker_ids[0])
+
+
+@pytest.fixture
+def raw(raw_address: str) -> Iterator[RawConnection]:
     """A connection to the first broker that sends exactly what the test says."""
-    with RawConnection(cluster.address(cluster.broker_ids[0])) as connection:
+    with RawConnection(raw_address) as connection:
         yield connection

@@ -28,7 +28,7 @@ __all__ = [
     "prepare",
 ]
 
-BACKENDS = ("reference", "reference-processes", "kafka")
+BACKENDS = ("reference", "reference-processes", "kafka", "testcontainers")
 
 
 def open_cluster(
@@ -64,6 +64,10 @@ def open_cluster(
         from integration.clusters.kafka import KafkaCluster  # noqa: PLC0415
 
         return KafkaCluster(brokers=brokers, configs=configs, racks=racks, links=links)
+    if backend == "testcontainers":
+        from integration.clusters.containers import TestcontainersCluster  # noqa: PLC0415
+
+        return TestcontainersCluster(brokers=brokers, configs=configs, racks=racks, links=links)
     raise ValueError(f"no cluster backend {backend!r}: choose from {', '.join(BACKENDS)}")
 
 
@@ -75,9 +79,14 @@ def prepare(backend: str) -> None:
     if backend == "kafka":
         java_command()
         resolve(apache_kafka())
+    elif backend == "testcontainers":
+        from integration.clusters.containers import require_docker  # noqa: PLC0415
+
+        require_docker()
 
 
 def describe(backend: str) -> str:
     """Backend and version in one line, without starting anything."""
-    version = f"Apache Kafka {KAFKA_VERSION}" if backend == "kafka" else "broker_ref"
+    is_kafka = backend in ("kafka", "testcontainers")
+    version = f"Apache Kafka {KAFKA_VERSION}" if is_kafka else "broker_ref"
     return f"{backend} ({version})"

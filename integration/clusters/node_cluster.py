@@ -49,8 +49,8 @@ class Node(Protocol):
         """Started, and neither stopped nor killed by us; it may have exited by itself."""
 
     @property
-    def is_responsive(self) -> bool:
-        """Started, not paused, and not exited by itself."""
+    def is_active(self) -> bool:
+        """Started and not paused; it may have exited by itself."""
 
     def failure(self) -> str | None:
         """Why it will never be ready, or None while it may."""
@@ -254,7 +254,7 @@ class NodeCluster(ABC):
 
     def _await_ready(self) -> None:
         """Return when each running broker serves and knows all that run."""
-        running = {i: node for i, node in self._made.brokers.items() if node.is_responsive}
+        running = {i: node for i, node in self._made.brokers.items() if node.is_active}
         deadline_s = time.monotonic() + START_TIMEOUT_S
         for broker_id in running:
             try:
@@ -279,7 +279,7 @@ class NodeCluster(ABC):
 
     def _any_listener(self) -> str:
         for broker_id, node in self._made.brokers.items():
-            if node.is_responsive:
+            if node.is_active:
                 return self._plan.listeners[broker_id]
         raise ValueError("no broker runs: start one first")
 

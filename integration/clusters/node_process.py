@@ -16,7 +16,7 @@ from pathlib import Path
 from integration.clusters.watchdog import Watchdog
 
 STOP_TIMEOUT_S = 30.0
-LOG_TAIL_BYTES = 64 * 1024
+LOG_TAIL_BYTES = 16 * 1024
 
 
 class NodeProcess:
@@ -43,9 +43,9 @@ class NodeProcess:
         return self._process is not None
 
     @property
-    def is_responsive(self) -> bool:
-        """Started, not paused, and not exited by itself."""
-        return self._process is not None and not self._is_paused and self._process.poll() is None
+    def is_active(self) -> bool:
+        """Started and not paused; it may have exited by itself."""
+        return self._process is not None and not self._is_paused
 
     def failure(self) -> str | None:
         """Why it will never be ready, or None while it may."""

@@ -145,17 +145,14 @@ def _is_served(connection: RawConnection, name: str, partitions: int) -> bool:
 
 
 def _answers(address: str, name: str, partitions: list[int]) -> bool:
-    with RawConnection(address) as leader:
-        offsets = leader.call(
-            "list_offsets",
-            4,
-            replica_id=-1,
-            topics=[
-                {
-                    "name": name,
-                    "partitions": [{"partition_index": p, "timestamp": -1} for p in partitions],
-                }
-            ],
-        )
+    asked = [{"partition_index": p, "timestamp": -1} for p in partitions]
+    try:
+        with RawConnection(address) as leader:
+            offsets = leader.call(
+                "list_offsets", 4, replica_id=-1, topics=[{"name": name, "partitions": asked}]
+            )
+    except (OSError, ConnectionClosedByBroker):
+        # Gone, and not yet replaced as a leader.
+        return False
     (topic,) = offsets.topics
     return all(partition.error_code == ErrorCode.none for partition in topic.partitions)

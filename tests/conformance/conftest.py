@@ -9,15 +9,16 @@ import pytest
 from integration.clusters import Cluster
 from integration.raw import RawConnection
 from tests.conformance.clients import Client, Confluent, KafkaPython
-from tests.conformance.groups import await_coordinator
-from tests.conformance.nodes import BROKERS, RACKS, SETTINGS, Nodes
-from tests.conftest import BROKERS_OF_CONFORMANCE, open_cluster
+from tests.conformance.groups import group_coordinated_by
+from tests.conformance.nodes import RACKS, SETTINGS, Nodes
+from tests.conftest import BROKERS_OF_CONFORMANCE, brokers_of_run, open_cluster
 
 
 @pytest.fixture(scope="package")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The cluster of these tests: what holds on one broker must hold where there are more."""
-    with open_cluster(request.config, brokers=BROKERS_OF_CONFORMANCE) as opened:
+    count = brokers_of_run(request.config, default=BROKERS_OF_CONFORMANCE)
+    with open_cluster(request.config, brokers=count) as opened:
         yield opened
 
 
@@ -35,20 +36,23 @@ def client(request: pytest.FixtureRequest, bootstrap: str) -> Client:
 
 
 @pytest.fixture
-def group(raw: RawConnection, unique_name: Callable[[], str]) -> str:
-    """A group id whose coordinator is ready."""
-    name = unique_name()
-    await_coordinator(raw, name)
-    return name
+def new_group(
+    raw: RawConnection, cluster: Cluster, unique_name: Callable[[], str]
+) -> Callable[[], str]:
+    """Makes group ids whose coordinator is the broker that `raw` talks to, and ready."""
+    return lambda: group_coordinated_by(raw, cluster.broker_ids[0], unique_name)
+
+
+@pytest.fixture
+def group(new_group: Callable[[], str]) -> str:
+    """A group id whose coordinator is the broker that `raw` talks to, and ready."""
+    return new_group()
 
 
 @pytest.fixture(scope="session")
 def three_brokers(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster of three brokers in three racks, whose brokers may be ended; see `nodes`."""
-    brokers = len(BROKERS)
-    with open_cluster(request.config, brokers=brokers, racks=RACKS, configs=SETTINGS) as opened:
-        if len(opened.broker_ids) < brokers:
-            pytest.skip(f"--brokers={len(opened.broker_ids)}: this needs {brokers}")
+    """Three brokers in three racks, whatever `--brokers` is; they may be ended: see `nodes`."""
+    with open_cluster(request.config, brokers=3, racks=RACKS, configs=SETTINGS) as opened:
         yield opened
 
 
