@@ -8,7 +8,6 @@ import pytest
 
 from integration.raw import RawConnection
 from tests.conformance.batches import batch, values
-from tests.conformance.eventually import eventually
 from tests.conformance.subscribers import await_owned, await_taken, members
 from tests.conformance.wire import append
 
@@ -25,7 +24,7 @@ def test_each_partition_has_one_owner_and_surplus_members_idle(
     name = topic(partitions=2)
     with members(bootstrap, group, name, 3, **options) as joined:
         await_owned(joined, 0, 1)
-        eventually(lambda: sorted(len(m.owned) for m in joined) == [0, 1, 1])
+        assert sorted(len(member.owned) for member in joined) == [0, 1, 1]
 
 
 def test_every_record_goes_to_one_member(
@@ -47,10 +46,10 @@ def test_who_leaves_is_followed_by_who_stays(
     raw: RawConnection, bootstrap: str, topic: TopicFactory, group: str, options: dict[str, str]
 ) -> None:
     name = topic(partitions=2)
-    append(raw, name, batch(values("before")), partition=0)
-    append(raw, name, batch(values("before")), partition=1)
     with members(bootstrap, group, name, 2, **options) as joined:
         await_owned(joined, 0, 1)
+        append(raw, name, batch(values("before")), partition=0)
+        append(raw, name, batch(values("before")), partition=1)
         await_taken(joined, 2)
         for member in joined:
             member.commit()
