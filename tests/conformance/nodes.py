@@ -18,12 +18,12 @@ from integration.clusters import Cluster
 from integration.raw import ConnectionClosedByBroker, RawConnection
 from tests.conformance.batches import parse
 from tests.conformance.eventually import eventually
-from tests.conformance.wire import describe_topics, fetch, only
+from tests.conformance.wire import LATEST, describe_topics, fetch, list_offset, only
 
 BROKERS = (1, 2, 3)
 RACKS = {1: "a", 2: "b", 3: "c"}
-SESSION_TIMEOUT_MS = 4_000
-REPLICA_LAG_MS = 1_000
+SESSION_TIMEOUT_MS = 6_000
+REPLICA_LAG_MS = 2_000
 SETTINGS = {
     # A broker that died is found out soon, a follower that only hangs sooner.
     "broker.session.timeout.ms": str(SESSION_TIMEOUT_MS),
@@ -115,16 +115,17 @@ class Nodes:
         self._await(name, partition, lambda state: state.isr == set(brokers))
 
     def await_leader(self, name: str, *brokers: int, partition: int = 0) -> PartitionState:
-        """Return once one of these leads and says so itself; or -1 for no leader."""
+        """Return once one of these leads and serves; or -1 for no leader."""
         self._await(name, partition, lambda state: state.leader in brokers)
-        state = self.known(name, partition)
-        if state.leader != NO_LEADER:
-            eventually(
-                lambda: (
-                    self.state(name, partition, seen_by=state.leader) == self.known(name, partition)
-                )
-            )
+        if self.known(name, partition).leader != NO_LEADER:
+            # Brokers publish who leads a moment before the leader itself does.
+            eventually(lambda: self._serves(name, partition))
         return self.known(name, partition)
+
+    def _serves(self, name: str, partition: int) -> bool:
+        leader = self.known(name, partition).leader
+        answer = list_offset(self.to(leader), name, LATEST, partition=partition)
+        return bool(answer.error_code == ErrorCode.none)
 
     def stored(self, broker_id: int, name: str, partition: int = 0) -> list[bytes | None]:
         """The values that this broker, leader or follower, serves to readers."""

@@ -44,7 +44,7 @@ def test_what_was_appended_when_replicas_went_is_not_acknowledged(
     name = nodes.create(unique_name(), [1, 2], **TWO)
     nodes.pause(2)
     # There were enough when it came, and too few before all of them had it.
-    answer = produce(nodes.to(1), name, batch(values("a")), timeout_ms=3_500)
+    answer = produce(nodes.to(1), name, batch(values("a")), timeout_ms=5_000)
     assert answer.error_code == ErrorCode.request_timed_out
     assert nodes.known(name).isr == {1}
     assert fetch(nodes.to(1), name).high_watermark == 0
