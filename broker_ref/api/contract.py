@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -24,6 +24,8 @@ from broker_ref.replication.fetch_sessions import FetchSessions
 from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.purgatory import DelayedOperation
 from broker_ref.replication.replica_manager import ReplicaManager
+
+Side = TypeVar("Side")
 
 NO_THROTTLE_MS: Final = 0
 """This broker has no quotas."""
@@ -57,7 +59,7 @@ class Broker:
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     topic_creation: TopicCreation
-    apis: Callable[[], tuple[Api, ...]]
+    apis: Callable[[], tuple[Api[Any], ...]]
     log_dir: LogDir = UNKNOWN_LOG_DIR
 
 
@@ -84,21 +86,19 @@ class Hangup:
 
 NO_ANSWER: Final = NoAnswer()
 
-Handler = Callable[[Broker, Call, Any], object]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Api:
+class Api(Generic[Side]):
     """One API key: the versions served, the message its requests are read as, and the handler.
 
-    `advertised_from` is the lowest version that ApiVersions names where that is not the lowest
+    The handler gets the parts of its node first: a `Broker`, or the controller's. `advertised_from` is the lowest version that ApiVersions names where that is not the lowest
     that is served.
     """
 
     key: int
     versions: range
     request: type[Any]
-    handle: Handler
+    handle: Callable[[Side, Call, Any], object]
     advertised_from: int | None = None
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Call, Wait
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Call, Wait
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.controller import Controller
 from broker_ref.controller.metadata import ClusterMetadata
@@ -27,27 +26,9 @@ class ControllerSide:
     config: BrokerConfig
     cluster_id: str
     controller: Controller
-    apis: Callable[[], tuple[Api, ...]]
+    apis: Callable[[], tuple[Api[ControllerSide], ...]]
 
     @property
     def metadata(self) -> ClusterMetadata:
         """The cluster as it is."""
         return self.controller.metadata
-
-
-Handler = Callable[[ControllerSide, Call, Any], object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Api:
-    """One API key: the versions served, the message its requests are read as, and the handler.
-
-    `advertised_from` is the lowest version that ApiVersions names where that is not the lowest
-    that is served.
-    """
-
-    key: int
-    versions: range
-    request: type[Any]
-    handle: Handler
-    advertised_from: int | None = None

@@ -14,14 +14,14 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import Call
+from broker_ref.api.contract import Api, Call
 from broker_ref.api.k18_api_versions import unsupported_version
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.controller.controller import Controller
 from broker_ref.controller.journal import CorruptJournalError, Journal
 from broker_ref.controller_api import APIS, FORWARDED
-from broker_ref.controller_api.contract import Api, ControllerSide
+from broker_ref.controller_api.contract import ControllerSide
 from broker_ref.controller_api.k01_fetch import METADATA_CHANGED
 from broker_ref.events import (
     ConnectionClosed,

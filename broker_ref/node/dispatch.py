@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from broker_ref.api.contract import Call, Hangup, NoAnswer, Wait
+from broker_ref.api.contract import Api, Call, Hangup, NoAnswer, Wait
 from broker_ref.events import (
     CloseConnection,
     ConnectionId,
@@ -32,22 +32,6 @@ from broker_ref.protocol.reader import Cursor, MalformedRequestError, read_messa
 from broker_ref.replication.purgatory import Completion, Purgatory
 
 API_VERSIONS_KEY: Final = 18
-
-
-class ServedApi(Protocol):
-    """An API as a node's table has it; `handle` takes the node's context first."""
-
-    @property
-    def key(self) -> int: ...
-
-    @property
-    def versions(self) -> range: ...
-
-    @property
-    def request(self) -> type[Any]: ...
-
-    @property
-    def handle(self) -> Callable[[Any, Call, Any], object]: ...
 
 
 Encode = Callable[[bytes], bytes]
@@ -72,7 +56,7 @@ class Request:
     """A frame, read: its header, its API and its message."""
 
     pending: Pending
-    api: ServedApi
+    api: Api[Any]
     message: Any
     frame: bytes
 
@@ -87,7 +71,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        apis: Mapping[int, ServedApi],
+        apis: Mapping[int, Api[Any]],
         context: object,
         *,
         unsupported: Callable[[], object],
@@ -200,7 +184,7 @@ class Dispatcher:
         self.send_response(pending, frame)
 
     def _refuse_version(
-        self, connection_id: ConnectionId, api: ServedApi | None, header: RequestHeader
+        self, connection_id: ConnectionId, api: Api[Any] | None, header: RequestHeader
     ) -> None:
         """Kafka closes the connection of a client that did not ask for the versions first."""
         if header.api_key == API_VERSIONS_KEY and api is not None:

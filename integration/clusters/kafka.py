@@ -158,7 +158,7 @@ class KafkaCluster(NodeCluster):
 
     def _format(self, properties: Path) -> None:
         """Make the controller's directory, with the features of this version switched on."""
-        arguments = ["format", "--cluster-id", self._cluster_id, "--config", str(properties)]
+        arguments = ["format", f"--cluster-id={self._cluster_id}", "--config", str(properties)]
         done = subprocess.run(
             self._command("kafka.tools.StorageTool", "-XX:TieredStopAtLevel=1", *arguments),
             capture_output=True,

@@ -39,7 +39,8 @@ from broker_ref.controller_api import (
     k64_unregister_broker,
     k67_allocate_producer_ids,
 )
-from broker_ref.controller_api.contract import Api, ControllerSide
+from broker_ref.api.contract import Api
+from broker_ref.controller_api.contract import ControllerSide
 from broker_ref.protocol.frames import (
     finish_header,
     read_prefix,
@@ -60,7 +61,7 @@ class Wire:
     def __init__(self, driver: ControllerDriver) -> None:
         self.driver = driver
 
-    def send(self, api: Api, request: object, version: int | None = None) -> Any:
+    def send(self, api: Api[Any], request: object, version: int | None = None) -> Any:
         """The response message, read from its bytes, or the Wait."""
         version = api.versions[-1] if version is None else version
         frame = request_frame(
@@ -79,7 +80,7 @@ class Wire:
         outcome = api.handle(side, call, read_message(schema, api.request, cursor))
         return outcome if isinstance(outcome, Wait) else self.received(api, version, outcome)
 
-    def received(self, api: Api, version: int, outcome: object) -> Any:
+    def received(self, api: Api[Any], version: int, outcome: object) -> Any:
         """A response as the one who asked reads it."""
         frame = response_frame(api_key=api.key, version=version, correlation_id=5, message=outcome)
         return read_response(

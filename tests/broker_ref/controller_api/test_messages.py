@@ -12,7 +12,7 @@ from kio.index import load_request_schema, load_response_schema
 import broker_ref.controller_api
 from broker_ref.api.contract import Wait
 from broker_ref.controller_api import APIS, FORWARDED
-from broker_ref.controller_api.contract import Api
+from broker_ref.api.contract import Api
 from tests.broker_ref.protocol.test_messages import undescribed
 
 MODULES = {
@@ -22,7 +22,7 @@ MODULES = {
 }
 
 
-def response_message(api: Api) -> type[Any]:
+def response_message(api: Api[Any]) -> type[Any]:
     """The response class of an API: what its handler returns when it does not wait."""
     returned = get_type_hints(api.handle)["return"]
     (message,) = [kind for kind in get_args(returned) or (returned,) if kind is not Wait]
@@ -38,7 +38,7 @@ def test_every_handler_file_is_served() -> None:
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.request.__name__)
-def test_every_field_of_a_message_is_one_of_kafkas(api: Api) -> None:
+def test_every_field_of_a_message_is_one_of_kafkas(api: Api[Any]) -> None:
     requests = [load_request_schema(api.key, version) for version in api.versions]
     responses: list[type[Any]] = [
         load_response_schema(api.key, version) for version in api.versions

@@ -55,7 +55,7 @@ from tests.broker_ref.memory_storage import MemoryStorage
 TOPIC = "t"
 TOPIC_ID = UUID(int=77)
 LATENCY_MS = 1
-SERVED: dict[int, Api] = {1: FETCH, 2: LIST_OFFSETS}
+SERVED: dict[int, Api[Any]] = {1: FETCH, 2: LIST_OFFSETS}
 
 Reply = Callable[[bytes], None]
 
@@ -115,7 +115,7 @@ class VirtualBroker:
     def _new_sessions(self) -> FetchSessions:
         return FetchSessions(slots=100, random_bytes=Random(self.epoch).randbytes)
 
-    def ask(self, api: Api, request: object) -> object:
+    def ask(self, api: Api[Any], request: object) -> object:
         """What a handler answers a client."""
         call = Call(version=api.versions[-1], client_id="test", now_ms=self._cluster.now_ms)
         return api.handle(self._contract, call, request)
