@@ -1,8 +1,9 @@
 """What AlterConfigs and IncrementalAlterConfigs have in common: resources, each altered by itself.
 
-Behaviour: a resource named twice is INVALID_REQUEST, a type that Kafka does not know either is
-UNSUPPORTED_VERSION. Configs of topics are altered; those of a broker, a logger, of client metrics
-and of groups cannot be changed while nodes run, and say so with INVALID_REQUEST.
+Behaviour: INVALID_REQUEST for a resource named twice, a config named twice in one, a value that is
+missing, and a type that Kafka does not know either, as ConfigAdminManager checks them. Configs of
+topics are altered; those of a broker, a logger, of client metrics and of groups cannot be changed
+while nodes run, and say so with INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -81,6 +82,21 @@ def alter_each(
     return AlterConfigsResponse(responses=tuple(answers))
 
 
+def check_configs(named: Sequence[str], *, without_value: Sequence[str]) -> None:
+    """Refuse configs of one resource that make no sense, whatever they are: INVALID_REQUEST."""
+    repeated = [name for name, count in Counter(named).items() if count > 1]
+    if repeated:
+        raise ApiError(
+            ErrorCode.invalid_request,
+            f"Error due to duplicate config keys : {','.join(repeated)}",
+        )
+    if without_value:
+        raise ApiError(
+            ErrorCode.invalid_request,
+            f"Null value not supported for : {','.join(without_value)}",
+        )
+
+
 def _check_type(resource_type: int) -> None:
     if resource_type in FIXED_RESOURCES:
         raise ApiError(
@@ -89,4 +105,4 @@ def _check_type(resource_type: int) -> None:
             "cluster take theirs when they start. Change them there and restart the node.",
         )
     if resource_type != TOPIC:
-        raise ApiError(ErrorCode.unsupported_version, f"Unknown resource type {resource_type}.")
+        raise ApiError(ErrorCode.invalid_request, f"Unknown resource type {resource_type}.")

@@ -1,8 +1,9 @@
 """AlterConfigs (33), versions 0 to 2: give topics these configs and no others.
 
-Behaviour: each topic is altered as asked or not at all: INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION.
-Configs that are not named lose their value. `validate_only` alters nothing. Resources that are no
-topics are refused, as `config_resources` says.
+Behaviour: each topic is altered as asked or not at all: INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION,
+INVALID_REQUEST for a config named twice or without a value. Configs that are not named lose their
+value. `validate_only` alters nothing. Resources that are no topics are refused, as
+`config_resources` says.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from broker_ref.controller_api.config_resources import AlterConfigsResponse, alter_each
+from broker_ref.controller_api.config_resources import (
+    AlterConfigsResponse,
+    alter_each,
+    check_configs,
+)
 from broker_ref.controller_api.contract import Api, Call, ControllerSide
 
 
@@ -44,6 +49,10 @@ def handle(side: ControllerSide, call: Call, request: AlterConfigsRequest) -> Al
     del call
 
     def alter(resource: AlteredResource) -> None:
+        check_configs(
+            [config.name for config in resource.configs],
+            without_value=[config.name for config in resource.configs if config.value is None],
+        )
         side.controller.replace_configs(
             resource.resource_name,
             {config.name: config.value for config in resource.configs},

@@ -9,14 +9,17 @@ refused, as `config_resources` says.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.configs import ConfigChange, ConfigOperation
-from broker_ref.controller_api.config_resources import AlterConfigsResponse, alter_each
+from broker_ref.controller_api.config_resources import (
+    AlterConfigsResponse,
+    alter_each,
+    check_configs,
+)
 from broker_ref.controller_api.contract import Api, Call, ControllerSide
 from broker_ref.protocol.errors import ApiError
 
@@ -62,24 +65,15 @@ def handle(
 
 
 def _changes(resource: AlteredResource) -> list[ConfigChange]:
-    """What is asked for; INVALID_REQUEST where it makes no sense, as KafkaApis checks it."""
-    named = Counter(config.name for config in resource.configs)
-    repeated = [name for name, count in named.items() if count > 1]
-    if repeated:
-        raise ApiError(
-            ErrorCode.invalid_request,
-            f"Error due to duplicate config keys : {','.join(repeated)}",
-        )
-    without_value = [
-        config.name
-        for config in resource.configs
-        if config.value is None and config.config_operation != ConfigOperation.DELETE
-    ]
-    if without_value:
-        raise ApiError(
-            ErrorCode.invalid_request,
-            f"Null value not supported for : {','.join(without_value)}",
-        )
+    """What is asked for; INVALID_REQUEST where it makes no sense."""
+    check_configs(
+        [config.name for config in resource.configs],
+        without_value=[
+            config.name
+            for config in resource.configs
+            if config.value is None and config.config_operation != ConfigOperation.DELETE
+        ],
+    )
     return [
         ConfigChange(
             name=config.name, operation=_operation(config.config_operation), value=config.value

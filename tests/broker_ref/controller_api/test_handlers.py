@@ -321,7 +321,7 @@ def test_configs_are_altered_one_by_one(wire: Wire, version: int) -> None:
     assert alter("retention.ms", 0, None) is ErrorCode.invalid_request
     assert alter("retention.ms", 7, "1") is ErrorCode.invalid_request
     assert alter("retention.ms", 0, "1", kind=4) is ErrorCode.invalid_request
-    assert alter("retention.ms", 0, "1", kind=3) is ErrorCode.unsupported_version
+    assert alter("retention.ms", 0, "1", kind=3) is ErrorCode.invalid_request
     assert wire.driver.metadata.topics["t"].configs == configs
 
 
