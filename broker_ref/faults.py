@@ -1,7 +1,7 @@
 """Faults on demand: what a test may do to the requests, links and time of a cluster.
 
-Purpose: rules that say of a request what is to become of it, links that are cut, nodes whose time
-stands still, and a record of the requests seen. One `Faults` is shared by all nodes of a cluster,
+Purpose: rules that say of a request what is to become of it, links that are cut, nodes that stand
+still or whose time does, and a record of the requests seen. One `Faults` is shared by all nodes of a cluster,
 which ask it, and by a test, which sets it, from a thread of its own.
 
 Invariants: while nothing is set, `is_active` is False and a node asks nothing more. Of the rules
@@ -226,6 +226,7 @@ class Faults:
         self._is_recording = False
         self._cut: frozenset[tuple[int, int]] = frozenset()
         self._held_times: dict[int, int | None] = {}
+        self._paused: frozenset[int] = frozenset()
         self._listeners: tuple[Callable[[], None], ...] = ()
 
     # What a test sets.
@@ -251,12 +252,13 @@ class Faults:
         return self._add(match, times, lambda rule, _: Hold(rule=rule))
 
     def clear(self) -> None:
-        """Remove all rules, mend all links and let time go on; the record stays."""
+        """Remove all rules, mend all links, let time and nodes go on; the record stays."""
         for rule in self._rules:
             rule.remove()
         with self._changed:
             self._cut = frozenset()
             self._held_times.clear()
+            self._paused = frozenset()
         self._tell()
 
     def cut(self, source_id: int, target_id: int, *, both_ways: bool = True) -> None:
@@ -295,6 +297,17 @@ class Faults:
         """Let it be as late at a node as it is elsewhere, at once."""
         with self._changed:
             self._held_times.pop(node_id, None)
+        self._tell()
+
+    def pause(self, node_id: int) -> None:
+        """Have a node stand still: it keeps its connections, and hears, says and does nothing."""
+        with self._changed:
+            self._paused |= {node_id}
+
+    def resume(self, node_id: int) -> None:
+        """Let it go on where it stood: first with all that has come to it meanwhile."""
+        with self._changed:
+            self._paused -= {node_id}
         self._tell()
 
     @contextmanager
@@ -354,6 +367,10 @@ class Faults:
     def time_is_held(self, node_id: int) -> bool:
         """Whether a node is to have no deadlines for now."""
         return node_id in self._held_times
+
+    def is_paused(self, node_id: int) -> bool:
+        """Whether a node is to do nothing for now."""
+        return node_id in self._paused
 
     def listen(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call this when requests may have been released, from the thread that did; undo by the

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.faults import Faults
 from broker_ref.io import admin
 from broker_ref.io.broker import Broker, BrokerSettings, BrokerStartError
@@ -116,6 +117,7 @@ class Cluster:
             if self._loop is not None:
                 brokers, self._brokers = list(self._brokers.values()), {}
                 controller, self._controller = self._controller, None
+                self._resume_all()
                 self._call(stop_all(brokers, controller, controlled=self._data is not None))
         finally:
             self._stop_loop()
@@ -143,10 +145,11 @@ class Cluster:
         -1 is the brokers' `default.replication.factor`. Returns when the partitions have leaders.
         """
         self._require_started()
-        if not self._brokers:
+        serving = [broker for each, broker in self._brokers.items() if not self._is_paused(each)]
+        if not serving:
             raise ClusterError(f"cannot create topic '{name}': no broker runs; start one first")
         admin.create_topic(
-            next(iter(self._brokers.values())).address,
+            serving[0].address,
             name,
             partitions=partitions,
             replication_factor=replication_factor,
@@ -154,8 +157,13 @@ class Cluster:
         )
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stop it in good order: leaderships move, connections are closed, its log is flushed."""
-        self._call(self._take(broker_id).stop())
+        """Stop it in good order: leaderships move, connections are closed, its log is flushed.
+
+        One that is paused goes on for that.
+        """
+        broker = self._take(broker_id)
+        self.faults.resume(broker_id)
+        self._call(broker.stop())
 
     def kill_broker(self, broker_id: int) -> None:
         """Stop it as kill -9 does: nothing is flushed, nobody is told."""
@@ -165,6 +173,19 @@ class Cluster:
             broker.kill()
 
         self._call(kill())
+        self.faults.resume(broker_id)
+
+    def pause_broker(self, broker_id: int) -> None:
+        """Hold it where it is, as SIGSTOP does: connections stay open and nothing answers."""
+        self._require_known(broker_id)
+        if not self._is_running(broker_id):
+            raise ClusterError(f"broker {broker_id} is not running")
+        self.faults.pause(broker_id)
+
+    def resume_broker(self, broker_id: int) -> None:
+        """Let it go on, as SIGCONT does: first with what has come to it meanwhile."""
+        self._require_known(broker_id)
+        self.faults.resume(broker_id)
 
     def start_broker(self, broker_id: int) -> None:
         """Start it again on the same port and directory; returns when it serves."""
@@ -236,6 +257,13 @@ class Cluster:
         if not self._is_running(broker_id):
             raise ClusterError(f"broker {broker_id} is not running")
         return self._brokers.pop(broker_id)
+
+    def _is_paused(self, broker_id: int) -> bool:
+        return self.faults.is_paused(broker_id)
+
+    def _resume_all(self) -> None:
+        for node_id in (CONTROLLER_ID, *self.broker_ids):
+            self.faults.resume(node_id)
 
     def _is_running(self, broker_id: int) -> bool:
         broker = self._brokers.get(broker_id)

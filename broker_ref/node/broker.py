@@ -45,6 +45,7 @@ from broker_ref.node.fault_gate import FaultGate
 from broker_ref.node.forwarding import Forwarding
 from broker_ref.node.metadata_follower import MetadataFollower
 from broker_ref.node.registration import BrokerState, Registration
+from broker_ref.node.standstill import Standstill
 from broker_ref.outbox import Outbox
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import random_uuid
@@ -84,6 +85,7 @@ class BrokerNode:
         self._now_ms = now_ms
         self._failure: str | None = None
         self._faults = faults or Faults()
+        self._standstill = Standstill(self._faults, node_id=config.node_id)
         self._log_dir = log_dir
         self._is_registering = False
         self._woken: dict[Hashable, None] = {}
@@ -137,8 +139,17 @@ class BrokerNode:
     def handle(self, event: Event, now_ms: int) -> list[Effect | PeerEffect]:
         """Take one event in; what it leads to, for whichever connection, is to be carried out."""
         now_ms = self._faults.now_ms(self._config.node_id, now_ms)
+        due = self._standstill.due(event)
+        if not due:
+            return []
         self._now_ms = max(self._now_ms, now_ms)
         self._outbox.advance(self._now_ms)
+        for one in due:
+            self._take_in(one)
+        self._advance()
+        return self._take_effects()
+
+    def _take_in(self, event: Event) -> None:
         dispatcher = self._dispatcher
         match event:
             case FrameReceived():
@@ -160,12 +171,10 @@ class BrokerNode:
                 self._schedule.run(self._now_ms)
                 if dispatcher is not None:
                     dispatcher.expire(self._now_ms)
-        self._advance()
-        return self._take_effects()
 
     def next_deadline_ms(self) -> int | None:
         """When `TimePassed` is next to be sent."""
-        if self._faults.time_is_held(self._config.node_id):
+        if self._standstill.is_on or self._faults.time_is_held(self._config.node_id):
             return None
         deadlines = [self._schedule.next_deadline_ms(), self._outbox.next_deadline_ms()]
         if self._dispatcher is not None:

@@ -45,6 +45,7 @@ from broker_ref.node.forwarding import (
     EnvelopeRequest,
     EnvelopeResponse,
 )
+from broker_ref.node.standstill import Standstill
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.frames import read_prefix, response_frame
 from broker_ref.protocol.reader import Cursor, MalformedRequestError
@@ -111,8 +112,10 @@ class ControllerNode:
         self._dispatcher = Dispatcher(
             {**APIS, ENVELOPE.key: ENVELOPE}, self.side, unsupported=unsupported_version
         )
+        faults = faults or Faults()
+        self._standstill = Standstill(faults, node_id=CONTROLLER_ID)
         self._gate = FaultGate(
-            faults=faults or Faults(),
+            faults=faults,
             node_id=CONTROLLER_ID,
             metadata=self.controller.metadata,
             schedule=self._schedule,
@@ -128,7 +131,18 @@ class ControllerNode:
 
     def handle(self, event: Event, now_ms: int) -> list[Effect | PeerEffect]:
         """Take one event in; what it leads to, for whichever connection, is to be carried out."""
+        due = self._standstill.due(event)
+        if not due:
+            return []
         self._now_ms = max(self._now_ms, now_ms)
+        for one in due:
+            self._take_in(one)
+        while self._has_changed:
+            self._has_changed = False
+            self._dispatcher.wake((METADATA_CHANGED,), self._now_ms)
+        return list(self._dispatcher.take_effects())
+
+    def _take_in(self, event: Event) -> None:
         match event:
             case FrameReceived():
                 self._dispatcher.serve(event, self._now_ms)
@@ -145,13 +159,11 @@ class ControllerNode:
                 self._dispatcher.expire(self._now_ms)
             case ConnectionOpened() | ResponseReceived() | RequestFailed():
                 pass  # It asks nobody, and keeps nothing of who has not asked yet.
-        while self._has_changed:
-            self._has_changed = False
-            self._dispatcher.wake((METADATA_CHANGED,), self._now_ms)
-        return list(self._dispatcher.take_effects())
 
     def next_deadline_ms(self) -> int | None:
         """When `TimePassed` is next to be sent."""
+        if self._standstill.is_on:
+            return None
         deadlines = (
             self.controller.next_deadline_ms(),
             self._dispatcher.next_deadline_ms(),

@@ -10,13 +10,14 @@ from typing import Self
 
 import broker_ref
 from integration.clusters import topics
-from integration.clusters.base import NotOfThisBackend
 
 
 def settings(brokers: int) -> dict[str, str]:
     """What a test cluster of so many brokers needs otherwise than it ships; as for Apache Kafka."""
     return {
         "offsets.topic.replication.factor": str(min(3, brokers)),
+        "offsets.topic.num.partitions": "5",
+        "group.initial.rebalance.delay.ms": "0",
         # Tests write records with timestamps of long ago, and mean to read them.
         "log.retention.check.interval.ms": str(6 * 60 * 60 * 1000),
     }
@@ -33,6 +34,7 @@ class ReferenceCluster:
         racks: Mapping[int, str] | None = None,
     ) -> None:
         self._broker_ids = tuple(range(1, brokers + 1))
+        self._paused: set[int] = set()
         self._temporary = tempfile.TemporaryDirectory(prefix="broker_ref-")
         self._cluster = broker_ref.Cluster(
             brokers=brokers,
@@ -95,11 +97,13 @@ class ReferenceCluster:
         """Stop it in good order: it hands over what it leads and flushes."""
         self._check_id(broker_id)
         self._cluster.stop_broker(broker_id)
+        self._paused.discard(broker_id)
 
     def kill_broker(self, broker_id: int) -> None:
         """End it abruptly: nothing is flushed, said or handed over."""
         self._check_id(broker_id)
         self._cluster.kill_broker(broker_id)
+        self._paused.discard(broker_id)
 
     def start_broker(self, broker_id: int) -> None:
         """Start it again on the same port and directory."""
@@ -107,15 +111,18 @@ class ReferenceCluster:
         self._cluster.start_broker(broker_id)
 
     def pause_broker(self, broker_id: int) -> None:
-        """Refused: this backend's brokers share an event loop."""
-        raise NotOfThisBackend(
-            f"broker {broker_id} is part of this process: pause it with the backend "
-            "reference-processes"
-        )
+        """Have it take nothing in and do nothing; its connections stay open."""
+        self._check_id(broker_id)
+        self._cluster.pause_broker(broker_id)
+        self._paused.add(broker_id)
 
     def resume_broker(self, broker_id: int) -> None:
-        """Refused, as `pause_broker` is."""
-        self.pause_broker(broker_id)
+        """Let it go on."""
+        self._check_id(broker_id)
+        if broker_id not in self._paused:
+            raise ValueError(f"broker {broker_id} is not paused")
+        self._cluster.resume_broker(broker_id)
+        self._paused.discard(broker_id)
 
     def stop_controller(self) -> None:
         """Stop it in good order."""
@@ -149,8 +156,9 @@ class ReferenceCluster:
         self.close()
 
     def _any_address(self) -> str:
-        for address in self.bootstrap_servers.split(","):
-            if topics.is_listening(address):
+        for broker_id in self._broker_ids:
+            address = self.address(broker_id)
+            if broker_id not in self._paused and topics.is_listening(address):
                 return address
         raise ValueError("no broker runs: start one first")
 

@@ -208,11 +208,22 @@ def test_held_time_stands_still_at_one_node_and_then_leaps(faults: Faults) -> No
     assert not faults.time_is_held(1)
 
 
+def test_a_node_is_paused_until_it_is_resumed_and_then_told(faults: Faults) -> None:
+    told: list[bool] = []
+    faults.listen(lambda: told.append(faults.is_paused(1)))
+    faults.pause(1)
+    assert (faults.is_paused(1), faults.is_paused(2)) == (True, False)
+    faults.resume(1)
+    assert told == [False]
+
+
 def test_clear_undoes_everything(faults: Faults) -> None:
     rule = faults.hold(Match())
     faults.cut(1, 2)
     faults.hold_time(1)
+    faults.pause(1)
     faults.clear()
+    assert not faults.is_paused(1)
     assert not rule.is_holding
     assert not faults.is_active
     assert not faults.link_is_cut(1, 2)
