@@ -209,21 +209,21 @@ def test_ids_that_nobody_knows(raw: RawConnection, name: str) -> None:
 
 
 def test_a_waiting_session_is_woken_and_told_only_what_is_new(
-    raw: RawConnection, bootstrap: str, name: str
+    raw: RawConnection, raw_address: str, name: str
 ) -> None:
     session_id = begin(raw, name)
     waiting = asked((session_id, 1), max_wait=20_000)
     raw.send_only(waiting)
-    with RawConnection(bootstrap) as other:
+    with RawConnection(raw_address) as other:
         write(other, name, 2)
     assert told(raw.receive(waiting)) == {2: (ErrorCode.none, 1, True)}
 
 
 def test_a_session_that_goes_on_ends_the_wait_of_the_request_before(
-    raw: RawConnection, bootstrap: str, name: str
+    raw: RawConnection, raw_address: str, name: str
 ) -> None:
     session_id = begin(raw, name)
-    with RawConnection(bootstrap) as other:
+    with RawConnection(raw_address) as other:
         waiting = asked((session_id, 1), max_wait=20_000)
         other.send_only(waiting)
         deadline_s = time.monotonic() + 20
