@@ -170,8 +170,10 @@ class GroupCoordinator:
 
     def resigned(self, partition: Partition, now_ms: int) -> None:
         """Give the groups of a partition up: whoever waits finds the new coordinator."""
+        if partition.key.topic != OFFSETS_TOPIC:
+            return
         led = self._led.pop(partition.key.partition, None)
-        if partition.key.topic != OFFSETS_TOPIC or led is None:
+        if led is None:
             return
         shard = led.shard
         for group in tuple(shard.groups.values()):

@@ -194,7 +194,7 @@ def test_replicas_and_debuggers_see_the_log_end(elected: NodeDriver, replica_id:
 
 
 def test_epochs_end_where_the_next_begins(elected: NodeDriver) -> None:
-    latest = elected.node.broker.replicas.partition("t", 0).leader_epoch
+    latest = elected.broker.replicas.partition("t", 0).leader_epoch
     found = []
     for epoch in (0, latest):
         asked: Any = {"partition": 0, "leader_epoch": epoch, "current_leader_epoch": latest}
@@ -216,7 +216,7 @@ def test_the_lag_and_the_volume_in_log_dirs(monkeypatch: pytest.MonkeyPatch) -> 
     create_topic(driver, "t")
     driver.call(produce(batch("a")))
     log_dir = LogDir(path="/data", space=lambda: DiskSpace(total_bytes=9, usable_bytes=4))
-    driver.broker = dataclasses.replace(driver.broker, log_dir=log_dir)
+    monkeypatch.setattr(driver.node, "broker", dataclasses.replace(driver.broker, log_dir=log_dir))
     monkeypatch.setattr(Partition, "high_watermark", 5)
     (result,) = driver.call(request("describe_log_dirs", 4, topics=None)).results
     assert (result.log_dir, result.total_bytes, result.usable_bytes) == ("/data", 9, 4)

@@ -10,8 +10,9 @@ from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.group.members import JoinRequest, MemberProtocol, SyncRequest
 from broker_ref.replication.partition import Partition
 from broker_ref.schedule import Schedule
-from tests.broker_ref.node.driver import NodeDriver, seeded_bytes
+from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import create_topic, request
+from tests.broker_ref.virtual import seeded_bytes
 
 CONFIG = BrokerConfig(
     offsets_topic_num_partitions=1,
@@ -35,7 +36,7 @@ class Coordinators:
 
     def restart(self) -> None:
         self.schedule = Schedule(self.now_ms)
-        broker = self.driver.node.broker
+        broker = self.driver.broker
         self.groups = GroupCoordinator(
             config=self.config,
             metadata=broker.metadata,
@@ -49,7 +50,7 @@ class Coordinators:
 
     @property
     def partition(self) -> Partition:
-        return self.driver.node.broker.replicas.partition(OFFSETS_TOPIC, 0)
+        return self.driver.broker.replicas.partition(OFFSETS_TOPIC, 0)
 
     def advance(self, milliseconds: int) -> None:
         """Let time pass, deadline by deadline."""
