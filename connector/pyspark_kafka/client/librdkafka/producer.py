@@ -87,8 +87,8 @@ class _Deliveries:
             "'max.message.bytes' (or the broker's 'message.max.bytes'), or write smaller records",
             Code._MSG_TIMED_OUT: f"{self.events.bootstrap_servers} did not confirm it within "
             f"'kafka.delivery.timeout.ms' ({self.events.unreachable() or 'no error was seen'}); "
-            "check that the brokers run and are reached, and the partition's in-sync replicas "
-            "against 'min.insync.replicas'",
+            "check that the brokers run and are reached, and the partition's leader and in-sync "
+            "replicas against 'min.insync.replicas', or raise that option to wait longer",
             Code._UNKNOWN_TOPIC: "the topic does not exist and was not created by the broker: "
             "create it, or correct its name",
             Code.UNKNOWN_TOPIC_OR_PART: "the topic does not exist and was not created by the "
