@@ -29,6 +29,8 @@ SETTINGS = {
     "broker.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "broker.heartbeat.interval.ms": "300",
     "replica.lag.time.max.ms": str(REPLICA_LAG_MS),
+    # What is committed is known to followers from their next fetch, so that must not wait long.
+    "replica.fetch.wait.max.ms": "100",
     # Leadership goes back where a test says so, not by itself.
     "auto.leader.rebalance.enable": "false",
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -21,7 +21,6 @@ from tests.conformance.eventually import eventually
 from tests.conformance.producers import new_producer_id
 from tests.conformance.wire import EARLIEST, LATEST, append, fetch, list_offset, produce
 
-ClusterFactory = Callable[[Mapping[str, str]], Cluster]
 COMPACT = {
     "cleanup.policy": "compact",
     "segment.ms": "100",
@@ -33,15 +32,9 @@ STEP_MS = 1_000
 Entry = tuple[str, str | None]
 
 
-@pytest.fixture(scope="module")
-def own_cluster(cluster_with: ClusterFactory) -> Cluster:
-    """A cluster that compacts often."""
-    return cluster_with({"log.cleaner.backoff.ms": "100"})
-
-
 @pytest.fixture
-def own_raw(own_cluster: Cluster) -> Iterator[RawConnection]:
-    with RawConnection(own_cluster.bootstrap_servers) as connection:
+def own_raw(one_broker: Cluster) -> Iterator[RawConnection]:
+    with RawConnection(one_broker.bootstrap_servers) as connection:
         yield connection
 
 
@@ -107,11 +100,11 @@ class Log:
 
 @pytest.fixture
 def make_log(
-    own_cluster: Cluster, own_raw: RawConnection, unique_name: Callable[[], str]
+    one_broker: Cluster, own_raw: RawConnection, unique_name: Callable[[], str]
 ) -> Callable[..., Log]:
     def make(**configs: str) -> Log:
         name = unique_name()
-        own_cluster.create_topic(name, configs=COMPACT | configs)
+        one_broker.create_topic(name, configs=COMPACT | configs)
         return Log(own_raw, name)
 
     return make
@@ -204,13 +197,13 @@ def test_a_producer_goes_on_after_its_records_are_gone(make_log: Callable[..., L
 
 @pytest.mark.parametrize("kind", [Confluent, KafkaPython], ids=["confluent-kafka", "kafka-python"])
 def test_clients_read_over_the_gaps(
-    make_log: Callable[..., Log], own_cluster: Cluster, kind: type[Confluent] | type[KafkaPython]
+    make_log: Callable[..., Log], one_broker: Cluster, kind: type[Confluent] | type[KafkaPython]
 ) -> None:
     log = make_log()
     for i in range(10):
         log.append((f"k{i % 2}", f"v{i}"), codec=GZIP if i % 3 else 0)
     log.await_entries([(7, ("k1", "v7")), (8, ("k0", "v8")), (9, ("k1", "v9"))])
-    client: Client = kind(own_cluster.bootstrap_servers)
+    client: Client = kind(one_broker.bootstrap_servers)
     rows = client.read(log.topic, 3)
     assert [row.offset for row in rows] == [7, 8, 9]
 

@@ -15,10 +15,10 @@ from tests.conformance.eventually import eventually
 PARTITIONS = 4
 
 
-@pytest.fixture(scope="module")
-def groups(cluster_with: Callable[..., Cluster]) -> Cluster:
-    """A cluster whose groups begin at once."""
-    return cluster_with({"group.initial.rebalance.delay.ms": "0"})
+@pytest.fixture
+def groups(one_broker: Cluster) -> Cluster:
+    """A cluster in which each group is where everybody asks."""
+    return one_broker
 
 
 @pytest.fixture

@@ -32,10 +32,9 @@ UUID = "[0-9a-zA-Z_-]{22,36}"
 
 @pytest.fixture(scope="module")
 def groups(cluster_with: Callable[..., Cluster]) -> Cluster:
-    """A cluster whose groups begin at once and may have short sessions."""
+    """A cluster whose groups may have short sessions and are small."""
     return cluster_with(
         {
-            "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "500",
             "group.max.session.timeout.ms": "60000",
             "group.max.size": "3",
