@@ -137,6 +137,7 @@ class Broker:
             limits=server_limits(settings.parsed_configs()),
             on_step=self._stepped,
             is_cut=lambda channel: faults.link_is_cut(settings.node_id, channel.node_id),
+            is_deaf=lambda channel: faults.link_is_cut(channel.node_id, settings.node_id),
         )
         loop = asyncio.get_running_loop()
 
@@ -222,7 +223,7 @@ class Broker:
         if controlled:
             self.node.begin_shutdown()
             self.server.poke()
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError, BrokerStartError):
                 await self._until(BrokerState.SHUTTING_DOWN, CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS)
         try:
             await self.server.stop()

@@ -37,15 +37,20 @@ OnEvent = Callable[[ResponseReceived | RequestFailed], None]
 class Peers:
     """The channels of one node. To be used from within one event loop.
 
-    `is_cut` says of a channel whether it is to be as good as unplugged (a fault that a test
-    injects).
+    `is_cut` says of a channel whether nothing gets out on it, `is_deaf` whether no answer gets
+    back (faults that a test injects). What is not answered then is left to its timeout.
     """
 
     def __init__(
-        self, on_event: OnEvent, *, is_cut: Callable[[Channel], bool] = lambda _: False
+        self,
+        on_event: OnEvent,
+        *,
+        is_cut: Callable[[Channel], bool] = lambda _: False,
+        is_deaf: Callable[[Channel], bool] = lambda _: False,
     ) -> None:
         self._on_event = on_event
         self._is_cut = is_cut
+        self._is_deaf = is_deaf
         self._loop = asyncio.get_running_loop()
         self._channels: dict[Channel, _Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,7 +89,8 @@ class Peers:
         connection = self._channels.get(channel)
         if connection is None:
             connection = _Connection(
-                on_response=self._tell, on_lost=lambda lost, why: self._lost(channel, lost, why)
+                on_response=lambda event: self._answered(channel, event),
+                on_lost=lambda lost, why: self._lost(channel, lost, why),
             )
             self._channels[channel] = connection
             task = self._loop.create_task(self._connect(channel, connection))
@@ -102,6 +108,10 @@ class Peers:
             connection.abort(
                 f"{channel.host}:{channel.port}: {str(error) or 'no connection in time'}"
             )
+
+    def _answered(self, channel: Channel, event: ResponseReceived | RequestFailed) -> None:
+        if not self._is_deaf(channel):
+            self._tell(event)
 
     def _lost(self, channel: Channel, connection: _Connection, reason: str) -> None:
         if self._channels.get(channel) is connection:

@@ -113,8 +113,9 @@ class Server:
         limits: ServerLimits,
         on_step: Callable[[], None] = lambda: None,
         is_cut: Callable[[Channel], bool] = lambda _: False,
+        is_deaf: Callable[[Channel], bool] = lambda _: False,
     ) -> None:
-        self.peers = Peers(self._peer_event, is_cut=is_cut)
+        self.peers = Peers(self._peer_event, is_cut=is_cut, is_deaf=is_deaf)
         self.memory = RequestMemory(bytes_max=limits.queued_request_bytes_max)
         self.request_bytes_max = limits.request_bytes_max
         self._node = node

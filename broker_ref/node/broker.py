@@ -103,7 +103,9 @@ class BrokerNode:
             metadata_offset=lambda: self.metadata.end_offset - 1,
             incarnation_id=random_uuid(random_bytes),
         )
-        self._registration.cluster_id = known_cluster_id(config, storage=storage)
+        self._registration.cluster_id = (
+            known_cluster_id(config, storage=storage) or config.cluster_id
+        )
         self._follower = MetadataFollower(
             node_id=config.node_id,
             controller=self._controller,
@@ -218,7 +220,8 @@ class BrokerNode:
         if registration.state is BrokerState.STARTING:
             if registration.cluster_id is not None and not self._is_registering:
                 self._is_registering = True
-                self._attempt(self._join)
+                registration.register()
+                self._follower.start()
         elif registration.state is BrokerState.RECOVERY:
             if self.broker is None and self.metadata.end_offset > registration.broker_epoch:
                 self._attempt(self._open)
@@ -235,20 +238,10 @@ class BrokerNode:
         except (ApiError, LogError, StorageError) as error:
             self._failure = str(error)
 
-    def _join(self) -> None:
-        cluster_id = self._registration.cluster_id
-        if known_cluster_id(self._config, storage=self._storage) is None:
-            claim_directory(
-                dataclasses.replace(self._config, cluster_id=cluster_id),
-                storage=self._storage,
-                random_bytes=self._random_bytes,
-            )
-        self._registration.register()
-        self._follower.start()
-
     def _open(self) -> None:
         """Open the logs and be ready for clients."""
         config = self._config
+        self._claim_directory()
         replicas = ReplicaManager(
             config=config,
             storage=self._storage,
@@ -329,6 +322,15 @@ class BrokerNode:
         replicas.on_leadership = leadership_changed
         replicas.follow_metadata(self._now_ms)
         self._registration.logs_are_open()
+
+    def _claim_directory(self) -> None:
+        """Make a new directory this broker's, now that the cluster has taken it in."""
+        if known_cluster_id(self._config, storage=self._storage) is None:
+            claim_directory(
+                dataclasses.replace(self._config, cluster_id=self._registration.cluster_id),
+                storage=self._storage,
+                random_bytes=self._random_bytes,
+            )
 
     def _metadata_changed(self) -> None:
         if self.broker is not None:

@@ -112,10 +112,10 @@ class ControllerNode:
         self._dispatcher = Dispatcher(
             {**APIS, ENVELOPE.key: ENVELOPE}, self.side, unsupported=unsupported_version
         )
-        faults = faults or Faults()
-        self._standstill = Standstill(faults, node_id=CONTROLLER_ID)
+        self._faults = faults or Faults()
+        self._standstill = Standstill(self._faults, node_id=CONTROLLER_ID)
         self._gate = FaultGate(
-            faults=faults,
+            faults=self._faults,
             node_id=CONTROLLER_ID,
             metadata=self.controller.metadata,
             schedule=self._schedule,
@@ -131,6 +131,7 @@ class ControllerNode:
 
     def handle(self, event: Event, now_ms: int) -> list[Effect | PeerEffect]:
         """Take one event in; what it leads to, for whichever connection, is to be carried out."""
+        now_ms = self._faults.now_ms(CONTROLLER_ID, now_ms)
         due = self._standstill.due(event)
         if not due:
             return []
@@ -162,7 +163,7 @@ class ControllerNode:
 
     def next_deadline_ms(self) -> int | None:
         """When `TimePassed` is next to be sent."""
-        if self._standstill.is_on:
+        if self._standstill.is_on or self._faults.time_is_held(CONTROLLER_ID):
             return None
         deadlines = (
             self.controller.next_deadline_ms(),

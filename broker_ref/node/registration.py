@@ -160,9 +160,10 @@ class Registration:
         self._beats = 0
 
     def start(self, host: str, port: int) -> None:
-        """Join, as reachable at this address."""
+        """Join, as reachable at this address; `cluster_id` is asked for unless it is known."""
         self._address = (host, port)
-        self._describe_cluster()
+        if self.cluster_id is None:
+            self._describe_cluster()
 
     def logs_are_open(self) -> None:
         """Clients may come: ask to be unfenced."""
@@ -252,8 +253,9 @@ class Registration:
                 )
             case ErrorCode.inconsistent_cluster_id:
                 self.failure = (
-                    f"The controller is that of another cluster than {self.cluster_id}, which "
-                    "this broker's data directory belongs to."
+                    f"The controller at {self._controller.host}:{self._controller.port} is that "
+                    f"of another cluster than {self.cluster_id}, which this broker belongs to. "
+                    "Use that cluster's controller, or another data directory."
                 )
             case other:
                 self.failure = f"The controller refuses to register this broker: {other.name}."

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from broker_ref.config import BrokerConfig
+from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.events import (
     Channel,
     CloseChannel,
@@ -25,6 +26,8 @@ from broker_ref.events import (
     SendRequest,
     TimePassed,
 )
+from broker_ref.faults import Faults
+from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.log.storage import Storage
 from broker_ref.node.broker import BrokerNode
 from broker_ref.node.controller import ControllerNode
@@ -58,6 +61,10 @@ def address_of(broker_id: int) -> Address:
     return (f"broker-{broker_id}.test", 19092)
 
 
+class NodeFailedError(Exception):
+    """A node could not start, and says why."""
+
+
 @dataclass
 class Link:
     """A channel of one node as a connection of another; requests in the order sent."""
@@ -69,7 +76,10 @@ class Link:
 
 
 class VirtualCluster:
-    """A controller and brokers. Effects towards clients are collected by broker."""
+    """A controller and brokers. Effects towards clients are collected by broker.
+
+    A node that cannot go on ends when what it said last is out, as at the edge; `failures` has why.
+    """
 
     def __init__(
         self,
@@ -78,7 +88,11 @@ class VirtualCluster:
         controller_storage: Storage | None = None,
         now_ms: int = START_MS,
         seed: int = 1,
+        log_dir: LogDir = UNKNOWN_LOG_DIR,
     ) -> None:
+        self.faults = Faults()
+        self.faults.listen(self._faults_changed)
+        self.failures: dict[Address, str] = {}
         self.configs = {config.node_id: config for config in configs or (BrokerConfig(),)}
         self.storages: dict[int, Storage] = storages if storages is not None else {}
         self.controller_storage: Storage = controller_storage or MemoryStorage()
@@ -86,6 +100,8 @@ class VirtualCluster:
         self.client_effects: dict[int, list[Effect]] = {each: [] for each in self.configs}
         self.cut: set[frozenset[Address]] = set()
         self._seed = seed
+        self._log_dir = log_dir
+        self._failed: list[Address] = []
         self._nodes: dict[Address, BrokerNode | ControllerNode] = {}
         self._links: dict[tuple[Address, Channel], Link] = {}
         self._queue: deque[tuple[Address, Effect | PeerEffect]] = deque()
@@ -105,13 +121,18 @@ class VirtualCluster:
         return node
 
     def start(self) -> None:
-        """Start everything and run until every broker serves."""
+        """Start everything and run until every broker serves; NodeFailedError where one cannot."""
         self.start_controller()
         for broker_id in self.configs:
             self.start_broker(broker_id)
         self.run_until(
-            lambda: all(self.broker(each).state is BrokerState.RUNNING for each in self.configs)
+            lambda: (
+                bool(self.failures)
+                or all(self.broker(each).state is BrokerState.RUNNING for each in self.configs)
+            )
         )
+        if self.failures:
+            raise NodeFailedError(*self.failures.values())
 
     def start_controller(self) -> None:
         self._seed += 1
@@ -121,6 +142,7 @@ class VirtualCluster:
             storage=self.controller_storage,
             now_ms=self.now_ms,
             random_bytes=seeded_bytes(self._seed),
+            faults=self.faults,
         )
 
     def start_broker(self, broker_id: int) -> None:
@@ -133,7 +155,10 @@ class VirtualCluster:
             controller=CONTROLLER,
             now_ms=self.now_ms,
             random_bytes=seeded_bytes(self._seed),
+            faults=self.faults,
+            log_dir=self._log_dir,
         )
+        self.failures.pop(address_of(broker_id), None)
         self._nodes[address_of(broker_id)] = node
         node.start(*address_of(broker_id))
         self._step(address_of(broker_id), TimePassed())
@@ -169,7 +194,10 @@ class VirtualCluster:
 
     def deliver(self) -> None:
         """Carry everything out that is under way at this time."""
-        while self._queue:
+        while self._queue or self._failed:
+            if not self._queue:
+                self.crash(self._failed.pop())
+                continue
             address, effect = self._queue.popleft()
             match effect:
                 case SendRequest():
@@ -212,15 +240,21 @@ class VirtualCluster:
 
     def _step(self, address: Address, event: Event) -> None:
         node = self._nodes.get(address)
-        if node is None:
+        if node is None or address in self._failed:
             return
         for effect in node.handle(event, self.now_ms):
             self._queue.append((address, effect))
-        assert node.failure is None, node.failure
+        if node.failure is not None:
+            self.failures[address] = node.failure
+            self._failed.append(address)
 
     def _request(self, source: Address, effect: SendRequest) -> None:
         target = (effect.channel.host, effect.channel.port)
-        if target not in self._nodes or frozenset((source, target)) in self.cut:
+        if (
+            not self._listens(target)
+            or frozenset((source, target)) in self.cut
+            or self._is_cut(source, target)
+        ):
             self._step(source, RequestFailed(request_id=effect.request_id, reason="no connection"))
             return
         link = self._links.get((source, effect.channel))
@@ -235,6 +269,14 @@ class VirtualCluster:
         link.waiting.append(effect)
         if len(link.waiting) == 1:  # A node is given one request of a connection at a time.
             self._serve_next(link)
+
+    def _listens(self, address: Address) -> bool:
+        """Whether a node takes connections: a broker does when it has been let into the cluster."""
+        node = self._nodes.get(address)
+        return node is not None and not (
+            isinstance(node, BrokerNode)
+            and node.state in {BrokerState.STARTING, BrokerState.RECOVERY, BrokerState.UNFENCING}
+        )
 
     def _serve_next(self, link: Link) -> None:
         frame = link.waiting[0].frame
@@ -254,14 +296,32 @@ class VirtualCluster:
         match effect:
             case SendFrame():
                 request_id = link.waiting.popleft().request_id
-                response = ResponseReceived(request_id=request_id, frame=effect.frame)
-                self._step(link.source, response)
+                if not self._is_cut(address, link.source):
+                    response = ResponseReceived(request_id=request_id, frame=effect.frame)
+                    self._step(link.source, response)
                 if link.waiting and self._links.get((link.source, link.channel)) is link:
                     self._serve_next(link)
             case CloseConnection():
                 self._break((link.source, link.channel))
             case NoResponse():
                 raise AssertionError("nodes ask nothing that has no answer")
+
+    def _is_cut(self, source: Address, target: Address) -> bool:
+        return self.faults.link_is_cut(self._node_id(source), self._node_id(target))
+
+    def _node_id(self, address: Address) -> int:
+        if address == CONTROLLER:
+            return CONTROLLER_ID
+        return next(each for each in self.configs if address_of(each) == address)
+
+    def _faults_changed(self) -> None:
+        """As at the edge: channels over links that are cut break, and every node goes on."""
+        for key, link in list(self._links.items()):
+            if self._is_cut(link.source, (link.channel.host, link.channel.port)):
+                self._break(key)
+        for address in list(self._nodes):
+            self._step(address, TimePassed())
+        self.deliver()
 
     def _break(self, key: tuple[Address, Channel]) -> None:
         link = self._links.pop(key)

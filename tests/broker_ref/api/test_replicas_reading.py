@@ -212,11 +212,10 @@ def test_epochs_end_where_the_next_begins(elected: NodeDriver) -> None:
 
 
 def test_the_lag_and_the_volume_in_log_dirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = NodeDriver()
+    log_dir = LogDir(path="/data", space=lambda: DiskSpace(total_bytes=9, usable_bytes=4))
+    driver = NodeDriver(log_dir=log_dir)
     create_topic(driver, "t")
     driver.call(produce(batch("a")))
-    log_dir = LogDir(path="/data", space=lambda: DiskSpace(total_bytes=9, usable_bytes=4))
-    monkeypatch.setattr(driver.node, "broker", dataclasses.replace(driver.broker, log_dir=log_dir))
     monkeypatch.setattr(Partition, "high_watermark", 5)
     (result,) = driver.call(request("describe_log_dirs", 4, topics=None)).results
     assert (result.log_dir, result.total_bytes, result.usable_bytes) == ("/data", 9, 4)

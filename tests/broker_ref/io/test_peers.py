@@ -51,14 +51,11 @@ def response(request_id: int, body: bytes = b"") -> bytes:
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer each request with its correlation id and body."""
-    try:
-        while True:
-            frame = await read_frame(reader)
-            (request_id,) = struct.unpack_from(">i", frame, 4)
-            writer.write(response(request_id, frame[8:]))
-            await writer.drain()
-    except (asyncio.IncompleteReadError, ConnectionError):
-        writer.close()
+    while True:
+        frame = await read_frame(reader)
+        (request_id,) = struct.unpack_from(">i", frame, 4)
+        writer.write(response(request_id, frame[8:]))
+        await writer.drain()
 
 
 def with_server(
@@ -67,7 +64,15 @@ def with_server(
     """Run a scenario against a server that answers so."""
 
     async def run() -> None:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async def until_it_goes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await answer(reader, writer)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                pass  # The node went first.
+            finally:
+                writer.close()
+
+        server = await asyncio.start_server(until_it_goes, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         collector = Collector()
         peers = Peers(collector.take)
@@ -76,7 +81,10 @@ def with_server(
         finally:
             peers.close()
             server.close()
-            # What was aborted is told to the other side in the loop's next turns.
+            # The server's side of every connection ends by itself when the node's has.
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                while others := asyncio.all_tasks() - {asyncio.current_task()}:
+                    await asyncio.wait(others)
             await asyncio.sleep(0)
 
     asyncio.run(run())
@@ -114,22 +122,20 @@ def test_nobody_there() -> None:
 
 
 async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    del writer
     await read_frame(reader)
-    writer.close()
 
 
 async def lie(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await read_frame(reader)
     writer.write(response(999))
     await reader.read()
-    writer.close()
 
 
 async def claim_too_much(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await read_frame(reader)
     writer.write(struct.pack(">ii", -5, 1))
     await reader.read()
-    writer.close()
 
 
 @pytest.mark.parametrize(
@@ -164,8 +170,8 @@ def test_the_next_request_opens_a_broken_channel_anew() -> None:
 
 
 async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    del writer
     await reader.read()
-    writer.close()
 
 
 def test_giving_a_channel_up_fails_what_was_asked_on_it() -> None:
@@ -200,5 +206,31 @@ def test_a_cut_link_takes_nothing() -> None:
             assert isinstance(await collector.next(), ResponseReceived)
         finally:
             cut_peers.close()
+
+    with_server(echo, scenario)
+
+
+def test_what_a_deaf_node_asks_is_done_and_not_heard_of() -> None:
+    async def scenario(peers: Peers, collector: Collector, port: int) -> None:
+        del peers
+        is_deaf = True
+        answered = asyncio.Event()
+
+        def deafness(channel: Channel) -> bool:
+            del channel
+            answered.set()
+            return is_deaf
+
+        deaf_peers = Peers(collector.take, is_deaf=deafness)
+        try:
+            deaf_peers.apply(request(port, 1))
+            await asyncio.wait_for(answered.wait(), TIMEOUT_SECONDS)
+            is_deaf = False
+            deaf_peers.apply(request(port, 2))
+            event = await collector.next()
+            assert isinstance(event, ResponseReceived)
+            assert event.request_id == 2
+        finally:
+            deaf_peers.close()
 
     with_server(echo, scenario)

@@ -21,6 +21,7 @@ from broker_ref.events import (
     NoResponse,
     SendFrame,
 )
+from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.log.storage import Storage
 from broker_ref.node.broker import BrokerNode
 from tests.broker_ref.memory_storage import MemoryStorage
@@ -67,6 +68,7 @@ class NodeDriver:
         controller_storage: Storage | None = None,
         now_ms: int = START_MS,
         seed: int = 1,
+        log_dir: LogDir = UNKNOWN_LOG_DIR,
     ) -> None:
         self.config = config if config is not None else BrokerConfig(offsets_topic_num_partitions=4)
         self.storage = storage if storage is not None else MemoryStorage()
@@ -74,6 +76,7 @@ class NodeDriver:
             controller_storage if controller_storage is not None else MemoryStorage()
         )
         self._seed = seed
+        self._log_dir = log_dir
         self._start(now_ms)
 
     def _start(self, now_ms: int) -> None:
@@ -83,6 +86,7 @@ class NodeDriver:
             controller_storage=self.controller_storage,
             now_ms=now_ms,
             seed=self._seed,
+            log_dir=self._log_dir,
         )
         self.cluster.start()
 
