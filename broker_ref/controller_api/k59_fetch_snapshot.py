@@ -15,14 +15,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.controller.stream import CONTROLLER_EPOCH, METADATA_PARTITION, METADATA_TOPIC
 from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotId:
-    """A snapshot of all records below `end_offset`."""
-
-    end_offset: int
-    epoch: int
+from broker_ref.controller_api.k01_fetch import SnapshotId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -26,7 +25,20 @@ from broker_ref.controller.stream import (
     decode_commits,
     decode_snapshot,
 )
-from broker_ref.protocol.identifiers import Uuid
+from broker_ref.controller_api.k01_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ReplicaState,
+    SnapshotId,
+)
+from broker_ref.controller_api.k59_fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    WantedSnapshot,
+    WantedTopic,
+)
 from broker_ref.schedule import Schedule
 
 FETCH_WAIT_MS: Final = 5_000
@@ -38,137 +50,6 @@ RETRY_BACKOFF_MS: Final = 100
 NO_SNAPSHOT: Final = -1
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaState:
-    """Who fetches."""
-
-    replica_id: int
-    replica_epoch: int = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchPartition:
-    """From where on."""
-
-    partition: int
-    fetch_offset: int
-    partition_max_bytes: int = FETCH_BYTES_MAX
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchTopic:
-    """The topic of metadata records."""
-
-    topic_id: Uuid
-    partitions: tuple[FetchPartition, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForgottenTopic:
-    """None is ever forgotten: every request is a full one."""
-
-    topic_id: Uuid
-    partitions: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequest:
-    """What comes after the records that this broker has."""
-
-    replica_state: ReplicaState
-    topics: tuple[FetchTopic, ...]
-    max_wait_ms: int = FETCH_WAIT_MS
-    min_bytes: int = 1
-    max_bytes: int = FETCH_BYTES_MAX
-    session_epoch: int = -1
-    forgotten_topics_data: tuple[ForgottenTopic, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotId:
-    """A snapshot is the sum of the records below its end offset."""
-
-    end_offset: int = NO_SNAPSHOT
-    epoch: int = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedPartition:
-    """Records, a snapshot to take first, or an error."""
-
-    error_code: ErrorCode
-    snapshot_id: SnapshotId = SnapshotId()
-    records: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedTopic:
-    """The answer for the topic of metadata records."""
-
-    partitions: tuple[FetchedPartition, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResponse:
-    """The controller's answer."""
-
-    error_code: ErrorCode
-    responses: tuple[FetchedTopic, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedSnapshot:
-    """Which snapshot, and from which byte on."""
-
-    snapshot_id: SnapshotId
-    position: int
-    partition: int = 0
-    current_leader_epoch: int = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotTopic:
-    """The topic of metadata records."""
-
-    name: str
-    partitions: tuple[WantedSnapshot, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotRequest:
-    """A piece of a snapshot."""
-
-    replica_id: int
-    topics: tuple[SnapshotTopic, ...]
-    max_bytes: int = FETCH_BYTES_MAX
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedSnapshot:
-    """A piece of a snapshot; `size` is that of all of it, in bytes."""
-
-    error_code: ErrorCode
-    snapshot_id: SnapshotId
-    size: int
-    position: int
-    unaligned_records: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedSnapshotTopic:
-    """The answer for the topic of metadata records."""
-
-    partitions: tuple[FetchedSnapshot, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotResponse:
-    """The controller's answer."""
-
-    error_code: ErrorCode
-    topics: tuple[FetchedSnapshotTopic, ...]
 
 
 class MetadataFollower:
@@ -205,12 +86,18 @@ class MetadataFollower:
             api_key=1,
             version=17,
             request=FetchRequest(
+                max_wait_ms=FETCH_WAIT_MS,
+                max_bytes=FETCH_BYTES_MAX,
                 replica_state=ReplicaState(replica_id=self._node_id),
                 topics=(
                     FetchTopic(
                         topic_id=METADATA_TOPIC_ID,
                         partitions=(
-                            FetchPartition(partition=METADATA_PARTITION, fetch_offset=offset),
+                            FetchPartition(
+                                partition=METADATA_PARTITION,
+                                fetch_offset=offset,
+                                partition_max_bytes=FETCH_BYTES_MAX,
+                            ),
                         ),
                     ),
                 ),
@@ -261,12 +148,15 @@ class MetadataFollower:
             version=1,
             request=FetchSnapshotRequest(
                 replica_id=self._node_id,
+                max_bytes=FETCH_BYTES_MAX,
                 topics=(
-                    SnapshotTopic(
+                    WantedTopic(
                         name=METADATA_TOPIC,
                         partitions=(
                             WantedSnapshot(
-                                snapshot_id=self._snapshot_id, position=len(self._snapshot)
+                                partition=METADATA_PARTITION,
+                                snapshot_id=self._snapshot_id,
+                                position=len(self._snapshot),
                             ),
                         ),
                     ),
