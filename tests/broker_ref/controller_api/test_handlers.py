@@ -158,7 +158,7 @@ def test_a_broker_that_is_far_behind_gets_a_snapshot_in_parts(wire: Wire) -> Non
 def snapshot_part(wire: Wire, end_offset: int, position: int) -> k59_fetch_snapshot.SnapshotPart:
     wanted = k59_fetch_snapshot.WantedSnapshot(
         partition=0,
-        snapshot_id=k59_fetch_snapshot.SnapshotId(end_offset=end_offset, epoch=0),
+        snapshot_id=k01_fetch.SnapshotId(end_offset=end_offset, epoch=0),
         position=position,
     )
     topic = k59_fetch_snapshot.WantedTopic(name=METADATA_TOPIC, partitions=(wanted,))
