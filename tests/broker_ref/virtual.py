@@ -114,6 +114,11 @@ class VirtualCluster:
         return node
 
     @property
+    def running(self) -> list[int]:
+        """The brokers that have been started and have not ended."""
+        return [each for each in self.configs if address_of(each) in self._nodes]
+
+    @property
     def controller(self) -> ControllerNode:
         """The running controller."""
         node = self._nodes[CONTROLLER]
@@ -136,6 +141,7 @@ class VirtualCluster:
 
     def start_controller(self) -> None:
         self._seed += 1
+        self.failures.pop(CONTROLLER, None)
         config = next(iter(self.configs.values()))
         self._nodes[CONTROLLER] = ControllerNode(
             config,
