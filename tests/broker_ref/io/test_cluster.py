@@ -124,8 +124,8 @@ def test_a_topic_the_broker_refuses_is_an_error_with_its_reason() -> None:
 
 
 def test_misuse_says_what_to_do() -> None:
-    with pytest.raises(ClusterError, match="runs one broker, and 3 were asked for"):
-        Cluster(3)
+    with pytest.raises(ClusterError, match="at least one broker, and 0 were asked for"):
+        Cluster(0)
     cluster = Cluster()
     with pytest.raises(ClusterError, match=r"with broker_ref\.Cluster\(\) as cluster"):
         cluster.create_topic("too-early")
@@ -139,6 +139,8 @@ def test_misuse_says_what_to_do() -> None:
         cluster.stop_broker(1)
         with pytest.raises(ClusterError, match="broker 1 is not running"):
             cluster.stop_broker(1)
+        with pytest.raises(ClusterError, match="broker 1 is not running"):
+            cluster.pause_broker(1)
         with pytest.raises(ClusterError, match="no broker runs"):
             cluster.create_topic("too-late")
 
