@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from random import randrange
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ BROKERS_OF_CONFORMANCE = 3
 _CLUSTERS = pytest.StashKey[list[Cluster]]()
 _UNAVAILABLE = pytest.StashKey[str]()
 _DESELECTED = pytest.StashKey[int]()
+_SEED = pytest.StashKey[int]()
+_SEEDS = 1_000_000
 _LOG_CHARACTERS_MAX = 80_000
 
 TopicFactory = Callable[..., str]
@@ -41,6 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         help=f"how many brokers it has (default: 1; {BROKERS_OF_CONFORMANCE} in tests/conformance)",
     )
+    parser.addoption(
+        "--seed",
+        type=int,
+        help="what fault scenarios draw from, to replay a run (default: another for each run)",
+    )
 
 
 def _backend(config: pytest.Config) -> str:
@@ -57,6 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if brokers_of_run(config, default=1) < 1:
         raise pytest.UsageError("--brokers: a cluster has at least one")
     config.stash[_CLUSTERS] = []
+    asked: int | None = config.getoption("--seed")
+    config.stash[_SEED] = randrange(_SEEDS) if asked is None else asked
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -69,12 +79,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         session.config.stash[_UNAVAILABLE] = str(reason)
 
 
-def pytest_report_header(config: pytest.Config) -> str:
+def pytest_report_header(config: pytest.Config) -> list[str]:
     asked: int | None = config.getoption("--brokers")
     count = f"1 broker, {BROKERS_OF_CONFORMANCE} in tests/conformance"
     if asked is not None:
         count = f"{asked} broker{'s' if asked > 1 else ''}"
-    return f"cluster: {clusters.describe(_backend(config))}, {count}"
+    return [
+        f"cluster: {clusters.describe(_backend(config))}, {count}",
+        f"seed of fault scenarios: {config.stash[_SEED]} (replay with --seed={config.stash[_SEED]})",
+    ]
 
 
 @pytest.hookimpl(trylast=True)
@@ -101,7 +114,7 @@ def pytest_runtest_makereport(
     """Show with a failure what the cluster printed last."""
     report = yield
     names = getattr(item, "fixturenames", ())
-    if report.failed and {"cluster", "cluster_with", "three_brokers"} & set(names):
+    if report.failed and {"cluster", "cluster_with", "one_broker", "three_brokers"} & set(names):
         for cluster in item.config.stash[_CLUSTERS]:
             if logs := cluster.logs()[-_LOG_CHARACTERS_MAX:]:
                 report.sections.append((f"end of the logs of {cluster.version}", logs))
@@ -195,3 +208,11 @@ def raw(raw_address: str) -> Iterator[RawConnection]:
     """A connection to the first broker that sends exactly what the test says."""
     with RawConnection(raw_address) as connection:
         yield connection
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """What a fault scenario draws from; a failure shows it, for it is printed."""
+    found = request.config.stash[_SEED]
+    print(f"seed {found}: replay this with --seed={found}")
+    return found

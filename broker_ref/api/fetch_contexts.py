@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import Broker, Call
-from broker_ref.api.fetch_messages import FetchRequest, PartitionAnswer
+from broker_ref.api.fetch_messages import NOT_DIVERGING, FetchRequest, PartitionAnswer
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.replication.fetch_sessions import (
@@ -145,8 +145,13 @@ def replica_id_of(request: FetchRequest) -> int:
 
 
 def _note(partition: FetchedPartition, answer: PartitionAnswer) -> None:
-    """An error's -1 makes sure that the next answer without one goes out."""
-    partition.high_watermark = answer.high_watermark
+    """Remember what the fetcher has been told; -1 makes sure that the next answer goes out.
+
+    So it is after an error, and after a diverging epoch: a follower then truncates and takes no
+    high watermark over. Kafka takes it for told, and the follower's may lag until it moves.
+    """
+    diverges = answer.diverging_epoch is not NOT_DIVERGING
+    partition.high_watermark = -1 if diverges else answer.high_watermark
     partition.log_start_offset = answer.log_start_offset
 
 
