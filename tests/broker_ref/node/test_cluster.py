@@ -186,6 +186,19 @@ def test_leaderships_move_before_a_broker_stops(cluster: VirtualCluster, clients
     assert clients.write(2, "b") is ErrorCode.none
 
 
+def test_a_broker_stays_until_the_others_know_who_leads_now(
+    cluster: VirtualCluster, clients: Clients
+) -> None:
+    clients.create_topic("t", 1, 2, 3)
+    leaving = cluster.broker(1)
+    with cluster.faults.hold(Match(api_keys=frozenset({HEARTBEAT}), sender_id=3)):
+        leaving.begin_shutdown()
+        cluster.advance(SESSION_MS // 2)
+        assert state(cluster).leader == 2
+        assert leaving.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+    cluster.run_until(lambda: leaving.state is BrokerState.SHUTTING_DOWN)
+
+
 def test_the_only_replica_does_not_keep_a_broker_from_stopping(
     cluster: VirtualCluster, clients: Clients
 ) -> None:
@@ -234,9 +247,7 @@ def test_without_a_controller_the_client_is_hung_up_on_in_the_end(
     assert cluster.now_ms - before_ms <= FORWARDING_TIMEOUT_MS
 
 
-def test_no_two_brokers_give_out_the_same_producer_id(
-    cluster: VirtualCluster, clients: Clients
-) -> None:
+def draw_producer_ids(clients: Clients, broker_id: int, count: int) -> list[int]:
     asked = request(
         "init_producer_id",
         4,
@@ -245,11 +256,16 @@ def test_no_two_brokers_give_out_the_same_producer_id(
         producer_id=-1,
         producer_epoch=-1,
     )
+    answers = [clients.call(broker_id, asked) for _ in range(count)]
+    assert {answer.error_code for answer in answers} == {ErrorCode.none}
+    return [answer.producer_id for answer in answers]
 
+
+def test_no_two_brokers_give_out_the_same_producer_id(
+    cluster: VirtualCluster, clients: Clients
+) -> None:
     def draw(broker_id: int, count: int) -> list[int]:
-        answers = [clients.call(broker_id, asked) for _ in range(count)]
-        assert {answer.error_code for answer in answers} == {ErrorCode.none}
-        return [answer.producer_id for answer in answers]
+        return draw_producer_ids(clients, broker_id, count)
 
     ids = draw(1, 5) + draw(2, 1_005) + draw(1, 5)  # More than a block, and back in the first.
     cluster.crash(address_of(1))
@@ -269,6 +285,7 @@ def test_a_broker_catches_up_on_what_it_has_missed(
     cluster: VirtualCluster, clients: Clients, forgets: bool
 ) -> None:
     clients.create_topic("before", 1, 2, 3)
+    draw_producer_ids(clients, 1, 1)
     cluster.crash(address_of(3))
     clients.create_topic("meanwhile", 1, 2)
     if forgets:  # A controller that has just started has no history, only what is so.
@@ -422,12 +439,19 @@ def test_what_is_passed_on_meets_the_faults_of_the_controller(
     clients.create_topic("t", 1)
 
 
+def nudge(cluster: VirtualCluster) -> None:
+    """Have every node look at what is due."""
+    with cluster.faults.hold(CLIENTS_PRODUCE):
+        pass
+
+
 def test_a_session_does_not_end_while_the_controllers_time_stands_still(
     cluster: VirtualCluster,
 ) -> None:
     cluster.faults.hold_time(CONTROLLER_ID)
     cluster.crash(address_of(1))
     cluster.advance(10 * SESSION_MS)
+    nudge(cluster)
     assert not is_fenced(cluster, 1)
     cluster.faults.release_time(CONTROLLER_ID)
     cluster.run_until(lambda: is_fenced(cluster, 1))
@@ -440,6 +464,7 @@ def test_a_fetch_does_not_time_out_while_a_brokers_time_stands_still(
     cluster.faults.hold_time(1)
     asked = clients.ask(1, fetch((0, 0), max_wait=500))
     cluster.advance(2_000)
+    nudge(cluster)
     assert clients.is_open(asked)
     cluster.faults.release_time(1)
     assert fetched(clients.outcome(asked))[0].error_code is ErrorCode.none
