@@ -8,12 +8,11 @@ ask (that is `asking`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicCollection
+from confluent_kafka import Consumer, KafkaException, TopicCollection
 from confluent_kafka import IsolationLevel as RdIsolationLevel
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as RdTopicPartition
@@ -31,8 +30,12 @@ from pyspark_kafka.client.base import (
     TopicPartition,
 )
 from pyspark_kafka.client.librdkafka.asking import Asking, Unanswered
-from pyspark_kafka.client.librdkafka.faults import LOG, ErrorEvents, error_class
-from pyspark_kafka.client.librdkafka.fetch import ExistingOffsets, RangeReader
+from pyspark_kafka.client.librdkafka.faults import LOG, ErrorEvents, code_of, error_class
+from pyspark_kafka.client.librdkafka.fetch import (
+    CONSUMER_OWNED,
+    ExistingOffsets,
+    RangeReader,
+)
 from pyspark_kafka.client.librdkafka.producer import IdleProducer
 from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings, opening
 from pyspark_kafka.errors import UnknownTopicOrPartition
@@ -61,7 +64,7 @@ class LibrdkafkaClient:
         with opening(settings.admin):
             configuration: dict[str, Any] = {**settings.admin, "error_cb": self._events}
             self._admin = AdminClient(configuration, logger=LOG)
-        self._asking = Asking(admin=self._admin, events=self._events, settings=settings)
+        self._asking = Asking(handle=self._admin, events=self._events, settings=settings)
 
     def list_topics(self) -> Collection[str]:
         metadata = self._asking.until_answered(
@@ -156,18 +159,25 @@ class LibrdkafkaClient:
         if not partitions:
             return {}
 
-        def ask(try_s: float) -> Mapping[TopicPartition, int | None]:
-            asked = ConsumerGroupTopicPartitions(group_id, [_rd(p) for p in partitions])
-            futures = self._admin.list_consumer_group_offsets([asked], request_timeout=try_s)
-            doing = f"reading the committed offsets of group {group_id!r}"
-            answered = self._group_answer(futures, doing, try_s=try_s)
-            return {
-                partition: offset if offset >= 0 else None for partition, offset in answered.items()
-            }
-
-        return self._asking.until_answered(
-            ask, check_existence=lambda left_s: self._raise_missing(partitions, timeout_s=left_s)
-        )
+        # By a consumer that joins nothing: librdkafka's admin call ends the process when the
+        # coordinator goes away while it asks (confluentinc/librdkafka#5397).
+        events = ErrorEvents(self._settings.bootstrap_servers)
+        configuration: dict[str, Any] = {
+            **self._settings.consumer,
+            **CONSUMER_OWNED,
+            "group.id": group_id,
+            "error_cb": events,
+        }
+        with opening(configuration):
+            consumer = Consumer(configuration, logger=LOG)
+        asking = Asking(handle=consumer, events=events, settings=self._settings)
+        try:
+            return asking.until_answered(
+                lambda try_s: _committed(asking, consumer, group_id, partitions, try_s=try_s),
+                check_existence=lambda left_s: self._raise_missing(partitions, timeout_s=left_s),
+            )
+        finally:
+            consumer.close()
 
     def fetch(
         self, fetch_range: FetchRange, columns: tuple[str, ...], isolation_level: IsolationLevel
@@ -200,18 +210,6 @@ class LibrdkafkaClient:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _group_answer(
-        self, futures: Mapping[str, Future[Any]], doing: str, *, try_s: float
-    ) -> dict[TopicPartition, int]:
-        (future,) = futures.values()
-        offsets = {}
-        for rd_partition in self._asking.answer(future, doing, try_s=try_s).topic_partitions:
-            partition = TopicPartition(rd_partition.topic, rd_partition.partition)
-            if rd_partition.error is not None:
-                raise Unanswered(rd_partition.error, f"{doing}, {partition},")
-            offsets[partition] = rd_partition.offset
-        return offsets
 
     def _raise_missing(
         self, partitions: Collection[TopicPartition], *, timeout_s: float | None = None
@@ -247,6 +245,30 @@ class LibrdkafkaClient:
             last_stable_offset=ask(LATEST, IsolationLevel.READ_COMMITTED),
             high_watermark=ask(LATEST, IsolationLevel.READ_UNCOMMITTED),
         )
+
+
+def _committed(
+    asking: Asking,
+    consumer: Consumer,
+    group_id: str,
+    partitions: Collection[TopicPartition],
+    *,
+    try_s: float,
+) -> dict[TopicPartition, int | None]:
+    doing = f"reading the committed offsets of group {group_id!r}"
+    try:
+        found = consumer.committed([_rd(p) for p in sorted(partitions)], timeout=try_s)
+    except KafkaException as exception:
+        error = code_of(exception)
+        asking.raise_if_refused(doing, error)
+        raise Unanswered(error, doing) from None
+    committed: dict[TopicPartition, int | None] = {}
+    for rd_partition in found:
+        partition = TopicPartition(rd_partition.topic, rd_partition.partition)
+        if rd_partition.error is not None:
+            raise Unanswered(rd_partition.error, f"{doing}, {partition},")
+        committed[partition] = rd_partition.offset if rd_partition.offset >= 0 else None
+    return committed
 
 
 def _rd(partition: TopicPartition) -> RdTopicPartition:

@@ -98,9 +98,9 @@ class Unanswered(Exception):  # noqa: N818
 
 @dataclass(slots=True, kw_only=True)
 class Asking:
-    """The questions of one admin handle; `events` is what that handle calls with its errors."""
+    """The questions of one handle, admin or consumer; `events` is its `error_cb`."""
 
-    admin: Any
+    handle: Any
     events: ErrorEvents
     settings: LibrdkafkaSettings
     _is_unreachable: bool = field(default=False)
@@ -162,7 +162,7 @@ class Asking:
         while True:
             try:
                 # Asked in slices, so that a refused login is noticed at once.
-                found = self.admin.list_topics(timeout=_bounded(1.0, deadline))
+                found = self.handle.list_topics(timeout=_bounded(1.0, deadline))
             except KafkaException as error:
                 self.raise_if_refused(doing, code_of(error))
                 if time.monotonic() >= deadline:
@@ -174,13 +174,13 @@ class Asking:
 
     def raise_if_refused(self, doing: str, error: Code | None = None) -> None:
         """Where an `error` is a broker's own answer, that answer counts and no other one's."""
-        self.admin.poll(0)
+        self.handle.poll(0)
         if error is None or error.code() < _LOCAL_CODES_END:
             self.events.raise_if_refused(doing)
 
     def _forget_trouble(self) -> None:
         """Before every try: this handle lives as long as a query, and refusals pass."""
-        self.admin.poll(0)
+        self.handle.poll(0)
         self.events.forget()
 
     def _pause(self, deadline: float) -> None:

@@ -286,11 +286,11 @@ class RangeReader:
                 reason=self.events.unreachable() or str(error),
                 option=_TIMEOUT_OPTION,
             )
-        except LeaderNotAvailable as error:
+        except LeaderNotAvailable:
             return FetchTimeout(
-                f"{progress.doing}: nothing came for {waited_s:g} s, and the partition has no "
-                f"leader that answers ({error}); start a broker that has an in-sync replica of "
-                f"it, or raise '{_TIMEOUT_OPTION}' to wait longer"
+                f"{progress.doing}: nothing came for {waited_s:g} s, and no leader answers for the "
+                "partition; start a broker that has an in-sync replica of it, or raise "
+                f"'{_TIMEOUT_OPTION}' to wait longer"
             )
         wanted = self.fetch_range
         if existing.high_watermark < wanted.end_offset:
