@@ -9,6 +9,7 @@ Where the backend cannot run here, its tests are skipped with the reason.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from random import randrange
@@ -21,6 +22,7 @@ from integration.clusters import Cluster
 from integration.raw import RawConnection
 
 BROKERS_OF_CONFORMANCE = 3
+SPARK_TESTS = "tests/spark/"
 _CLUSTERS = pytest.StashKey[list[Cluster]]()
 _UNAVAILABLE = pytest.StashKey[str]()
 _DESELECTED = pytest.StashKey[int]()
@@ -92,7 +94,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only Apache Kafka serves, unless the run is against it."""
+    """Group tests for parallel runs; leave out what only Apache Kafka serves on the others."""
+    _group_for_workers(items)
     if _backend(config) in ("kafka", "testcontainers"):
         return
     deselected = [item for item in items if item.get_closest_marker("kafka_only")]
@@ -100,6 +103,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("kafka_only")]
         config.stash[_DESELECTED] = len(deselected)
         config.hook.pytest_deselected(items=deselected)
+
+
+def _group_for_workers(items: list[pytest.Item]) -> None:
+    """With `-n` a file is one group; all that share the Spark session are another, and come first."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        group = SPARK_TESTS if file.startswith(SPARK_TESTS) else file
+        item.add_marker(pytest.mark.xdist_group(group))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: not item.nodeid.startswith(SPARK_TESTS))
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
