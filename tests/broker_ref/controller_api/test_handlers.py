@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import Call, Wait
+from broker_ref.api.contract import Api, Call, Wait
 from broker_ref.api.k18_api_versions import ApiVersionsRequest
 from broker_ref.api.k60_describe_cluster import DescribeClusterRequest
 from broker_ref.controller.metadata import ClusterMetadata
@@ -39,7 +39,6 @@ from broker_ref.controller_api import (
     k64_unregister_broker,
     k67_allocate_producer_ids,
 )
-from broker_ref.api.contract import Api
 from broker_ref.controller_api.contract import ControllerSide
 from broker_ref.protocol.frames import (
     finish_header,

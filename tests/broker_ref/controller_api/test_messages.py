@@ -10,9 +10,8 @@ import pytest
 from kio.index import load_request_schema, load_response_schema
 
 import broker_ref.controller_api
-from broker_ref.api.contract import Wait
+from broker_ref.api.contract import Api, Wait
 from broker_ref.controller_api import APIS, FORWARDED
-from broker_ref.api.contract import Api
 from tests.broker_ref.protocol.test_messages import undescribed
 
 MODULES = {
