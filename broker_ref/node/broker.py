@@ -267,6 +267,14 @@ class BrokerNode:
             random_bytes=self._random_bytes,
             now_ms=self._now_ms,
         )
+
+        def leadership_changed(partition: Partition, became_leader: bool) -> None:
+            if became_leader:
+                groups.became_leader(partition, self._now_ms)
+            else:
+                groups.resigned(partition, self._now_ms)
+
+        replicas.on_leadership = leadership_changed
         assert self._registration.cluster_id is not None
         self.broker = Broker(
             config=config,
@@ -288,7 +296,13 @@ class BrokerNode:
             log_dir=self._log_dir,
             apis=lambda: tuple(BROKER_APIS.values()),
         )
-        dispatcher = Dispatcher(BROKER_APIS, self.broker, unsupported=unsupported_version)
+        self._dispatcher = self._make_dispatcher(self.broker)
+        replicas.follow_metadata(self._now_ms)
+        self._registration.logs_are_open()
+
+    def _make_dispatcher(self, broker: Broker) -> Dispatcher:
+        """What serves requests: faults first, then the handler or the controller."""
+        dispatcher = Dispatcher(BROKER_APIS, broker, unsupported=unsupported_version)
         forwarding = Forwarding(
             controller=self._controller,
             schedule=self._schedule,
@@ -304,24 +318,14 @@ class BrokerNode:
 
         self._gate = FaultGate(
             faults=self._faults,
-            node_id=config.node_id,
+            node_id=self._config.node_id,
             metadata=self.metadata,
             schedule=self._schedule,
             dispatcher=dispatcher,
             serve=serve,
         )
         dispatcher.admit = self._gate.admit
-        self._dispatcher = dispatcher
-
-        def leadership_changed(partition: Partition, became_leader: bool) -> None:
-            if became_leader:
-                groups.became_leader(partition, self._now_ms)
-            else:
-                groups.resigned(partition, self._now_ms)
-
-        replicas.on_leadership = leadership_changed
-        replicas.follow_metadata(self._now_ms)
-        self._registration.logs_are_open()
+        return dispatcher
 
     def _claim_directory(self) -> None:
         """Make a new directory this broker's, now that the cluster has taken it in."""

@@ -15,21 +15,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.api.k60_describe_cluster import (
+    CONTROLLERS,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.client import ControllerClient
+from broker_ref.controller_api.k62_broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    Listener,
+)
+from broker_ref.controller_api.k63_broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.schedule import Schedule
 
-CONTROLLERS: Final = 2
-"""The endpoint type that a controller answers DescribeCluster for (KIP-919)."""
-
-PLAINTEXT: Final = 0
 RETRY_BACKOFF_MS: Final = 100
 LEAVING_HEARTBEAT_INTERVAL_MS: Final = 100
 """Kafka speeds heartbeats up in the same way while a broker waits to leave."""
@@ -48,87 +57,6 @@ class BrokerState(Enum):
     RUNNING = "RUNNING"
     PENDING_CONTROLLED_SHUTDOWN = "PENDING_CONTROLLED_SHUTDOWN"
     SHUTTING_DOWN = "SHUTTING_DOWN"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClusterRequest:
-    """Which cluster is it?"""
-
-    include_cluster_authorized_operations: bool = False
-    endpoint_type: int = CONTROLLERS
-    include_fenced_brokers: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClusterResponse:
-    """Its id."""
-
-    error_code: ErrorCode
-    cluster_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listener:
-    """Where clients and brokers reach a broker."""
-
-    name: str
-    host: str
-    port: int
-    security_protocol: int = PLAINTEXT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feature:
-    """A feature that a broker can serve at these levels."""
-
-    name: str
-    min_supported_version: int
-    max_supported_version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationRequest:
-    """Who starts, and where it can be reached. The incarnation id is new with every start."""
-
-    broker_id: int
-    cluster_id: str
-    incarnation_id: Uuid
-    listeners: tuple[Listener, ...]
-    rack: str | None
-    features: tuple[Feature, ...] = ()
-    is_migrating_zk_broker: bool = False
-    log_dirs: tuple[Uuid, ...] = ()
-    previous_broker_epoch: int = NO_EPOCH
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationResponse:
-    """The broker's epoch, or why it is not registered."""
-
-    error_code: ErrorCode
-    broker_epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerHeartbeatRequest:
-    """A sign of life, and how far the metadata is known."""
-
-    broker_id: int
-    broker_epoch: int
-    current_metadata_offset: int
-    want_fence: bool
-    want_shut_down: bool
-    offline_log_dirs: tuple[Uuid, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerHeartbeatResponse:
-    """How the controller sees the broker."""
-
-    error_code: ErrorCode
-    is_caught_up: bool
-    is_fenced: bool
-    should_shut_down: bool
 
 
 class Registration:
@@ -199,7 +127,9 @@ class Registration:
             purpose="registration",
             api_key=60,
             version=2,
-            request=DescribeClusterRequest(),
+            request=DescribeClusterRequest(
+                include_cluster_authorized_operations=False, endpoint_type=CONTROLLERS
+            ),
             response=DescribeClusterResponse,
             on_response=self._described,
             on_failure=self._not_described,

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 import pytest
 from kio.schema.errors import ErrorCode
 
+from broker_ref.controller_api.k63_broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
 from broker_ref.events import Channel, CloseChannel, RequestFailed, ResponseReceived, SendRequest
-from broker_ref.node.registration import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from broker_ref.outbox import Outbox
 from broker_ref.protocol.frames import response_frame
 
