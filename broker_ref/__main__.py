@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import signal
 import sys
@@ -154,6 +155,11 @@ def _node_parser() -> _Parser:
     parser.add_argument(
         "--advertised-port", type=_port, help="port that clients are told to connect to"
     )
+    parser.add_argument(
+        "--stop-at-end-of-stdin",
+        action="store_true",
+        help="stop as on SIGTERM when stdin is closed, as it is when who started this has ended",
+    )
     _add_common(parser, port=9092)
     _add_advertised(parser)
     return parser
@@ -268,8 +274,22 @@ async def _serve_controller(options: argparse.Namespace, data: Path) -> None:
             await stop_all([], controller)
 
 
+def _stop_at_end_of_stdin(stop_asked: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    stdin = sys.stdin.fileno()
+
+    def read() -> None:
+        if not os.read(stdin, 4096):
+            loop.remove_reader(stdin)
+            stop_asked.set()
+
+    loop.add_reader(stdin, read)
+
+
 async def _serve_node(options: argparse.Namespace, data: Path) -> None:
     with _stop_signals() as stop_asked:
+        if options.stop_at_end_of_stdin:
+            _stop_at_end_of_stdin(stop_asked)
         starting = asyncio.ensure_future(
             Broker.start(
                 BrokerSettings(

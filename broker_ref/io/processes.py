@@ -1,8 +1,9 @@
 """A cluster of one operating-system process for each broker, from the command line.
 
 Purpose: run the controller in this process and each broker in a child, until a signal. Invariant:
-no child outlives `run`; a broker that ends by itself is told of, and the others go on, as in any
-cluster. Must not know: the wire protocol.
+no child outlives `run`, nor this process if that is killed: each has the end of a pipe as its
+stdin, and stops when the other end is closed. A broker that ends by itself is told of, and the
+others go on, as in any cluster. Must not know: the wire protocol.
 """
 
 from __future__ import annotations
@@ -72,12 +73,13 @@ async def _spawn(
 ) -> asyncio.subprocess.Process:
     port = settings.port + broker_id - 1 if settings.port else 0
     arguments = ["--id", str(broker_id), "--controller", controller, "--host", settings.host]
+    arguments += ["--stop-at-end-of-stdin"]
     arguments += ["--data", str(broker_directory(settings.data, broker_id)), "--port", str(port)]
     for name, value in settings.configs.items():
         arguments += ["--config", f"{name}={value}"]
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "broker_ref", "node", *arguments, *settings.node_arguments,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,  # A Ctrl-C is for this process, which stops them in order.
     )  # fmt: skip
