@@ -7,11 +7,10 @@ batches up to the high watermark are the same bytes, one after the other.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
-from integration.clusters import Cluster
 from tests.conformance.eventually import eventually
 
 _HEAD: Final = struct.Struct(">qi")
@@ -35,17 +34,17 @@ def committed_bytes(directory: Path, topic: str, partition: int, end_offset: int
     return data[:position]
 
 
-def assert_replicas_agree(cluster: Cluster, topic: str, high_watermarks: Mapping[int, int]) -> None:
+def assert_replicas_agree(
+    directories: Collection[Path], topic: str, high_watermarks: Mapping[int, int]
+) -> None:
     """Every broker's log of every partition has the same bytes up to the high watermark.
 
     Brokers may run; they are given time to write what they have fetched.
     """
     for partition, end_offset in high_watermarks.items():
-        logs = {
-            broker_id: _await_bytes(cluster.data_directory(broker_id), topic, partition, end_offset)
-            for broker_id in cluster.broker_ids
-        }
-        first, *others = logs.values()
+        first, *others = [
+            _await_bytes(directory, topic, partition, end_offset) for directory in directories
+        ]
         assert first
         assert all(other == first for other in others), f"logs of {topic}-{partition} differ"
 

@@ -100,6 +100,27 @@ def test_a_leader_cut_off_from_everybody_acknowledges_nothing_and_truncates() ->
     assert cluster.agreed() == ["a", "b", "c"]
 
 
+def test_who_was_cut_off_does_not_lead_where_all_in_sync_are_gone() -> None:
+    cluster = ThreeBrokers()
+    cluster.separate(3, 1, 2)
+    cluster.advance(2 * LAG_MS)
+    cluster.written(1, "a")
+    cluster.kill(1)
+    cluster.await_leader(2)
+    cluster.kill(2)
+    cluster.advance(3 * SESSION_MS)
+    assert (cluster.state.leader, cluster.state.isr) == (-1, (2,))
+    assert not cluster.leads(3)
+    assert cluster.outcome(cluster.write(3, "b", acks=1)) is ErrorCode.not_leader_or_follower
+    cluster.heal()
+    cluster.start_broker(1)  # It had "a", but who is to know that.
+    cluster.advance(3 * SESSION_MS)
+    assert cluster.state.leader == -1
+    cluster.start_broker(2)
+    cluster.settle()
+    assert cluster.agreed() == ["a"]
+
+
 def test_a_cluster_without_its_controller_goes_on_as_it_is() -> None:
     cluster = ThreeBrokers()
     cluster.kill_controller()

@@ -42,6 +42,9 @@ HEARTBEAT_MS: Final = 500
 SETTLED_MS: Final = 12_000
 """Enough for a session to expire, a leader to be elected and replicas to come in sync."""
 
+STEPS_MAX: Final = 5_000
+"""Events within one moment: more are nodes that send each other the same for ever."""
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Asked:
@@ -73,6 +76,7 @@ class ThreeBrokers(VirtualCluster):
         self._asked: dict[tuple[int, int], Asked] = {}
         self._connections = 0
         self._failing: set[Address] = set()
+        self._moment_ms = self._steps = 0
         super().__init__(*(BrokerConfig(node_id=broker_id, **settings) for broker_id in BROKERS))
         self.start()
         self.create_topic({"min.insync.replicas": "2", **(topic_configs or {})})
@@ -266,6 +270,10 @@ class ThreeBrokers(VirtualCluster):
         self.disk(broker_id).fail_on(None)
 
     def _step(self, address: Address, event: Event) -> None:
+        if self.now_ms != self._moment_ms:
+            self._moment_ms, self._steps = self.now_ms, 0
+        self._steps += 1
+        assert self._steps < STEPS_MAX, "the nodes do not come to rest"
         node = self._nodes.get(address)
         if node is None or address not in self._failing:
             super()._step(address, event)
