@@ -157,7 +157,7 @@ def test_when_the_time_is_over_the_error_says_how_to_wait_longer(
     opened: Opened, code: int, error: type[KafkaError]
 ) -> None:
     client, admin = opened
-    admin.answers = [Code(code)] * 1_000_000
+    admin.answers = [Code(code) for _ in range(1_000)]
     with pytest.raises(
         error, match=r"listing offsets of t-0 .*within 1 s.*'kafka.default.api.timeout.ms'"
     ) as caught:
@@ -167,14 +167,14 @@ def test_when_the_time_is_over_the_error_says_how_to_wait_longer(
 
 def test_a_partition_that_is_not_there_is_not_waited_for(opened: Opened) -> None:
     client, admin = opened
-    admin.answers = [Code(Code._NOENT)] * 3 + [Code(Code.UNKNOWN_TOPIC_OR_PART)]
+    admin.answers = [*[Code(Code._NOENT)] * 3, Code(Code.UNKNOWN_TOPIC_OR_PART)]
     with pytest.raises(UnknownTopicOrPartition, match=r"topic 't' does not exist"):
         list_offsets(client)
 
 
 def test_a_partition_that_is_there_and_leaderless_is_waited_for(opened: Opened) -> None:
     client, admin = opened
-    leaderless = Code(Code._NOENT)
+    leaderless: object = Code(Code._NOENT)
     admin.answers = [*[leaderless] * 3, Topic(), *[leaderless] * 3, SimpleNamespace(offset=7)]
     assert list_offsets(client) == {TopicPartition("t", 0): 7}
 
