@@ -6,6 +6,9 @@ PIP    := $(BIN)/pip --disable-pip-version-check --quiet
 # Tests of Spark run once on each of these beside the one in constraints.txt.
 OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
 
+# Tests spend much of their time waiting: two at once, those of a file in one process.
+AT_ONCE := -n 2 --dist loadgroup --no-loadscope-reorder
+
 # Not ours: PySpark before 4.3 leaves sockets of its workers open.
 LEAKS := -W "ignore:unclosed:ResourceWarning"
 
@@ -40,10 +43,10 @@ demo: java $(VENV)/.ready ## real logs through Spark and the reference broker, w
 	@$(BIN)/python examples/demo.py
 
 test: java $(VENV)/.ready ## every test on the reference broker (15 minutes at most)
-	$(BIN)/pytest -m "not full"
+	$(BIN)/pytest $(AT_ONCE) -m "not full"
 
 test-all: java lint ## all of `test` and `check`, Apache Kafka, every PySpark (60 minutes at most)
-	$(BIN)/pytest
+	$(BIN)/pytest $(AT_ONCE)
 	$(MAKE) --no-print-directory test-kafka test-pysparks
 
 test-kafka: java $(VENV)/.ready ## what tests state about Kafka, on Apache Kafka itself
@@ -62,7 +65,7 @@ test-pysparks: java $(OTHER_PYSPARKS:%=.cache/pyspark-%) ## the Spark tests on t
 	@mv $@.part $@
 
 check: lint ## format, lint, types, import contracts, fast tests: run before each commit
-	$(BIN)/pytest -m "not spark and not slow and not full"
+	$(BIN)/pytest $(AT_ONCE) -m "not spark and not slow and not full"
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .

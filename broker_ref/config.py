@@ -26,22 +26,29 @@ class InvalidBrokerConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One row of the table: `minimum` and `maximum` are inclusive."""
+    """One row of the table: `minimum` and `maximum` are inclusive.
+
+    A text is one of `choices`; an empty one stands for Kafka's null.
+    """
 
     name: str
     type: ConfigType
-    default: int | bool
+    default: int | bool | str
     doc: str
     minimum: int = 0
     maximum: int = INT32_MAX
+    choices: tuple[str, ...] = ()
 
     @property
     def attribute(self) -> str:
         """The field of `BrokerConfig` that holds it."""
         return self.name.replace(".", "_")
 
-    def parse(self, text: str) -> int | bool:
+    def parse(self, text: str) -> int | bool | str:
         """The value of `text`; InvalidBrokerConfigError where it is none."""
+        if self.type is ConfigType.STRING:
+            self.check(text.strip())
+            return text.strip()
         if self.type is ConfigType.BOOLEAN:
             if text.strip().lower() not in ("true", "false"):
                 raise self._invalid(text, "it must be true or false")
@@ -53,13 +60,19 @@ class ConfigKey:
         self.check(value)
         return value
 
-    def check(self, value: int) -> None:
+    def check(self, value: int | str) -> None:
         """Refuse a value out of range."""
-        if not self.minimum <= value <= self.maximum:
+        if isinstance(value, str):
+            if value not in self.choices:
+                known = " or ".join(choice or "empty" for choice in self.choices)
+                raise self._invalid(value, f"it must be {known}")
+        elif not self.minimum <= value <= self.maximum:
             raise self._invalid(value, f"it must be from {self.minimum} to {self.maximum}")
 
-    def text(self, value: int | bool) -> str:
-        """How Kafka prints the value."""
+    def text(self, value: int | bool | str) -> str | None:
+        """How Kafka prints the value; None for an empty text."""
+        if isinstance(value, str):
+            return value or None
         return str(value).lower() if self.type is ConfigType.BOOLEAN else str(value)
 
     def _invalid(self, value: object, reason: str) -> InvalidBrokerConfigError:
@@ -68,13 +81,29 @@ class ConfigKey:
         )
 
 
-def _int(name: str, default: int, doc: str, **bounds: int) -> ConfigKey:
-    return ConfigKey(name=name, type=ConfigType.INT, default=default, doc=doc, **bounds)
+def _int(
+    name: str, default: int, doc: str, *, minimum: int = 0, maximum: int = INT32_MAX
+) -> ConfigKey:
+    return ConfigKey(
+        name=name,
+        type=ConfigType.INT,
+        default=default,
+        doc=doc,
+        minimum=minimum,
+        maximum=maximum,
+    )
 
 
 def _bool(name: str, default: bool, doc: str) -> ConfigKey:
     return ConfigKey(name=name, type=ConfigType.BOOLEAN, default=default, doc=doc)
 
+
+def _choice(name: str, default: str, doc: str, *choices: str) -> ConfigKey:
+    return ConfigKey(name=name, type=ConfigType.STRING, default=default, doc=doc, choices=choices)
+
+
+RACK_AWARE_REPLICA_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+"""The one that Kafka comes with."""
 
 BROKER_CONFIGS: Final = (
     _int("node.id", 1, "The id of this broker in its cluster."),
@@ -88,6 +117,35 @@ BROKER_CONFIGS: Final = (
         minimum=1,
         maximum=2**15 - 1,
     ),
+    _int(
+        "broker.heartbeat.interval.ms",
+        2000,
+        "How often a broker tells the controller that it is there.",
+        minimum=1,
+    ),
+    _int(
+        "broker.session.timeout.ms",
+        9000,
+        "A broker that the controller has not heard of for this long is fenced.",
+        minimum=1,
+    ),
+    _bool(
+        "auto.leader.rebalance.enable",
+        True,
+        "Give leadership back to preferred leaders from time to time.",
+    ),
+    _int(
+        "leader.imbalance.check.interval.seconds",
+        300,
+        "How often it is checked whether preferred leaders lead.",
+        minimum=1,
+    ),
+    _int(
+        "unclean.leader.election.interval.ms",
+        300000,
+        "How often partitions without a leader get one uncleanly, where their topic allows it.",
+        minimum=1,
+    ),
     _int("message.max.bytes", 1048588, "Largest record batch of a topic that does not say."),
     _int("socket.request.max.bytes", 104857600, "Largest request accepted.", minimum=1),
     _int("fetch.max.bytes", 57671680, "Most bytes of one fetch response.", minimum=1024),
@@ -97,6 +155,18 @@ BROKER_CONFIGS: Final = (
         "A connection without a request for this long is closed.",
         minimum=1,
     ),
+    _int(
+        "log.cleaner.backoff.ms",
+        15000,
+        "How often compaction looks for something to do.",
+    ),
+    _int(
+        "log.cleaner.dedupe.buffer.size",
+        134217728,
+        "Memory for the keys of the log that is being compacted, in bytes.",
+        minimum=1 << 20,
+    ),
+    _bool("log.cleaner.enable", True, "Compact the logs of topics with cleanup.policy=compact."),
     _int(
         "log.retention.check.interval.ms",
         300000,
@@ -115,7 +185,94 @@ BROKER_CONFIGS: Final = (
         "How often logs forget producers that stopped writing.",
         minimum=1,
     ),
+    _int(
+        "replica.lag.time.max.ms",
+        30000,
+        "A follower that has not caught up for this long is no longer in sync.",
+        minimum=1,
+    ),
+    _int(
+        "replica.fetch.wait.max.ms",
+        500,
+        "How long a leader keeps a follower's fetch that has too little to answer.",
+    ),
+    _int("replica.fetch.min.bytes", 1, "What a follower's fetch waits for."),
+    _int("replica.fetch.max.bytes", 1048576, "Most bytes of a partition in a follower's fetch."),
+    _int(
+        "replica.fetch.response.max.bytes",
+        10485760,
+        "Most bytes of all partitions in a follower's fetch.",
+    ),
+    _int(
+        "replica.fetch.backoff.ms",
+        1000,
+        "How long a follower waits after an error before it fetches again.",
+    ),
+    _int(
+        "replica.socket.timeout.ms",
+        30000,
+        "How long a follower waits for an answer of its leader.",
+        minimum=1,
+    ),
+    _int(
+        "replica.high.watermark.checkpoint.interval.ms",
+        5000,
+        "How often high watermarks are noted on disk.",
+        minimum=1,
+    ),
     _int("offset.metadata.max.bytes", 4096, "Longest metadata of a committed offset."),
+    _int(
+        "max.incremental.fetch.session.cache.slots",
+        1000,
+        "Most fetch sessions kept.",
+    ),
+    _int(
+        "max.request.partition.size.limit",
+        2000,
+        "Most partitions that a page of DescribeTopicPartitions has.",
+        minimum=1,
+    ),
+    _choice(
+        "replica.selector.class",
+        "",
+        "How a consumer is sent to a follower that is nearer (KIP-392); empty for never.",
+        "",
+        RACK_AWARE_REPLICA_SELECTOR,
+    ),
+    _int(
+        "group.initial.rebalance.delay.ms",
+        3000,
+        "How long the first members of a group wait for others that may be starting.",
+    ),
+    _int(
+        "group.max.session.timeout.ms",
+        1800000,
+        "Longest session timeout that a member may ask for.",
+    ),
+    _int("group.max.size", INT32_MAX, "Most members of a group.", minimum=1),
+    _int(
+        "group.min.session.timeout.ms",
+        6000,
+        "Shortest session timeout that a member may ask for.",
+    ),
+    _int(
+        "offsets.commit.timeout.ms",
+        5000,
+        "How long a commit waits for the replicas of __consumer_offsets.",
+        minimum=1,
+    ),
+    _int(
+        "offsets.retention.check.interval.ms",
+        600000,
+        "How often groups and offsets are checked for their retention.",
+        minimum=1,
+    ),
+    _int(
+        "offsets.retention.minutes",
+        10080,
+        "How long offsets are kept after the last commit, or after the last member left.",
+        minimum=1,
+    ),
     _int(
         "offsets.topic.num.partitions",
         50,
@@ -169,14 +326,40 @@ class BrokerConfig:
     delete_topic_enable: bool = True
     num_partitions: int = 1
     default_replication_factor: int = 1
+    broker_heartbeat_interval_ms: int = 2000
+    broker_session_timeout_ms: int = 9000
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_seconds: int = 300
+    unclean_leader_election_interval_ms: int = 300000
     message_max_bytes: int = 1048588
     socket_request_max_bytes: int = 104857600
     fetch_max_bytes: int = 57671680
     connections_max_idle_ms: int = 600000
+    log_cleaner_backoff_ms: int = 15000
+    log_cleaner_dedupe_buffer_size: int = 134217728
+    log_cleaner_enable: bool = True
     log_retention_check_interval_ms: int = 300000
     log_flush_offset_checkpoint_interval_ms: int = 60000
     producer_id_expiration_check_interval_ms: int = 600000
+    replica_lag_time_max_ms: int = 30000
+    replica_fetch_wait_max_ms: int = 500
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_max_bytes: int = 1048576
+    replica_fetch_response_max_bytes: int = 10485760
+    replica_fetch_backoff_ms: int = 1000
+    replica_socket_timeout_ms: int = 30000
+    replica_high_watermark_checkpoint_interval_ms: int = 5000
     offset_metadata_max_bytes: int = 4096
+    max_incremental_fetch_session_cache_slots: int = 1000
+    max_request_partition_size_limit: int = 2000
+    replica_selector_class: str = ""
+    group_initial_rebalance_delay_ms: int = 3000
+    group_max_session_timeout_ms: int = 1800000
+    group_max_size: int = INT32_MAX
+    group_min_session_timeout_ms: int = 6000
+    offsets_commit_timeout_ms: int = 5000
+    offsets_retention_check_interval_ms: int = 600000
+    offsets_retention_minutes: int = 10080
     offsets_topic_num_partitions: int = 50
     offsets_topic_replication_factor: int = 1
     offsets_topic_segment_bytes: int = 104857600
@@ -216,9 +399,9 @@ class BrokerConfig:
             defaults["max.message.bytes"] = str(self.message_max_bytes)
         return defaults
 
-    def value(self, key: ConfigKey) -> int | bool:
+    def value(self, key: ConfigKey) -> int | bool | str:
         """The value of one row of the table."""
-        value: int | bool = getattr(self, key.attribute)
+        value: int | bool | str = getattr(self, key.attribute)
         return value
 
 

@@ -45,7 +45,7 @@ class _Awaited:
 
 
 class Outbox:
-    """The requests that are under way."""
+    """The requests that are under way; each names its sender and purpose as its client id."""
 
     def __init__(self, *, client_id: str) -> None:
         self._client_id = client_id
@@ -77,7 +77,7 @@ class Outbox:
             api_key=api_key,
             version=version,
             correlation_id=request_id,
-            client_id=self._client_id,
+            client_id=f"{self._client_id}-{channel.purpose}",
             message=request,
         )
         self._awaited[request_id] = _Awaited(

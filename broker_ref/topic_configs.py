@@ -134,35 +134,6 @@ _OTHER_KEYS: Final = (
         "unclean.leader.election.enable",
         "Let a replica that is not in sync lead, losing records, rather than none.",
     ),
-    _long(
-        "delete.retention.ms",
-        "86400000",
-        0,
-        "log.cleaner.delete.retention.ms",
-        "How long compaction keeps the marks of deleted keys.",
-    ),
-    _long(
-        "min.compaction.lag.ms",
-        "0",
-        0,
-        "log.cleaner.min.compaction.lag.ms",
-        "How long a record is left uncompacted at least.",
-    ),
-    _long(
-        "max.compaction.lag.ms",
-        str(2**63 - 1),
-        1,
-        "log.cleaner.max.compaction.lag.ms",
-        "How long a record may be left uncompacted at most.",
-    ),
-    _key(
-        "min.cleanable.dirty.ratio",
-        ConfigType.DOUBLE,
-        "0.5",
-        _number("min.cleanable.dirty.ratio", ConfigType.DOUBLE, 0, 1),
-        "log.cleaner.min.cleanable.ratio",
-        "The uncompacted part of a log from which compaction is worth it.",
-    ),
     _bool("preallocate", "false", "log.preallocate", "Whether segment files are made full size."),
     _long("segment.jitter.ms", "0", 0, None, "The most that a segment's time is cut by at random."),
     _int(
@@ -243,3 +214,10 @@ def min_insync_replicas(configs: Mapping[str, str]) -> int:
     """The in-sync replicas without which acks=all is refused."""
     key = TOPIC_CONFIG_KEYS["min.insync.replicas"]
     return int(configs.get(key.name, key.default))
+
+
+def unclean_leader_election(configs: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
+    """Whether a replica that is not in sync may lead where no other can."""
+    key = TOPIC_CONFIG_KEYS["unclean.leader.election.enable"]
+    value = configs.get(key.name, defaults.get(key.name, key.default))
+    return value.strip().lower() == "true"

@@ -1,13 +1,19 @@
 """The cluster that a test run is for, and ways to talk to it.
 
-`--cluster=` chooses the backend; one cluster serves the whole run, so every test takes topics of
-its own from `topic`. Where the backend cannot run here, its tests are skipped with the reason.
+`--cluster=` chooses the backend and `--brokers=` how many brokers it has. One cluster serves the
+whole run (a directory of tests that needs more brokers overrides `cluster`), so every test takes
+topics of its own from `topic`; a test that stops brokers takes a cluster from `cluster_with`.
+Where the backend cannot run here, its tests are skipped with the reason.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from random import randrange
+from typing import Any
 
 import pytest
 
@@ -15,10 +21,14 @@ from integration import clusters
 from integration.clusters import Cluster
 from integration.raw import RawConnection
 
-_CLUSTER = pytest.StashKey[Cluster]()
+BROKERS_OF_CONFORMANCE = 3
+SPARK_TESTS = "tests/spark/"
+_CLUSTERS = pytest.StashKey[list[Cluster]]()
 _UNAVAILABLE = pytest.StashKey[str]()
 _DESELECTED = pytest.StashKey[int]()
-_LOG_CHARACTERS_MAX = 8_000
+_SEED = pytest.StashKey[int]()
+_SEEDS = 1_000_000
+_LOG_CHARACTERS_MAX = 80_000
 
 TopicFactory = Callable[..., str]
 ClusterFactory = Callable[..., Cluster]
@@ -31,10 +41,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=clusters.BACKENDS,
         help="the Kafka to test against (default: reference)",
     )
+    parser.addoption(
+        "--brokers",
+        type=int,
+        help=f"how many brokers it has (default: 1; {BROKERS_OF_CONFORMANCE} in tests/conformance)",
+    )
+    parser.addoption(
+        "--seed",
+        type=int,
+        help="what fault scenarios draw from, to replay a run (default: another for each run)",
+    )
 
 
 def _backend(config: pytest.Config) -> str:
     return str(config.getoption("--cluster"))
+
+
+def brokers_of_run(config: pytest.Config, *, default: int) -> int:
+    """How many `--brokers` says, or else `default`."""
+    asked: int | None = config.getoption("--brokers")
+    return default if asked is None else asked
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if brokers_of_run(config, default=1) < 1:
+        raise pytest.UsageError("--brokers: a cluster has at least one")
+    config.stash[_CLUSTERS] = []
+    asked: int | None = config.getoption("--seed")
+    config.stash[_SEED] = randrange(_SEEDS) if asked is None else asked
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -47,20 +81,38 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         session.config.stash[_UNAVAILABLE] = str(reason)
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    return f"cluster: {clusters.describe(_backend(config))}"
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    asked: int | None = config.getoption("--brokers")
+    count = f"1 broker, {BROKERS_OF_CONFORMANCE} in tests/conformance"
+    if asked is not None:
+        count = f"{asked} broker{'s' if asked > 1 else ''}"
+    return [
+        f"cluster: {clusters.describe(_backend(config))}, {count}",
+        f"seed of fault scenarios: {config.stash[_SEED]} (replay with --seed={config.stash[_SEED]})",
+    ]
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only Apache Kafka serves, unless the run is against it."""
-    if _backend(config) == "kafka":
+    """Group tests for parallel runs; leave out what only Apache Kafka serves on the others."""
+    _group_for_workers(items)
+    if _backend(config) in ("kafka", "testcontainers"):
         return
     deselected = [item for item in items if item.get_closest_marker("kafka_only")]
     if deselected:
         items[:] = [item for item in items if not item.get_closest_marker("kafka_only")]
         config.stash[_DESELECTED] = len(deselected)
         config.hook.pytest_deselected(items=deselected)
+
+
+def _group_for_workers(items: list[pytest.Item]) -> None:
+    """With `-n` a file is one group; all that share the Spark session are another, and come first."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        group = SPARK_TESTS if file.startswith(SPARK_TESTS) else file
+        item.add_marker(pytest.mark.xdist_group(group))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: not item.nodeid.startswith(SPARK_TESTS))
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
@@ -74,41 +126,49 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show with a failure what the cluster printed last."""
     report = yield
-    cluster = item.config.stash.get(_CLUSTER, None)
-    if report.failed and cluster is not None and "cluster" in getattr(item, "fixturenames", ()):
-        logs = cluster.logs()[-_LOG_CHARACTERS_MAX:]
-        if logs:
-            report.sections.append((f"end of the log of {cluster.version}", logs))
+    names = getattr(item, "fixturenames", ())
+    if report.failed and {"cluster", "cluster_with", "one_broker", "three_brokers"} & set(names):
+        for cluster in item.config.stash[_CLUSTERS]:
+            if logs := cluster.logs()[-_LOG_CHARACTERS_MAX:]:
+                report.sections.append((f"end of the logs of {cluster.version}", logs))
     return report
 
 
-def _open(config: pytest.Config, settings: Mapping[str, str] | None) -> Cluster:
+@contextmanager
+def open_cluster(config: pytest.Config, **options: Any) -> Iterator[Cluster]:
+    """A cluster of the run's backend; `options` are those of `integration.clusters`."""
     if _UNAVAILABLE in config.stash:
         pytest.skip(config.stash[_UNAVAILABLE])
-    return clusters.open_cluster(_backend(config), configs=settings)
+    with clusters.open_cluster(_backend(config), **options) as opened:
+        config.stash[_CLUSTERS].append(opened)
+        yield opened
+        config.stash[_CLUSTERS].remove(opened)
 
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The cluster of this run, started by the first test that asks."""
-    with _open(request.config, None) as opened:
-        request.config.stash[_CLUSTER] = opened
+    with open_cluster(request.config, brokers=brokers_of_run(request.config, default=1)) as opened:
         yield opened
-        del request.config.stash[_CLUSTER]
 
 
 @pytest.fixture(scope="module")
 def cluster_with(request: pytest.FixtureRequest) -> Iterator[ClusterFactory]:
-    """Start a further cluster of the same backend: `cluster_with({"setting": "value"})`."""
-    opened: list[Cluster] = []
+    """Start a further cluster of the same backend, which ends with the module.
 
-    def start(configs: Mapping[str, str] | None = None) -> Cluster:
-        opened.append(_open(request.config, configs))
-        return opened[-1]
+    `cluster_with({"setting": "value"}, brokers=3, racks=..., links=...)`; of one broker where
+    nothing is said, whatever `--brokers` is. This is the one for tests that stop, kill or pause
+    brokers.
+    """
+    with ExitStack() as opened:
 
-    yield start
-    for one in opened:
-        one.close()
+        def start(
+            configs: Mapping[str, str] | None = None, *, brokers: int = 1, **options: Any
+        ) -> Cluster:
+            more = open_cluster(request.config, brokers=brokers, configs=configs, **options)
+            return opened.enter_context(more)
+
+        yield start
 
 
 @pytest.fixture(scope="session")
@@ -130,18 +190,42 @@ def unique_name(request: pytest.FixtureRequest) -> Callable[[], str]:
 
 @pytest.fixture
 def topic(cluster: Cluster, unique_name: Callable[[], str]) -> TopicFactory:
-    """Create a topic: `topic(partitions=1, **{"cleanup.policy": "compact"})` gives its name."""
+    """Create a topic: `topic(partitions=1, **{"cleanup.policy": "compact"})` gives its name.
 
-    def create(partitions: int = 1, **configs: str) -> str:
+    All its partitions are on the first broker alone, which is the one that `raw` talks to. A
+    test about replicas or leaders says `replication_factor=3`, and the cluster places them.
+    """
+
+    def create(partitions: int = 1, replication_factor: int | None = None, **configs: str) -> str:
         name = unique_name()
-        cluster.create_topic(name, partitions=partitions, configs=configs)
+        if replication_factor is None:
+            by_hand = [[cluster.broker_ids[0]]] * partitions
+            cluster.create_topic(name, assignment=by_hand, configs=configs)
+        else:
+            cluster.create_topic(
+                name, partitions=partitions, replication_factor=replication_factor, configs=configs
+            )
         return name
 
     return create
 
 
 @pytest.fixture
-def raw(bootstrap: str) -> Iterator[RawConnection]:
-    """A connection that sends exactly what the test says."""
-    with RawConnection(bootstrap) as connection:
+def raw_address(cluster: Cluster) -> str:
+    """`host:port` of the first broker."""
+    return cluster.address(cluster.broker_ids[0])
+
+
+@pytest.fixture
+def raw(raw_address: str) -> Iterator[RawConnection]:
+    """A connection to the first broker that sends exactly what the test says."""
+    with RawConnection(raw_address) as connection:
         yield connection
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """What a fault scenario draws from; a failure shows it, for it is printed."""
+    found = request.config.stash[_SEED]
+    print(f"seed {found}: replay this with --seed={found}")
+    return found

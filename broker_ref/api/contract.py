@@ -1,7 +1,7 @@
 """What a handler is, what it gets, and what it can answer.
 
 Purpose: the frame that every `kNN_*.py` fills: it exports `API`, an `Api` whose `handle` takes the
-broker, the call and the request message, and returns the response message, a `Wait`, `NO_RESPONSE`
+broker, the call and the request message, and returns the response message, a `Wait`, `NO_ANSWER`
 or `Hangup`. Invariant: handlers keep no state; what they change, they change through the parts
 of `Broker`. What it must not know: frames, connections, and which handlers there are.
 """
@@ -10,18 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
-from broker_ref.controller.controller import Controller
 from broker_ref.controller.metadata import ClusterMetadata
-from broker_ref.group.offsets import GroupOffsets
+from broker_ref.controller.topic_creation import TopicCreation
+from broker_ref.group.coordinator import GroupCoordinator
+from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.protocol.errors import ApiError
+from broker_ref.replication.fetch_sessions import FetchSessions
 from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.purgatory import DelayedOperation
 from broker_ref.replication.replica_manager import ReplicaManager
+
+Side = TypeVar("Side")
 
 NO_THROTTLE_MS: Final = 0
 """This broker has no quotas."""
@@ -32,29 +36,31 @@ OPERATIONS_NOT_ASKED_FOR: Final = -(2**31)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request's circumstances."""
+    """One request's circumstances; the host is where it came from, without the port."""
 
     version: int
     client_id: str | None
     now_ms: int
+    client_host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """The parts of the node that handlers use, and the APIs that it serves."""
+    """The parts of the node that handlers use, and the APIs that it serves.
+
+    `metadata` is the cluster as far as this broker has heard of it.
+    """
 
     config: BrokerConfig
     cluster_id: str
-    controller: Controller
+    metadata: ClusterMetadata
     replicas: ReplicaManager
-    offsets: GroupOffsets
+    groups: GroupCoordinator
+    fetch_sessions: FetchSessions
     producer_ids: ProducerIds
-    apis: Callable[[], tuple[Api, ...]]
-
-    @property
-    def metadata(self) -> ClusterMetadata:
-        """The cluster as it is."""
-        return self.controller.metadata
+    topic_creation: TopicCreation
+    apis: Callable[[], tuple[Api[Any], ...]]
+    log_dir: LogDir = UNKNOWN_LOG_DIR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,21 +86,19 @@ class Hangup:
 
 NO_ANSWER: Final = NoAnswer()
 
-Handler = Callable[[Broker, Call, Any], object]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Api:
+class Api(Generic[Side]):
     """One API key: the versions served, the message its requests are read as, and the handler.
 
-    `advertised_from` is the lowest version that ApiVersions names where that is not the lowest
+    The handler gets the parts of its node first: a `Broker`, or the controller's. `advertised_from` is the lowest version that ApiVersions names where that is not the lowest
     that is served.
     """
 
     key: int
     versions: range
     request: type[Any]
-    handle: Handler
+    handle: Callable[[Side, Call, Any], object]
     advertised_from: int | None = None
 
 

@@ -1,4 +1,7 @@
-"""Who leads a partition now: what Produce and Fetch add to an error about it (KIP-951)."""
+"""Which brokers there are, and who leads a partition now.
+
+The latter is what Produce and Fetch add to an error about it (KIP-951).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from broker_ref.api.contract import Broker
+from broker_ref.controller.metadata import Broker as RegisteredBroker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,16 @@ class LeaderIdAndEpoch:
 
 
 NO_LEADER = LeaderIdAndEpoch()
+
+
+def live_brokers(broker: Broker) -> tuple[RegisteredBroker, ...]:
+    """The brokers that are not fenced."""
+    return tuple(node for node in broker.metadata.brokers.values() if not node.is_fenced)
+
+
+def some_broker(broker: Broker) -> int:
+    """What clients are told is the controller: any broker, since each passes requests on."""
+    return min((node.broker_id for node in live_brokers(broker)), default=-1)
 
 
 def current_leader(broker: Broker, topic: str, partition: int) -> LeaderIdAndEpoch:

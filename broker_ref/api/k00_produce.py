@@ -2,7 +2,9 @@
 
 Behaviour: acks 0 expects no answer, and learns of a failure by its connection being closed; 1
 answers after the leader's append; -1 ("all") once the high watermark has passed the batch, or
-REQUEST_TIMED_OUT after the timeout. Any other acks: INVALID_REQUIRED_ACKS. One batch in format 2
+REQUEST_TIMED_OUT after the timeout; NOT_ENOUGH_REPLICAS where too few are in sync for the append,
+NOT_ENOUGH_REPLICAS_AFTER_APPEND where they have become too few since, NOT_LEADER_OR_FOLLOWER where
+leadership has moved. Any other acks: INVALID_REQUIRED_ACKS. One batch in format 2
 per partition; the log checks and refuses it (INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE,
 INVALID_TIMESTAMP, sequence errors). Before version 7, zstd is UNSUPPORTED_COMPRESSION_TYPE
 (KIP-110). From version 8 single records at fault are named (KIP-467),
@@ -42,7 +44,7 @@ from broker_ref.log.batch import HEADER_BYTES, MAGIC, Compression, unpack_header
 from broker_ref.log.errors import LogError, RecordsRejected
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
-from broker_ref.replication.partition import Appended, Partition, PartitionKey
+from broker_ref.replication.partition import Appended, PartitionKey
 
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
@@ -128,7 +130,10 @@ class Slot:
 
 @dataclass(slots=True, kw_only=True)
 class DelayedProduce:
-    """An acks=all request whose batches are not yet on every in-sync replica."""
+    """An acks=all request whose batches are not yet on every in-sync replica.
+
+    Each partition has its own outcome; the response goes out when all have one, or at the timeout.
+    """
 
     broker: Broker
     request: ProduceRequest
@@ -139,18 +144,13 @@ class DelayedProduce:
         del now_ms
         waiting = False
         for slot in self._slots():
-            appended = slot.appended
-            if appended is None:
-                continue
-            if appended.is_replicated:
-                slot.appended = None
-            elif not self._is_led(appended.partition):
-                slot.response = PartitionResponse(
-                    index=slot.response.index, error_code=ErrorCode.not_leader_or_follower
-                )
-                slot.appended = None
-            else:
+            outcome = slot.appended.outcome if slot.appended is not None else ErrorCode.none
+            if outcome is None:
                 waiting = True
+                continue
+            slot.appended = None
+            if outcome is not ErrorCode.none:
+                slot.response = _failed(slot, outcome)
         return None if waiting else _response(self.broker, self.request, self.slots)
 
     def expire(self, now_ms: int) -> ProduceResponse:
@@ -160,9 +160,7 @@ class DelayedProduce:
             return done
         for slot in self._slots():
             if slot.appended is not None:
-                slot.response = PartitionResponse(
-                    index=slot.response.index, error_code=ErrorCode.request_timed_out
-                )
+                slot.response = _failed(slot, ErrorCode.request_timed_out)
         return _response(self.broker, self.request, self.slots)
 
     def keys(self) -> tuple[PartitionKey, ...]:
@@ -174,13 +172,10 @@ class DelayedProduce:
     def _slots(self) -> tuple[Slot, ...]:
         return tuple(slot for topic in self.slots for slot in topic)
 
-    def _is_led(self, partition: Partition) -> bool:
-        try:
-            found = self.broker.replicas.partition(partition.key.topic, partition.key.partition)
-            found.check_leader(-1)
-        except ApiError:
-            return False
-        return found is partition
+
+def _failed(slot: Slot, error_code: ErrorCode) -> PartitionResponse:
+    """The answer for a batch that is in the log here, and may be lost."""
+    return PartitionResponse(index=slot.response.index, error_code=error_code)
 
 
 def handle(broker: Broker, call: Call, request: ProduceRequest) -> object:
@@ -235,8 +230,6 @@ def _append(
         )
     except (ApiError, LogError) as error:
         return Slot(response=_refused(broker, name, data.index, error))
-    if not result.is_duplicate:
-        broker.replicas.mark_changed(partition.key)
     response = PartitionResponse(
         index=data.index,
         base_offset=result.base_offset,

@@ -6,7 +6,11 @@ stable offset with read_committed), -2 earliest, -3 the record with the largest 
 7, KIP-734), -4 earliest local (version 8, KIP-405), which without tiered storage is the earliest,
 -5 latest tiered (version 9) and -6 earliest pending upload (version 11), of which there is none.
 Others, or too early a version, are UNSUPPORTED_VERSION. A topic or partition named twice is
-answered once; such a partition is INVALID_REQUEST. Leader epochs are fenced, and told from version 4 on (KIP-320).
+answered once; such a partition is INVALID_REQUEST. Leader epochs are fenced, and told from version
+4 on (KIP-320). Replicas (`replica_id` from 0, and -2, a debugger, which may ask a follower as well)
+see up to the log end. A new leader whose high watermark has not come to where its epoch starts does
+not know yet what is committed: latest, and times beyond, are OFFSET_NOT_AVAILABLE to consumers,
+before version 5 LEADER_NOT_AVAILABLE (KIP-207).
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.errors import ApiError
-from broker_ref.replication.partition import Partition
+from broker_ref.replication.partition import Isolation, Partition
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -39,6 +43,11 @@ FIRST_VERSIONS: Final = {
 }
 
 READ_COMMITTED: Final = 1
+
+CONSUMER_REPLICA_ID: Final = -1
+DEBUGGING_REPLICA_ID: Final = -2
+
+FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,23 +142,25 @@ def _answer(
         return PartitionAnswer(partition_index=index, error_code=ErrorCode.unsupported_version)
     try:
         partition = broker.replicas.partition(topic, index)
-        partition.check_leader(requested.current_leader_epoch)
+        if request.replica_id == DEBUGGING_REPLICA_ID:
+            partition.check_replica(requested.current_leader_epoch)
+        else:
+            partition.check_leader(requested.current_leader_epoch)
         return _look_up(partition, request, index, timestamp)
     except (ApiError, LogError) as error:
-        return PartitionAnswer(partition_index=index, error_code=error.error_code)
+        error_code = error.error_code
+        if (
+            error_code is ErrorCode.offset_not_available
+            and call.version < FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE
+        ):
+            error_code = ErrorCode.leader_not_available
+        return PartitionAnswer(partition_index=index, error_code=error_code)
 
 
 def _look_up(
     partition: Partition, request: ListOffsetsRequest, index: int, timestamp: int
 ) -> PartitionAnswer:
     log = partition.log
-    end_offset = partition.high_watermark
-    if request.isolation_level == READ_COMMITTED:
-        end_offset = partition.last_stable_offset
-    if timestamp == LATEST:
-        return PartitionAnswer(
-            partition_index=index, offset=end_offset, leader_epoch=partition.leader_epoch
-        )
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         epoch = log.leader_epochs.epoch_for_offset(log.log_start_offset)
         return PartitionAnswer(
@@ -157,13 +168,20 @@ def _look_up(
             offset=log.log_start_offset,
             leader_epoch=-1 if epoch is None else epoch,
         )
-    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return PartitionAnswer(partition_index=index)
+    if timestamp == LATEST:
+        _require_known_end(partition, request)
+        return PartitionAnswer(
+            partition_index=index,
+            offset=_end_offset(partition, request),
+            leader_epoch=partition.leader_epoch,
+        )
+    found = None
     if timestamp == MAX_TIMESTAMP:
-        found = log.offset_of_max_timestamp(end_offset=end_offset)
-    else:
-        found = log.offset_for_timestamp(timestamp, end_offset=end_offset)
+        found = log.offset_of_max_timestamp(end_offset=_end_offset(partition, request))
+    elif timestamp not in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        found = log.offset_for_timestamp(timestamp, end_offset=_end_offset(partition, request))
     if found is None:
+        _require_known_end(partition, request)
         return PartitionAnswer(partition_index=index)
     return PartitionAnswer(
         partition_index=index,
@@ -171,6 +189,29 @@ def _look_up(
         offset=found.offset,
         leader_epoch=found.leader_epoch,
     )
+
+
+def _end_offset(partition: Partition, request: ListOffsetsRequest) -> int:
+    if request.replica_id != CONSUMER_REPLICA_ID:
+        return partition.log.log_end_offset
+    committed = request.isolation_level == READ_COMMITTED
+    return partition.end_offset_for(
+        Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED
+    )
+
+
+def _require_known_end(partition: Partition, request: ListOffsetsRequest) -> None:
+    """Refuse a consumer while the leader does not know what earlier leaders committed."""
+    if request.replica_id != CONSUMER_REPLICA_ID or not partition.is_leader:
+        return
+    epoch, start_offset = partition.log.leader_epochs.entries[-1]
+    if epoch == partition.leader_epoch and start_offset > partition.high_watermark:
+        raise ApiError(
+            ErrorCode.offset_not_available,
+            f"The high watermark {partition.high_watermark} of {partition.key.topic}-"
+            f"{partition.key.partition} has not come to offset {start_offset}, where leader "
+            f"epoch {epoch} starts: ask again.",
+        )
 
 
 API: Final = Api(key=2, versions=range(1, 12), request=ListOffsetsRequest, handle=handle)

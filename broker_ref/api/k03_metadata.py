@@ -15,9 +15,10 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_ASKED_FOR, Api, Broker, Call
-from broker_ref.controller.controller import NewTopic
+from broker_ref.api.endpoints import live_brokers, some_broker
 from broker_ref.controller.metadata import OFFSETS_TOPIC, PartitionMetadata, Topic
 from broker_ref.controller.topic_names import check_name
+from broker_ref.controller.topics import NewTopic
 from broker_ref.group.offsets import offsets_topic
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
@@ -113,10 +114,10 @@ def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResp
     return MetadataResponse(
         brokers=tuple(
             AnsweredBroker(node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack)
-            for node in broker.metadata.brokers.values()
+            for node in live_brokers(broker)
         ),
         cluster_id=broker.cluster_id,
-        controller_id=broker.config.node_id,
+        controller_id=some_broker(broker),
         topics=topics,
         cluster_authorized_operations=authorized,
     )
@@ -139,12 +140,12 @@ def _requested(
         return _existing(found, request, broker)
     error_code = ErrorCode.unknown_topic_or_partition
     try:
-        if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
-            broker.controller.create_topic(_automatic(broker, topic.name))
-        else:
-            check_name(topic.name)
+        check_name(topic.name)
     except ApiError as error:
         error_code = error.error_code
+    else:
+        if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
+            broker.topic_creation.request(_automatic(broker, topic.name))
     return AnsweredTopic(error_code=error_code, name=topic.name)
 
 
@@ -167,8 +168,9 @@ def _existing(topic: Topic, request: MetadataRequest, broker: Broker) -> Answere
 
 
 def _partition(partition: PartitionMetadata, broker: Broker) -> AnsweredPartition:
-    brokers = broker.metadata.brokers
-    led = partition.leader in brokers
+    alive = {node.broker_id for node in live_brokers(broker)}
+    offline = tuple(replica for replica in partition.replicas if replica not in alive)
+    led = partition.leader >= 0 and partition.leader not in offline
     return AnsweredPartition(
         error_code=ErrorCode.none if led else ErrorCode.leader_not_available,
         partition_index=partition.partition,
@@ -176,7 +178,7 @@ def _partition(partition: PartitionMetadata, broker: Broker) -> AnsweredPartitio
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
-        offline_replicas=tuple(replica for replica in partition.replicas if replica not in brokers),
+        offline_replicas=offline,
     )
 
 

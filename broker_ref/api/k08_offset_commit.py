@@ -1,11 +1,13 @@
 """OffsetCommit (8), versions 2 to 10: keep a group's offsets.
 
-Behaviour: a consumer that assigns its partitions itself commits with generation -1; groups have no
-members here, so any other generation is refused. Offsets of partitions that do not exist are
-UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID by id, from version 10), metadata longer than
-`offset.metadata.max.bytes` OFFSET_METADATA_TOO_LARGE; the others of the request are kept. The
-answer comes once every in-sync replica of the offsets partition has them. The retention time of
-versions 2 to 4 is read over, as Kafka does since KIP-211 gave every group one retention.
+Behaviour: a consumer that assigns its partitions itself commits with generation -1, while the group
+has no members; a member with its id and generation, else UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION,
+FENCED_INSTANCE_ID or, before it has its assignment, REBALANCE_IN_PROGRESS. A group that there is
+not is made, but for members: GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION before version 9). Offsets of
+partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID by id, from version
+10), metadata longer than `offset.metadata.max.bytes` OFFSET_METADATA_TOO_LARGE; the others of the
+request are kept. The answer comes once every in-sync replica of the offsets partition has them. A
+retention time (versions 2 to 4) is that of these offsets alone.
 """
 
 from __future__ import annotations
@@ -15,17 +17,18 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.api.group_replies import answer
+from broker_ref.group.coordinator import Committer
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
-from broker_ref.replication.partition import Appended
 
 FIRST_VERSION_BY_TOPIC_ID: Final = 10
 FIRST_VERSION_OF_GROUP_ID_NOT_FOUND: Final = 9
-COMMIT_TIMEOUT_MS: Final = 5000
-"""Kafka's default of `offsets.commit.timeout.ms`."""
+NO_RETENTION_TIME: Final = -1
+"""The committer leaves it to `offsets.retention.minutes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,8 @@ class OffsetCommitRequest:
     topics: tuple[CommittedTopic, ...]
     generation_id_or_member_epoch: int = -1
     member_id: str = ""
+    group_instance_id: str | None = None
+    retention_time_ms: int = NO_RETENTION_TIME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,63 +87,48 @@ class OffsetCommitResponse:
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
-@dataclass(slots=True, kw_only=True)
-class DelayedCommit:
-    """A commit that is in the leader's log, until the in-sync replicas have it."""
-
-    appended: Appended
-    response: OffsetCommitResponse
-    timed_out: OffsetCommitResponse
-
-    def try_complete(self, now_ms: int) -> OffsetCommitResponse | None:
-        """The response once the offsets are replicated."""
-        del now_ms
-        return self.response if self.appended.is_replicated else None
-
-    def expire(self, now_ms: int) -> OffsetCommitResponse:
-        """COORDINATOR_NOT_AVAILABLE, on which clients commit again."""
-        del now_ms
-        return self.timed_out
-
-
 def handle(broker: Broker, call: Call, request: OffsetCommitRequest) -> object:
-    """Check each offset, keep those that may be, answer for all."""
+    """Keep the offsets of partitions that there are; answer for all."""
     errors: dict[tuple[int, int], ErrorCode] = {}
-    offsets: dict[TopicPartition, OffsetCommitValue] = {}
+    found: dict[tuple[int, int], TopicPartition] = {}
     for topic_index, topic in enumerate(request.topics):
         for index, partition in enumerate(topic.partitions):
             try:
-                key = _check(broker, call, topic, partition)
+                found[topic_index, index] = _find(broker, call, topic, partition)
             except ApiError as error:
                 errors[topic_index, index] = error.error_code
-            else:
-                offsets[key] = OffsetCommitValue(
-                    offset=partition.committed_offset,
-                    leader_epoch=partition.committed_leader_epoch,
-                    metadata=partition.committed_metadata or "",
-                    commit_timestamp_ms=call.now_ms,
-                    topic_id=broker.metadata.topics[key.topic].topic_id,
-                )
-    try:
-        appended = _commit(broker, call, request, offsets)
-    except ApiError as error:
-        return _response(request, errors, error.error_code)
-    response = _response(request, errors, ErrorCode.none)
-    if appended is None or appended.is_replicated:
-        return response
-    delayed = DelayedCommit(
-        appended=appended,
-        response=response,
-        timed_out=_response(request, errors, ErrorCode.coordinator_not_available),
+    if not found:
+        return _response(request, errors, ErrorCode.none)
+    offsets: dict[TopicPartition, OffsetCommitValue] = {}
+    for place, key in found.items():
+        partition = request.topics[place[0]].partitions[place[1]]
+        if len(partition.committed_metadata or "") > broker.config.offset_metadata_max_bytes:
+            errors[place] = ErrorCode.offset_metadata_too_large
+        else:
+            topic_id = broker.metadata.topics[key.topic].topic_id
+            offsets[key] = _value(call, request, partition, topic_id)
+    committer = Committer(
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        generation_id=request.generation_id_or_member_epoch,
     )
-    return Wait(
-        operation=delayed,
-        keys=(appended.partition.key,),
-        deadline_ms=call.now_ms + COMMIT_TIMEOUT_MS,
-    )
+    reply = broker.groups.commit(request.group_id, committer, offsets, call.now_ms)
+
+    def respond(outcome: ErrorCode) -> OffsetCommitResponse:
+        if outcome is ErrorCode.none:
+            return _response(request, errors, outcome)
+        if (
+            outcome is ErrorCode.group_id_not_found
+            and call.version < FIRST_VERSION_OF_GROUP_ID_NOT_FOUND
+        ):
+            outcome = ErrorCode.illegal_generation
+        refused = {place: code for place, code in errors.items() if place not in found}
+        return _response(request, refused, outcome)
+
+    return answer(reply, respond)
 
 
-def _check(
+def _find(
     broker: Broker, call: Call, topic: CommittedTopic, partition: CommittedPartition
 ) -> TopicPartition:
     name = topic.name
@@ -152,32 +142,21 @@ def _check(
             ErrorCode.unknown_topic_or_partition,
             f"There is no partition {partition.partition_index} of a topic {name!r}.",
         )
-    metadata = partition.committed_metadata or ""
-    if len(metadata) > broker.config.offset_metadata_max_bytes:
-        raise ApiError(
-            ErrorCode.offset_metadata_too_large,
-            f"The metadata of an offset has {len(metadata)} characters, more than "
-            f"offset.metadata.max.bytes={broker.config.offset_metadata_max_bytes}.",
-        )
     return TopicPartition(topic=name, partition=partition.partition_index)
 
 
-def _commit(
-    broker: Broker,
-    call: Call,
-    request: OffsetCommitRequest,
-    offsets: dict[TopicPartition, OffsetCommitValue],
-) -> Appended | None:
-    group = request.group_id
-    broker.offsets.check_coordinator(group)
-    try:
-        broker.offsets.check_committer(group, request.generation_id_or_member_epoch)
-    except ApiError as error:
-        unknown = error.error_code is ErrorCode.group_id_not_found
-        if unknown and call.version < FIRST_VERSION_OF_GROUP_ID_NOT_FOUND:
-            raise ApiError(ErrorCode.illegal_generation, error.message) from error
-        raise
-    return broker.offsets.commit(group, offsets, call.now_ms) if offsets else None
+def _value(
+    call: Call, request: OffsetCommitRequest, partition: CommittedPartition, topic_id: Uuid
+) -> OffsetCommitValue:
+    expires = request.retention_time_ms != NO_RETENTION_TIME
+    return OffsetCommitValue(
+        offset=partition.committed_offset,
+        leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.committed_metadata or "",
+        commit_timestamp_ms=call.now_ms,
+        topic_id=topic_id,
+        expire_timestamp_ms=call.now_ms + request.retention_time_ms if expires else -1,
+    )
 
 
 def _response(

@@ -2,19 +2,22 @@
 
 Behaviour: one group up to version 7, several from 8 on (KIP-709). No list of topics (from version
 2) asks for every offset of the group. What was never committed, in a group known or unknown, is
-offset -1 without an error. `require_stable` (version 7, KIP-447) is accepted: no offset can be
-pending here. From version 10 topics come by id; an unknown one is UNKNOWN_TOPIC_ID.
+offset -1 without an error. Answered is what every in-sync replica has; `require_stable` (version 7,
+KIP-447) waits for what else is committed, for `offsets.commit.timeout.ms` at most and then answers
+NOT_COORDINATOR, on which clients ask again. From version 10 topics come by id; an unknown one is
+UNKNOWN_TOPIC_ID.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
@@ -90,25 +93,80 @@ class OffsetFetchResponse:
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
-def handle(broker: Broker, call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayedFetch:
+    """A fetch of offsets that are in the leader's log, until the in-sync replicas have them."""
+
+    broker: Broker
+    call: Call
+    request: OffsetFetchRequest
+
+    def try_complete(self, now_ms: int) -> OffsetFetchResponse | None:
+        """The offsets once they are stable."""
+        del now_ms
+        if _unstable(self.broker, self.request):
+            return None
+        return _fetch(self.broker, self.call, self.request)
+
+    def expire(self, now_ms: int) -> OffsetFetchResponse:
+        """The stable groups' offsets."""
+        del now_ms
+        return _fetch(
+            self.broker, self.call, self.request, unstable=_unstable(self.broker, self.request)
+        )
+
+
+def handle(broker: Broker, call: Call, request: OffsetFetchRequest) -> object:
     """Look every group's offsets up."""
+    unstable = _unstable(broker, request)
+    if not unstable:
+        return _fetch(broker, call, request)
+    return Wait(
+        operation=DelayedFetch(broker=broker, call=call, request=request),
+        keys=tuple(broker.groups.check_coordinator(group).key for group in unstable),
+        deadline_ms=call.now_ms + broker.config.offsets_commit_timeout_ms,
+    )
+
+
+def _unstable(broker: Broker, request: OffsetFetchRequest) -> frozenset[str]:
+    """The groups that are to be stable and are not, of those coordinated here."""
+    if not request.require_stable:
+        return frozenset()
+    unstable = set()
+    for group_id in {group.group_id for group in request.groups} or {request.group_id}:
+        with suppress(ApiError):
+            if not broker.groups.is_stable(group_id):
+                unstable.add(group_id)
+    return frozenset(unstable)
+
+
+def _fetch(
+    broker: Broker,
+    call: Call,
+    request: OffsetFetchRequest,
+    unstable: frozenset[str] = frozenset(),
+) -> OffsetFetchResponse:
     if call.version >= FIRST_VERSION_OF_GROUPS:
         return OffsetFetchResponse(
-            groups=tuple(_group(broker, call, group) for group in request.groups)
+            groups=tuple(_group(broker, call, group, unstable) for group in request.groups)
         )
     asked = RequestedGroup(group_id=request.group_id, topics=request.topics)
-    answer = _group(broker, call, asked)
+    answer = _group(broker, call, asked, unstable)
     topics = answer.topics
     if answer.error_code and call.version < FIRST_VERSION_OF_GROUP_ERROR:
         topics = tuple(_failed(topic, answer.error_code) for topic in (request.topics or ()))
     return OffsetFetchResponse(topics=topics, error_code=answer.error_code)
 
 
-def _group(broker: Broker, call: Call, group: RequestedGroup) -> GroupAnswer:
+def _group(
+    broker: Broker, call: Call, group: RequestedGroup, unstable: frozenset[str]
+) -> GroupAnswer:
     try:
-        broker.offsets.check_coordinator(group.group_id)
+        broker.groups.check_coordinator(group.group_id)
     except ApiError as error:
         return GroupAnswer(group_id=group.group_id, error_code=error.error_code)
+    if group.group_id in unstable:
+        return GroupAnswer(group_id=group.group_id, error_code=ErrorCode.not_coordinator)
     if group.topics is None:
         topics = _all_topics(broker, group.group_id)
     else:
@@ -118,7 +176,7 @@ def _group(broker: Broker, call: Call, group: RequestedGroup) -> GroupAnswer:
 
 def _all_topics(broker: Broker, group: str) -> tuple[TopicAnswer, ...]:
     partitions: dict[str, list[int]] = {}
-    for key in broker.offsets.all_of(group):
+    for key in broker.groups.all_committed(group):
         partitions.setdefault(key.topic, []).append(key.partition)
     return tuple(
         TopicAnswer(
@@ -152,7 +210,7 @@ def _partitions(
 
 
 def _partition(broker: Broker, group: str, name: str, index: int) -> PartitionAnswer:
-    found = broker.offsets.lookup(group, TopicPartition(topic=name, partition=index))
+    found = broker.groups.committed(group, TopicPartition(topic=name, partition=index))
     if found is None:
         return PartitionAnswer(partition_index=index)
     return PartitionAnswer(

@@ -15,6 +15,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, transactions_refused
+from broker_ref.api.endpoints import live_brokers
 from broker_ref.controller.metadata import OFFSETS_TOPIC
 from broker_ref.group.offsets import offsets_topic
 from broker_ref.protocol.errors import ApiError
@@ -92,14 +93,11 @@ def _coordinator_id(broker: Broker, key_type: int, key: str) -> int:
             ErrorCode.invalid_request, f"There are no coordinators of key type {key_type}."
         )
     if OFFSETS_TOPIC not in broker.metadata.topics:
-        outcome = "has only now been made"
-        try:
-            broker.controller.create_topic(offsets_topic(broker.config))
-        except ApiError as error:
-            outcome = f"cannot be made: {error.message}"
-        raise ApiError(ErrorCode.coordinator_not_available, f"{OFFSETS_TOPIC} {outcome}.")
-    coordinator = broker.offsets.coordinator(key)
-    if coordinator is None or coordinator not in broker.metadata.brokers:
+        broker.topic_creation.request(offsets_topic(broker.config))
+        raise ApiError(ErrorCode.coordinator_not_available, f"{OFFSETS_TOPIC} is being made.")
+    coordinator = broker.groups.coordinator(key)
+    alive = {node.broker_id for node in live_brokers(broker)}
+    if coordinator is None or coordinator not in alive:
         raise ApiError(
             ErrorCode.coordinator_not_available,
             f"No broker leads the partition of {OFFSETS_TOPIC} that group {key!r} belongs to.",

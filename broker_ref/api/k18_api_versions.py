@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -60,7 +60,7 @@ def unsupported_version() -> ApiVersionsResponse:
     return ApiVersionsResponse(error_code=ErrorCode.unsupported_version, api_keys=(_served(API),))
 
 
-def _served(api: Api) -> ServedApi:
+def _served(api: Api[Any]) -> ServedApi:
     lowest = api.versions[0] if api.advertised_from is None else api.advertised_from
     return ServedApi(api_key=api.key, min_version=lowest, max_version=api.versions[-1])
 

@@ -1,23 +1,27 @@
 """DeleteRecords (21), versions 0 to 2: raise the log start offset (KIP-107).
 
 Behaviour: everything below the offset is gone for readers, -1 standing for the high watermark. The
-answer is the new low watermark, the least log start offset of the replicas. OFFSET_OUT_OF_RANGE
-above the high watermark, POLICY_VIOLATION where the topic's cleanup policy has no `delete`. The
-new log start offsets survive a crash.
+answer is the new low watermark, the least log start offset of the replicas that are alive, and
+comes when all of them have it, which followers tell as they fetch, or with REQUEST_TIMED_OUT after
+the timeout. OFFSET_OUT_OF_RANGE above the high watermark, POLICY_VIOLATION where the topic's
+cleanup policy has no `delete`, NOT_LEADER_OR_FOLLOWER where leadership moves meanwhile. The new log
+start offsets survive a crash.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
 from broker_ref.log.errors import LogError
 from broker_ref.log.storage import StorageError
 from broker_ref.protocol.errors import ApiError
+from broker_ref.replication.partition import Partition, PartitionKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,7 @@ class DeleteRecordsRequest:
     """Where partitions are to begin."""
 
     topics: tuple[RequestedTopic, ...]
+    timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,32 +73,104 @@ class DeleteRecordsResponse:
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
-def handle(broker: Broker, call: Call, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Delete in every partition, then make the new beginnings durable."""
-    del call
-    answers = tuple(
-        TopicAnswer(
-            name=topic.name,
-            partitions=tuple(
-                _delete(broker, topic.name, partition) for partition in topic.partitions
-            ),
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """The answer for one partition as it stands; `required_offset` is what it waits for."""
+
+    answer: PartitionAnswer
+    partition: Partition | None = None
+    required_offset: int = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class DelayedDeleteRecords:
+    """A deletion that not every replica has done yet (Kafka's DelayedDeleteRecords)."""
+
+    topics: tuple[tuple[str, tuple[Slot, ...]], ...]
+
+    def try_complete(self, now_ms: int) -> DeleteRecordsResponse | None:
+        """The response once no partition waits."""
+        del now_ms
+        waiting = False
+        for slot in self._slots():
+            if slot.partition is not None and not _is_done(slot, slot.partition):
+                waiting = True
+        return None if waiting else self._response()
+
+    def expire(self, now_ms: int) -> DeleteRecordsResponse:
+        """The response with REQUEST_TIMED_OUT for the partitions that still wait."""
+        self.try_complete(now_ms)
+        for slot in self._slots():
+            if slot.partition is not None:
+                slot.answer = dataclasses.replace(
+                    slot.answer, error_code=ErrorCode.request_timed_out
+                )
+        return self._response()
+
+    def keys(self) -> tuple[PartitionKey, ...]:
+        """The partitions whose low watermark matters."""
+        return tuple(slot.partition.key for slot in self._slots() if slot.partition is not None)
+
+    def _slots(self) -> tuple[Slot, ...]:
+        return tuple(slot for _, slots in self.topics for slot in slots)
+
+    def _response(self) -> DeleteRecordsResponse:
+        return DeleteRecordsResponse(
+            topics=tuple(
+                TopicAnswer(name=name, partitions=tuple(slot.answer for slot in slots))
+                for name, slots in self.topics
+            )
         )
-        for topic in request.topics
+
+
+def handle(broker: Broker, call: Call, request: DeleteRecordsRequest) -> object:
+    """Delete in every partition, make the new beginnings durable, then wait for the followers."""
+    delayed = DelayedDeleteRecords(
+        topics=tuple(
+            (
+                topic.name,
+                tuple(_delete(broker, topic.name, partition) for partition in topic.partitions),
+            )
+            for topic in request.topics
+        )
     )
     with suppress(StorageError):  # A crash might then bring records back, as with Kafka.
         broker.replicas.checkpoint()
-    return DeleteRecordsResponse(topics=answers)
+    done = delayed.try_complete(call.now_ms)
+    if done is not None:
+        return done
+    deadline_ms = call.now_ms + max(request.timeout_ms, 0)
+    return Wait(operation=delayed, keys=delayed.keys(), deadline_ms=deadline_ms)
 
 
-def _delete(broker: Broker, topic: str, requested: RequestedPartition) -> PartitionAnswer:
+def _delete(broker: Broker, topic: str, requested: RequestedPartition) -> Slot:
     index = requested.partition_index
     try:
         partition = broker.replicas.partition(topic, index)
-        low_watermark = partition.delete_records_before(requested.offset)
+        required_offset = partition.delete_records_before(requested.offset)
+        low_watermark = partition.low_watermark
     except (ApiError, LogError) as error:
-        return PartitionAnswer(partition_index=index, error_code=error.error_code)
-    broker.replicas.mark_changed(partition.key)
-    return PartitionAnswer(partition_index=index, low_watermark=low_watermark)
+        return Slot(answer=PartitionAnswer(partition_index=index, error_code=error.error_code))
+    return Slot(
+        answer=PartitionAnswer(partition_index=index, low_watermark=low_watermark),
+        partition=partition,
+        required_offset=required_offset,
+    )
+
+
+def _is_done(slot: Slot, partition: Partition) -> bool:
+    """Whether a partition waits no more; its answer says then what has come of it."""
+    index = slot.answer.partition_index
+    try:
+        low_watermark = partition.low_watermark
+    except ApiError as error:
+        slot.answer = PartitionAnswer(partition_index=index, error_code=error.error_code)
+    else:
+        slot.answer = PartitionAnswer(partition_index=index, low_watermark=low_watermark)
+        if low_watermark < slot.required_offset:
+            return False
+    slot.partition = None
+    return True
 
 
 API: Final = Api(key=21, versions=range(3), request=DeleteRecordsRequest, handle=handle)

@@ -13,6 +13,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_ASKED_FOR, Api, Broker, Call
+from broker_ref.api.endpoints import some_broker
 from broker_ref.api.k03_metadata import CLUSTER_OPERATIONS
 
 BROKERS: Final = 1
@@ -25,6 +26,7 @@ class DescribeClusterRequest:
 
     include_cluster_authorized_operations: bool
     endpoint_type: int = BROKERS
+    include_fenced_brokers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +73,17 @@ def handle(broker: Broker, call: Call, request: DescribeClusterRequest) -> Descr
         authorized = CLUSTER_OPERATIONS
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
-        controller_id=broker.config.node_id,
+        controller_id=some_broker(broker),
         brokers=tuple(
-            AnsweredBroker(broker_id=node.broker_id, host=node.host, port=node.port, rack=node.rack)
+            AnsweredBroker(
+                broker_id=node.broker_id,
+                host=node.host,
+                port=node.port,
+                rack=node.rack,
+                is_fenced=node.is_fenced,
+            )
             for node in broker.metadata.brokers.values()
+            if request.include_fenced_brokers or not node.is_fenced
         ),
         cluster_authorized_operations=authorized,
     )

@@ -28,7 +28,7 @@ class Synonym:
     """A value that would hold if those before it were not there."""
 
     name: str
-    value: str
+    value: str | None
     source: ConfigSource
 
 
@@ -37,7 +37,7 @@ class DescribedConfig:
     """A config, its value and where that comes from."""
 
     name: str
-    value: str
+    value: str | None
     source: ConfigSource
     type: ConfigType
     doc: str
@@ -72,7 +72,8 @@ def _describe(key: TopicConfigKey, own: str | None, default: str | None) -> Desc
         synonyms.append(
             Synonym(name=key.server_config, value=key.default, source=ConfigSource.DEFAULT_CONFIG)
         )
-    value, source = key.default, ConfigSource.DEFAULT_CONFIG
+    value: str | None = key.default
+    source = ConfigSource.DEFAULT_CONFIG
     if synonyms:
         value, source = synonyms[0].value, synonyms[0].source
     return DescribedConfig(

@@ -1,64 +1,69 @@
-"""The controller: decides on topics, partitions and producer ids, and writes them down.
+"""The controller: decides on brokers, topics, leaders and producer ids, and writes it down.
 
-Purpose: the admin operations of KRaft's ReplicationControlManager and ProducerIdControlManager.
-Invariant: what an operation returns has been made durable by the journal; what it refuses has
-changed nothing. What it must not know: requests, versions, and the logs of the partitions, which
-follow the records through `on_change`.
-
-Replicas are placed on registered brokers in turn, as Kafka's StripedReplicaPlacer does without
-racks, so that nothing here depends on there being one broker.
+Purpose: one place where decisions (of `registrations`, `topics`, `elections`, `isr_changes`,
+`reassignments`, `configs`) become records: written to the journal, taken into the metadata, kept
+for the brokers that follow, and told to `on_change`. Invariants: what an operation returns has
+been made durable; what it refuses (ApiError) has changed nothing; every record has an offset that
+no other ever has. What it must not know: requests, versions, and the logs of the partitions.
+Source: Kafka's QuorumController.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.config import BrokerConfig
+from broker_ref.controller.configs import ConfigChange, incremental_changes, legacy_changes
+from broker_ref.controller.elections import (
+    Election,
+    change_partition,
+    leader_and_isr_updates,
+    requested_election,
+)
+from broker_ref.controller.isr_changes import IsrProposal, checked_partition, proposed_change
 from broker_ref.controller.journal import Journal
-from broker_ref.controller.metadata import ClusterMetadata, Topic
+from broker_ref.controller.metadata import (
+    NO_LEADER,
+    ClusterMetadata,
+    Commit,
+    PartitionMetadata,
+    Topic,
+)
+from broker_ref.controller.reassignments import cancellation, reassignment
 from broker_ref.controller.records import (
-    ConfigRecord,
+    BrokerRegistrationChangeRecord,
     MetadataRecord,
     PartitionChangeRecord,
-    PartitionRecord,
     ProducerIdsRecord,
-    RegisterBrokerRecord,
     RemoveTopicRecord,
-    TopicRecord,
+    UnregisterBrokerRecord,
 )
-from broker_ref.controller.topic_names import check_collision, check_name
+from broker_ref.controller.registrations import (
+    BrokerControlState,
+    Heartbeat,
+    HeartbeatReply,
+    Registration,
+    Sessions,
+    is_caught_up,
+    registration_record,
+)
+from broker_ref.controller.stream import encode_commit, encode_snapshot
+from broker_ref.controller.topics import CreatedTopic, NewTopic, TopicPlanner
 from broker_ref.log.storage import StorageError
 from broker_ref.protocol.errors import ApiError
-from broker_ref.protocol.identifiers import Uuid, random_uuid
-from broker_ref.topic_configs import check_topic_configs
+from broker_ref.protocol.identifiers import Uuid
+from broker_ref.schedule import Schedule
+from broker_ref.topic_configs import unclean_leader_election
 
-PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
-METADATA_TOPIC: Final = "__cluster_metadata"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTopic:
-    """A topic to make. Counts of -1 take the broker's default; assignments by partition."""
-
-    name: str
-    partition_count: int = -1
-    replication_factor: int = -1
-    assignments: Sequence[tuple[int, tuple[int, ...]]] = ()
-    configs: Mapping[str, str | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatedTopic:
-    """What was made, or would have been."""
-
-    topic_id: Uuid
-    partition_count: int
-    replication_factor: int
-    configs: Mapping[str, str]
+BYTES_BETWEEN_SNAPSHOTS: Final = 20 * 2**20
+"""Kafka's default of `metadata.log.max.record.bytes.between.snapshots`."""
 
 
 class Controller:
@@ -68,96 +73,222 @@ class Controller:
         self,
         *,
         journal: Journal,
+        config: BrokerConfig,
+        cluster_id: str,
         random_bytes: Callable[[int], bytes],
-        num_partitions: int,
-        default_replication_factor: int,
+        now_ms: int,
     ) -> None:
+        """Take up what the journal holds; ApiError where it cannot be written."""
         self.metadata = ClusterMetadata()
         self.on_change: Callable[[], None] = lambda: None
         self._journal = journal
-        self._random_bytes = random_bytes
-        self._num_partitions = num_partitions
-        self._default_replication_factor = default_replication_factor
-        for batch in journal.batches:
-            for record in batch:
-                self.metadata.apply(record)
-        journal.batches.clear()
+        self._config = config
+        self._cluster_id = cluster_id
+        self.metadata.replace(journal.snapshot.records, journal.snapshot.base_offset)
+        for commit in journal.commits:
+            self.metadata.apply_commit(commit)
+        journal.forget_found()
+        self._batches: deque[tuple[int, bytes]] = deque()
+        self._batches_bytes = 0
+        self._snapshot: tuple[int, bytes] | None = None
+        self._rewrite_journal()
+        self.topics = TopicPlanner(self.metadata, config=config, random_bytes=random_bytes)
+        self._topic_defaults = config.topic_config_defaults()
+        self._sessions = Sessions(
+            self.metadata, timeout_ms=config.broker_session_timeout_ms, now_ms=now_ms
+        )
+        self._schedule = Schedule(now_ms)
+        if config.auto_leader_rebalance_enable:
+            self._schedule.every(
+                config.leader_imbalance_check_interval_seconds * 1000, self._balance_leaders
+            )
+        self._schedule.every(
+            config.unclean_leader_election_interval_ms, self._elect_unclean_leaders
+        )
 
-    def register_broker(self, *, broker_id: int, host: str, port: int, rack: str | None) -> None:
-        """Note where a broker can be reached; its epoch rises with every start."""
-        known = self.metadata.brokers.get(broker_id)
+    # Time ---------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Fence the brokers whose session has expired, and do what is due from time to time.
+
+        KAFKA_STORAGE_ERROR where that cannot be written down: no controller can go on then.
+        """
+        for broker_id in self._sessions.stale(now_ms):
+            self._commit(self._fencing(broker_id))
+        self._schedule.run(now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is next to be called."""
+        deadlines = (self._sessions.next_expiry_ms(), self._schedule.next_deadline_ms())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    # What brokers follow ------------------------------------------------------------------------
+
+    def batches_from(self, offset: int, max_bytes: int) -> bytes | None:
+        """Whole batches from the record at `offset` on, at least one where there is any.
+
+        None where they are not kept any more, or begin in the middle of a commit: a snapshot then
+        has what is missing.
+        """
+        if offset == self.metadata.end_offset:
+            return b""
+        later = list(itertools.takewhile(lambda batch: batch[0] >= offset, reversed(self._batches)))
+        if not later or later[-1][0] != offset:
+            return None
+        found: list[bytes] = []
+        size_bytes = 0
+        for _, batch in reversed(later):
+            if found and size_bytes + len(batch) > max_bytes:
+                break
+            found.append(batch)
+            size_bytes += len(batch)
+        return b"".join(found)
+
+    def snapshot(self) -> tuple[int, bytes]:
+        """The end offset and the bytes of a snapshot after which `batches_from` goes on.
+
+        The same as long as that is so, for brokers that fetch it in parts.
+        """
+        if self._snapshot is None or self.batches_from(self._snapshot[0], 0) is None:
+            records = self.metadata.records()
+            self._snapshot = (self.metadata.end_offset, encode_snapshot(records))
+        return self._snapshot
+
+    # Brokers ------------------------------------------------------------------------------------
+
+    def register_broker(self, registration: Registration, now_ms: int) -> int:
+        """Register a start of a broker; its epoch.
+
+        What the incarnation before it led and was in sync with is taken from it.
+        INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION.
+        """
+        broker_id = registration.broker_id
+        existing = self.metadata.brokers.get(broker_id)
+        record = registration_record(
+            registration,
+            existing=existing,
+            has_valid_session=self._sessions.has_valid(broker_id, now_ms),
+            cluster_id=self._cluster_id,
+            next_offset=self.metadata.end_offset,
+        )
+        records: list[MetadataRecord] = [record]
+        if existing is None or existing.incarnation_id != registration.incarnation_id:
+            records += self._removal_from_isrs(broker_id)
+        self._commit(records)
+        self._sessions.begin(broker_id, now_ms)
+        return record.broker_epoch
+
+    def heartbeat(self, heartbeat: Heartbeat, now_ms: int) -> HeartbeatReply:
+        """Hear a broker, and fence, unfence or shut it down as is due; STALE_BROKER_EPOCH."""
+        broker_id = heartbeat.broker_id
+        state, following = self._sessions.next_state(
+            heartbeat, leads_partitions=lambda: self._leads_partitions(broker_id)
+        )
+        if following is not state:
+            self._commit(self._transition(state, following, broker_id))
+        self._sessions.touch(heartbeat, now_ms)
+        if following is BrokerControlState.CONTROLLED_SHUTDOWN:
+            self._sessions.note_shutdown(broker_id, self.metadata.end_offset - 1)
+        return HeartbeatReply(
+            is_caught_up=is_caught_up(self.metadata.brokers[broker_id], heartbeat),
+            is_fenced=following.is_fenced,
+            should_shut_down=following is BrokerControlState.SHUTDOWN_NOW,
+        )
+
+    def unregister_broker(self, broker_id: int) -> None:
+        """Forget a broker that will not come back; BROKER_ID_NOT_REGISTERED."""
+        broker = self.metadata.brokers.get(broker_id)
+        if broker is None:
+            raise ApiError(
+                ErrorCode.broker_id_not_registered,
+                f"Broker ID {broker_id} is not currently registered",
+            )
         self._commit(
             [
-                RegisterBrokerRecord(
-                    broker_id=broker_id,
-                    broker_epoch=known.broker_epoch + 1 if known is not None else 0,
-                    host=host,
-                    port=port,
-                    rack=rack,
-                )
+                *self._removal_from_isrs(broker_id),
+                UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.broker_epoch),
             ]
         )
+        self._sessions.end(broker_id)
 
-    def elect_leaders(self, broker_id: int) -> None:
-        """Make a broker that has started the leader of what it leads, in a new leader epoch.
+    def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> None:
+        """STALE_BROKER_EPOCH where that is not the incarnation of the broker that is registered."""
+        self._sessions.check_epoch(broker_id, broker_epoch)
 
-        The new epoch is what lets clients and followers notice that a crash cost the tail.
+    # Partitions ---------------------------------------------------------------------------------
+
+    def alter_partitions(
+        self, proposals: Sequence[IsrProposal]
+    ) -> list[PartitionMetadata | ApiError]:
+        """Take leaders' proposals of ISRs; the partition that each leads to, or the refusal.
+
+        NEW_LEADER_ELECTED where the proposal was taken and ended a reassignment that gives the
+        partition another leader.
         """
-        changes: list[MetadataRecord] = [
-            PartitionChangeRecord(
-                topic_id=partition.topic_id,
-                partition_id=partition.partition,
-                isr=partition.isr,
-                leader=broker_id,
-                leader_epoch=partition.leader_epoch + 1,
-                partition_epoch=partition.partition_epoch + 1,
+        answers: list[PartitionMetadata | ApiError] = []
+        records: list[MetadataRecord] = []
+        seen: set[tuple[Uuid, int]] = set()
+        for proposal in proposals:
+            try:
+                if (proposal.topic_id, proposal.partition) in seen:
+                    raise ApiError(ErrorCode.invalid_request, "Proposed twice in one request.")
+                seen.add((proposal.topic_id, proposal.partition))
+                partition = checked_partition(self.metadata, proposal)
+            except ApiError as error:
+                answers.append(error)
+                continue
+            change = proposed_change(
+                self.metadata,
+                partition,
+                proposal,
+                is_unclean_allowed=self._is_unclean_allowed(partition.topic),
             )
-            for topic in self.metadata.topics.values()
-            for partition in topic.partitions.values()
-            if partition.leader == broker_id
-        ]
-        if changes:
-            self._commit(changes)
+            if change is not None:
+                records.append(change)
+                partition = partition.merge(change)
+            moved = partition.leader != proposal.leader_id
+            answers.append(
+                ApiError(ErrorCode.new_leader_elected, "The ISR ended a reassignment.")
+                if moved
+                else partition
+            )
+        self._commit(records)
+        return answers
 
-    def check_partition_total(self, topics: Iterable[NewTopic]) -> None:
-        """POLICY_VIOLATION where a request asks for more partitions than one may in all."""
-        _check_partition_count(
-            sum(
-                len(new.assignments)
-                or (
-                    self._num_partitions
-                    if new.partition_count == -1
-                    else max(new.partition_count, 0)
-                )
-                for new in topics
+    def elect_leaders(
+        self, partitions: Sequence[tuple[str, int]], *, unclean: bool
+    ) -> list[ApiError | None]:
+        """Elect the preferred leader of each, or where `unclean` any leader; the refusals."""
+
+        def election(topic: str, partition: int) -> PartitionChangeRecord:
+            return requested_election(
+                self.metadata, self._partition(topic, partition), unclean=unclean
             )
-        )
+
+        return self._change_each(partitions, election)
+
+    def alter_reassignments(
+        self, wanted: Mapping[tuple[str, int], tuple[int, ...] | None]
+    ) -> list[ApiError | None]:
+        """Move each partition to these replicas, or back where that is None; the refusals."""
+
+        def change(topic: str, partition_id: int) -> PartitionChangeRecord | None:
+            partition = self._partition(topic, partition_id)
+            replicas = wanted[topic, partition_id]
+            if replicas is None:
+                unclean = self._is_unclean_allowed(topic)
+                return cancellation(self.metadata, partition, is_unclean_allowed=unclean)
+            return reassignment(self.metadata, partition, self.topics.check_replicas(replicas))
+
+        return self._change_each(tuple(wanted), change)
+
+    # Topics -------------------------------------------------------------------------------------
 
     def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> CreatedTopic:
         """Make a topic; ApiError says why it cannot be."""
-        self._check_new_name(new.name)
-        configs = check_topic_configs(new.configs)
-        assignments = self._assignments(new)
-        created = CreatedTopic(
-            topic_id=random_uuid(self._random_bytes),
-            partition_count=len(assignments),
-            replication_factor=len(assignments[0]),
-            configs=configs,
-        )
+        created, records = self.topics.create(new)
         if not validate_only:
-            self._commit(
-                [
-                    TopicRecord(name=new.name, topic_id=created.topic_id),
-                    *(
-                        ConfigRecord(topic=new.name, name=name, value=value)
-                        for name, value in configs.items()
-                    ),
-                    *(
-                        _new_partition(created.topic_id, partition, replicas)
-                        for partition, replicas in enumerate(assignments)
-                    ),
-                ]
-            )
+            self._commit(records)
         return created
 
     def delete_topic(self, topic: Topic) -> None:
@@ -173,180 +304,160 @@ class Controller:
         validate_only: bool,
     ) -> None:
         """Grow a topic to `count` partitions; ApiError says why it cannot be."""
-        topic = self.metadata.topics.get(name)
-        if topic is None:
-            raise ApiError(
-                ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r} to grow."
-            )
-        existing = len(topic.partitions)
-        if count == existing:
-            raise ApiError(
-                ErrorCode.invalid_partitions, f"Topic already has {existing} partition(s)."
-            )
-        if count < existing:
-            raise ApiError(
-                ErrorCode.invalid_partitions,
-                f"The topic {name} currently has {existing} partition(s); {count} would not be "
-                "an increase.",
-            )
-        added = count - existing
-        _check_partition_count(added)
-        if assignments is None:
-            replication_factor = len(topic.partitions[0].replicas)
-            placed = self._place(added, replication_factor, first=existing)
-        else:
-            if len(assignments) != added:
-                raise ApiError(
-                    ErrorCode.invalid_replica_assignment,
-                    f"Attempted to add {added} additional partition(s), but only "
-                    f"{len(assignments)} assignment(s) were specified.",
-                )
-            placed = [self._check_replicas(replicas) for replicas in assignments]
+        records = self.topics.grow(name, count, assignments)
         if not validate_only:
-            self._commit(
-                [
-                    _new_partition(topic.topic_id, existing + index, replicas)
-                    for index, replicas in enumerate(placed)
-                ]
-            )
+            self._commit(records)
 
-    def allocate_producer_ids(self, broker_id: int) -> range:
+    def alter_configs(
+        self, topic: str, changes: Sequence[ConfigChange], *, validate_only: bool
+    ) -> None:
+        """Change some configs of a topic; ApiError says why they cannot be."""
+        records = incremental_changes(self.metadata, topic, changes)
+        if not validate_only:
+            self._commit(records)
+
+    def replace_configs(
+        self, topic: str, configs: Mapping[str, str | None], *, validate_only: bool
+    ) -> None:
+        """Give a topic these configs alone; ApiError says why they cannot be."""
+        records = legacy_changes(self.metadata, topic, configs)
+        if not validate_only:
+            self._commit(records)
+
+    def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
         """A block of producer ids that is never handed out again, not even after a crash."""
         first = self.metadata.next_producer_id
         block = range(first, first + PRODUCER_ID_BLOCK_SIZE)
-        self._commit([ProducerIdsRecord(broker_id=broker_id, next_producer_id=block.stop)])
+        self._commit(
+            [
+                ProducerIdsRecord(
+                    broker_id=broker_id, broker_epoch=broker_epoch, next_producer_id=block.stop
+                )
+            ]
+        )
         return block
-
-    def compact_journal(self, *, undeleted: Iterable[Uuid]) -> None:
-        """Let the journal hold what the metadata is, not how it came to be.
-
-        Of removed topics it keeps those whose logs are still there, `undeleted`.
-        """
-        self.metadata.removed_topics.intersection_update(undeleted)
-        try:
-            self._journal.rewrite(self.metadata.records())
-        except StorageError as error:
-            raise ApiError(ErrorCode.kafka_storage_error, str(error)) from error
 
     def close(self) -> None:
         """Release the journal."""
         self._journal.close()
 
+    # --------------------------------------------------------------------------------------------
+
     def _commit(self, records: Sequence[MetadataRecord]) -> None:
-        """Write records, take them in, and let the logs follow; KAFKA_STORAGE_ERROR if not."""
+        """Write records that take effect together; KAFKA_STORAGE_ERROR if that cannot be."""
+        if not records:
+            return
+        commit = Commit(base_offset=self.metadata.end_offset, records=tuple(records))
         try:
-            self._journal.append(records)
+            self._journal.append(commit)
         except StorageError as error:
             raise ApiError(ErrorCode.kafka_storage_error, str(error)) from error
-        for record in records:
-            self.metadata.apply(record)
+        self.metadata.apply_commit(commit)
+        batch = encode_commit(commit)
+        self._batches.append((commit.base_offset, batch))
+        self._batches_bytes += len(batch)
+        while self._batches_bytes > BYTES_BETWEEN_SNAPSHOTS:
+            self._batches_bytes -= len(self._batches.popleft()[1])
+        if self._journal.size_bytes > self._snapshot_bytes + BYTES_BETWEEN_SNAPSHOTS:
+            self._rewrite_journal()
         self.on_change()
 
-    def _check_new_name(self, name: str) -> None:
-        check_name(name)
-        if name == METADATA_TOPIC:
-            raise ApiError(
-                ErrorCode.invalid_request,
-                f"Creation of internal topic {METADATA_TOPIC} is prohibited.",
-            )
-        if name in self.metadata.topics:
-            raise ApiError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
-        check_collision(name, self.metadata.topics)
+    def _rewrite_journal(self) -> None:
+        """Let the journal hold what the metadata is, not how it came to be."""
+        try:
+            self._journal.rewrite(self.metadata.records(), end_offset=self.metadata.end_offset)
+        except StorageError as error:
+            raise ApiError(ErrorCode.kafka_storage_error, str(error)) from error
+        self._snapshot_bytes = self._journal.size_bytes
 
-    def _assignments(self, new: NewTopic) -> list[tuple[int, ...]]:
-        """The replicas of each partition of a new topic, in order of partition."""
-        if new.assignments:
-            return self._manual_assignments(new)
-        if new.partition_count == 0 or new.partition_count < -1:
-            raise ApiError(
-                ErrorCode.invalid_partitions,
-                "Number of partitions was set to an invalid non-positive value.",
+    def _transition(
+        self, state: BrokerControlState, following: BrokerControlState, broker_id: int
+    ) -> list[MetadataRecord]:
+        """The records of a broker's next state."""
+        broker_epoch = self.metadata.brokers[broker_id].broker_epoch
+        if following is BrokerControlState.UNFENCED:
+            leaderless = [p for p in self.metadata.partitions() if p.leader == NO_LEADER]
+            unfenced = BrokerRegistrationChangeRecord(
+                broker_id=broker_id, broker_epoch=broker_epoch, fenced=False
             )
-        if new.replication_factor == 0 or new.replication_factor < -1:
-            raise ApiError(
-                ErrorCode.invalid_replication_factor,
-                "Replication factor must be larger than 0, or -1 to use the default value.",
+            return [unfenced, *self._updates(leaderless, broker_to_add=broker_id)]
+        if following is BrokerControlState.CONTROLLED_SHUTDOWN:
+            shutting_down = BrokerRegistrationChangeRecord(
+                broker_id=broker_id, broker_epoch=broker_epoch, in_controlled_shutdown=True
             )
-        count = self._num_partitions if new.partition_count == -1 else new.partition_count
-        _check_partition_count(count)
-        factor = new.replication_factor
-        if factor == -1:
-            factor = self._default_replication_factor
-        return self._place(count, factor, first=0)
+            return [shutting_down, *self._removal_from_isrs(broker_id)]
+        return [] if state is BrokerControlState.FENCED else self._fencing(broker_id)
 
-    def _manual_assignments(self, new: NewTopic) -> list[tuple[int, ...]]:
-        for what, value in (
-            ("replication factor", new.replication_factor),
-            ("numPartitions", new.partition_count),
-        ):
-            if value != -1:
-                raise ApiError(
-                    ErrorCode.invalid_request,
-                    f"A manual partition assignment was specified, but {what} was not set to -1.",
-                )
-        _check_partition_count(len(new.assignments))
-        by_partition: dict[int, tuple[int, ...]] = {}
-        for partition, replicas in new.assignments:
-            if partition in by_partition:
-                raise ApiError(
-                    ErrorCode.invalid_replica_assignment,
-                    f"Found multiple manual partition assignments for partition {partition}",
-                )
-            by_partition[partition] = self._check_replicas(replicas)
-        if sorted(by_partition) != list(range(len(by_partition))):
-            raise ApiError(
-                ErrorCode.invalid_replica_assignment,
-                "partitions should be a consecutive 0-based integer sequence",
-            )
-        if len({len(replicas) for replicas in by_partition.values()}) > 1:
-            raise ApiError(
-                ErrorCode.invalid_replica_assignment,
-                "The manual partition assignment has partitions of different replication factors.",
-            )
-        return [by_partition[partition] for partition in range(len(by_partition))]
-
-    def _check_replicas(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
-        if not replicas:
-            reason = "an empty replica list."
-        elif repeated := [replica for replica in replicas if replicas.count(replica) > 1]:
-            reason = f"the broker {repeated[0]} more than once."
-        elif missing := [replica for replica in replicas if replica not in self.metadata.brokers]:
-            reason = f"broker {missing[0]}, but no such broker is registered."
-        else:
-            return replicas
-        raise ApiError(
-            ErrorCode.invalid_replica_assignment,
-            f"The manual partition assignment includes {reason}",
-        )
-
-    def _place(self, count: int, replication_factor: int, *, first: int) -> list[tuple[int, ...]]:
-        brokers = sorted(self.metadata.brokers)
-        if replication_factor > len(brokers):
-            raise ApiError(
-                ErrorCode.invalid_replication_factor,
-                f"Unable to replicate the partition {replication_factor} time(s): only "
-                f"{len(brokers)} broker(s) are registered.",
-            )
+    def _fencing(self, broker_id: int) -> list[MetadataRecord]:
         return [
-            tuple(brokers[(partition + i) % len(brokers)] for i in range(replication_factor))
-            for partition in range(first, first + count)
+            *self._removal_from_isrs(broker_id),
+            BrokerRegistrationChangeRecord(
+                broker_id=broker_id,
+                broker_epoch=self.metadata.brokers[broker_id].broker_epoch,
+                fenced=True,
+            ),
         ]
 
+    def _removal_from_isrs(self, broker_id: int) -> list[PartitionChangeRecord]:
+        in_sync = [p for p in self.metadata.partitions() if broker_id in p.isr]
+        return self._updates(in_sync, broker_to_remove=broker_id)
 
-def _check_partition_count(count: int) -> None:
-    if count > PARTITIONS_PER_REQUEST_MAX:
-        raise ApiError(
-            ErrorCode.policy_violation, "Excessively large number of partitions per request."
+    def _updates(
+        self, partitions: Iterable[PartitionMetadata], **brokers: int
+    ) -> list[PartitionChangeRecord]:
+        return leader_and_isr_updates(
+            self.metadata, partitions, is_unclean_allowed=self._is_unclean_allowed, **brokers
         )
 
+    def _balance_leaders(self, now_ms: int) -> None:
+        """Elect the preferred leaders where others lead and they can."""
+        del now_ms
+        changes = [
+            change_partition(
+                partition,
+                is_acceptable_leader=self.metadata.is_active,
+                election=Election.PREFERRED,
+            )
+            for partition in self.metadata.partitions()
+            if partition.leader != partition.replicas[0]
+        ]
+        self._commit([change for change in changes if change is not None])
 
-def _new_partition(topic_id: Uuid, partition: int, replicas: tuple[int, ...]) -> PartitionRecord:
-    return PartitionRecord(
-        topic_id=topic_id,
-        partition_id=partition,
-        replicas=replicas,
-        isr=replicas,
-        leader=replicas[0],
-        leader_epoch=0,
-        partition_epoch=0,
-    )
+    def _elect_unclean_leaders(self, now_ms: int) -> None:
+        """Elect where there is no leader and the topic has come to allow an unclean one."""
+        del now_ms
+        leaderless = [p for p in self.metadata.partitions() if p.leader == NO_LEADER]
+        self._commit(self._updates(leaderless))
+
+    def _change_each(
+        self,
+        partitions: Iterable[tuple[str, int]],
+        decide: Callable[[str, int], PartitionChangeRecord | None],
+    ) -> list[ApiError | None]:
+        """Commit what `decide` gives for each partition, all at once; the refusals."""
+        answers: list[ApiError | None] = []
+        records: list[MetadataRecord] = []
+        for topic, partition in partitions:
+            try:
+                change = decide(topic, partition)
+            except ApiError as error:
+                answers.append(error)
+            else:
+                answers.append(None)
+                records += [] if change is None else [change]
+        self._commit(records)
+        return answers
+
+    def _partition(self, topic: str, partition: int) -> PartitionMetadata:
+        found = self.metadata.partition(topic, partition)
+        if found is None:
+            raise ApiError(
+                ErrorCode.unknown_topic_or_partition, f"There is no partition {topic}-{partition}."
+            )
+        return found
+
+    def _leads_partitions(self, broker_id: int) -> bool:
+        return any(partition.leader == broker_id for partition in self.metadata.partitions())
+
+    def _is_unclean_allowed(self, topic: str) -> bool:
+        return unclean_leader_election(self.metadata.topics[topic].configs, self._topic_defaults)

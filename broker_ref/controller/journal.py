@@ -2,8 +2,10 @@
 
 Purpose: keep batches of records so that a batch is there whole or not at all, in the order
 written, before anyone is told of it. On disk: the magic, then per batch a frame (big-endian, four
-bytes each: its length, its CRC-32C, the CRC-32C of these eight bytes) and its bytes. The first
-batch is what all earlier ones added up to when the file was written, as a whole.
+bytes each: its length, its CRC-32C, the CRC-32C of these eight bytes) and its bytes: an offset
+(eight bytes) and the records. The first batch is a snapshot, what all earlier records added up to
+when the file was written, as a whole; its offset is the one past theirs. The offset of any other
+batch is that of its first record, and follows the batch before it.
 
 Invariant: a batch that `append` returned from survives any crash. A torn tail, which no caller
 was told of, is cut; what cannot be one (damage in the first batch, or with a sound batch after it)
@@ -20,6 +22,7 @@ from typing import Final
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from broker_ref.controller.metadata import Commit
 from broker_ref.controller.records import (
     MetadataRecord,
     UnreadableRecordError,
@@ -29,9 +32,10 @@ from broker_ref.controller.records import (
 from broker_ref.log.errors import LogError
 from broker_ref.log.storage import Storage, StorageError
 
-MAGIC: Final = b"BRMETA\x00\x02"
+MAGIC: Final = b"BRMETA\x00\x03"
 _SUMMARY: Final = struct.Struct(">II")
 _FRAME: Final = struct.Struct(">III")
+_OFFSET: Final = struct.Struct(">Q")
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +48,11 @@ class CorruptJournalError(LogError):
 
 
 class Journal:
-    """An open journal, made where it is missing; `batches` are those found when it was opened."""
+    """An open journal, made where it is missing.
+
+    `snapshot` and `commits` are what was found when it was opened, until `forget_found`; the end
+    offset of the snapshot is that of `snapshot.base_offset`.
+    """
 
     def __init__(self, storage: Storage, path: str) -> None:
         """Raises: CorruptJournalError, StorageError."""
@@ -52,11 +60,20 @@ class Journal:
         self._path = path
         self._failure: str | None = None
         if not storage.exists(path):
-            storage.write_atomically(path, MAGIC + _framed(()))
+            storage.write_atomically(path, MAGIC + _framed(0, ()))
         self._file = storage.open(path)
-        self.batches = self._recover()
+        self.snapshot, *self.commits = self._recover()
 
-    def append(self, records: Sequence[MetadataRecord]) -> None:
+    @property
+    def size_bytes(self) -> int:
+        """How large the file is."""
+        return self._file.size()
+
+    def forget_found(self) -> None:
+        """Free the memory of what was found."""
+        self.snapshot, self.commits = Commit(base_offset=0, records=()), []
+
+    def append(self, commit: Commit) -> None:
         """Write one batch and make it durable.
 
         StorageError where that fails, and from then on: what is on disk is not known any more.
@@ -64,17 +81,17 @@ class Journal:
         if self._failure is not None:
             raise StorageError(f"{self._failure} Mend that, then restart the broker.")
         try:
-            self._file.append(_framed(records))
+            self._file.append(_framed(commit.base_offset, commit.records))
             self._file.flush()
         except StorageError as error:
             self._failure = str(error)
             raise
 
-    def rewrite(self, records: Sequence[MetadataRecord]) -> None:
-        """Put one batch in the place of all, at once and durably; StorageError as for `append`."""
+    def rewrite(self, records: Sequence[MetadataRecord], *, end_offset: int) -> None:
+        """Put a snapshot in the place of all, at once and durably; StorageError as for `append`."""
         self._file.close()
         try:
-            self._storage.write_atomically(self._path, MAGIC + _framed(records))
+            self._storage.write_atomically(self._path, MAGIC + _framed(end_offset, records))
             self._file = self._storage.open(self._path)
         except StorageError as error:
             self._failure = str(error)
@@ -84,17 +101,25 @@ class Journal:
         """Release the file."""
         self._file.close()
 
-    def _recover(self) -> list[tuple[MetadataRecord, ...]]:
+    def _recover(self) -> list[Commit]:
         data = self._file.read(0, self._file.size())
         if not data.startswith(MAGIC):
             raise CorruptJournalError(
                 f"{self._path} is not a metadata journal of this version: it begins with "
                 f"{data[: len(MAGIC)]!r}. Restore it from a copy or start with an empty directory."
             )
-        batches = []
+        batches: list[Commit] = []
         position = len(MAGIC)
+        next_offset = None
         while (end := _batch_end(data, position)) is not None:
-            batches.append(self._decode(data, position, end))
+            batch = self._decode(data, position, end)
+            if next_offset is not None and batch.base_offset != next_offset:
+                raise CorruptJournalError(
+                    f"{self._path} is damaged at byte {position}: a batch has offset "
+                    f"{batch.base_offset}, where {next_offset} must follow. Restore it from a copy."
+                )
+            next_offset = batch.base_offset if next_offset is None else batch.end_offset
+            batches.append(batch)
             position = end
         is_first = position == len(MAGIC)
         if is_first or any(
@@ -108,11 +133,14 @@ class Journal:
             logger.warning("%s ends in a torn batch at byte %d, which is cut", self._path, position)
             self._file.truncate(position)
             self._file.flush()
-        return [batch for batch in batches if batch]
+        return batches
 
-    def _decode(self, data: bytes, position: int, end: int) -> tuple[MetadataRecord, ...]:
+    def _decode(self, data: bytes, position: int, end: int) -> Commit:
+        start = position + _FRAME.size
         try:
-            return decode_records(data[position + _FRAME.size : end])
+            offset: int = _OFFSET.unpack_from(data, start)[0]
+            records = decode_records(data[start + _OFFSET.size : end])
+            return Commit(base_offset=offset, records=records)
         except UnreadableRecordError as error:
             raise CorruptJournalError(
                 f"{self._path} has a batch at byte {position} that this version of the "
@@ -120,8 +148,8 @@ class Journal:
             ) from error
 
 
-def _framed(records: Sequence[MetadataRecord]) -> bytes:
-    data = encode_records(records)
+def _framed(offset: int, records: Sequence[MetadataRecord]) -> bytes:
+    data = _OFFSET.pack(offset) + encode_records(records)
     summary = _SUMMARY.pack(len(data), crc32c(data))
     return _FRAME.pack(len(data), crc32c(data), crc32c(summary)) + data
 
@@ -134,5 +162,7 @@ def _batch_end(data: bytes, position: int) -> int | None:
     length, checksum, summary_checksum = _FRAME.unpack_from(data, position)
     end: int = start + length
     if end > len(data) or crc32c(data[position : position + _SUMMARY.size]) != summary_checksum:
+        return None
+    if length < _OFFSET.size:
         return None
     return end if crc32c(data[start:end]) == checksum else None

@@ -7,11 +7,12 @@ where they are kept.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from broker_ref.protocol.identifiers import Uuid, uuid_from_text, uuid_text
 
@@ -22,13 +23,37 @@ class UnreadableRecordError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRecord:
-    """A broker has started and can be reached at this address."""
+    """A broker has started and can be reached at this address.
+
+    `incarnation_id` tells this start of the broker from others, `broker_epoch` orders them.
+    """
 
     broker_id: int
+    incarnation_id: Uuid
     broker_epoch: int
     host: str
     port: int
     rack: str | None
+    fenced: bool = True
+    in_controlled_shutdown: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistrationChangeRecord:
+    """A broker is fenced or unfenced, or is shutting down; None is no change."""
+
+    broker_id: int
+    broker_epoch: int
+    fenced: bool | None = None
+    in_controlled_shutdown: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterBrokerRecord:
+    """A broker is gone for good."""
+
+    broker_id: int
+    broker_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +66,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecord:
-    """A partition exists, with these replicas; brokers are named by id."""
+    """A partition exists, with these replicas; brokers are named by id, leader -1 is none."""
 
     topic_id: Uuid
     partition_id: int
@@ -50,18 +75,27 @@ class PartitionRecord:
     leader: int
     leader_epoch: int
     partition_epoch: int
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    leader_recovery_state: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecord:
-    """A partition's leader or in-sync replicas are others now."""
+    """What is otherwise about a partition now; None is no change.
+
+    Taking it in raises the partition epoch, and the leader epoch too where `leader` is given, be
+    it the one that leads already.
+    """
 
     topic_id: Uuid
     partition_id: int
-    isr: tuple[int, ...]
-    leader: int
-    leader_epoch: int
-    partition_epoch: int
+    isr: tuple[int, ...] | None = None
+    leader: int | None = None
+    replicas: tuple[int, ...] | None = None
+    adding_replicas: tuple[int, ...] | None = None
+    removing_replicas: tuple[int, ...] | None = None
+    leader_recovery_state: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +119,14 @@ class ProducerIdsRecord:
     """Every producer id below `next_producer_id` may be in use."""
 
     broker_id: int
+    broker_epoch: int
     next_producer_id: int
 
 
 MetadataRecord = (
     RegisterBrokerRecord
+    | BrokerRegistrationChangeRecord
+    | UnregisterBrokerRecord
     | TopicRecord
     | PartitionRecord
     | PartitionChangeRecord
@@ -99,17 +136,19 @@ MetadataRecord = (
 )
 
 _TYPES: Final[dict[str, type[Any]]] = {
-    record_type.__name__: record_type
-    for record_type in (
-        RegisterBrokerRecord,
-        TopicRecord,
-        PartitionRecord,
-        PartitionChangeRecord,
-        ConfigRecord,
-        RemoveTopicRecord,
-        ProducerIdsRecord,
-    )
+    record_type.__name__: record_type for record_type in get_args(MetadataRecord)
 }
+
+
+def encode_record(record: MetadataRecord) -> bytes:
+    """The bytes of one record."""
+    return json.dumps(_to_json(record), separators=(",", ":")).encode()
+
+
+def decode_record(data: bytes) -> MetadataRecord:
+    """The inverse of `encode_record`; UnreadableRecordError on anything else."""
+    with _reading():
+        return _from_json(json.loads(data))
 
 
 def encode_records(records: Sequence[MetadataRecord]) -> bytes:
@@ -119,10 +158,19 @@ def encode_records(records: Sequence[MetadataRecord]) -> bytes:
 
 def decode_records(data: bytes) -> tuple[MetadataRecord, ...]:
     """The inverse of `encode_records`; UnreadableRecordError on anything else."""
-    try:
+    with _reading():
         return tuple(_from_json(item) for item in json.loads(data))
-    except (ValueError, TypeError, KeyError) as error:
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnreadableRecordError(f"{type(error).__name__}: {error}") from error
+
+
+_UUID_FIELDS: Final = frozenset({"incarnation_id", "topic_id"})
 
 
 def _to_json(record: MetadataRecord) -> dict[str, Any]:
@@ -135,10 +183,10 @@ def _to_json(record: MetadataRecord) -> dict[str, Any]:
 
 def _from_json(values: dict[str, Any]) -> MetadataRecord:
     record_type = _TYPES[values.pop("type")]
-    if "topic_id" in values:
-        values["topic_id"] = uuid_from_text(values["topic_id"])
     for name, value in values.items():
-        if isinstance(value, list):
+        if name in _UUID_FIELDS:
+            values[name] = uuid_from_text(value)
+        elif isinstance(value, list):
             values[name] = tuple(value)
     record: MetadataRecord = record_type(**values)
     return record

@@ -1,1 +1,1 @@
-"""Consumer groups: for now the offsets that consumers without membership commit."""
+"""Groups: their members, rebalances and committed offsets, as a coordinator has them."""

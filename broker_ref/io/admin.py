@@ -1,7 +1,7 @@
-"""Create a topic through the wire, with a socket and nothing else.
+"""Ask a broker something through the wire, with a socket and nothing else.
 
-Purpose: `Cluster.create_topic` for tests that have no Kafka client at hand, by the very requests a
-client would send. Invariant: one connection per call, closed at its end; every wait is bounded.
+Purpose: `Cluster.create_topic` and other operations for tests that have no Kafka client at hand,
+by the very requests a client would send. Invariant: one connection per call, closed at its end; every wait is bounded.
 Must not know: anything inside the broker.
 """
 
@@ -12,7 +12,9 @@ import socket
 import struct
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
+from kio.index import load_response_from_request
 from kio.schema.create_topics.v5.request import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -20,11 +22,10 @@ from kio.schema.create_topics.v5.request import (
 )
 from kio.schema.create_topics.v5.response import CreateTopicsResponse
 from kio.schema.errors import ErrorCode
-from kio.schema.request_header.v2.header import RequestHeader
-from kio.schema.response_header.v1.header import ResponseHeader
 from kio.schema.types import TopicName
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i16, i32, i32Timedelta
+from kio.static.protocol import RequestPayload
 
 _CLIENT_ID = "broker_ref.Cluster"
 
@@ -38,16 +39,20 @@ def create_topic(
     name: str,
     *,
     partitions: int = 1,
+    replication_factor: int = -1,
     configs: Mapping[str, str] | None = None,
     timeout_seconds: float = 30.0,
 ) -> None:
-    """Create a topic on the broker at `address` (`host:port`). Raises `CreateTopicError`."""
+    """Create a topic through the broker at `address` (`host:port`), and wait for its leaders.
+
+    Raises `CreateTopicError`.
+    """
     request = CreateTopicsRequest(
         topics=(
             CreatableTopic(
                 name=TopicName(name),
                 num_partitions=i32(partitions),
-                replication_factor=i16(-1),
+                replication_factor=i16(replication_factor),
                 assignments=(),
                 configs=tuple(
                     CreatableTopicConfig(name=key, value=value)
@@ -58,13 +63,11 @@ def create_topic(
         timeout=i32Timedelta.parse(timedelta(seconds=timeout_seconds)),
     )
     try:
-        frame = _ask(address, request, timeout_seconds)
+        response: CreateTopicsResponse = ask(address, request, timeout_seconds=timeout_seconds)
     except OSError as error:
         raise CreateTopicError(
             f"cannot create topic '{name}': the broker at {address} did not answer: {error}"
         ) from error
-    _, header_bytes = entity_reader(ResponseHeader)(frame, 0)
-    response, _ = entity_reader(CreateTopicsResponse)(frame, header_bytes)
     for topic in response.topics:
         if topic.error_code is not ErrorCode.none:
             raise CreateTopicError(
@@ -73,21 +76,29 @@ def create_topic(
             )
 
 
-def _ask(address: str, request: CreateTopicsRequest, timeout_seconds: float) -> bytes:
+def ask(address: str, request: RequestPayload, *, timeout_seconds: float = 30.0) -> Any:
+    """The response entity to a request entity, from the broker at `address` (`host:port`).
+
+    OSError where it cannot be reached, closes the connection or does not answer in time.
+    """
     body = io.BytesIO()
-    header = RequestHeader(
+    header = request.__header_schema__(
         request_api_key=request.__api_key__,
         request_api_version=request.__version__,
         correlation_id=i32(1),
         client_id=_CLIENT_ID,
     )
-    entity_writer(RequestHeader)(body, header)
-    entity_writer(CreateTopicsRequest)(body, request)
+    entity_writer(type(header))(body, header)
+    entity_writer(type(request))(body, request)
     host, _, port = address.rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), timeout_seconds) as connection:
         connection.sendall(struct.pack(">i", body.tell()) + body.getvalue())
         (length,) = struct.unpack(">i", _receive(connection, 4))
-        return _receive(connection, length)
+        frame = _receive(connection, length)
+    schema = load_response_from_request(request)
+    _, header_bytes = entity_reader(schema.__header_schema__)(frame, 0)
+    response, _ = entity_reader(schema)(frame, header_bytes)
+    return response
 
 
 def _receive(connection: socket.socket, length: int) -> bytes:

@@ -1,7 +1,8 @@
 """The asyncio server around one sans-IO node.
 
-Purpose: accept clients, hand the node their requests one at a time each, carry out its effects,
-wake it at its deadlines, and keep what hostile or slow clients may cost bounded. Invariants: no
+Purpose: accept clients, hand the node their requests one at a time each, carry out its effects
+(also those towards other nodes), wake it at its deadlines, and keep what hostile or slow clients
+may cost bounded. Invariants: no
 client can take the server down or keep it from serving others; an exception in the node costs the
 connection it came from, with its traceback in the log; every timer and socket is gone after
 `stop`. Must not know: what a request means.
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker_ref.events import (
+    Channel,
+    CloseChannel,
     CloseConnection,
     ConnectionClosed,
     ConnectionId,
@@ -26,11 +29,16 @@ from broker_ref.events import (
     Event,
     FrameReceived,
     NoResponse,
+    PeerEffect,
+    RequestFailed,
+    ResponseReceived,
     SendFrame,
+    SendRequest,
     TimePassed,
 )
 from broker_ref.io.connection import Connection, RequestRefusedError
 from broker_ref.io.memory import RequestMemory
+from broker_ref.io.peers import Peers
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +71,7 @@ class ServerLimits:
 class ServedNode(Protocol):
     """The node, as the server sees it."""
 
-    def handle(self, event: Event, now_ms: int) -> Sequence[Effect]: ...
+    def handle(self, event: Event, now_ms: int) -> Sequence[Effect | PeerEffect]: ...
 
     def next_deadline_ms(self) -> int | None: ...
 
@@ -92,7 +100,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Server:
-    """Serves one node on one listening socket. To be used from within one event loop."""
+    """Serves one node on one listening socket. To be used from within one event loop.
+
+    `on_step` is called whenever the node has taken an event in.
+    """
 
     def __init__(
         self,
@@ -100,12 +111,17 @@ class Server:
         *,
         now_ms: Callable[[], int],
         limits: ServerLimits,
+        on_step: Callable[[], None] = lambda: None,
+        is_cut: Callable[[Channel], bool] = lambda _: False,
+        is_deaf: Callable[[Channel], bool] = lambda _: False,
     ) -> None:
+        self.peers = Peers(self._peer_event, is_cut=is_cut, is_deaf=is_deaf)
         self.memory = RequestMemory(bytes_max=limits.queued_request_bytes_max)
         self.request_bytes_max = limits.request_bytes_max
         self._node = node
         self._now_ms = now_ms
         self._limits = limits
+        self._on_step = on_step
         self._loop = asyncio.get_running_loop()
         self._connections: dict[ConnectionId, Connection] = {}
         self._next_connection_id = 1
@@ -117,6 +133,11 @@ class Server:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._memory_blocked_since: tuple[ConnectionId, float] | None = None
         self._all_closed = asyncio.Event()
+
+    def poke(self) -> None:
+        """Let the node go on, after something was asked of it that is no event."""
+        self._time_passed()
+        self._arm_deadline()
 
     async def start(self, listener: socket.socket) -> None:
         """Begin to accept from `listener`, which now belongs to this server."""
@@ -137,17 +158,27 @@ class Server:
         What a client has not taken after `grace_seconds` is dropped. The node hears of nothing
         any more: it can be closed when this returns.
         """
-        self.stop_accepting()
-        self._is_stopping = True
-        for timer in (self._deadline_timer, self._sweep_timer):
-            if timer is not None:
-                timer.cancel()
+        self._halt()
         for connection in list(self._connections.values()):
             connection.close()
         if not await self._wait_all_closed(grace_seconds):
             for connection in list(self._connections.values()):
                 connection.abort()
             await self._wait_all_closed(grace_seconds)
+
+    def abort(self) -> None:
+        """Drop everything at once, as the end of a process does."""
+        self._halt()
+        for connection in list(self._connections.values()):
+            connection.abort()
+
+    def _halt(self) -> None:
+        self.stop_accepting()
+        self._is_stopping = True
+        self.peers.close()
+        for timer in (self._deadline_timer, self._sweep_timer):
+            if timer is not None:
+                timer.cancel()
 
     # What connections call.
 
@@ -226,8 +257,22 @@ class Server:
         if not self._is_running_requests:
             self._arm_deadline()
 
-    def _apply(self, effects: Sequence[Effect]) -> None:
+    def _peer_event(self, event: ResponseReceived | RequestFailed) -> None:
+        if self._is_stopping:
+            return
+        try:
+            effects = self._node.handle(event, self._now_ms())
+        except Exception:
+            logger.exception("the node failed on %s of another node", type(event).__name__)
+            return
+        self._apply(effects)
+        self._arm_deadline()
+
+    def _apply(self, effects: Sequence[Effect | PeerEffect]) -> None:
         for effect in effects:
+            if isinstance(effect, SendRequest | CloseChannel):
+                self.peers.apply(effect)
+                continue
             connection = self._connections.get(effect.connection_id)
             if connection is None:  # the client went in the meantime
                 continue
@@ -240,6 +285,7 @@ class Server:
                     connection.respond(None)
                 case CloseConnection():
                     self._close(connection, effect.reason)
+        self._on_step()
 
     def _close(self, connection: Connection, reason: str) -> None:
         logger.info("closing the connection of %s: %s", connection.peer, reason)
@@ -268,17 +314,21 @@ class Server:
         self._deadline_timer = None
         now_ms = self._now_ms()
         deadline_ms = self._node.next_deadline_ms()
-        if deadline_ms is not None and deadline_ms <= now_ms:
-            try:
-                effects = self._node.handle(TimePassed(), now_ms)
-            except Exception:
-                logger.exception("the node failed on TimePassed; trying again shortly")
-                self._deadline_timer = self._loop.call_later(
-                    _RETRY_AFTER_FAILURE_SECONDS, self._deadline_reached
-                )
-                return
-            self._apply(effects)
-        self._arm_deadline()
+        if deadline_ms is None or deadline_ms > now_ms or self._time_passed():
+            self._arm_deadline()
+
+    def _time_passed(self) -> bool:
+        """Tell the node; False where it failed, and is told again shortly."""
+        try:
+            effects = self._node.handle(TimePassed(), self._now_ms())
+        except Exception:
+            logger.exception("the node failed on TimePassed; trying again shortly")
+            self._deadline_timer = self._loop.call_later(
+                _RETRY_AFTER_FAILURE_SECONDS, self._deadline_reached
+            )
+            return False
+        self._apply(effects)
+        return True
 
     # Bounds.
 

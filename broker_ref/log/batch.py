@@ -74,6 +74,7 @@ COMPRESSION_MASK = 0x07
 LOG_APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
 
 HEADER = struct.Struct("!qiibIhiqqqhii")
 _PREFIX = struct.Struct("!qi")
@@ -149,6 +150,11 @@ class BatchHeader:
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When tombstones in it may go, None where that is not set (KIP-534)."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def has_producer_id(self) -> bool:
@@ -230,6 +236,18 @@ def parse_batches(records: Buffer) -> tuple[BatchHeader, ...]:
             ErrorCode.invalid_record, "There must be at least one record batch per partition."
         )
     return tuple(headers)
+
+
+def parse_sound_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
+    """The headers and bytes of whole batches that have been checked already."""
+    view = memoryview(data)
+    batches = []
+    position = 0
+    while position < len(view):
+        header = unpack_header(view, position)
+        batches.append((header, view[position : position + header.size_bytes]))
+        position += header.size_bytes
+    return batches
 
 
 def _next_batch_bytes(view: memoryview, position: int) -> int | None:

@@ -3,7 +3,9 @@
     0                      version
     2                      number of entries
     orders 0 1042          topic partition offset      (recovery-point-offset-checkpoint,
-    orders 1 998                                        log-start-offset-checkpoint)
+    orders 1 998                                        log-start-offset-checkpoint,
+                                        replication-offset-checkpoint,
+                                        cleaner-offset-checkpoint)
 
     0
     2
@@ -24,7 +26,9 @@ from broker_ref.log.storage import Storage
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
+HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
+CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 _VERSION = "0"

@@ -1,6 +1,7 @@
 """The four codecs of record batches, read as streams with a bound on the output.
 
-Purpose: hand out the decompressed records section of a batch piece by piece. Invariant: never
+Purpose: hand out the decompressed records section of a batch piece by piece, and compress one for
+compaction. Invariant: in reading never
 more than `DECOMPRESSED_BYTES_MAX` bytes from one batch, and never more than one block in memory.
 A batch does not say how large its records are, so a few kilobytes may stand for gigabytes.
 What it must not know: records.
@@ -25,6 +26,14 @@ _PIECE_BYTES = 64 * 1024
 #   magic 8 bytes | version int32 | compatible version int32 | (length int32 | raw snappy block)*
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
+_XERIAL_VERSIONS = b"\0\0\0\1\0\0\0\1"
+_XERIAL_BLOCK_BYTES = 32 * 1024
+
+# LZ4 frame: magic | version 1, independent blocks | blocks of at most 64 KB | header checksum, then
+#   (length int32, little-endian, top bit: not compressed | block)* | 0 int32
+_LZ4_FRAME_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
+_LZ4_BLOCK_BYTES = 64 * 1024
+_LZ4_UNCOMPRESSED_BIT = 1 << 31
 
 
 class Compression(IntEnum):
@@ -70,6 +79,43 @@ def decompressed_pieces(
         if total > bytes_max:
             raise _too_large(compression, bytes_max)
         yield piece
+
+
+def compressed(compression: Compression, data: bytes) -> bytes:
+    """`data` as the records section of a batch with that codec, as Java clients can read it."""
+    if compression is Compression.NONE:
+        return data
+    if compression is Compression.SNAPPY:
+        return _snappy_stream(data)
+    if compression is Compression.LZ4:
+        return _lz4_frame(data)
+    sink: Any = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, _ARROW_NAMES[compression]) as stream:
+        stream.write(data)
+    return bytes(sink.getvalue())
+
+
+def _snappy_stream(data: bytes) -> bytes:
+    codec: Any = pa.Codec("snappy")
+    blocks = [_XERIAL_MAGIC, _XERIAL_VERSIONS]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = codec.compress(data[start : start + _XERIAL_BLOCK_BYTES], asbytes=True)
+        blocks += [len(block).to_bytes(4, "big"), block]
+    return b"".join(blocks)
+
+
+def _lz4_frame(data: bytes) -> bytes:
+    """A frame of blocks that do not depend on each other: Java clients read no other."""
+    codec: Any = pa.Codec("lz4_raw")
+    blocks = [_LZ4_FRAME_HEADER]
+    for start in range(0, len(data), _LZ4_BLOCK_BYTES):
+        plain = data[start : start + _LZ4_BLOCK_BYTES]
+        block = codec.compress(plain, asbytes=True)
+        if len(block) < len(plain):
+            blocks += [len(block).to_bytes(4, "little"), block]
+        else:
+            blocks += [(len(plain) | _LZ4_UNCOMPRESSED_BIT).to_bytes(4, "little"), plain]
+    return b"".join([*blocks, bytes(4)])
 
 
 def _arrow_pieces(codec: str, data: memoryview) -> Iterator[bytes]:

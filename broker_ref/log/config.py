@@ -18,7 +18,7 @@ LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 WEEK_MS = 7 * 24 * 60 * 60 * 1000
 
-ConfigValue = int | str | tuple[str, ...]
+ConfigValue = int | float | str | tuple[str, ...]
 
 
 class ConfigType(StrEnum):
@@ -26,6 +26,7 @@ class ConfigType(StrEnum):
 
     INT = "INT"
     LONG = "LONG"
+    DOUBLE = "DOUBLE"
     STRING = "STRING"
     LIST = "LIST"
 
@@ -61,6 +62,8 @@ class TopicConfig:
         parsed: ConfigValue
         if self.type in (ConfigType.INT, ConfigType.LONG):
             parsed = self._parse_number(text)
+        elif self.type is ConfigType.DOUBLE:
+            parsed = self._parse_double(text)
         elif self.type is ConfigType.LIST:
             parsed = tuple(part.strip() for part in text.split(",")) if text else ()
         else:
@@ -76,6 +79,17 @@ class TopicConfig:
         if not (digits.isascii() and digits.isdigit()) or not -limit - 1 <= int(text) <= limit:
             raise InvalidConfig(self.name, text, f"Not a number of type {self.type.value}")
         return int(text)
+
+    def _parse_double(self, text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            raise InvalidConfig(self.name, text, "Not a number of type DOUBLE") from None
+
+
+def _ratio(value: ConfigValue) -> str | None:
+    assert isinstance(value, float)
+    return None if 0 <= value <= 1 else "Value must be from 0 to 1"
 
 
 def _at_least(minimum: int) -> Callable[[ConfigValue], str | None]:
@@ -138,6 +152,9 @@ TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
     _row("compression.type", ConfigType.STRING, "producer",
          _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), "compression.type",
          "The codec batches are kept in; 'producer' keeps what the producer chose."),
+    _row("delete.retention.ms", ConfigType.LONG, 86_400_000, _at_least(0),
+         "log.cleaner.delete.retention.ms",
+         "How long compaction keeps the marks of deleted keys, from when it first meets them."),
     _row("file.delete.delay.ms", ConfigType.LONG, 60_000, _at_least(0),
          "log.segment.delete.delay.ms",
          "How long a deleted segment's files may stay on disk. Without an effect: this broker "
@@ -150,6 +167,10 @@ TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
          "After how many milliseconds written records are forced to disk."),
     _row("index.interval.bytes", ConfigType.INT, 4096, _at_least(0), "log.index.interval.bytes",
          "How many bytes of log lie between two entries of the offset and the time index."),
+    _row("max.compaction.lag.ms", ConfigType.LONG, LONG_MAX, _at_least(1),
+         "log.cleaner.max.compaction.lag.ms",
+         "How long a record may be left uncompacted at most, however little there is to gain; a "
+         "segment is closed by then."),
     _row("max.message.bytes", ConfigType.INT, 1_048_588, _at_least(0), "message.max.bytes",
          "The largest record batch, compressed as it comes, that is accepted."),
     _row("message.timestamp.after.max.ms", ConfigType.LONG, 3_600_000, _at_least(0),
@@ -163,6 +184,12 @@ TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
     _row("message.timestamp.type", ConfigType.STRING, "CreateTime",
          _one_of("CreateTime", "LogAppendTime"), "log.message.timestamp.type",
          "Whether records keep the producer's timestamp or get the broker's."),
+    _row("min.cleanable.dirty.ratio", ConfigType.DOUBLE, "0.5", _ratio,
+         "log.cleaner.min.cleanable.ratio",
+         "The uncompacted part of a log from which compaction is worth it."),
+    _row("min.compaction.lag.ms", ConfigType.LONG, 0, _at_least(0),
+         "log.cleaner.min.compaction.lag.ms",
+         "How long a record is left uncompacted at least."),
     _row("retention.bytes", ConfigType.LONG, -1, _any_number, "log.retention.bytes",
          "How large a partition may grow before its oldest segments are deleted; -1: no limit."),
     _row("retention.ms", ConfigType.LONG, WEEK_MS, _at_least(-1), "log.retention.ms",
@@ -188,14 +215,18 @@ class LogConfig:
 
     cleanup_policy: tuple[str, ...] = ("delete",)
     compression_type: str = "producer"
+    delete_retention_ms: int = 86_400_000
     file_delete_delay_ms: int = 60_000
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX
     index_interval_bytes: int = 4096
+    max_compaction_lag_ms: int = LONG_MAX
     max_message_bytes: int = 1_048_588
     message_timestamp_after_max_ms: int = 3_600_000
     message_timestamp_before_max_ms: int = LONG_MAX
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
     retention_bytes: int = -1
     retention_ms: int = WEEK_MS
     segment_bytes: int = 1 << 30
@@ -220,7 +251,19 @@ class LogConfig:
             )
         fields: dict[str, object] = {name.replace(".", "_"): value for name, value in typed.items()}
         fields["message_timestamp_type"] = TimestampType(str(typed["message.timestamp.type"]))
-        return cls(**fields)  # type: ignore[arg-type]
+        config = cls(**fields)  # type: ignore[arg-type]
+        if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+            raise InvalidConfig(
+                "min.compaction.lag.ms",
+                str(config.min_compaction_lag_ms),
+                f"It is more than max.compaction.lag.ms={config.max_compaction_lag_ms}",
+            )
+        return config
+
+    @property
+    def segment_ms_max(self) -> int:
+        """When a segment is closed: records of an active one cannot be compacted in time."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
     @property
     def compact(self) -> bool:

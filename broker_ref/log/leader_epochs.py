@@ -47,9 +47,11 @@ class LeaderEpochs:
         if self._entries and self._entries[-1][0] == epoch and start_offset >= self._entries[-1][1]:
             return
         entries = list(self._entries)
-        while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start_offset):
+        while entries and (entries[-1][0] > epoch or entries[-1][1] >= start_offset):
             entries.pop()
-        self._write([*entries, (epoch, start_offset)])
+        if not entries or entries[-1][0] != epoch:
+            entries.append((epoch, start_offset))
+        self._write(entries)
 
     def epoch_for_offset(self, offset: int) -> int | None:
         """The epoch that wrote `offset`, None where that is not known."""
@@ -82,6 +84,11 @@ class LeaderEpochs:
         if index and self._entries[:index] != [(self._entries[index - 1][0], start_offset)]:
             first = (self._entries[index - 1][0], start_offset)
             self._write([first, *self._entries[index:]])
+
+    def clear(self) -> None:
+        """Forget all epochs."""
+        if self._entries:
+            self._write([])
 
     def _write(self, entries: list[tuple[int, int]]) -> None:
         write_epochs(self._storage, self._path, entries)

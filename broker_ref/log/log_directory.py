@@ -6,11 +6,14 @@
         <topic id>-3-stray/                 a log of a topic that nobody knows, set aside
         recovery-point-offset-checkpoint    what is flushed, per partition
         log-start-offset-checkpoint         where readers may start, per partition
+        cleaner-offset-checkpoint           what is compacted, per partition
+        replication-offset-checkpoint       high watermarks, per partition
         .kafka_cleanshutdown                there only between a clean stop and the next start
 
-Purpose: open logs with what was checkpointed of them, checkpoint them all in two files, and tell a
+Purpose: open logs with what was checkpointed of them, checkpoint them all in a few files, and tell a
 clean stop from a crash. Invariant: the marker of a clean stop is written after everything else and
-removed before anything else. What it must not know: topics' configs, when it is time to checkpoint.
+removed before anything else; no checkpoint says more of a log than it holds, not even where a
+truncation is cut short. What it must not know: topics' configs, when it is time to checkpoint.
 Source: LogManager, CleanShutdownFileHandler.
 """
 
@@ -19,16 +22,20 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from functools import partial
 
 from broker_ref.log.checkpoints import (
     CLEAN_SHUTDOWN_CONTENT,
     CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
+    HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
     TopicPartition,
     read_offsets,
     write_offsets,
 )
+from broker_ref.log.cleaner import DEDUPE_BUFFER_BYTES, LogCleaner
 from broker_ref.log.config import LogConfig
 from broker_ref.log.errors import LogError
 from broker_ref.log.partition_log import PartitionLog
@@ -39,13 +46,16 @@ _LOG_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
 
+# About a tenth of a second of work: nothing else is served meanwhile.
+CLEAN_BUDGET_BYTES = 256 * 1024
+
 logger = logging.getLogger(__name__)
 
 
 class LogDirectory:
     """The logs under one storage. One at a time may use it (`DiskStorage` locks its root)."""
 
-    def __init__(self, *, storage: Storage) -> None:
+    def __init__(self, *, storage: Storage, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES) -> None:
         """Read the checkpoints, take the marker away, finish interrupted deletions.
 
         Raises: CorruptLog naming a damaged checkpoint, StorageError.
@@ -54,11 +64,19 @@ class LogDirectory:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._recovery_points = read_offsets(storage, RECOVERY_POINT_FILE)
         self._log_start_offsets = read_offsets(storage, LOG_START_OFFSET_FILE)
+        self._high_watermarks = read_offsets(storage, HIGH_WATERMARK_FILE)
+        self._cleaner_offsets = read_offsets(storage, CLEANER_OFFSET_FILE)
         self._written = {
             path: dict(offsets)
             for path, offsets in self._checkpoints().items()
             if storage.exists(path)
         }
+        self._cleaner = LogCleaner(
+            logs=self._logs,
+            checkpoints=self._cleaner_offsets,
+            save=self.checkpoint,
+            dedupe_buffer_bytes=dedupe_buffer_bytes,
+        )
         self._unclean_logs = False
         self.was_clean = storage.exists(CLEAN_SHUTDOWN_FILE)
         storage.remove(CLEAN_SHUTDOWN_FILE)
@@ -98,9 +116,22 @@ class LogDirectory:
             clean=self.was_clean,
             recovery_point=self._recovery_points.get(key, 0),
             log_start_offset=self._log_start_offsets.get(key, 0),
+            on_truncate=partial(self._before_truncation, key),
         )
         self._unclean_logs = unclean_before
         return self._logs[key]
+
+    def high_watermark(self, topic: str, partition: int) -> int:
+        """The high watermark last checkpointed of an open log, within its start and end."""
+        log = self._logs[topic, partition]
+        checkpointed = self._high_watermarks.get((topic, partition), 0)
+        return max(log.log_start_offset, min(checkpointed, log.log_end_offset))
+
+    def _before_truncation(self, key: TopicPartition, offset: int) -> None:
+        for offsets in (self._high_watermarks, self._cleaner_offsets):
+            if key in offsets:
+                offsets[key] = min(offsets[key], offset)
+        self.checkpoint()
 
     def delete_log(self, topic: str, partition: int, *, unique_id: str) -> None:
         """Close a partition's log and remove it, whole or not at all as a crash can tell.
@@ -121,10 +152,22 @@ class LogDirectory:
     def forget_offsets(self, topic: str, partition: int) -> None:
         """Durably drop what is checkpointed of a partition: a new one must not inherit it."""
         key = (topic, partition)
-        self._recovery_points.pop(key, None)
-        self._log_start_offsets.pop(key, None)
+        self._forget(key)
         if any(key in offsets for offsets in self._written.values()):
             self.checkpoint()
+
+    def clean(
+        self,
+        now_ms: int,
+        high_watermarks: Mapping[TopicPartition, int],
+        *,
+        budget_bytes: int = CLEAN_BUDGET_BYTES,
+    ) -> bool:
+        """Compact some of the open logs as their configs say; whether there is more to do at once.
+
+        See `LogCleaner.run`. Raises: nothing.
+        """
+        return self._cleaner.run(now_ms, high_watermarks, budget_bytes=budget_bytes)
 
     def _move(self, topic: str, partition: int, target: str) -> str:
         key = (topic, partition)
@@ -134,12 +177,21 @@ class LogDirectory:
         directory = f"{topic}-{partition}"
         if self._storage.list(directory):
             self._storage.rename(directory, target)
-        self._recovery_points.pop(key, None)
-        self._log_start_offsets.pop(key, None)
+        self._forget(key)
         return target
 
-    def checkpoint(self) -> None:
-        """Write both checkpoint files if an offset in them has changed."""
+    def _forget(self, key: TopicPartition) -> None:
+        for offsets in self._checkpoints().values():
+            offsets.pop(key, None)
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """Write the checkpoint files in which an offset has changed.
+
+        `high_watermarks` are those of open logs now; of others the last ones given are kept.
+        """
+        for key, high_watermark in (high_watermarks or {}).items():
+            if key in self._logs:
+                self._high_watermarks[key] = high_watermark
         for key, log in self._logs.items():
             self._recovery_points[key] = log.recovery_point
             # Like Kafka: a log that starts with its first segment needs no entry.
@@ -153,16 +205,19 @@ class LogDirectory:
 
     def _checkpoints(self) -> dict[str, dict[TopicPartition, int]]:
         return {
+            CLEANER_OFFSET_FILE: self._cleaner_offsets,
+            HIGH_WATERMARK_FILE: self._high_watermarks,
             LOG_START_OFFSET_FILE: self._log_start_offsets,
             RECOVERY_POINT_FILE: self._recovery_points,
         }
 
-    def close(self) -> None:
+    def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Stop cleanly: flush and close every log, checkpoint, and leave the marker.
 
         Without the marker if a log could not be opened or written: the next start checks them.
         The first LogError or StorageError is raised once all are closed.
         """
+        self._cleaner.abort()
         unopened = [key for key in self.partitions_on_disk() if key not in self._logs]
         clean = not self._unclean_logs and (self.was_clean or not unopened)
         errors: list[LogError | StorageError] = []
@@ -173,11 +228,11 @@ class LogDirectory:
             except LogError as error:
                 errors.append(error)
         try:
-            self.checkpoint()
+            self.checkpoint(high_watermarks)
             if clean and not errors:
                 self._storage.write_atomically(CLEAN_SHUTDOWN_FILE, CLEAN_SHUTDOWN_CONTENT)
         except StorageError as error:
             errors.append(error)
-        self._logs = {}
+        self._logs.clear()
         if errors:
             raise errors[0]

@@ -10,17 +10,18 @@
       readers below it      everything below is        the offset the next
       are refused           on disk for certain        record gets
 
-Purpose: append, read, search, retain. Invariant: offsets run without a break from the log start
-offset to the log end offset; a refused append changes nothing; after a write that failed the log
-takes no more appends until it is opened again, for what is on disk is then unknown; a read that
-failed, or a write that never began, leaves it as it was. What it must not know: replicas, high
-watermarks (callers pass end offsets), requests, the clock.
+Purpose: append as leader and as follower, read, search, truncate, retain. Invariant: offsets ascend
+from the log start offset to the log end offset, with gaps only where the log was compacted; a
+refused append changes nothing; after a write that failed the log takes no more appends until it is
+opened again, for what is on disk is then unknown; a read that failed, or a write that never began,
+leaves it as it was. What it must not know: replicas, high watermarks (callers pass end offsets),
+requests, the clock.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -30,20 +31,22 @@ from broker_ref.log.batch import (
     NO_TIMESTAMP,
     BatchHeader,
     TimestampType,
-    check_produced_batch,
-    decode_records,
-    parse_batches,
     rewrite,
     unpack_header,
 )
-from broker_ref.log.config import LONG_MAX, LogConfig
-from broker_ref.log.errors import LogError, RecordError, RecordsRejected
-from broker_ref.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
-from broker_ref.log.recovery import LoadedLog, LogLoader
+from broker_ref.log.config import LogConfig
+from broker_ref.log.errors import LogError
+from broker_ref.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry, ProducerState
+from broker_ref.log.recovery import LoadedLog, LogLoader, load_producers
+from broker_ref.log.replicated import check_replicated
+from broker_ref.log.retention import count_expired
 from broker_ref.log.segment import LogSegment, TimestampAndOffset
+from broker_ref.log.segments import LogPosition, LogSegments
 from broker_ref.log.storage import NotBegunError, Storage, StorageError
+from broker_ref.log.swapping import CLEANED_SUFFIX, SWAP_SUFFIX, cleaned_names
+from broker_ref.log.validation import check_produced
 
-_RECORD_ERRORS_MAX = 100
+__all__ = ["AppendResult", "LogPosition", "PartitionLog"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,14 +66,6 @@ class AppendResult:
     is_duplicate: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogPosition:
-    """Where a batch starts: its segment, and bytes from that one's start (LogOffsetMetadata)."""
-
-    segment_base_offset: int
-    position_bytes: int
-
-
 class PartitionLog:
     """One partition's log. Not thread-safe; made by `open`."""
 
@@ -82,11 +77,13 @@ class PartitionLog:
         config: LogConfig,
         now_ms: int,
         loaded: LoadedLog,
+        on_truncate: Callable[[int], None],
     ) -> None:
         self.directory = directory
         self.config = config
         self._storage = storage
-        self._segments = loaded.segments
+        self._on_truncate = on_truncate
+        self._segments = LogSegments(loaded.segments)
         self._producers = loaded.producers
         self._snapshots = loaded.snapshots
         self._log_start_offset = loaded.log_start_offset
@@ -95,6 +92,8 @@ class PartitionLog:
         self._last_flush_ms = now_ms
         self._storage_error: str | None = None
         self.leader_epochs = loaded.leader_epochs
+        self.removals = 0
+        """Grows whenever segments go or are cut: what was looked up before may not be there."""
 
     @classmethod
     def open(
@@ -107,12 +106,14 @@ class PartitionLog:
         clean: bool,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        on_truncate: Callable[[int], None] = lambda _: None,
     ) -> PartitionLog:
         """Open the log in `directory`, made where missing, after recovery where not `clean`.
 
         `clean` says that the broker was stopped in order, `recovery_point` and
         `log_start_offset` are what was last checkpointed (see `LogDirectory`, which passes all
-        three). Raises: CorruptLog naming file and position, StorageError.
+        three). `on_truncate` is called with the end that the log is about to be cut to, and must
+        checkpoint both durably. Raises: CorruptLog naming file and position, StorageError.
         """
         loaded = LogLoader(
             storage=storage,
@@ -124,8 +125,17 @@ class PartitionLog:
             log_start_offset=log_start_offset,
         ).load()
         return cls(
-            storage=storage, directory=directory, config=config, now_ms=now_ms, loaded=loaded
+            storage=storage,
+            directory=directory,
+            config=config,
+            now_ms=now_ms,
+            loaded=loaded,
+            on_truncate=on_truncate,
         )
+
+    def update_config(self, config: LogConfig) -> None:
+        """Obey other settings from now on; those of indexes hold from the next segment on."""
+        self.config = config
 
     @property
     def log_start_offset(self) -> int:
@@ -145,12 +155,17 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         """Bytes of all log files, indexes not counted."""
-        return sum(segment.size_bytes for segment in self._segments)
+        return self._segments.size_bytes
+
+    @property
+    def segments(self) -> LogSegments:
+        """Its segments, to be read and not changed."""
+        return self._segments
 
     @property
     def segment_base_offsets(self) -> tuple[int, ...]:
         """The first offset of every segment, oldest first."""
-        return tuple(segment.base_offset for segment in self._segments)
+        return self._segments.base_offsets
 
     @property
     def producer_entries(self) -> tuple[ProducerEntry, ...]:
@@ -174,7 +189,9 @@ class PartitionLog:
         or limits how old a timestamp may be.
         """
         self._require_storage()
-        header = self._check(records, now_ms)
+        header = check_produced(
+            records, config=self.config, directory=self.directory, now_ms=now_ms
+        )
         duplicate = self._producers.duplicate_of(header)
         if duplicate is not None:
             return AppendResult(
@@ -201,7 +218,7 @@ class PartitionLog:
         )
         header = unpack_header(batch)
         with self._write_errors():
-            self._write(header, batch, now_ms)
+            self._write([header], batch, now_ms)
         return AppendResult(
             base_offset=header.base_offset,
             last_offset=header.last_offset,
@@ -210,111 +227,138 @@ class PartitionLog:
             is_duplicate=False,
         )
 
-    def _check(self, records: bytes, now_ms: int) -> BatchHeader:
-        """The only batch in `records`, checked as far as its header goes."""
-        headers = parse_batches(records)
-        if len(headers) != 1:
-            raise LogError(
-                ErrorCode.invalid_record,
-                f"There must be exactly one record batch per partition, not {len(headers)}.",
-            )
-        header = headers[0]
-        if header.size_bytes > self.config.max_message_bytes:
-            raise LogError(
-                ErrorCode.message_too_large,
-                f"A record batch of {header.size_bytes} bytes for {self.directory} is larger than "
-                f"max.message.bytes={self.config.max_message_bytes} allows.",
-            )
-        check_produced_batch(header)
-        self._check_records(header, records, now_ms)
-        if header.size_bytes > self.config.segment_bytes:
-            raise LogError(
-                ErrorCode.record_list_too_large,
-                f"A record batch of {header.size_bytes} bytes for {self.directory} is larger than "
-                f"a segment (segment.bytes={self.config.segment_bytes}).",
-            )
-        return header
+    def append_as_follower(self, records: bytes, *, now_ms: int) -> None:
+        """Append the whole batches in `records` as the leader has them, offsets and epochs kept.
 
-    def _check_records(self, header: BatchHeader, records: bytes, now_ms: int) -> None:
-        """Keys and timestamps (LogValidator.validateRecord), decoding only where it must be."""
-        config = self.config
-        create_time = config.message_timestamp_type is TimestampType.CREATE_TIME
-        sent_log_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
-        if sent_log_append_time and not (create_time and header.max_timestamp != NO_TIMESTAMP):
-            raise LogError(
-                ErrorCode.invalid_timestamp,
-                "Producers must not set the timestamp type LogAppendTime.",
-            )
-        newest_ms = now_ms + config.message_timestamp_after_max_ms
-        oldest_ms = now_ms - config.message_timestamp_before_max_ms
-        limits_age = create_time and config.message_timestamp_before_max_ms != LONG_MAX
-        too_new = create_time and header.max_timestamp > newest_ms
-        if not (config.compact or limits_age or too_new):
-            return
-        errors: list[RecordError] = []
-        bad_timestamp = False
-        for index, record in enumerate(decode_records(records)):
-            if config.compact and record.key is None:
-                message = "Compacted topic cannot accept message without key."
-            elif (
-                create_time
-                and record.timestamp != NO_TIMESTAMP
-                and not oldest_ms <= record.timestamp <= newest_ms
-            ):
-                bad_timestamp = True
-                message = (
-                    f"Timestamp {record.timestamp} of the message is out of range. It should be "
-                    f"within [{oldest_ms}, {newest_ms}]."
-                )
-            else:
-                continue
-            if len(errors) < _RECORD_ERRORS_MAX:
-                errors.append(RecordError(batch_index=index, message=message))
-        if errors:
-            raise RecordsRejected(
-                ErrorCode.invalid_timestamp if bad_timestamp else ErrorCode.invalid_record,
-                f"{len(errors)} records for {self.directory} are refused; the first: "
-                f"{errors[0].message}",
-                record_errors=tuple(errors),
-            )
-        if too_new:
-            raise LogError(
-                ErrorCode.invalid_timestamp,
-                f"The batch's max timestamp {header.max_timestamp} is later than {newest_ms} and "
-                "not that of any of its records.",
-            )
-
-    def _write(self, header: BatchHeader, batch: bytearray, now_ms: int) -> None:
-        if header.partition_leader_epoch >= 0:
-            self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
-        if self._segments[-1].should_roll(
-            self.config,
-            batch_bytes=header.size_bytes,
-            max_timestamp=header.max_timestamp,
-            last_offset=header.last_offset,
-            now_ms=now_ms,
-        ):
-            self._roll(now_ms)
-        self._segments[-1].append(
-            batch, last_offset=header.last_offset, max_timestamp=header.max_timestamp
+        They start at the log end offset, or above it where the leader's log was compacted. All are
+        checked before the first is written. Raises: LogError(OFFSET_OUT_OF_RANGE) where they start
+        below the log end offset, LogError(CORRUPT_MESSAGE), LogError(KAFKA_STORAGE_ERROR).
+        """
+        self._require_storage()
+        headers = check_replicated(
+            records, log_end_offset=self._log_end_offset, directory=self.directory
         )
-        self._log_end_offset = header.next_offset
-        self._producers.update(header)
+        with self._write_errors():
+            self._write(headers, memoryview(records), now_ms)
+
+    def _write(
+        self, headers: Sequence[BatchHeader], batches: bytearray | memoryview, now_ms: int
+    ) -> None:
+        """Write batches that follow the log end, in one piece where one segment takes them."""
+        for header in headers:
+            if header.partition_leader_epoch != self.leader_epochs.latest and (
+                header.partition_leader_epoch >= 0
+            ):
+                self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
+        view = memoryview(batches)
+        first, start, end = 0, 0, 0  # The run not written yet: index, and positions in the view.
+        for index, header in enumerate(headers):
+            active = self._segments.active
+            # When the next is due to roll depends on a segment's first batch: it goes alone.
+            if end > start and (
+                active.size_bytes == 0 or self._should_roll(header, now_ms, end - start)
+            ):
+                self._write_run(headers[first:index], view[start:end])
+                first, start = index, end
+            if end == start and self._should_roll(header, now_ms, 0):
+                self._roll(now_ms, header.base_offset)
+            end += header.size_bytes
+        if end > start:
+            self._write_run(headers[first:], view[start:end])
         if self._log_end_offset - self._recovery_point >= self.config.flush_messages:
             self._flush(now_ms)
 
-    def _roll(self, now_ms: int) -> None:
+    def _should_roll(self, header: BatchHeader, now_ms: int, pending_bytes: int) -> bool:
+        return self._segments.active.should_roll(
+            self.config,
+            batch_bytes=pending_bytes + header.size_bytes,
+            max_timestamp=header.max_timestamp,
+            last_offset=header.last_offset,
+            now_ms=now_ms,
+        )
+
+    def _write_run(self, headers: Sequence[BatchHeader], batches: memoryview) -> None:
+        self._segments.active.append(batches, headers)
+        self._log_end_offset = headers[-1].next_offset
+        for header in headers:
+            self._producers.update(header)
+
+    def _roll(self, now_ms: int, base_offset: int) -> None:
         """Seal and flush the active segment, keep the producer state, begin a new segment."""
         self._seal(now_ms)
-        self._segments.append(
-            LogSegment(
-                storage=self._storage,
-                directory=self.directory,
-                base_offset=self._log_end_offset,
-                config=self.config,
-                now_ms=now_ms,
-            )
+        self._segments.add(self._new_segment(base_offset, now_ms))
+        self._log_end_offset = base_offset
+
+    def _new_segment(self, base_offset: int, now_ms: int, *, name_end: str = "") -> LogSegment:
+        return LogSegment(
+            storage=self._storage,
+            directory=self.directory,
+            base_offset=base_offset,
+            config=self.config,
+            now_ms=now_ms,
+            name_end=name_end,
         )
+
+    # Truncation
+
+    def truncate_to(self, offset: int, *, now_ms: int) -> None:
+        """Forget everything from `offset` on, as if it had never been appended.
+
+        A batch that only begins below `offset` goes as well, so that the log end offset is at most
+        `offset`; it is less where that follows a gap, too. What is forgotten is so durably, and
+        `on_truncate` has been told before the first byte goes. Raises: LogError.
+        """
+        self._require_storage()
+        with self._write_errors():
+            if offset >= self._log_end_offset:
+                # An epoch may have begun at the end without a record.
+                self.leader_epochs.truncate_from_end(offset)
+            elif offset < self._segments[0].base_offset:
+                self._start_anew(offset, now_ms)
+            else:
+                self._truncate(offset, now_ms)
+
+    def _truncate(self, offset: int, now_ms: int) -> None:
+        # As of the cut, the segment it is in; all earlier ones are whole and were flushed.
+        index = self._segments.index_of(offset)
+        kept_offset = self._segments[index].cut_offset(offset)
+        self._promise_less(kept_offset, log_start_offset=min(self._log_start_offset, kept_offset))
+        self._segments.delete_newest_to(index + 1)
+        self._segments.active.truncate_to(offset)
+        self._log_end_offset = kept_offset
+        self.leader_epochs.truncate_from_end(kept_offset)
+        self._snapshots.keep_between(self._log_start_offset, kept_offset)
+        self._producers = load_producers(
+            self._segments,
+            self._snapshots,
+            log_start_offset=self._log_start_offset,
+            log_end_offset=self._log_end_offset,
+            now_ms=now_ms,
+        )
+
+    def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
+        """Forget everything; the log is empty then, and starts at `offset`. Raises: LogError."""
+        self._require_storage()
+        with self._write_errors():
+            self._start_anew(offset, now_ms)
+
+    def _start_anew(self, offset: int, now_ms: int) -> None:
+        # After a crash the start finds what is left below `offset`, and starts at it, or in order.
+        self._promise_less(min(self._segments[0].base_offset, offset), log_start_offset=offset)
+        self._segments.delete_newest_to(0)
+        self._segments.add(self._new_segment(offset, now_ms))
+        self._segments.active.flush()
+        self._log_end_offset = offset
+        self.leader_epochs.clear()
+        self._snapshots.keep(())
+        self._producers = ProducerState()
+
+    def _promise_less(self, recovery_point: int, *, log_start_offset: int) -> None:
+        """Lower what the next start expects to find, durably, before it is taken away."""
+        self.removals += 1
+        self._recovery_point = min(self._recovery_point, recovery_point)
+        self._log_start_offset = log_start_offset
+        self._on_truncate(recovery_point)
 
     # Reading
 
@@ -334,16 +378,12 @@ class PartitionLog:
         if start_offset >= end_offset or (max_bytes <= 0 and not at_least_one_batch):
             return b""
         with self._storage_errors():
-            for segment in self._segments[self._segment_index(start_offset) :]:
-                data = segment.read(
-                    start_offset,
-                    end_offset=end_offset,
-                    max_bytes=max_bytes,
-                    at_least_one_batch=at_least_one_batch,
-                )
-                if data is not None:
-                    return data
-        return b""
+            return self._segments.read(
+                start_offset,
+                end_offset=end_offset,
+                max_bytes=max_bytes,
+                at_least_one_batch=at_least_one_batch,
+            )
 
     def position_of(self, offset: int) -> LogPosition:
         """Where the batch starts that holds `offset`; the end of the log for the log end offset.
@@ -351,16 +391,10 @@ class PartitionLog:
         Reads some headers, no records. Raises: as `read`.
         """
         self._require_in_range(offset)
-        if offset < self._log_end_offset:
-            with self._storage_errors():
-                for segment in self._segments[self._segment_index(offset) :]:
-                    position_bytes = segment.position_of(offset)
-                    if position_bytes is not None:
-                        return LogPosition(
-                            segment_base_offset=segment.base_offset, position_bytes=position_bytes
-                        )
-        active = self._segments[-1]
-        return LogPosition(segment_base_offset=active.base_offset, position_bytes=active.size_bytes)
+        if offset == self._log_end_offset:
+            return self._segments.end_position()
+        with self._storage_errors():
+            return self._segments.position_of(offset)
 
     def _require_in_range(self, offset: int) -> None:
         if not self._log_start_offset <= offset <= self._log_end_offset:
@@ -370,29 +404,14 @@ class PartitionLog:
                 f"{self._log_start_offset} to {self._log_end_offset}.",
             )
 
-    def _segment_index(self, offset: int) -> int:
-        """Which segment holds `offset`."""
-        low, high = 0, len(self._segments)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._segments[middle].base_offset <= offset:
-                low = middle
-            else:
-                high = middle
-        return low
-
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
     ) -> TimestampAndOffset | None:
         """The first record below `end_offset` with at least that timestamp."""
         with self._storage_errors():
-            for segment in self._segments:
-                found = segment.find_timestamp(
-                    timestamp_ms, start_offset=self._log_start_offset, end_offset=end_offset
-                )
-                if found is not None:
-                    return found
-        return None
+            return self._segments.find_timestamp(
+                timestamp_ms, start_offset=self._log_start_offset, end_offset=end_offset
+            )
 
     def offset_of_max_timestamp(self, *, end_offset: int) -> TimestampAndOffset | None:
         """The first record with the log's largest timestamp, None if it is at or above the end.
@@ -400,8 +419,7 @@ class PartitionLog:
         As in Apache Kafka it may lie below the log start offset while its segment still exists.
         """
         with self._storage_errors():
-            newest = max(self._segments, key=lambda segment: segment.max_timestamp)
-            found = newest.find_max_timestamp()
+            found = self._segments.find_max_timestamp()
         return found if found is not None and found.offset < end_offset else None
 
     # Retention
@@ -430,67 +448,77 @@ class PartitionLog:
         Only segments wholly below `high_watermark` (default: the log end offset) go. Where the
         active one has to go too, an empty one takes its place first.
         """
-        end_offset = self._log_end_offset if high_watermark is None else high_watermark
         self._require_storage()
         with self._write_errors():
-            deleted = self._delete_while(
-                lambda _, upper: upper <= self._log_start_offset, end_offset, now_ms
+            count = count_expired(
+                self._segments,
+                config=self.config,
+                log_start_offset=self._log_start_offset,
+                log_end_offset=self._log_end_offset,
+                high_watermark=self._log_end_offset if high_watermark is None else high_watermark,
+                now_ms=now_ms,
             )
-            if not self.config.delete:
-                return deleted
-            deleted += self._apply_retention_bytes(end_offset, now_ms)
-            if self.config.retention_ms >= 0:
-                deleted += self._delete_while(
-                    lambda segment, _: now_ms - _age_from(segment) > self.config.retention_ms,
-                    end_offset,
-                    now_ms,
-                )
-        return deleted
+            if count:
+                self._delete_oldest(count, now_ms)
+        return count
 
-    def _apply_retention_bytes(self, end_offset: int, now_ms: int) -> int:
-        excess_bytes = self.size_bytes - self.config.retention_bytes
-        if self.config.retention_bytes < 0 or excess_bytes < 0:
-            return 0
-
-        def exceeds(segment: LogSegment, _: int) -> bool:
-            nonlocal excess_bytes
-            if excess_bytes < segment.size_bytes:
-                return False
-            excess_bytes -= segment.size_bytes
-            return True
-
-        return self._delete_while(exceeds, end_offset, now_ms)
-
-    def _delete_while(
-        self, condition: Callable[[LogSegment, int], bool], end_offset: int, now_ms: int
-    ) -> int:
-        """Delete segments from the oldest on while `condition(segment, its end offset)` holds."""
-        count = 0
-        for index, segment in enumerate(self._segments):
-            is_last = index + 1 == len(self._segments)
-            upper = self._log_end_offset if is_last else self._segments[index + 1].base_offset
-            empty_active = is_last and segment.size_bytes == 0
-            if empty_active or upper > end_offset or not condition(segment, upper):
-                break
-            count += 1
-        if count == 0:
-            return 0
+    def _delete_oldest(self, count: int, now_ms: int) -> None:
         if count == len(self._segments):
-            self._roll(now_ms)
+            self._roll(now_ms, self._log_end_offset)
         # The directory must not be left without a segment that says where offsets go on.
         self._segments[count].flush()
-        deleted, self._segments = self._segments[:count], self._segments[count:]
-        self.delete_records_before(max(self._log_start_offset, self._segments[0].base_offset))
+        self.removals += 1
+        deleted = self._segments.take_oldest(count)
+        first_offset = self._segments[0].base_offset
+        self.delete_records_before(max(self._log_start_offset, first_offset))
         for segment in deleted:
             segment.delete()
-            self._snapshots.remove(segment.base_offset)
-        return count
+        self._snapshots.keep(offset for offset in self._snapshots.offsets if offset >= first_offset)
 
     def expire_producers(
         self, now_ms: int, *, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
     ) -> None:
         """Forget producers that have not written for `producer.id.expiration.ms`."""
         self._producers.expire(now_ms, expiration_ms=expiration_ms)
+
+    # Compaction
+
+    def begin_cleaned(self, first: LogSegment) -> LogSegment:
+        """An empty segment to copy into what stays of `first` and others; no part of the log yet.
+
+        Raises: StorageError.
+        """
+        for name in cleaned_names(first.base_offset):
+            self._storage.remove(f"{self.directory}/{name}")
+        return self._new_segment(first.base_offset, first.created_ms, name_end=CLEANED_SUFFIX)
+
+    def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> None:
+        """Put the cleaned segment in the place of those it was copied from, which are deleted.
+
+        A crash leaves the old ones, or the start finds `.swap` files and finishes (see `recovery`).
+        Raises: LogError.
+        """
+        self._require_storage()
+        with self._write_errors():
+            # What comes after may lose its last batches: the next segment says where it went on.
+            self._segments.active.flush()
+            cleaned.seal()
+            cleaned.flush()
+            try:
+                self._swap(old, cleaned)
+            except NotBegunError as error:
+                raise StorageError(str(error)) from error  # For the log, it had begun.
+
+    def _swap(self, old: Sequence[LogSegment], cleaned: LogSegment) -> None:
+        cleaned.rename(CLEANED_SUFFIX, SWAP_SUFFIX)
+        for segment in reversed(old[1:]):
+            segment.delete_replaced()
+            self._snapshots.remove(segment.base_offset)
+        old[0].close()
+        cleaned.rename(SWAP_SUFFIX, "")
+        new = self._new_segment(cleaned.base_offset, cleaned.created_ms)
+        new.end_offset = cleaned.end_offset
+        self._segments.replace(old, new)
 
     # Durability
 
@@ -508,15 +536,15 @@ class PartitionLog:
     def _flush(self, now_ms: int) -> None:
         # Sealed segments were flushed when they were sealed.
         if self._recovery_point < self._log_end_offset:
-            self._segments[-1].flush()
+            self._segments.active.flush()
             self._recovery_point = self._log_end_offset
         self._last_flush_ms = now_ms
 
     def _seal(self, now_ms: int) -> None:
         """Finish the active segment's time index, flush it, keep the producer state."""
-        self._segments[-1].seal()
+        self._segments.active.seal()
         # The time index may have changed though no record was written since the last flush.
-        self._segments[-1].flush()
+        self._segments.active.flush()
         self._recovery_point = self._log_end_offset
         self._last_flush_ms = now_ms
         self._snapshots.write(self._log_end_offset, self._producers.entries)
@@ -532,6 +560,7 @@ class PartitionLog:
 
     def discard(self) -> None:
         """Close the files and nothing else, as before the log's removal."""
+        self.removals += 1
         for segment in self._segments:
             segment.close()
 
@@ -566,8 +595,3 @@ class PartitionLog:
             )
             logger.error("%s", self._storage_error)
             raise LogError(ErrorCode.kafka_storage_error, self._storage_error) from error
-
-
-def _age_from(segment: LogSegment) -> int:
-    """The time from which a segment's age counts: its newest record's, else when it was opened."""
-    return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms

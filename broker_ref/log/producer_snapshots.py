@@ -130,5 +130,9 @@ class ProducerSnapshots:
             if offset not in kept:
                 self.remove(offset)
 
+    def keep_between(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Drop those that say nothing about a log from its start to its end."""
+        self.keep(o for o in self._offsets if log_start_offset < o <= log_end_offset)
+
     def _path(self, offset: int) -> str:
         return f"{self._directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"

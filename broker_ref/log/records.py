@@ -4,8 +4,8 @@
             | key length varint (-1: null) | key | value length varint | value
             | header count varint | (key length varint | key | value length varint | value)*
 
-Varints are zigzag. Purpose: timestamp look-ups, the key check of compacted topics, internal
-topics, tests. Invariant: fetch and ordinary produce never come here, and at most one record
+Varints are zigzag. Purpose: timestamp look-ups, the key check of compacted topics, compaction,
+internal topics, tests. Invariant: fetch and ordinary produce never come here, and at most one record
 and one decompressed piece are in memory. What it must not know: the batch around them, files. Source: DefaultRecord.
 """
 
@@ -35,6 +35,26 @@ class Record:
     key: bytes | None = None
     value: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordView:
+    """What compaction looks at of a record; the rest is copied as it is.
+
+    `attributes` is its first byte, `tail` all from the offset delta on.
+    """
+
+    timestamp_delta: int
+    offset_delta: int
+    key: bytes | None
+    is_tombstone: bool
+    attributes: memoryview
+    tail: memoryview
+
+    def encode(self, shift_ms: int) -> bytes:
+        """The record, its length in front, after its batch's base timestamp fell by `shift_ms`."""
+        body = b"".join((self.attributes, _varint(self.timestamp_delta + shift_ms), self.tail))
+        return _varint(len(body)) + body
 
 
 def split_records(pieces: Iterator[bytes | memoryview], count: int) -> Iterator[memoryview]:
@@ -82,6 +102,24 @@ def decode_record(body: memoryview, *, base_offset: int, base_timestamp: int) ->
     )
     reader.expect_end()
     return record
+
+
+def view_record(body: memoryview) -> RecordView:
+    """One record from its body, headers unread. Raises: LogError(INVALID_RECORD)."""
+    reader = _Reader(body)
+    reader.skip(1)
+    timestamp_delta = reader.varint()
+    position = reader.position
+    offset_delta = reader.varint()
+    key = reader.nullable_bytes()
+    return RecordView(
+        timestamp_delta=timestamp_delta,
+        offset_delta=offset_delta,
+        key=key,
+        is_tombstone=reader.varint() == -1,
+        attributes=body[:1],
+        tail=body[position:],
+    )
 
 
 def encode_record(record: Record, *, offset_delta: int, timestamp_delta: int) -> bytes:

@@ -2,19 +2,21 @@
 
 | found                                       | done                                           |
 | ------------------------------------------- | ---------------------------------------------- |
-| an index without its log file, `*.deleted`  | removed                                        |
+| an index without its log file, `*.deleted`  | removed; refused where it lies between two     |
+|                                             | segments, for no crash leaves one there        |
+| `*.cleaned`, `*.swap`                       | see `swapping`                                 |
 | a missing or damaged index                  | rebuilt from the log file                      |
 | after an unclean stop, at or above the      | every CRC checked; cut at the first bad batch, |
 | recovery point (nothing there was promised) | later segments removed                         |
 | the same below the recovery point, or after | refused: `CorruptLog` with file and position   |
 | a clean stop                                |                                                |
-| segments that overlap or leave a gap        | refused                                        |
+| segments that overlap                       | refused; gaps are what compaction leaves       |
 | a checkpointed log start offset above the   | all segments removed, the log starts there     |
 | log's end                                   |                                                |
 | producer state                              | latest snapshot, then the batches after it     |
 
-Purpose: that table. Invariant: what is loaded is an unbroken run of sound batches, at least up to
-the recovery point. It differs from Apache Kafka in one point on purpose: Kafka also cuts damage
+Purpose: that table. Invariant: what is loaded is a run of sound batches with ascending offsets, at
+least up to the recovery point. It differs from Apache Kafka in one point on purpose: Kafka also cuts damage
 below the recovery point and so loses synced records silently; here that is refused. What it must
 not know: how the log is used afterwards.
 """
@@ -22,6 +24,7 @@ not know: how the log is used afterwards.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from broker_ref.log.config import LogConfig
@@ -38,6 +41,7 @@ from broker_ref.log.segment import (
     file_name,
 )
 from broker_ref.log.storage import Storage
+from broker_ref.log.swapping import finish_compaction
 
 DELETED_SUFFIX = ".deleted"
 
@@ -81,6 +85,13 @@ class LogLoader:
                 f"it ends before offset {log_end_offset}, but the log was flushed up to offset "
                 f"{self.recovery_point}",
             )
+        if segments and self.clean and 0 < self.recovery_point < log_end_offset:
+            raise CorruptLog(
+                segments[-1].path,
+                segments[-1].size_bytes,
+                f"it claims to end before offset {log_end_offset}, but the broker was stopped in "
+                f"order when the log ended before offset {self.recovery_point}",
+            )
         if log_end_offset < self.log_start_offset:
             logger.warning(
                 "%s ends at offset %d, below its log start offset %d: starting it empty there",
@@ -95,7 +106,15 @@ class LogLoader:
         log_start_offset = max(self.log_start_offset, segments[0].base_offset)
         leader_epochs.truncate_from_end(log_end_offset)
         leader_epochs.truncate_from_start(log_start_offset)
-        producers, snapshots = self._load_producers(segments, log_start_offset, log_end_offset)
+        snapshots = ProducerSnapshots(storage=self.storage, directory=self.directory)
+        snapshots.keep_between(log_start_offset, log_end_offset)
+        producers = load_producers(
+            segments,
+            snapshots,
+            log_start_offset=log_start_offset,
+            log_end_offset=log_end_offset,
+            now_ms=self.now_ms,
+        )
         return LoadedLog(
             segments=segments,
             leader_epochs=leader_epochs,
@@ -119,6 +138,7 @@ class LogLoader:
 
     def _open_segments(self) -> list[LogSegment]:
         """The segments there are files of, ascending, with left-over files removed."""
+        finish_compaction(self.storage, self.directory)
         names = self.storage.list(self.directory)
         bases = sorted(
             int(name.removesuffix(LOG_SUFFIX))
@@ -131,6 +151,11 @@ class LogLoader:
             orphan = f".{suffix}" in (INDEX_SUFFIX, TIME_INDEX_SUFFIX) and (
                 f"{stem}{LOG_SUFFIX}" not in present
             )
+            if orphan and bases and stem.isdigit() and bases[0] < int(stem) < bases[-1]:
+                # Segments go from either end, and the cleaner removes indexes first.
+                raise CorruptLog(
+                    f"{self.directory}/{stem}{LOG_SUFFIX}", 0, "it is gone, but its indexes are not"
+                )
             if orphan or name.endswith(DELETED_SUFFIX):
                 self.storage.remove(f"{self.directory}/{name}")
         segments = []
@@ -156,12 +181,12 @@ class LogLoader:
         bases = [segment.base_offset for segment in segments]
         expected: int | None = None
         for index, segment in enumerate(segments):
-            if expected is not None and segment.base_offset != expected:
+            if expected is not None and segment.base_offset < expected:
                 raise CorruptLog(
-                    segment.path,
-                    0,
-                    f"it starts at offset {segment.base_offset}, but the segment before it ends "
-                    f"before offset {expected}",
+                    segments[index - 1].path,
+                    segments[index - 1].size_bytes,
+                    f"it claims to end before offset {expected}, but the next segment starts at "
+                    f"offset {segment.base_offset}",
                 )
             if not self._to_recover(segment.base_offset, bases):
                 expected = segment.next_offset()
@@ -193,27 +218,33 @@ class LogLoader:
                 leader_epochs.assign(epoch, item.base_offset)
         return next_offset, None
 
-    def _load_producers(
-        self, segments: list[LogSegment], log_start_offset: int, log_end_offset: int
-    ) -> tuple[ProducerState, ProducerSnapshots]:
-        """Producer state at the log end (ProducerStateManager.truncateAndReload)."""
-        snapshots = ProducerSnapshots(storage=self.storage, directory=self.directory)
-        snapshots.keep(
-            offset for offset in snapshots.offsets if log_start_offset < offset <= log_end_offset
-        )
-        producers = ProducerState()
-        offset = log_start_offset
-        latest = snapshots.latest(log_end_offset)
-        if latest is not None:
-            offset, entries = latest
-            producers.load(entries)
-            producers.expire(self.now_ms)
-        for index, segment in enumerate(segments):
-            is_last = index + 1 == len(segments)
-            if is_last or segments[index + 1].base_offset > offset:
-                for header in segment.headers_from(offset):
-                    producers.update(header)
-        return producers, snapshots
+
+def load_producers(
+    segments: Iterable[LogSegment],
+    snapshots: ProducerSnapshots,
+    *,
+    log_start_offset: int,
+    log_end_offset: int,
+    now_ms: int,
+) -> ProducerState:
+    """Producer state at the log end (ProducerStateManager.truncateAndReload).
+
+    From the latest snapshot at or below it, else from the log start offset. Raises: CorruptLog.
+    """
+    producers = ProducerState()
+    offset = log_start_offset
+    latest = snapshots.latest(log_end_offset)
+    if latest is not None:
+        offset, entries = latest
+        producers.load(entries)
+        producers.expire(now_ms)
+    listed = list(segments)
+    for index, segment in enumerate(listed):
+        is_last = index + 1 == len(listed)
+        if is_last or listed[index + 1].base_offset > offset:
+            for header in segment.headers_from(offset):
+                producers.update(header)
+    return producers
 
 
 def _remove_from(segments: list[LogSegment], index: int) -> None:

@@ -3,7 +3,7 @@
     <base offset, 20 digits>.log  .index  .timeindex
 
 Purpose: append, read and search whole batches, and rebuild the indexes from the log file.
-Invariant: what `read` returns has passed its CRC and its offsets are unbroken; a file that does
+Invariant: what `read` returns has passed its CRC and its offsets ascend; a file that does
 not hold that raises `CorruptLog` with its path and position. What it must not know: other
 segments, producers, high watermarks. Source: LogSegment of Apache Kafka.
 """
@@ -11,7 +11,7 @@ segments, producers, high watermarks. Source: LogSegment of Apache Kafka.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from broker_ref.log.batch import (
@@ -67,13 +67,23 @@ class LogSegment:
     """The batches from `base_offset` up to the next segment's."""
 
     def __init__(
-        self, *, storage: Storage, directory: str, base_offset: int, config: LogConfig, now_ms: int
+        self,
+        *,
+        storage: Storage,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        now_ms: int,
+        name_end: str = "",
     ) -> None:
+        """Open its files, made where missing; `name_end` is what their names end with besides."""
         self.base_offset = base_offset
         self.created_ms = now_ms
+        self.end_offset: int | None = None
+        """The offset after its last batch, None while that is not known."""
         self._storage = storage
         self._paths = [
-            f"{directory}/{file_name(base_offset, suffix)}"
+            f"{directory}/{file_name(base_offset, suffix)}{name_end}"
             for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         ]
         self._index_interval_bytes = config.index_interval_bytes
@@ -101,6 +111,21 @@ class LogSegment:
         return self._log.size()
 
     @property
+    def index_bytes(self) -> int:
+        """Bytes of the larger of its indexes."""
+        return max(self._offset_index.file.size(), self._time_index.file.size())
+
+    @property
+    def first_timestamp(self) -> int:
+        """The largest timestamp of its first batch in milliseconds, -1 where that has none."""
+        if self._first_batch_timestamp is None:
+            first = next(self._headers(0, self.base_offset), None)
+            if first is None:
+                return NO_TIMESTAMP
+            self._first_batch_timestamp = first[1].max_timestamp
+        return self._first_batch_timestamp
+
+    @property
     def max_timestamp(self) -> int:
         """The largest timestamp in milliseconds, -1 where no record has one."""
         return self._max_timestamp_and_offset()[0]
@@ -112,26 +137,32 @@ class LogSegment:
 
     # Writing
 
-    def append(self, batch: bytes | bytearray, *, last_offset: int, max_timestamp: int) -> None:
-        """Write one whole batch whose offsets follow the last one's."""
+    def append(
+        self, batches: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]
+    ) -> None:
+        """Write whole batches that follow the last one, in one piece; `headers` are theirs."""
         position = self._log.size()
         if position == 0:
-            self._first_batch_timestamp = max_timestamp
-        self._log.append(batch)
+            self._first_batch_timestamp = headers[0].max_timestamp
+        self._log.append(batches)
         try:
-            self._note(position, len(batch), last_offset, max_timestamp)
+            for header in headers:
+                self._note(position, header)
+                position += header.size_bytes
         except NotBegunError as error:
-            raise StorageError(str(error)) from error  # For the batch, it had begun.
+            raise StorageError(str(error)) from error  # For the batches, it had begun.
+        self.end_offset = headers[-1].next_offset
 
-    def _note(self, position: int, size_bytes: int, last_offset: int, max_timestamp: int) -> None:
+    def _note(self, position: int, header: BatchHeader) -> None:
         """Index the batch at `position` where an entry is due."""
-        if max_timestamp > self._max_timestamp_and_offset()[0]:
-            self._max_timestamp = (max_timestamp, last_offset)
+        # A batch that compaction emptied has a timestamp, but no record of it.
+        if header.record_count and header.max_timestamp > self._max_timestamp_and_offset()[0]:
+            self._max_timestamp = (header.max_timestamp, header.last_offset)
         if self._bytes_since_index_entry > self._index_interval_bytes and not self.indexes_full:
-            self._offset_index.append(last_offset, position)
+            self._offset_index.append(header.last_offset, position)
             self._time_index.append_if_larger(*self._max_timestamp_and_offset())
             self._bytes_since_index_entry = 0
-        self._bytes_since_index_entry += size_bytes
+        self._bytes_since_index_entry += header.size_bytes
 
     @property
     def indexes_full(self) -> bool:
@@ -147,22 +178,20 @@ class LogSegment:
         now_ms: int,
     ) -> bool:
         """Whether a batch has to go to a new segment (LogSegment.shouldRoll)."""
+        if last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
+            return True  # Even if it is empty: compaction may have left such a gap.
         if self.size_bytes == 0:
             return False
         return (
             self.size_bytes > config.segment_bytes - batch_bytes
-            or self._waited_ms(now_ms, max_timestamp) > config.segment_ms
+            or self._waited_ms(now_ms, max_timestamp) > config.segment_ms_max
             or self.indexes_full
-            or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
         )
 
     def _waited_ms(self, now_ms: int, max_timestamp: int) -> int:
         """Time since the first batch, by the records' clock where they have one."""
-        if self._first_batch_timestamp is None:
-            first = next(self._headers(0, self.base_offset), None)
-            self._first_batch_timestamp = NO_TIMESTAMP if first is None else first[1].max_timestamp
-        if self._first_batch_timestamp >= 0:
-            return max_timestamp - self._first_batch_timestamp
+        if self.first_timestamp >= 0:
+            return max_timestamp - self.first_timestamp
         return now_ms - self.created_ms
 
     def seal(self) -> None:
@@ -182,6 +211,19 @@ class LogSegment:
         self.close()
         for path in self._paths:
             self._storage.remove(path)
+
+    def delete_replaced(self) -> None:
+        """As `delete`, the log file last: between others, indexes without one mean damage."""
+        self.close()
+        for path in reversed(self._paths):
+            self._storage.remove(path)
+
+    def rename(self, old_end: str, new_end: str) -> None:
+        """Close it and give its files names with another end, the log file's last."""
+        self.close()
+        for path in reversed(self._paths):
+            self._storage.rename(path, path.removesuffix(old_end) + new_end)
+        self._paths = [path.removesuffix(old_end) + new_end for path in self._paths]
 
     # Reading
 
@@ -235,14 +277,18 @@ class LogSegment:
         while start + HEADER_BYTES <= length:
             base_offset, batch_length, magic, delta = _EXTENT.unpack_from(data, start)
             end = start + batch_length + LOG_OVERHEAD_BYTES
-            if end - start < HEADER_BYTES or magic != MAGIC or base_offset != next_offset:
+            if end - start < HEADER_BYTES or magic != MAGIC or base_offset < next_offset:
                 raise CorruptLog(
-                    self.path, position + start, f"no batch at offset {next_offset} starts here"
+                    self.path, position + start, f"no batch from offset {next_offset} on is here"
                 )
             if end > length:
                 break
             if not crc_matches(view[start:end]):
                 raise CorruptLog(self.path, position + start, _bad_crc(base_offset))
+            if base_offset > next_offset:
+                reason = self._misplaced(position + start, unpack_header(data, start))
+                if reason is not None:
+                    raise CorruptLog(self.path, position + start, reason)
             if base_offset + delta >= end_offset:
                 break
             start, next_offset = end, base_offset + delta + 1
@@ -271,6 +317,7 @@ class LogSegment:
         """The batches from `position` on, CRCs checked if `whole`; then what is wrong, if it is."""
         size = self.size_bytes
         window, window_start = memoryview(b""), position
+        previous: tuple[int, BatchHeader] | None = None
         while position < size:
             relative = position - window_start
             if relative + HEADER_BYTES > len(window):
@@ -286,22 +333,59 @@ class LogSegment:
                     window_start, relative = position, 0
                 if not crc_matches(window[relative : relative + header.size_bytes]):
                     reason = _bad_crc(header.base_offset)
+            if header is not None and not reason and header.base_offset > next_offset:
+                reason = self._gap_damage(previous, position, header) or ""
             if header is None or reason:
                 yield BadBatch(position=position, next_offset=next_offset, reason=reason)
                 return
             yield position, header
+            previous = position, header
             position += header.size_bytes
             next_offset = header.next_offset
+
+    def _gap_damage(
+        self, previous: tuple[int, BatchHeader] | None, position: int, header: BatchHeader
+    ) -> str | None:
+        """Why the gap before a batch is not what compaction left, None where it may be."""
+        if previous is not None:
+            batch = self._log.read(previous[0], previous[1].size_bytes)
+            if not crc_matches(batch):
+                return _bad_crc(previous[1].base_offset)
+        return self._misplaced(position, header)
+
+    def _misplaced(self, position: int, header: BatchHeader) -> str | None:
+        """Why a batch after a gap cannot be where it claims, None where it may.
+
+        Its base offset is not under the CRC: if that is too large, it collides with what follows.
+        """
+        next_position = position + header.size_bytes
+        following = self._log.read(next_position, HEADER_BYTES)
+        limit = self.end_offset
+        if len(following) == HEADER_BYTES:
+            limit = unpack_header(following).base_offset
+        if limit is not None and header.next_offset > limit:
+            return f"the batch at offset {header.base_offset} does not end before offset {limit}"
+        return None
 
     def _window(self, position: int, whole: bool, *, bytes_min: int = 0) -> memoryview:
         size_bytes = _SCAN_WINDOW_BYTES if whole else _HEADER_WINDOW_BYTES
         return memoryview(self._log.read(position, max(size_bytes, bytes_min)))
+
+    def cut_offset(self, offset: int) -> int:
+        """Where the segment ends once `truncate_to` has cut it at `offset`. Raises: CorruptLog."""
+        position, next_offset = self._start_for(offset)
+        for _, header in self._headers(position, next_offset):
+            if header.last_offset >= offset:
+                break
+            next_offset = header.next_offset
+        return next_offset
 
     def next_offset(self) -> int:
         """The offset after its last batch. Raises: CorruptLog where its tail is damaged."""
         position, next_offset = self._start_for(self.base_offset + RELATIVE_OFFSET_MAX)
         for _, header in self._headers(position, next_offset):
             next_offset = header.next_offset
+        self.end_offset = next_offset
         return next_offset
 
     # Searching by time
@@ -376,13 +460,16 @@ class LogSegment:
         self._max_timestamp = None
         self._first_batch_timestamp = None
         self._bytes_since_index_entry = 0
+        next_offset = self.base_offset
         for item in self._scan(0, self.base_offset, whole=True):
             if isinstance(item, BadBatch):
                 yield item
                 return
             position, header = item
-            self._note(position, header.size_bytes, header.last_offset, header.max_timestamp)
+            self._note(position, header)
+            next_offset = header.next_offset
             yield header
+        self.end_offset = next_offset
         self.seal()
 
     def rebuild_indexes(self) -> None:
@@ -391,9 +478,21 @@ class LogSegment:
             if isinstance(item, BadBatch):
                 raise CorruptLog(self.path, item.position, item.reason)
 
+    def truncate_to(self, offset: int) -> None:
+        """Durably cut off the batches that end at or after `offset`, and from the indexes too."""
+        position = self.position_of(offset)
+        if position is None:
+            return
+        self._log.truncate(position)
+        self.end_offset = None
+        # No entry but those of batches that stay may outlive a crash: a look-up trusts them.
+        self.rebuild_indexes()
+        self.flush()
+
     def truncate(self, position: int) -> None:
         """Cut the log file where `recover` found a bad batch, and make that last."""
         self._log.truncate(position)
+        self.end_offset = None
         self.seal()
         self.flush()
 
@@ -402,8 +501,8 @@ def _chain_break(header: BatchHeader, next_offset: int, bytes_left: int) -> str 
     """Why no batch with this header can follow an earlier one, None where it may."""
     if header.size_bytes < HEADER_BYTES or header.magic != MAGIC:
         return "no batch of format 2 starts here"
-    # Only a log cleaner makes gaps, and there is none; base offsets are not under the CRC.
-    if header.base_offset != next_offset or header.last_offset_delta < 0:
+    # Base offsets are not under the CRC. They may leave gaps, where the log was compacted.
+    if header.base_offset < next_offset or header.last_offset_delta < 0:
         return f"a batch at offset {header.base_offset} stands where {next_offset} is due"
     if header.size_bytes > bytes_left:
         return f"a batch of {header.size_bytes} bytes has only {bytes_left}"

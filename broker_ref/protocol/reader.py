@@ -21,6 +21,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, get_type_hints
 
+from kio.schema.errors import ErrorCode
+
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.protocol.schema import MILLISECOND_TYPES, FieldSchema, fields_of, struct_of
 
@@ -30,7 +32,6 @@ ELEMENTS_MAX: Final = 2_000_000
 _FIXED: Final = {
     "int8": struct.Struct(">b"),
     "int16": struct.Struct(">h"),
-    "error_code": struct.Struct(">h"),
     "int32": struct.Struct(">i"),
     "int64": struct.Struct(">q"),
     "uint8": struct.Struct(">B"),
@@ -215,6 +216,8 @@ def _array_reader(element: FieldReader, flexible: bool, nullable: bool, what: st
 
 def _primitive_reader(kafka_type: str, flexible: bool, nullable: bool, what: str) -> FieldReader:
     kafka_type = MILLISECOND_TYPES.get(kafka_type, kafka_type)
+    if kafka_type == "error_code":
+        return lambda cursor: _error_code(cursor, what)
     if kafka_type in _FIXED:
         layout = _FIXED[kafka_type]
         return lambda cursor: cursor.fixed(layout, what)
@@ -239,6 +242,14 @@ def _length_reader(kafka_type: str, flexible: bool, what: str) -> Callable[[Curs
         return lambda cursor: cursor.unsigned_varint(what) - 1
     layout = _FIXED["int16" if kafka_type == "string" else "int32"]
     return lambda cursor: int(cursor.fixed(layout, what))
+
+
+def _error_code(cursor: Cursor, what: str) -> ErrorCode:
+    number = cursor.fixed(_FIXED["int16"], what)
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        raise MalformedRequestError(f"{what} is the unknown error code {number}") from None
 
 
 def _utf8(data: bytes, what: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 
 class DelayedOperation(Protocol):
@@ -22,6 +22,14 @@ class DelayedOperation(Protocol):
 
     def expire(self, now_ms: int) -> object:
         """The response when the time is up."""
+
+
+@runtime_checkable
+class KeyedOperation(Protocol):
+    """An operation on many keys that wants to know which of them changed, to look at no others."""
+
+    def key_changed(self, key: Hashable) -> None:
+        """Called for each of its keys that changed, before it is asked again."""
 
 
 Owner = TypeVar("Owner")
@@ -41,6 +49,7 @@ class _Waiting(Generic[Owner]):
     operation: DelayedOperation
     keys: tuple[Hashable, ...]
     deadline_ms: int
+    key_changed: Callable[[Hashable], None] | None
 
 
 class Purgatory(Generic[Owner]):
@@ -69,6 +78,7 @@ class Purgatory(Generic[Owner]):
             operation=operation,
             keys=tuple(dict.fromkeys(keys)),
             deadline_ms=deadline_ms,
+            key_changed=operation.key_changed if isinstance(operation, KeyedOperation) else None,
         )
         identity = self._next_id
         self._next_id += 1
@@ -81,7 +91,11 @@ class Purgatory(Generic[Owner]):
         """Ask those that watch any of `keys`; the ones that are done leave."""
         watching: dict[int, None] = {}
         for key in keys:
-            watching.update(self._by_key.get(key, {}))
+            for identity in self._by_key.get(key, {}):
+                watching[identity] = None
+                key_changed = self._waiting[identity].key_changed
+                if key_changed is not None:
+                    key_changed(key)
         completions = []
         for identity in sorted(watching):
             message = self._waiting[identity].operation.try_complete(now_ms)

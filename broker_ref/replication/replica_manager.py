@@ -1,8 +1,10 @@
 """The partitions that this broker has a replica of.
 
 Purpose: follow the metadata: open the log of a partition that is new, close and remove that of one
-that is gone, note leadership in the log; run what logs need from time to time. Invariant: a log is
-opened only in a directory that has its topic's id. One of another id, which a deletion cut short
+that is gone, make replicas leaders and followers; run what logs need from time to time.
+Invariants: a replica whose storage failed neither leads nor follows again before the next start,
+and as all logs are on one storage, the broker is to stop then (`storage_failed`), as Kafka's do.
+A log is opened only in a directory that has its topic's id. One of another id, which a deletion cut short
 leaves, is out of the way first: removed where the metadata says that its topic was removed, set
 aside where it says nothing. Nothing is removed because of doubt.
 What it must not know: requests. Source: Kafka's `ReplicaManager`.
@@ -11,7 +13,8 @@ What it must not know: requests. Source: Kafka's `ReplicaManager`.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,16 +22,26 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata, Topic
+from broker_ref.events import Channel
 from broker_ref.log.config import LogConfig
 from broker_ref.log.errors import CorruptLog, LogError
 from broker_ref.log.log_directory import LogDirectory
 from broker_ref.log.storage import Storage, StorageError
+from broker_ref.outbox import Outbox
 from broker_ref.protocol.errors import ApiError, unknown_partition
 from broker_ref.protocol.identifiers import Uuid, uuid_from_text, uuid_text
+from broker_ref.replication.broker_states import BrokerStates
+from broker_ref.replication.fetcher import FetcherSurroundings
+from broker_ref.replication.fetchers import Fetchers
+from broker_ref.replication.isr_changes import IsrChanges
+from broker_ref.replication.leader import Surroundings
 from broker_ref.replication.partition import Partition, PartitionKey
+from broker_ref.schedule import Schedule
 from broker_ref.topic_configs import min_insync_replicas
 
 PARTITION_METADATA_FILE: Final = "partition.metadata"
+FETCHES: Final = "fetcher-0"
+"""The purpose of the channels to leaders."""
 
 logger = logging.getLogger(__name__)
 
@@ -42,24 +55,67 @@ class _Offline:
 
 
 class ReplicaManager:
-    """The replicas on one broker."""
+    """The replicas on one broker.
+
+    `on_leadership` is called, when all replicas follow the metadata, with each partition that
+    this broker has begun (True) or ceased (False) to lead.
+    """
 
     def __init__(
-        self, *, config: BrokerConfig, storage: Storage, metadata: ClusterMetadata, now_ms: int
+        self,
+        *,
+        config: BrokerConfig,
+        storage: Storage,
+        metadata: ClusterMetadata,
+        isr_changes: IsrChanges,
+        broker_epoch: Callable[[], int],
+        clock: Callable[[], int],
+        schedule: Schedule,
+        outbox: Outbox,
+        now_ms: int,
     ) -> None:
-        """Open the log of every partition on this broker; CorruptLog or StorageError names one."""
+        """Open the log of every partition on this broker; CorruptLog or StorageError names one.
+
+        None leads or follows before the first `follow_metadata`. `clock` gives the time of the
+        present step. What replicas need from time to time is put on the schedule; followers fetch
+        through the outbox.
+        """
+        self.on_leadership: Callable[[Partition, bool], None] = lambda _partition, _leads: None
+        self.storage_failed: str | None = None
         self._config = config
         self._storage = storage
         self._metadata = metadata
-        self._directory = LogDirectory(storage=storage)
+        self._surroundings = Surroundings(
+            broker_id=config.node_id,
+            broker_epoch=broker_epoch,
+            replica_lag_time_max_ms=config.replica_lag_time_max_ms,
+            isr_changes=isr_changes,
+            brokers=BrokerStates(metadata=metadata),
+            clock=clock,
+        )
+        self._fetchers = Fetchers(
+            surroundings=FetcherSurroundings(
+                config=config,
+                outbox=outbox,
+                schedule=schedule,
+                broker_epoch=broker_epoch,
+                clock=clock,
+            )
+        )
+        self._schedule = schedule
+        self._directory = LogDirectory(
+            storage=storage, dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size
+        )
         self._partitions: dict[PartitionKey, Partition] = {}
-        self._changed: dict[PartitionKey, None] = {}
+        self._configs: dict[str, dict[str, str]] = {}
+        self._changed: dict[Hashable, None] = {}
         self._offline: dict[PartitionKey, _Offline] = {}
         self._undeleted: set[Uuid] = set()
         self._remove_strays()
         for partition in self._local_partitions():
             if self._make_way(partition):
                 self._add(partition, now_ms)
+        self._put_on_schedule()
 
     @property
     def undeleted_topics(self) -> frozenset[Uuid]:
@@ -69,8 +125,8 @@ class ReplicaManager:
     def partition(self, topic: str, partition: int) -> Partition:
         """The replica of a partition.
 
-        UNKNOWN_TOPIC_OR_PARTITION where there is none here, KAFKA_STORAGE_ERROR where its log
-        could not be made.
+        UNKNOWN_TOPIC_OR_PARTITION where there is none, NOT_LEADER_OR_FOLLOWER where there is none
+        here, KAFKA_STORAGE_ERROR where its log could not be made.
         """
         key = PartitionKey(topic=topic, partition=partition)
         found = self._partitions.get(key)
@@ -78,57 +134,130 @@ class ReplicaManager:
             return found
         if key in self._offline:
             raise ApiError(ErrorCode.kafka_storage_error, self._offline[key].reason)
+        if self._metadata.partition(topic, partition) is not None:
+            raise ApiError(
+                ErrorCode.not_leader_or_follower,
+                f"This broker has no replica of partition {topic}-{partition}.",
+            )
         raise unknown_partition(topic, partition)
 
     def partitions(self) -> tuple[Partition, ...]:
         """Every replica here."""
         return tuple(self._partitions.values())
 
-    def mark_changed(self, key: PartitionKey) -> None:
-        """Note that those who wait for this partition are to be asked again."""
+    def mark_changed(self, key: Hashable) -> None:
+        """Note that those who wait for this partition, or other key, are to be asked again."""
         self._changed[key] = None
 
-    def take_changed(self) -> tuple[PartitionKey, ...]:
-        """The partitions marked since the last call, in order."""
+    def take_changed(self) -> tuple[Hashable, ...]:
+        """The keys marked since the last call, in order."""
         changed = tuple(self._changed)
         self._changed.clear()
         return changed
 
     def follow_metadata(self, now_ms: int) -> None:
-        """Make the logs here those that the metadata says.
+        """Make the logs and replicas here those that the metadata says.
 
         A log that storage refuses to make is offline until the next start.
         """
+        led = {key: found for key, found in self._partitions.items() if found.is_leader}
         for key, partition in list(self._partitions.items()):
             current = self._metadata.partition(key.topic, key.partition)
-            if current is None or current.topic_id != partition.metadata.topic_id:
+            if current is None or not self._is_here(current, partition.metadata.topic_id):
                 self._delete(key)
-            elif current is not partition.metadata:
-                self._follow(partition, current)
+        self._forget_offline()
+        self._follow_configs()
+        channels = self._channels()
+        for metadata in self._local_partitions():
+            key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
+            if key in self._offline:
+                continue
+            try:
+                if key not in self._partitions and self._make_way(metadata):
+                    self._add(metadata, now_ms)
+            except (LogError, StorageError) as error:
+                self._take_offline(metadata, str(error))
+            if key in self._partitions:
+                self._follow(self._partitions[key], metadata, now_ms)
+                self._fetch(key, channels.get(metadata.leader))
+        self._fetchers.start()
+        self._report_leadership(led)
+
+    def _channels(self) -> dict[int, Channel]:
+        """Where to fetch from each broker."""
+        return {
+            broker.broker_id: Channel(
+                node_id=broker.broker_id, host=broker.host, port=broker.port, purpose=FETCHES
+            )
+            for broker in self._metadata.brokers.values()
+        }
+
+    def _fetch(self, key: PartitionKey, channel: Channel | None) -> None:
+        """Fetch a partition if it follows, from its leader if that is known."""
+        partition = self._partitions.get(key)
+        if partition is not None and partition.is_follower and channel is not None:
+            self._fetchers.follow(partition, channel)
+        else:
+            self._fetchers.leave(key)
+
+    def _is_here(self, current: PartitionMetadata, topic_id: Uuid) -> bool:
+        return current.topic_id == topic_id and self._config.node_id in current.replicas
+
+    def _forget_offline(self) -> None:
+        """Remove what is left of partitions that were offline and are gone now."""
         for key, offline in list(self._offline.items()):
             current = self._metadata.partition(key.topic, key.partition)
-            if current is None or current.topic_id != offline.topic_id:
+            if current is None or not self._is_here(current, offline.topic_id):
                 del self._offline[key]
                 try:
                     self._clear(key, keep=None)
                 except (LogError, StorageError) as error:
                     _warn_of_stray(key, error)
-        for metadata in self._local_partitions():
-            key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
-            if key in self._partitions or key in self._offline:
+
+    def _follow_configs(self) -> None:
+        """Let the logs of topics whose configs have changed have them."""
+        for name, topic in self._metadata.topics.items():
+            configs = self.effective_configs(topic)
+            if self._configs.get(name) == configs:
                 continue
-            try:
-                if self._make_way(metadata):
-                    self._add(metadata, now_ms)
-            except (LogError, StorageError) as error:
-                self._take_offline(metadata, str(error))
+            self._configs[name] = configs
+            for index in topic.partitions:
+                partition = self._partitions.get(PartitionKey(topic=name, partition=index))
+                if partition is not None:
+                    partition.log.update_config(LogConfig.from_topic_configs(configs))
+                    partition.min_insync_replicas = min_insync_replicas(configs)
+        for name in [name for name in self._configs if name not in self._metadata.topics]:
+            del self._configs[name]
+
+    def _report_leadership(self, led: Mapping[PartitionKey, Partition]) -> None:
+        for key, partition in led.items():
+            if not partition.is_leader or self._partitions.get(key) is not partition:
+                self.on_leadership(partition, False)
+        for key, partition in list(self._partitions.items()):
+            if partition.is_leader and led.get(key) is not partition:
+                self.on_leadership(partition, True)
+
+    def shrink_isrs(self, now_ms: int) -> None:
+        """Propose that followers which lag leave the in-sync replicas."""
+        for partition in self._partitions.values():
+            partition.shrink_isr(now_ms)
 
     def run_retention(self, now_ms: int) -> None:
         """Delete what is past its topic's retention."""
-        for partition in self._partitions.values():
-            with suppress(LogError):  # The log notes it, and takes no more writes.
+        for partition in self.partitions():
+            with self._storage_failures(partition):
                 partition.log.apply_retention(now_ms, high_watermark=partition.high_watermark)
                 self.mark_changed(partition.key)
+                self._fetchers.log_start_moved(partition)
+
+    def run_compaction(self, now_ms: int) -> None:
+        """Compact a bounded part of what is to be compacted, and go on with the rest at once."""
+        has_more = self._directory.clean(now_ms, self._high_watermarks())
+        for partition in self.partitions():
+            if partition.log.storage_error is not None:
+                self._storage_has_failed(partition, partition.log.storage_error)
+        if has_more and self.storage_failed is None:
+            self._schedule.at(now_ms, self.run_compaction)
 
     def expire_producers(self, now_ms: int) -> None:
         """Forget producers that have stopped writing."""
@@ -137,9 +266,14 @@ class ReplicaManager:
 
     def flush_and_checkpoint(self, now_ms: int) -> None:
         """Flush logs whose `flush.ms` has passed, and note what recovery may skip."""
-        for partition in self._partitions.values():
-            with suppress(LogError):
+        for partition in self.partitions():
+            with self._storage_failures(partition):
                 partition.log.flush_if_due(now_ms)
+        self.checkpoint_high_watermarks(now_ms)
+
+    def checkpoint_high_watermarks(self, now_ms: int) -> None:
+        """Note on disk what is committed, so that a restart serves it at once."""
+        del now_ms
         try:
             self.checkpoint()
         except StorageError as error:
@@ -150,13 +284,36 @@ class ReplicaManager:
             )
 
     def checkpoint(self) -> None:
-        """Make log start offsets, and what is flushed, survive a crash."""
-        self._directory.checkpoint()
+        """Make log start offsets, high watermarks and what is flushed survive a crash."""
+        self._directory.checkpoint(self._high_watermarks())
 
     def close(self) -> None:
-        """Flush and close every log, and note that the stop was clean."""
-        self._directory.close()
+        """Stop fetching, flush and close every log, and note that the stop was clean."""
+        self._fetchers.close()
+        self._directory.close(self._high_watermarks())
         self._partitions.clear()
+
+    def _high_watermarks(self) -> dict[tuple[str, int], int]:
+        return {
+            (key.topic, key.partition): partition.high_watermark
+            for key, partition in self._partitions.items()
+        }
+
+    def _put_on_schedule(self) -> None:
+        config = self._config
+        for interval_ms, task in (
+            (config.log_retention_check_interval_ms, self.run_retention),
+            (config.producer_id_expiration_check_interval_ms, self.expire_producers),
+            (config.log_flush_offset_checkpoint_interval_ms, self.flush_and_checkpoint),
+            (
+                config.replica_high_watermark_checkpoint_interval_ms,
+                self.checkpoint_high_watermarks,
+            ),
+            (max(config.replica_lag_time_max_ms // 2, 1), self.shrink_isrs),
+        ):
+            self._schedule.every(interval_ms, task)
+        if config.log_cleaner_enable:
+            self._schedule.every(max(config.log_cleaner_backoff_ms, 1), self.run_compaction)
 
     def effective_configs(self, topic: Topic) -> dict[str, str]:
         """A topic's configs over the server-wide defaults that were given."""
@@ -175,13 +332,32 @@ class ReplicaManager:
         self._partitions[partition.key] = partition
         self.mark_changed(partition.key)
 
-    def _follow(self, partition: Partition, metadata: PartitionMetadata) -> None:
+    def _follow(self, partition: Partition, metadata: PartitionMetadata, now_ms: int) -> None:
+        has_part = partition.is_leader or partition.is_follower
+        if has_part and metadata is partition.metadata:
+            return
         try:
-            partition.follow(metadata)
-        except StorageError as error:
-            del self._partitions[partition.key]
-            self._take_offline(metadata, str(error))
-        self.mark_changed(partition.key)
+            partition.follow(metadata, now_ms)
+        except (LogError, StorageError) as error:
+            self._storage_has_failed(partition, str(error))
+
+    def _storage_has_failed(self, partition: Partition, reason: str) -> None:
+        """A replica that cannot write any more has no part in anything."""
+        partition.resign()
+        self._fetchers.leave(partition.key)
+        if self._partitions.pop(partition.key, None) is not None:
+            self._take_offline(partition.metadata, reason)
+        self.storage_failed = reason
+
+    @contextmanager
+    def _storage_failures(self, partition: Partition) -> Iterator[None]:
+        try:
+            yield
+        except LogError as error:
+            if partition.log.storage_error is not None:
+                self._storage_has_failed(partition, partition.log.storage_error)
+            else:
+                logger.warning("%s", error)
 
     def _take_offline(self, metadata: PartitionMetadata, reason: str) -> None:
         key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
@@ -192,8 +368,10 @@ class ReplicaManager:
 
     def _delete(self, key: PartitionKey) -> None:
         """Forget a replica and remove its log, later where storage refuses it now."""
-        topic_id = self._partitions.pop(key).metadata.topic_id
-        self.mark_changed(key)
+        partition = self._partitions.pop(key)
+        topic_id = partition.metadata.topic_id
+        partition.resign()
+        self._fetchers.leave(key)
         try:
             self._directory.delete_log(key.topic, key.partition, unique_id=uuid_text(topic_id))
         except StorageError as error:
@@ -276,11 +454,19 @@ class ReplicaManager:
             now_ms=now_ms,
         )
         return Partition(
-            broker_id=self._config.node_id,
+            surroundings=self._surroundings,
             metadata=metadata,
             log=log,
             min_insync_replicas=min_insync_replicas(configs),
+            high_watermark=self._directory.high_watermark(metadata.topic, metadata.partition),
+            on_change=lambda: self.mark_changed(key),
+            on_storage_failure=lambda reason: self._fail(key, reason),
         )
+
+    def _fail(self, key: PartitionKey, reason: str) -> None:
+        partition = self._partitions.get(key)
+        if partition is not None:
+            self._storage_has_failed(partition, reason)
 
 
 def _marker(key: PartitionKey) -> str:

@@ -9,6 +9,7 @@
     ├── DataLossError                offsets wanted that exist no more (`failOnDataLoss`)
     └── KafkaError                   the cluster, or the way to it
         ├── BrokerUnreachable
+        ├── LeaderNotAvailable
         ├── UnknownTopicOrPartition
         ├── OffsetOutOfRange
         ├── FetchTimeout
@@ -60,6 +61,10 @@ class KafkaError(PysparkKafkaError):
 
 class BrokerUnreachable(KafkaError):
     """No bootstrap server answered in time."""
+
+
+class LeaderNotAvailable(KafkaError):
+    """Brokers answer, but none of them led the partition until the time was over."""
 
 
 class UnknownTopicOrPartition(KafkaError):

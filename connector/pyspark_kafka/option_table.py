@@ -330,7 +330,7 @@ OPTIONS: Final = (
         modes=READS,
         ignored_in=WRITES,
         default="3",
-        doc="How often topics and offsets are asked for before their error is raised.",
+        doc="How often to ask before an error that need not pass is raised, or something counts as gone.",
     ),
     Option(
         name="fetchOffset.retryIntervalMs",

@@ -1,10 +1,17 @@
-"""Clusters to test against: `open_cluster("reference" | "reference-processes" | "kafka")`."""
+"""Clusters to test against: `open_cluster("reference" | "kafka" | ..., brokers=3)`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from integration.clusters.base import Cluster, ClusterFailed, ClusterUnavailable
+from integration.clusters.base import (
+    Cluster,
+    ClusterFailed,
+    ClusterUnavailable,
+    DirectLinks,
+    Links,
+    NotOfThisBackend,
+)
 from integration.clusters.coordinates import KAFKA_VERSION, apache_kafka, resolve
 from integration.clusters.java import java_command
 
@@ -13,40 +20,54 @@ __all__ = [
     "Cluster",
     "ClusterFailed",
     "ClusterUnavailable",
+    "DirectLinks",
+    "Links",
+    "NotOfThisBackend",
     "describe",
     "open_cluster",
     "prepare",
 ]
 
-BACKENDS = ("reference", "reference-processes", "kafka")
+BACKENDS = ("reference", "reference-processes", "kafka", "testcontainers")
 
 
-_NO_RETENTION = {"log.retention.check.interval.ms": str(6 * 60 * 60 * 1000)}
-"""Tests write records with timestamps of long ago, and mean to read them."""
+def open_cluster(
+    backend: str,
+    *,
+    brokers: int = 1,
+    configs: Mapping[str, str] | None = None,
+    racks: Mapping[int, str] | None = None,
+    links: Links | None = None,
+) -> Cluster:
+    """Start a cluster of brokers 1 to n; close it, or use it as a context manager.
 
-
-def open_cluster(backend: str, *, configs: Mapping[str, str] | None = None) -> Cluster:
-    """Start a cluster of one broker, which is broker 1; close it, or use it as a context manager.
-
-    `configs` are broker settings by Kafka's names. Raises `ClusterUnavailable` where this machine
-    lacks what the backend needs, `ClusterFailed` where it does not start, `ValueError` for a
+    `configs` are broker settings by Kafka's names, `racks` the rack of each broker that has one,
+    `links` the addresses that nodes are known by (proxies, for example). Raises
+    `ClusterUnavailable` where this machine lacks what the backend needs, `ClusterFailed` where it
+    does not start, `NotOfThisBackend` for links where nodes are no processes, `ValueError` for a
     backend that does not exist.
     """
     # Imported where chosen: no backend has to be installed for the others to run.
     if backend == "reference":
         from integration.clusters.reference import ReferenceCluster  # noqa: PLC0415
 
-        return ReferenceCluster(configs={**_NO_RETENTION, **(configs or {})})
+        if links is not None:
+            raise NotOfThisBackend("reference has no links to replace: use reference-processes")
+        return ReferenceCluster(brokers=brokers, configs=configs, racks=racks)
     if backend == "reference-processes":
         from integration.clusters.reference_processes import (  # noqa: PLC0415
             ReferenceProcessesCluster,
         )
 
-        return ReferenceProcessesCluster(configs={**_NO_RETENTION, **(configs or {})})
+        return ReferenceProcessesCluster(brokers=brokers, configs=configs, racks=racks, links=links)
     if backend == "kafka":
         from integration.clusters.kafka import KafkaCluster  # noqa: PLC0415
 
-        return KafkaCluster(configs=configs)
+        return KafkaCluster(brokers=brokers, configs=configs, racks=racks, links=links)
+    if backend == "testcontainers":
+        from integration.clusters.containers import TestcontainersCluster  # noqa: PLC0415
+
+        return TestcontainersCluster(brokers=brokers, configs=configs, racks=racks, links=links)
     raise ValueError(f"no cluster backend {backend!r}: choose from {', '.join(BACKENDS)}")
 
 
@@ -58,9 +79,14 @@ def prepare(backend: str) -> None:
     if backend == "kafka":
         java_command()
         resolve(apache_kafka())
+    elif backend == "testcontainers":
+        from integration.clusters.containers import require_docker  # noqa: PLC0415
+
+        require_docker()
 
 
 def describe(backend: str) -> str:
     """Backend and version in one line, without starting anything."""
-    version = f"Apache Kafka {KAFKA_VERSION}" if backend == "kafka" else "broker_ref"
+    is_kafka = backend in ("kafka", "testcontainers")
+    version = f"Apache Kafka {KAFKA_VERSION}" if is_kafka else "broker_ref"
     return f"{backend} ({version})"

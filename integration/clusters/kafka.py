@@ -1,46 +1,36 @@
-"""Apache Kafka itself: one node, broker and controller in one (KRaft), as a JVM process.
+"""Apache Kafka itself (KRaft): brokers and one controller, each a JVM of its own.
 
-Purpose: the cluster that says what Kafka does. Invariant: it listens on loopback only, keeps
-everything in one temporary directory, and ends only the process it started, by its id. Kafka's
-settings stay as they ship, but for those that one node or a small machine forces.
+Purpose: the cluster that says what Kafka does. The controller is a node apart (isolated mode), so
+that any broker may be killed, and the controller too. Invariant: it listens on loopback only,
+keeps everything in one temporary directory, and ends only the processes it started, by their ids.
+Kafka's settings stay as they ship, but for those that few nodes or a small machine force.
 """
 
 from __future__ import annotations
 
 import base64
 import os
-import signal
 import subprocess
-import tempfile
-import time
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from integration.clusters import topics
-from integration.clusters.base import ClusterFailed
+from integration.clusters.base import ClusterFailed, Links
 from integration.clusters.coordinates import KAFKA_VERSION, apache_kafka, resolve
 from integration.clusters.java import java_command
-from integration.clusters.ports import free_ports
-from integration.clusters.watchdog import Watchdog
+from integration.clusters.node_cluster import (
+    CONTROLLER_ID,
+    START_TIMEOUT_S,
+    NodeCluster,
+    Nodes,
+    Plan,
+)
+from integration.clusters.node_process import NodeProcess
 
-BROKER_ID = 1
-START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 30.0
-START_ATTEMPTS = 5
-LOG_TAIL_BYTES = 64 * 1024
-
-_SETTINGS_OF_ONE_SMALL_NODE = {
-    "offsets.topic.replication.factor": "1",
+_SETTINGS_OF_A_SMALL_MACHINE = {
     "offsets.topic.num.partitions": "5",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "5",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "5",
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
     # Tests write records with timestamps of long ago, and mean to read them: no retention meanwhile.
@@ -58,36 +48,45 @@ rootLogger.appenderRef.console.ref = console
 """
 
 
-class KafkaCluster:
-    """A `Cluster` of one Apache Kafka node; starts in its constructor.
+def settings(brokers: int) -> dict[str, str]:
+    """What a test cluster of so many nodes needs otherwise than Kafka ships it."""
+    replicas = str(min(3, brokers))
+    in_sync = str(min(2, brokers))
+    return {
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": in_sync,
+        **_SETTINGS_OF_A_SMALL_MACHINE,
+    }
+
+
+class KafkaCluster(NodeCluster):
+    """A `Cluster` of Apache Kafka; starts in its constructor.
 
     Raises `ClusterUnavailable` where Java or the artifacts are missing, `ClusterFailed` with the
-    end of its log where the broker does not come up.
+    end of its logs where a node does not come up.
     """
 
     def __init__(
         self,
         *,
+        brokers: int = 1,
         version: str = KAFKA_VERSION,
         configs: Mapping[str, str] | None = None,
+        racks: Mapping[int, str] | None = None,
+        links: Links | None = None,
         heap_megabytes: int = 512,
     ) -> None:
         self._version = version
-        self._configs = dict(configs or {})
+        self._settings = {**settings(brokers), **(configs or {})}
+        self._racks = dict(racks or {})
         self._java = java_command()
         self._class_path = os.pathsep.join(str(jar) for jar in resolve(apache_kafka(version)))
         self._heap_megabytes = heap_megabytes
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watchdog: Watchdog | None = None
-        self._port = 0
-        self._temporary = tempfile.TemporaryDirectory(prefix="kafka-")
-        self._directory = Path(self._temporary.name)
-        self._log = self._directory / "broker.log"
-        try:
-            self._first_start()
-        except BaseException:
-            self.close()
-            raise
+        self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        super().__init__(brokers=brokers, links=links, prefix="kafka-")
 
     @property
     def backend(self) -> str:
@@ -97,100 +96,69 @@ class KafkaCluster:
     def version(self) -> str:
         return f"Apache Kafka {self._version}"
 
-    @property
-    def bootstrap_servers(self) -> str:
-        return f"127.0.0.1:{self._port}"
-
-    def create_topic(
-        self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
-    ) -> None:
-        """Create a topic and wait until its partitions have leaders."""
-        topics.create_topic(self.bootstrap_servers, name, partitions=partitions, configs=configs)
-
-    def stop_broker(self, broker_id: int) -> None:
-        """Stop it in good order (SIGTERM), or by SIGKILL where that takes too long."""
-        process = self._running(broker_id)
-        process.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_TIMEOUT_S)
-        self._end(process)
-
-    def kill_broker(self, broker_id: int) -> None:
-        """SIGKILL: it has no time to write or say anything."""
-        self._end(self._running(broker_id))
-
-    def start_broker(self, broker_id: int) -> None:
-        """Start it again on the same port and directory; returns when it serves."""
+    def data_directory(self, broker_id: int) -> Path:
+        """The one directory of the broker's `log.dirs`."""
         self._check_id(broker_id)
-        if self._process is not None:
-            raise ValueError(f"broker {broker_id} runs already")
-        self._launch()
-        self._await_ready()
+        return self._directory / f"broker-{broker_id}"
 
-    def logs(self) -> str:
-        """The end of what the broker has printed."""
-        try:
-            with self._log.open("rb") as log:
-                log.seek(max(0, self._log.stat().st_size - LOG_TAIL_BYTES))
-                return log.read().decode(errors="replace")
-        except FileNotFoundError:
-            return ""
+    def _make_nodes(self, plan: Plan) -> Nodes:
+        """Write each node's properties, and its directory where there is none yet."""
+        self._log4j.write_text(_LOGGING)
+        controller = self._write_controller(plan)
+        if not (self._directory / "controller" / "meta.properties").exists():
+            self._format(controller)
+        return Nodes(
+            controller=self._node("controller", controller),
+            brokers={
+                i: self._node(f"broker {i}", self._write_broker(i, plan)) for i in self.broker_ids
+            },
+        )
 
-    def close(self) -> None:
-        if self._process is not None:
-            self.stop_broker(BROKER_ID)
-        self._temporary.cleanup()
+    def _write_controller(self, plan: Plan) -> Path:
+        return self._write_properties(
+            "controller",
+            {
+                "process.roles": "controller",
+                "node.id": str(CONTROLLER_ID),
+                "controller.quorum.voters": f"{CONTROLLER_ID}@{plan.controller}",
+                "listeners": f"CONTROLLER://{plan.controller}",
+            },
+        )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _first_start(self) -> None:
-        """Format the directory and start; with new ports where another process took ours."""
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        (self._directory / "log4j2.properties").write_text(_LOGGING)
-        for attempt in range(1, START_ATTEMPTS + 1):
-            broker_port, controller_port = free_ports(2)
-            self._port = broker_port
-            self._write_properties(broker_port, controller_port)
-            if attempt == 1:
-                self._format(cluster_id)
-            self._launch()
-            try:
-                self._await_ready()
-                return
-            except ClusterFailed:
-                if attempt == START_ATTEMPTS or "Address already in use" not in self.logs():
-                    raise
-                self._log.unlink()
-
-    def _write_properties(self, broker_port: int, controller_port: int) -> None:
+    def _write_broker(self, broker_id: int, plan: Plan) -> Path:
+        controller = plan.controller_as_seen_by[broker_id]
         properties = {
-            "process.roles": "broker,controller",
-            "node.id": str(BROKER_ID),
-            "controller.quorum.voters": f"{BROKER_ID}@127.0.0.1:{controller_port}",
-            "listeners": (
-                f"PLAINTEXT://127.0.0.1:{broker_port},CONTROLLER://127.0.0.1:{controller_port}"
-            ),
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker_port}",
-            "controller.listener.names": "CONTROLLER",
+            "process.roles": "broker",
+            "node.id": str(broker_id),
+            "controller.quorum.voters": f"{CONTROLLER_ID}@{controller}",
+            "listeners": f"PLAINTEXT://{plan.listeners[broker_id]}",
+            "advertised.listeners": f"PLAINTEXT://{plan.advertised[broker_id]}",
             "inter.broker.listener.name": "PLAINTEXT",
-            "log.dirs": str(self._directory / "data"),
-            **_SETTINGS_OF_ONE_SMALL_NODE,
-            **self._configs,
         }
-        text = "".join(f"{name}={value}\n" for name, value in properties.items())
-        (self._directory / "server.properties").write_text(text)
+        if broker_id in self._racks:
+            properties["broker.rack"] = self._racks[broker_id]
+        name = f"broker-{broker_id}"
+        # What formatting a broker writes that it needs; a JVM for each would take seconds.
+        (self._directory / name).mkdir(exist_ok=True)
+        (self._directory / name / "meta.properties").write_text(
+            f"version=1\ncluster.id={self._cluster_id}\nnode.id={broker_id}\n"
+        )
+        return self._write_properties(name, properties)
 
-    def _format(self, cluster_id: str) -> None:
-        arguments = ["format", "--cluster-id", cluster_id, "--config", self._properties]
+    def _write_properties(self, name: str, properties: Mapping[str, str]) -> Path:
+        path = self._directory / f"{name}.properties"
+        everything = {
+            **properties,
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self._directory / name),
+            **self._settings,
+        }
+        path.write_text("".join(f"{key}={value}\n" for key, value in everything.items()))
+        return path
+
+    def _format(self, properties: Path) -> None:
+        """Make the controller's directory, with the features of this version switched on."""
+        arguments = ["format", f"--cluster-id={self._cluster_id}", "--config", str(properties)]
         done = subprocess.run(
             self._command("kafka.tools.StorageTool", "-XX:TieredStopAtLevel=1", *arguments),
             capture_output=True,
@@ -204,55 +172,20 @@ class KafkaCluster:
                 f"{self.version} could not format its directory:\n{done.stdout}{done.stderr}"
             )
 
-    def _launch(self) -> None:
-        options = [f"-Xmx{self._heap_megabytes}m", f"-Xms{self._heap_megabytes // 2}m"]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command("kafka.Kafka", *options, self._properties),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self._directory,
-                # An interrupt from the keyboard is for the test run, which then stops the broker.
-                start_new_session=True,
-            )
-        self._watchdog = Watchdog(self._process.pid)
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill it where it still runs, and wait until it is gone."""
-        if self._watchdog is not None:
-            self._watchdog.close()
-        process.kill()
-        process.wait()
-        self._process = self._watchdog = None
-
-    def _await_ready(self) -> None:
-        process = self._running(BROKER_ID)
-
-        def exited() -> str | None:
-            code = process.poll()
-            return None if code is None else f"it exited with {code}"
-
-        try:
-            topics.await_brokers(
-                self.bootstrap_servers,
-                count=1,
-                deadline_s=time.monotonic() + START_TIMEOUT_S,
-                give_up=exited,
-            )
-        except TimeoutError as error:
-            self.kill_broker(BROKER_ID)
-            raise ClusterFailed(f"{self.version}: {error}. Its log ends:\n{self.logs()}") from None
+    def _node(self, name: str, properties: Path) -> NodeProcess:
+        heap = [f"-Xmx{self._heap_megabytes}m", f"-Xms{self._heap_megabytes // 4}m"]
+        command = self._command("kafka.Kafka", *heap, str(properties))
+        return NodeProcess(name, command, directory=self._directory)
 
     def _command(self, main_class: str, *rest: str) -> list[str]:
-        """`rest` is JVM options, which begin with a dash, then the program's arguments."""
+        """`rest` is JVM options, which begin with `-X`, then the program's arguments."""
         options = [word for word in rest if word.startswith("-X")]
         arguments = [word for word in rest if not word.startswith("-X")]
         return [
             self._java,
             *options,
             "-Djava.awt.headless=true",
-            f"-Dlog4j2.configurationFile={self._directory / 'log4j2.properties'}",
+            f"-Dlog4j2.configurationFile={self._log4j}",
             "-cp",
             self._class_path,
             main_class,
@@ -260,15 +193,5 @@ class KafkaCluster:
         ]
 
     @property
-    def _properties(self) -> str:
-        return str(self._directory / "server.properties")
-
-    def _running(self, broker_id: int) -> subprocess.Popen[bytes]:
-        self._check_id(broker_id)
-        if self._process is None:
-            raise ValueError(f"broker {broker_id} does not run")
-        return self._process
-
-    def _check_id(self, broker_id: int) -> None:
-        if broker_id != BROKER_ID:
-            raise ValueError(f"there is no broker {broker_id}, only broker {BROKER_ID}")
+    def _log4j(self) -> Path:
+        return self._directory / "log4j2.properties"

@@ -1,21 +1,52 @@
-"""The reference broker in this process."""
+"""The reference cluster in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from broker_ref.io.cluster import Cluster
+import broker_ref
 from integration.clusters import topics
 
 
-class ReferenceCluster:
-    """A `Cluster` of one `broker_ref` broker on an event loop of its own."""
+def settings(brokers: int) -> dict[str, str]:
+    """What a test cluster of so many brokers needs otherwise than it ships; as for Apache Kafka."""
+    return {
+        "offsets.topic.replication.factor": str(min(3, brokers)),
+        "offsets.topic.num.partitions": "5",
+        "group.initial.rebalance.delay.ms": "0",
+        # Tests write records with timestamps of long ago, and mean to read them.
+        "log.retention.check.interval.ms": str(6 * 60 * 60 * 1000),
+    }
 
-    def __init__(self, *, configs: Mapping[str, str] | None = None) -> None:
-        self._cluster = Cluster(brokers=1, configs=dict(configs or {}))
-        self._cluster.start()
+
+class ReferenceCluster:
+    """A `Cluster` of `broker_ref` brokers and their controller on an event loop of their own."""
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        configs: Mapping[str, str] | None = None,
+        racks: Mapping[int, str] | None = None,
+    ) -> None:
+        self._broker_ids = tuple(range(1, brokers + 1))
+        self._paused: set[int] = set()
+        self._temporary = tempfile.TemporaryDirectory(prefix="broker_ref-")
+        self._cluster = broker_ref.Cluster(
+            brokers=brokers,
+            data=self._temporary.name,
+            configs={**settings(brokers), **(configs or {})},
+            racks=racks,
+        )
+        try:
+            self._cluster.start()
+        except BaseException:
+            self._temporary.cleanup()
+            raise
 
     @property
     def backend(self) -> str:
@@ -26,29 +57,84 @@ class ReferenceCluster:
         return "broker_ref"
 
     @property
+    def broker_ids(self) -> tuple[int, ...]:
+        return self._broker_ids
+
+    @property
     def bootstrap_servers(self) -> str:
         return self._cluster.bootstrap_servers
 
+    def address(self, broker_id: int) -> str:
+        """`127.0.0.1:PORT`."""
+        self._check_id(broker_id)
+        return self._cluster.address(broker_id)
+
+    def data_directory(self, broker_id: int) -> Path:
+        """The broker's own directory."""
+        self._check_id(broker_id)
+        return self._cluster.data_directory(broker_id)
+
     def create_topic(
-        self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        assignment: Sequence[Sequence[int]] | None = None,
+        configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic and wait until its partitions have leaders."""
-        topics.create_topic(self.bootstrap_servers, name, partitions=partitions, configs=configs)
+        """Create a topic and wait until its partitions have leaders that serve them."""
+        topics.create_topic(
+            self._any_address(),
+            name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            assignment=assignment,
+            configs=configs,
+        )
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stop it in good order: what it has is flushed."""
+        """Stop it in good order: it hands over what it leads and flushes."""
+        self._check_id(broker_id)
         self._cluster.stop_broker(broker_id)
+        self._paused.discard(broker_id)
 
     def kill_broker(self, broker_id: int) -> None:
-        """Refused: this backend's brokers live in the test's own process."""
-        raise NotImplementedError(
-            f"broker {broker_id} is part of this process: kill it with the backend "
-            "reference-processes"
-        )
+        """End it abruptly: nothing is flushed, said or handed over."""
+        self._check_id(broker_id)
+        self._cluster.kill_broker(broker_id)
+        self._paused.discard(broker_id)
 
     def start_broker(self, broker_id: int) -> None:
         """Start it again on the same port and directory."""
+        self._check_id(broker_id)
         self._cluster.start_broker(broker_id)
+
+    def pause_broker(self, broker_id: int) -> None:
+        """Have it take nothing in and do nothing; its connections stay open."""
+        self._check_id(broker_id)
+        self._cluster.pause_broker(broker_id)
+        self._paused.add(broker_id)
+
+    def resume_broker(self, broker_id: int) -> None:
+        """Let it go on."""
+        self._check_id(broker_id)
+        if broker_id not in self._paused:
+            raise ValueError(f"broker {broker_id} is not paused")
+        self._cluster.resume_broker(broker_id)
+        self._paused.discard(broker_id)
+
+    def stop_controller(self) -> None:
+        """Stop it in good order."""
+        self._cluster.stop_controller()
+
+    def kill_controller(self) -> None:
+        """End it abruptly: nothing is flushed or said."""
+        self._cluster.kill_controller()
+
+    def start_controller(self) -> None:
+        """Start it again on the same port and directory."""
+        self._cluster.start_controller()
 
     def logs(self) -> str:
         """Nothing: the brokers log through `logging`, which pytest captures by itself."""
@@ -56,6 +142,7 @@ class ReferenceCluster:
 
     def close(self) -> None:
         self._cluster.close()
+        self._temporary.cleanup()
 
     def __enter__(self) -> Self:
         return self
@@ -67,3 +154,15 @@ class ReferenceCluster:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _any_address(self) -> str:
+        for broker_id in self._broker_ids:
+            address = self.address(broker_id)
+            if broker_id not in self._paused and topics.is_listening(address):
+                return address
+        raise ValueError("no broker runs: start one first")
+
+    def _check_id(self, broker_id: int) -> None:
+        if broker_id not in self._broker_ids:
+            known = ", ".join(map(str, self._broker_ids))
+            raise ValueError(f"there is no broker {broker_id} in this cluster; it has {known}")

@@ -1,30 +1,31 @@
-"""The reference broker as an operating-system process, so that SIGKILL is real."""
+"""The reference cluster as operating-system processes, so that SIGKILL and SIGSTOP are real."""
 
 from __future__ import annotations
 
-import tempfile
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from broker_ref.io.process import BrokerProcess
-from integration.clusters import topics
-
-BROKER_ID = 1
+from integration.clusters import reference
+from integration.clusters.base import Links
+from integration.clusters.node_cluster import NodeCluster, Nodes, Plan
+from integration.clusters.node_process import NodeProcess
 
 
-class ReferenceProcessesCluster:
-    """A `Cluster` of one `broker_ref` broker in a process of its own."""
+class ReferenceProcessesCluster(NodeCluster):
+    """A `Cluster` of `python -m broker_ref` processes: one per broker, one for the controller."""
 
-    def __init__(self, *, configs: Mapping[str, str] | None = None) -> None:
-        self._temporary = tempfile.TemporaryDirectory(prefix="broker_ref-")
-        self._broker = BrokerProcess(Path(self._temporary.name), configs=configs)
-        try:
-            self._broker.start()
-        except BaseException:
-            self.close()
-            raise
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        configs: Mapping[str, str] | None = None,
+        racks: Mapping[int, str] | None = None,
+        links: Links | None = None,
+    ) -> None:
+        self._configs = {**reference.settings(brokers), **(configs or {})}
+        self._racks = dict(racks or {})
+        super().__init__(brokers=brokers, links=links, prefix="broker_ref-")
 
     @property
     def backend(self) -> str:
@@ -34,53 +35,36 @@ class ReferenceProcessesCluster:
     def version(self) -> str:
         return "broker_ref"
 
-    @property
-    def bootstrap_servers(self) -> str:
-        return f"127.0.0.1:{self._broker.port}"
+    def data_directory(self, broker_id: int) -> Path:
+        """Where this broker keeps its logs."""
+        self._check_id(broker_id)
+        return self._directory / f"broker-{broker_id}"
 
-    def create_topic(
-        self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
-    ) -> None:
-        """Create a topic and wait until its partitions have leaders."""
-        topics.create_topic(self.bootstrap_servers, name, partitions=partitions, configs=configs)
+    def _make_nodes(self, plan: Plan) -> Nodes:
+        return Nodes(
+            controller=self._node(
+                "controller",
+                "controller",
+                data=self._directory / "controller",
+                listener=plan.controller,
+            ),
+            brokers={i: self._broker_node(i, plan) for i in self.broker_ids},
+        )
 
-    def stop_broker(self, broker_id: int) -> None:
-        """Stop it in good order (SIGTERM)."""
-        _check_id(broker_id)
-        self._broker.terminate()
+    def _broker_node(self, broker_id: int, plan: Plan) -> NodeProcess:
+        host, _, port = plan.advertised[broker_id].rpartition(":")
+        options = ["--id", str(broker_id), "--controller", plan.controller_as_seen_by[broker_id]]
+        options += ["--advertised-host", host, "--advertised-port", port]
+        if broker_id in self._racks:
+            options += ["--rack", self._racks[broker_id]]
+        listener = plan.listeners[broker_id]
+        data = self.data_directory(broker_id)
+        return self._node(f"broker {broker_id}", "node", *options, data=data, listener=listener)
 
-    def kill_broker(self, broker_id: int) -> None:
-        """SIGKILL: it has no time to write or say anything."""
-        _check_id(broker_id)
-        self._broker.kill()
-
-    def start_broker(self, broker_id: int) -> None:
-        """Start it again on the same port and directory; returns when it serves."""
-        _check_id(broker_id)
-        self._broker.start()
-
-    def logs(self) -> str:
-        """What the broker has written to its standard error."""
-        return self._broker.logs()
-
-    def close(self) -> None:
-        if self._broker.is_running:
-            self._broker.terminate()
-        self._broker.close()
-        self._temporary.cleanup()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-def _check_id(broker_id: int) -> None:
-    if broker_id != BROKER_ID:
-        raise ValueError(f"there is no broker {broker_id}, only broker {BROKER_ID}")
+    def _node(self, name: str, role: str, *options: str, data: Path, listener: str) -> NodeProcess:
+        host, _, port = listener.rpartition(":")
+        command = [sys.executable, "-m", "broker_ref", role, *options]
+        command += ["--data", str(data), "--host", host, "--port", port]
+        for key, value in self._configs.items():
+            command += ["--config", f"{key}={value}"]
+        return NodeProcess(name, command, directory=self._directory)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 
@@ -18,44 +18,64 @@ class TopicNotCreated(Exception):  # noqa: N818
 
 
 def await_brokers(
-    bootstrap_server: str, *, count: int, deadline_s: float, give_up: Callable[[], str | None]
+    address: str,
+    *,
+    broker_ids: Collection[int],
+    deadline_s: float,
+    give_up: Callable[[], str | None],
 ) -> None:
-    """Return once this broker answers and knows `count` brokers.
+    """Return once the broker at `address` answers and knows all of `broker_ids` as unfenced.
 
     `deadline_s` is a `time.monotonic()`. `give_up` is asked between attempts and may name a
     reason to stop. Raises `TimeoutError` in both cases.
     """
     while True:
         reason = give_up()
-        if reason is None and time.monotonic() > deadline_s:
-            reason = "it did not answer in time"
-        if reason is not None:
-            raise TimeoutError(f"the broker at {bootstrap_server} is not ready: {reason}")
-        if _brokers_known(bootstrap_server) >= count:
+        known = _brokers_known(address)
+        if reason is None and known >= set(broker_ids):
             return
+        if reason is None and time.monotonic() > deadline_s:
+            reason = f"it knows of brokers {sorted(known)} and not of all of {sorted(broker_ids)}"
+        if reason is not None:
+            raise TimeoutError(f"{address} is not ready: {reason}")
         time.sleep(POLL_INTERVAL_S)
 
 
-def _brokers_known(bootstrap_server: str) -> int:
+def _brokers_known(address: str) -> set[int]:
+    """Metadata lists brokers that are not fenced; none where it does not answer."""
     try:
-        with RawConnection(bootstrap_server, timeout_s=5) as connection:
+        with RawConnection(address, timeout_s=5) as connection:
             versions = connection.call("api_versions", 0)
             if versions.error_code != ErrorCode.none:
-                return 0
-            return len(connection.call("metadata", 9, topics=[]).brokers)
+                return set()
+            return {broker.node_id for broker in connection.call("metadata", 9, topics=[]).brokers}
     except (OSError, ConnectionClosedByBroker):
-        return 0
+        return set()
+
+
+def is_listening(address: str) -> bool:
+    """Whether a broker takes connections at `host:port`."""
+    try:
+        RawConnection(address, timeout_s=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def create_topic(
     bootstrap_server: str,
     name: str,
     *,
-    partitions: int,
-    replication_factor: int = 1,
+    partitions: int = 1,
+    replication_factor: int | None = None,
+    assignment: Sequence[Sequence[int]] | None = None,
     configs: Mapping[str, str] | None = None,
 ) -> None:
-    """Create a topic and wait until each partition has a leader; raises `TopicNotCreated`."""
+    """Create a topic and wait until each partition has a leader; raises `TopicNotCreated`.
+
+    `assignment` gives the replicas of each partition, in place of the two counts.
+    """
+    by_hand = assignment is not None
     with RawConnection(bootstrap_server) as connection:
         response = connection.call(
             "create_topics",
@@ -64,8 +84,12 @@ def create_topic(
             topics=[
                 {
                     "name": name,
-                    "num_partitions": partitions,
-                    "replication_factor": replication_factor,
+                    "num_partitions": -1 if by_hand else partitions,
+                    "replication_factor": -1 if by_hand else replication_factor or -1,
+                    "assignments": [
+                        {"partition_index": index, "broker_ids": list(broker_ids)}
+                        for index, broker_ids in enumerate(assignment or ())
+                    ],
                     "configs": [{"name": k, "value": v} for k, v in (configs or {}).items()],
                 }
             ],
@@ -73,7 +97,7 @@ def create_topic(
         (result,) = response.topics
         if result.error_code != ErrorCode.none:
             raise TopicNotCreated(f"{name}: {result.error_code.name}: {result.error_message}")
-        _await_served(connection, name, partitions)
+        _await_served(connection, name, partitions if assignment is None else len(assignment))
 
 
 def grow_topic(bootstrap_server: str, name: str, *, partitions: int) -> None:
@@ -121,17 +145,14 @@ def _is_served(connection: RawConnection, name: str, partitions: int) -> bool:
 
 
 def _answers(address: str, name: str, partitions: list[int]) -> bool:
-    with RawConnection(address) as leader:
-        offsets = leader.call(
-            "list_offsets",
-            4,
-            replica_id=-1,
-            topics=[
-                {
-                    "name": name,
-                    "partitions": [{"partition_index": p, "timestamp": -1} for p in partitions],
-                }
-            ],
-        )
+    asked = [{"partition_index": p, "timestamp": -1} for p in partitions]
+    try:
+        with RawConnection(address) as leader:
+            offsets = leader.call(
+                "list_offsets", 4, replica_id=-1, topics=[{"name": name, "partitions": asked}]
+            )
+    except (OSError, ConnectionClosedByBroker):
+        # Gone, and not yet replaced as a leader.
+        return False
     (topic,) = offsets.topics
     return all(partition.error_code == ErrorCode.none for partition in topic.partitions)

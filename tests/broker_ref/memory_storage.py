@@ -61,6 +61,7 @@ class MemoryStorage:
     def __init__(self) -> None:
         self._files: dict[str, _Content] = {}
         self._failing: list[tuple[str, str]] = []
+        self._changes_left: int | None = None
 
     def fail_on(self, operation: str | None) -> None:
         """Let every operation of a kind fail; None: none any more.
@@ -74,7 +75,19 @@ class MemoryStorage:
         self._failing = [(prefix, operation)]
         return self._failing
 
+    def fail_after(self, changes: int | None) -> bool:
+        """Let the first `changes - 1` operations that change something pass, and then none.
+
+        None: let all pass. Returns whether none has failed since the last call.
+        """
+        passed, self._changes_left = self._changes_left != 0, changes
+        return passed
+
     def check(self, operation: str, path: str) -> None:
+        if self._changes_left is not None and operation != "read":
+            self._changes_left = max(self._changes_left - 1, 0)
+            if self._changes_left == 0:
+                raise StorageError(f"Cannot {operation} {path}: the power is out.")
         if any(path.startswith(prefix) and operation == kind for prefix, kind in self._failing):
             raise StorageError(f"Cannot {operation} {path}: No space left on device.")
 

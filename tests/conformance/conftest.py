@@ -1,14 +1,31 @@
-"""A group with a coordinator; and `client`, whose tests run once with each of two clients."""
+"""A cluster of three; a group with a coordinator; and `client`, once for each of two clients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from integration.clusters import Cluster
 from integration.raw import RawConnection
 from tests.conformance.clients import Client, Confluent, KafkaPython
-from tests.conformance.groups import await_coordinator
+from tests.conformance.groups import group_coordinated_by
+from tests.conformance.nodes import RACKS, SETTINGS, Nodes
+from tests.conftest import BROKERS_OF_CONFORMANCE, brokers_of_run, open_cluster
+
+
+@pytest.fixture(scope="package")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The cluster of these tests: what holds on one broker must hold where there are more."""
+    count = brokers_of_run(request.config, default=BROKERS_OF_CONFORMANCE)
+    with open_cluster(request.config, brokers=count) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="package")
+def bootstrap(cluster: Cluster) -> str:
+    """The bootstrap servers of that cluster."""
+    return cluster.bootstrap_servers
 
 
 @pytest.fixture(params=[Confluent, KafkaPython], ids=["confluent-kafka", "kafka-python"])
@@ -19,8 +36,38 @@ def client(request: pytest.FixtureRequest, bootstrap: str) -> Client:
 
 
 @pytest.fixture
-def group(raw: RawConnection, unique_name: Callable[[], str]) -> str:
-    """A group id whose coordinator is ready."""
-    name = unique_name()
-    await_coordinator(raw, name)
-    return name
+def new_group(
+    raw: RawConnection, cluster: Cluster, unique_name: Callable[[], str]
+) -> Callable[[], str]:
+    """Makes group ids whose coordinator is the broker that `raw` talks to, and ready."""
+    return lambda: group_coordinated_by(raw, cluster.broker_ids[0], unique_name)
+
+
+@pytest.fixture
+def group(new_group: Callable[[], str]) -> str:
+    """A group id whose coordinator is the broker that `raw` talks to, and ready."""
+    return new_group()
+
+
+@pytest.fixture(scope="session")
+def one_broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """One broker, whatever `--brokers` is, that compacts often; nobody stops it."""
+    with open_cluster(request.config, configs={"log.cleaner.backoff.ms": "100"}) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def three_brokers(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three brokers in three racks, whatever `--brokers` is; they may be ended: see `nodes`."""
+    with open_cluster(request.config, brokers=3, racks=RACKS, configs=SETTINGS) as opened:
+        yield opened
+
+
+@pytest.fixture
+def nodes(three_brokers: Cluster) -> Iterator[Nodes]:
+    """Three brokers that all run; the test may take any away."""
+    made = Nodes(three_brokers)
+    try:
+        yield made
+    finally:
+        made.restore()

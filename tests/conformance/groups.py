@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -11,6 +12,7 @@ from tests.conformance.eventually import eventually
 from tests.conformance.wire import only, topic_id
 
 GROUP = 0
+_NAMES_MAX = 200
 _NOT_READY = {
     ErrorCode.coordinator_not_available,
     ErrorCode.coordinator_load_in_progress,
@@ -36,8 +38,21 @@ def find_coordinator(
     return answers[-1]
 
 
+def group_coordinated_by(raw: RawConnection, broker_id: int, names: Callable[[], str]) -> str:
+    """The first of these group ids that this broker coordinates, once it has read its log.
+
+    `raw` must talk to that broker.
+    """
+    for _ in range(_NAMES_MAX):
+        name = names()
+        if only(find_coordinator(raw, name).coordinators).node_id == broker_id:
+            await_coordinator(raw, name)
+            return name
+    raise AssertionError(f"broker {broker_id} coordinates none of {_NAMES_MAX} groups")
+
+
 def await_coordinator(raw: RawConnection, group: str) -> None:
-    """Return once the group has a coordinator that has read its log."""
+    """Return once the group's coordinator, which `raw` talks to, has read its log."""
     find_coordinator(raw, group)
     eventually(lambda: fetch_offsets(raw, group, None).error_code not in _NOT_READY)
 

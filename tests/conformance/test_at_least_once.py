@@ -18,10 +18,10 @@ def stored_values(raw: RawConnection, topic: str) -> list[bytes | None]:
 
 
 def test_a_retry_after_a_lost_answer_is_written_again(
-    raw: RawConnection, bootstrap: str, topic: TopicFactory
+    raw: RawConnection, raw_address: str, topic: TopicFactory
 ) -> None:
     name = topic()
-    with RawConnection(bootstrap) as lost:
+    with RawConnection(raw_address) as lost:
         lost.send_only(produce_request(name, batch(values("a"))))
         eventually(lambda: list_offset(raw, name, LATEST).offset == 1)
     assert append(raw, name, batch(values("a"))) == 1
@@ -29,11 +29,11 @@ def test_a_retry_after_a_lost_answer_is_written_again(
 
 
 def test_a_retry_of_an_idempotent_producer_after_a_lost_answer_is_not(
-    raw: RawConnection, bootstrap: str, topic: TopicFactory
+    raw: RawConnection, raw_address: str, topic: TopicFactory
 ) -> None:
     name = topic()
     producer = Producer(raw, name)
-    with RawConnection(bootstrap) as lost:
+    with RawConnection(raw_address) as lost:
         producer.send_over(lost, 0)
         eventually(lambda: producer.end() == 1)
     assert producer.accepted(0) == 0

@@ -16,13 +16,13 @@ UNKNOWN_API_KEY = 32_000
 
 
 @pytest.fixture
-def others_are_served(bootstrap: str) -> Iterator[None]:
+def others_are_served(raw_address: str) -> Iterator[None]:
     """A connection that was open before the offence works after it, and so does a new one."""
-    with RawConnection(bootstrap) as open_before:
+    with RawConnection(raw_address) as open_before:
         open_before.call("metadata", 9, topics=[])
         yield
         assert open_before.call("metadata", 9, topics=[]).brokers
-    with RawConnection(bootstrap) as opened_after:
+    with RawConnection(raw_address) as opened_after:
         assert opened_after.call("metadata", 9, topics=[]).brokers
 
 
@@ -82,9 +82,9 @@ def test_an_unknown_version_closes_the_connection(
 
 
 def test_a_frame_that_never_ends_leaves_the_others_alone(
-    bootstrap: str, others_are_served: None
+    raw_address: str, others_are_served: None
 ) -> None:
-    with RawConnection(bootstrap) as half:
+    with RawConnection(raw_address) as half:
         half.send_bytes(struct.pack(">i", len(METADATA)) + METADATA[:5])
         half.half_close()
         assert half.closed_by_broker()
@@ -114,11 +114,11 @@ def test_any_client_id_will_do(raw: RawConnection, client_id: str | None) -> Non
 
 
 def test_a_client_that_leaves_before_its_answer_harms_nobody(
-    bootstrap: str, others_are_served: None, topic: Callable[..., str]
+    raw_address: str, others_are_served: None, topic: Callable[..., str]
 ) -> None:
     waited_for = topic()
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}
-    with RawConnection(bootstrap) as leaver:
+    with RawConnection(raw_address) as leaver:
         leaver.send_only(
             request(
                 "fetch",
@@ -133,10 +133,10 @@ def test_a_client_that_leaves_before_its_answer_harms_nobody(
 
 
 @pytest.mark.slow
-def test_five_hundred_idle_connections_do_not_keep_others_out(bootstrap: str) -> None:
+def test_five_hundred_idle_connections_do_not_keep_others_out(raw_address: str) -> None:
     with ExitStack() as stack:
-        idle = [stack.enter_context(RawConnection(bootstrap)) for _ in range(500)]
-        with RawConnection(bootstrap) as busy:
+        idle = [stack.enter_context(RawConnection(raw_address)) for _ in range(500)]
+        with RawConnection(raw_address) as busy:
             assert busy.call("api_versions", 0).error_code == ErrorCode.none
         assert idle[0].call("api_versions", 0).error_code == ErrorCode.none
         assert idle[-1].call("api_versions", 0).error_code == ErrorCode.none

@@ -36,7 +36,7 @@ def await_count(raw: RawConnection, name: str, count: int) -> None:
 def test_a_topic_grows_and_keeps_what_it_has(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     append(raw, name, batch(values("a")))
-    result = grow_one(raw, name, 3)
+    result = grow_one(raw, name, 3, assignments=[{"broker_ids": [1]}, {"broker_ids": [1]}])
     assert (result.error_code, result.name) == (ErrorCode.none, name)
     await_count(raw, name, 3)
     new = ErrorCode.none

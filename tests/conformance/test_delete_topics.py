@@ -99,7 +99,7 @@ def test_a_topic_made_again_is_another_and_empty(
     append(raw, name, batch(values("a", "b")))
     delete(raw, {"name": name})
     await_deletion(raw, name)
-    cluster.create_topic(name, partitions=2)
+    cluster.create_topic(name, assignment=[[1], [1]])
     assert topic_id(raw, name) != before
     assert list_offset(raw, name, LATEST).offset == 0
     assert append(raw, name, batch(values("c"))) == 0

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from integration.clusters import Cluster
 from integration.raw import RawConnection
-from tests.conformance.wire import only, served
+from tests.conformance.wire import served
 
 NOT_COMPUTED = -(2**31)
 CONTROLLERS = 2
 
 
 def test_every_version_names_cluster_controller_and_brokers(
-    raw: RawConnection, bootstrap: str
+    raw: RawConnection, cluster: Cluster
 ) -> None:
     expected = raw.call("metadata", 12, topics=[])
     for version in served(raw, "describe_cluster"):
         response = raw.call("describe_cluster", version)
         assert response.error_code == ErrorCode.none, version
         assert response.cluster_id == expected.cluster_id, version
-        assert response.controller_id == 1, version
-        broker = only(response.brokers)
-        assert (broker.broker_id, f"{broker.host}:{broker.port}") == (1, bootstrap), version
+        assert response.controller_id in cluster.broker_ids, version
+        assert len(response.brokers) == len(cluster.broker_ids), version
+        assert {b.broker_id: f"{b.host}:{b.port}" for b in response.brokers} == {
+            broker_id: cluster.address(broker_id) for broker_id in cluster.broker_ids
+        }, version
         assert response.cluster_authorized_operations == NOT_COMPUTED, version
 
 

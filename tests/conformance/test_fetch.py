@@ -187,9 +187,9 @@ def wait_for(raw: RawConnection, request: Any, *, act: Callable[[], object]) -> 
 
 
 @pytest.fixture
-def other(bootstrap: str) -> Any:
+def other(raw_address: str) -> Any:
     """A second connection, for what happens while the first waits."""
-    with RawConnection(bootstrap) as connection:
+    with RawConnection(raw_address) as connection:
         yield connection
 
 

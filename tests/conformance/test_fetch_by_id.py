@@ -54,7 +54,7 @@ def test_the_id_of_a_topic_that_was_made_again_is_unknown(
     raw.call("delete_topics", 5, topic_names=[name], timeout=30_000)
     unknown = ErrorCode.unknown_topic_or_partition
     eventually(lambda: only(describe_topics(raw, name).topics).error_code == unknown)
-    cluster.create_topic(name)
+    cluster.create_topic(name, assignment=[[1]])
     append(raw, name, batch(values("new")))
     assert fetch(raw, before, version=BY_ID).error_code == ErrorCode.unknown_topic_id
     read = only(parse(fetch(raw, topic_id(raw, name), version=BY_ID).records))

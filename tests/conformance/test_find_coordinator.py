@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from kio.schema.errors import ErrorCode
 
+from integration.clusters import Cluster
 from integration.raw import RawConnection
 from tests.conformance.groups import find_coordinator
 from tests.conformance.wire import only, served
@@ -14,24 +15,28 @@ NO_SUCH_TYPE = 77
 
 
 def test_every_version_names_the_broker(
-    raw: RawConnection, bootstrap: str, unique_name: Callable[[], str]
+    raw: RawConnection, cluster: Cluster, unique_name: Callable[[], str]
 ) -> None:
     name = unique_name()
+    broker_id = only(find_coordinator(raw, name).coordinators).node_id
+    assert broker_id in cluster.broker_ids
     for version in served(raw, "find_coordinator"):
         response = find_coordinator(raw, name, version=version)
         found = only(response.coordinators) if version >= 4 else response
         assert found.error_code == ErrorCode.none, version
-        assert (found.node_id, f"{found.host}:{found.port}") == (1, bootstrap), version
+        assert found.node_id == broker_id, version
+        assert f"{found.host}:{found.port}" == cluster.address(broker_id), version
 
 
 def test_several_groups_are_found_at_once(
     raw: RawConnection, unique_name: Callable[[], str]
 ) -> None:
     names = [unique_name() for _ in range(3)]
+    each = [only(find_coordinator(raw, name).coordinators) for name in names]
     found = find_coordinator(raw, *names).coordinators
-    assert {c.key: (c.error_code, c.node_id) for c in found} == dict.fromkeys(
-        names, (ErrorCode.none, 1)
-    )
+    assert {c.key: (c.error_code, c.node_id) for c in found} == {
+        c.key: (ErrorCode.none, c.node_id) for c in each
+    }
 
 
 def test_an_unknown_type_of_key_is_refused(raw: RawConnection) -> None:

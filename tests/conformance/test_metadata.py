@@ -18,13 +18,15 @@ TopicFactory = Callable[..., str]
 NOT_COMPUTED = -(2**31)
 
 
-def test_it_names_the_broker_where_clients_find_it(raw: RawConnection, bootstrap: str) -> None:
+def test_it_names_the_brokers_where_clients_find_them(raw: RawConnection, cluster: Cluster) -> None:
     response = raw.call("metadata", 12, topics=[])
-    broker = only(response.brokers)
-    assert f"{broker.host}:{broker.port}" == bootstrap
-    assert broker.node_id == 1
-    assert broker.rack is None
-    assert response.controller_id == 1
+    assert {b.node_id: f"{b.host}:{b.port}" for b in response.brokers} == {
+        broker_id: cluster.address(broker_id) for broker_id in cluster.broker_ids
+    }
+    assert len(response.brokers) == len(cluster.broker_ids)
+    assert all(broker.rack is None for broker in response.brokers)
+    # Clients cannot reach the controller: any broker stands for it (KIP-590).
+    assert response.controller_id in cluster.broker_ids
     assert response.cluster_id
     assert response.topics == ()
 
@@ -43,14 +45,16 @@ def test_it_describes_partitions_in_full(raw: RawConnection, topic: TopicFactory
         assert partition.offline_replicas == ()
 
 
-def test_every_version_describes_a_topic(raw: RawConnection, topic: TopicFactory) -> None:
+def test_every_version_describes_a_topic(
+    raw: RawConnection, topic: TopicFactory, cluster: Cluster
+) -> None:
     name = topic(partitions=2)
     for version in served(raw, "metadata"):
         response = raw.call("metadata", version, topics=[{"name": name}])
         found = only(response.topics)
         assert (found.error_code, found.name) == (ErrorCode.none, name), version
         assert len(found.partitions) == 2, version
-        assert len(response.brokers) == 1, version
+        assert len(response.brokers) == len(cluster.broker_ids), version
 
 
 def test_no_topics_and_all_topics_are_asked_for_in_two_ways(

@@ -12,8 +12,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from integration.raw import RawConnection
-from tests.conformance.groups import await_coordinator, commit, committed
-from tests.conformance.wire import served
+from tests.conformance.groups import await_coordinator, commit, committed, find_coordinator
+from tests.conformance.wire import only, served
 
 TopicFactory = Callable[..., str]
 METADATA_MAX = 4096
@@ -107,6 +107,8 @@ def test_somebody_unknown_may_not_commit_as_a_member(
 
 def test_an_empty_group_id_is_a_group_id(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
-    await_coordinator(raw, "")
-    assert commit(raw, "", name, 1) == ErrorCode.none
-    assert committed(raw, "", name) == [(1, "", -1)]
+    found = only(find_coordinator(raw, "").coordinators)
+    with RawConnection(f"{found.host}:{found.port}") as coordinator:
+        await_coordinator(coordinator, "")
+        assert commit(coordinator, "", name, 1) == ErrorCode.none
+        assert committed(coordinator, "", name) == [(1, "", -1)]

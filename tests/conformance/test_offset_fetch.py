@@ -72,10 +72,10 @@ def test_all_topics_of_an_unknown_group_are_none(raw: RawConnection, group: str)
 
 
 def test_several_groups_in_one_request(
-    raw: RawConnection, topic: TopicFactory, unique_name: Callable[[], str], group: str
+    raw: RawConnection, topic: TopicFactory, new_group: Callable[[], str]
 ) -> None:
     name = topic()
-    other, unknown = unique_name(), unique_name()
+    group, other, unknown = new_group(), new_group(), new_group()
     commit(raw, group, name, 1)
     commit(raw, other, name, 2)
     topics = [{"name": name, "partition_indexes": [0]}]
@@ -86,9 +86,10 @@ def test_several_groups_in_one_request(
 
 
 def test_groups_do_not_see_each_other(
-    raw: RawConnection, topic: TopicFactory, group: str, unique_name: Callable[[], str]
+    raw: RawConnection, topic: TopicFactory, new_group: Callable[[], str]
 ) -> None:
     name = topic()
+    group, other = new_group(), new_group()
     commit(raw, group, name, 1)
-    commit(raw, unique_name(), name, 2)
+    commit(raw, other, name, 2)
     assert committed(raw, group, name) == [(1, "", -1)]

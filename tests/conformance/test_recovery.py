@@ -12,6 +12,7 @@ from integration.raw import RawConnection
 from tests.conformance.batches import NOW_MS, Record, batch, parse, values
 from tests.conformance.eventually import eventually
 from tests.conformance.groups import await_coordinator, commit, committed
+from tests.conformance.nodes import SESSION_TIMEOUT_MS
 from tests.conformance.producers import Producer
 from tests.conformance.wire import (
     EARLIEST,
@@ -34,7 +35,7 @@ CONFIGS = {"max.message.bytes": "2000"}
 @pytest.fixture(scope="module")
 def own_cluster(cluster_with: ClusterFactory) -> Cluster:
     """A cluster that may be stopped: nobody else uses it."""
-    return cluster_with(None)
+    return cluster_with({"broker.session.timeout.ms": str(SESSION_TIMEOUT_MS)})
 
 
 @pytest.fixture
@@ -48,8 +49,6 @@ def stop(cluster: Cluster) -> None:
 
 
 def kill(cluster: Cluster) -> None:
-    if cluster.backend == "reference":
-        pytest.skip("a broker in this process cannot be killed: --cluster=reference-processes can")
     cluster.kill_broker(1)
 
 

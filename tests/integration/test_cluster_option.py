@@ -12,8 +12,15 @@ ROOT = Path(__file__).resolve().parents[2]
 _COLLECT = ["-m", "pytest", "tests/integration/test_kafka_backend.py", "--collect-only"]
 
 
-def collected(backend: str) -> str:
-    command = [sys.executable, *_COLLECT, f"--cluster={backend}", "-p", "no:cacheprovider"]
+def collected(backend: str, *options: str) -> str:
+    command = [
+        sys.executable,
+        *_COLLECT,
+        f"--cluster={backend}",
+        "-p",
+        "no:cacheprovider",
+        *options,
+    ]
     return subprocess.run(
         command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
     ).stdout
@@ -21,8 +28,8 @@ def collected(backend: str) -> str:
 
 def test_what_only_kafka_serves_is_left_out_and_counted() -> None:
     output = collected("reference")
-    assert "cluster: reference (broker_ref)" in output
-    assert "left out: 2 kafka_only (run them with --cluster=kafka)" in output
+    assert "cluster: reference (broker_ref), 1 broker, 3 in tests/conformance" in output
+    assert "left out: 3 kafka_only (run them with --cluster=kafka)" in output
     assert "test_a_killed_broker_comes_back" not in output
 
 
@@ -31,6 +38,17 @@ def test_on_kafka_nothing_is_left_out() -> None:
     assert "cluster: kafka (Apache Kafka 4.3.0)" in output
     assert "left out" not in output
     assert "test_a_killed_broker_comes_back" in output
+
+
+def test_the_number_of_brokers_is_told() -> None:
+    assert "cluster: kafka (Apache Kafka 4.3.0), 2 brokers\n" in collected("kafka", "--brokers=2")
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many"])
+def test_a_number_of_brokers_that_cannot_be_is_refused_before_any_test(count: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        collected("reference", f"--brokers={count}")
+    assert "--brokers: " in refused.value.stderr
 
 
 def test_an_unknown_backend_is_refused_before_any_test() -> None:

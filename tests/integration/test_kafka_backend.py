@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.clusters import ClusterFailed, ClusterUnavailable, open_cluster
+from integration.clusters import Cluster, ClusterFailed, ClusterUnavailable, open_cluster
 from integration.clusters.coordinates import Artifacts, resolve
 from integration.raw import RawConnection
 from tests.conformance.eventually import eventually
@@ -33,6 +33,38 @@ def test_a_killed_broker_comes_back_with_its_topics_on_the_same_port() -> None:
                 return len(topic.partitions) == 3
 
             eventually(has_its_partitions)
+
+
+@pytest.mark.slow
+@pytest.mark.kafka_only
+@pytest.mark.timeout(300)
+def test_three_brokers_serve_while_any_one_of_them_or_the_controller_is_gone() -> None:
+    quick = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+    with open_cluster("kafka", brokers=3, configs=quick, racks={2: "b"}) as cluster:
+        assert cluster.broker_ids == (1, 2, 3)
+        assert [cluster.address(i) for i in (1, 2, 3)] == cluster.bootstrap_servers.split(",")
+        cluster.create_topic("kept", assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+        assert led(cluster, asked=1) == {1, 2, 3}
+        cluster.kill_broker(1)
+        eventually(lambda: led(cluster, asked=2) == {2, 3}, timeout_s=60)
+        cluster.create_topic("while-one-is-gone", replication_factor=2)
+        cluster.start_broker(1)
+        cluster.stop_controller()
+        assert led(cluster, asked=1) == {2, 3}
+        cluster.start_controller()
+        cluster.create_topic("by-hand", assignment=[[3, 1], [1, 2]])
+        assert led(cluster, asked=2, topic="by-hand") == {3, 1}
+        cluster.pause_broker(3)
+        eventually(lambda: 3 not in led(cluster, asked=1), timeout_s=60)
+        cluster.resume_broker(3)
+        assert (cluster.data_directory(1) / "by-hand-0").is_dir()
+
+
+def led(cluster: Cluster, *, asked: int, topic: str = "kept") -> set[int]:
+    """The leaders of a topic's partitions, by what this broker knows."""
+    with RawConnection(cluster.address(asked)) as connection:
+        (found,) = connection.call("metadata", 9, topics=[{"name": topic}]).topics
+        return {partition.leader_id for partition in found.partitions}
 
 
 @pytest.mark.slow

@@ -103,8 +103,10 @@ class Producer(Protocol):
 class KafkaClient(Protocol):
     """One connection to a cluster, made from validated options. Close it, or use `with`.
 
-    A question about topics or offsets is asked `fetchOffset.numRetries` times before its error is
-    raised, unless another try cannot help; the caller need not.
+    A question about topics or offsets is asked until it is answered while leaders or coordinators
+    move and brokers restart, for `kafka.default.api.timeout.ms` in all; the caller need not. It
+    raises `LeaderNotAvailable` or `BrokerUnreachable` when that time is over. Any other error is
+    raised after `fetchOffset.numRetries` tries, unless another try cannot help.
     """
 
     def list_topics(self) -> Collection[str]:

@@ -7,7 +7,8 @@ know: Spark, how clients are made.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 
@@ -26,9 +27,16 @@ from pyspark_kafka.options import SourceOptions
 from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.ranges import PlannedRange
 
+Sleep = Callable[[float], None]
+
 
 def read_range(
-    client: KafkaClient, plan: PlannedRange, columns: tuple[str, ...], options: SourceOptions
+    client: KafkaClient,
+    plan: PlannedRange,
+    columns: tuple[str, ...],
+    options: SourceOptions,
+    *,
+    sleep: Sleep = time.sleep,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range with these columns; raises `DataLossError`, `KafkaError`.
 
@@ -37,7 +45,7 @@ def read_range(
     """
     on_loss = DataLossPolicy(fail=options.fail_on_data_loss)
     partition = plan.fetch_range.topic_partition
-    gone = _gone(client, plan)
+    gone = _gone(client, plan, options, sleep)
     if gone is not None:
         on_loss.report(gone)
         return
@@ -54,9 +62,9 @@ def read_range(
                     yield batch.select(list(columns)) if extra else batch
             return
         except UnknownTopicOrPartition:
-            gone = _gone(client, plan)
+            gone = _gone(client, plan, options, sleep)
             if gone is None:
-                raise  # a broker that did not know of it for a moment: Spark runs the task again
+                raise  # it is there again: Spark may run the task again
             on_loss.report(f"{partition}: offsets {_span(left)} were to be read, and {gone}")
             return
         except OffsetOutOfRange as error:
@@ -79,8 +87,25 @@ def _fetch(
     yield from client.fetch(wanted, columns, options.isolation_level)
 
 
-def _gone(client: KafkaClient, plan: PlannedRange) -> str | None:
-    """What has become of the topic partition that was planned, or None if it is there."""
+def _gone(
+    client: KafkaClient, plan: PlannedRange, options: SourceOptions, sleep: Sleep
+) -> str | None:
+    """What has become of the topic partition that was planned, or None if it is there.
+
+    The broker asked may not have heard yet of what is new, so one that says so is asked again,
+    `fetchOffset.numRetries` times in all.
+    """
+    gone = None
+    for attempt in range(options.client.fetch_offset_num_retries):
+        if attempt:
+            sleep(options.client.fetch_offset_retry_interval_ms / 1000)
+        gone = _missing(client, plan)
+        if gone is None:
+            return None
+    return gone
+
+
+def _missing(client: KafkaClient, plan: PlannedRange) -> str | None:
     partition = plan.fetch_range.topic_partition
     topic = partition.topic
     described = client.describe_topics([topic]).get(topic)

@@ -72,8 +72,24 @@ class OffsetReader:
         self._sleep = sleep
         self._monotonic = monotonic
 
-    def assignment(self) -> Assignment:
-        """The partitions selected that exist."""
+    def assignment(self, *, expected: Collection[TopicPartition] = ()) -> Assignment:
+        """The partitions selected that exist.
+
+        Where one that was there before (`expected`) is missing, the question is asked again,
+        `fetchOffset.numRetries` times in all: a broker may not have heard yet of what is new.
+        """
+        wanted = set(filter(self._options.selection.selects, expected))
+        attempts = self._options.client.fetch_offset_num_retries
+        for _ in range(attempts - 1):
+            assignment = self._assignment()
+            missing = wanted - assignment.partitions
+            if not missing:
+                return assignment
+            log.warning("the cluster does not know of %s", listing(missing))
+            self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
+        return self._assignment()
+
+    def _assignment(self) -> Assignment:
         selection = self._options.selection
         described = selection.describe(self._client)
         partitions = {

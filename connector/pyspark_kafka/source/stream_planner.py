@@ -120,7 +120,7 @@ class StreamPlanner:
             start = self._start_of_replayed_first(start, end)
         assignment, self._assignment = self._assignment, None
         if assignment is None or not end.keys() <= assignment.partitions:
-            assignment = self._reader.assignment()
+            assignment = self._reader.assignment(expected=start.keys() | end.keys())
             self._notice(assignment, start.keys() | end.keys())
         selected = self._selected(start.keys() | end.keys())
         readable_end = {p: offset for p, offset in end.items() if p in assignment.partitions}
@@ -169,7 +169,7 @@ class StreamPlanner:
             return self._look(position)
 
     def _look(self, position: PartitionOffsets) -> Offsets:
-        assignment = self._reader.assignment()
+        assignment = self._reader.assignment(expected=position.keys())
         self._notice(assignment, position.keys())
         expected = {
             p: offset

@@ -12,8 +12,9 @@ from kio.schema.list_offsets.v11 import request as list_offsets
 from broker_ref.config import BrokerConfig
 from broker_ref.log.batch import Compression, parse_batches
 from broker_ref.log.records import Record, encode_record
+from integration.raw import request as plain_request
 from tests.broker_ref.log.batches import patched, with_section
-from tests.broker_ref.node.driver import START_MS, NodeDriver
+from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import (
     batch,
     create_topic,
@@ -24,18 +25,22 @@ from tests.broker_ref.node.requests import (
     produced,
     request,
 )
+from tests.broker_ref.virtual import START_MS
+
+EPOCH = 2
+"""The leader epoch after a restart: fenced and unfenced, the leader has gone and come again."""
 
 
 @pytest.fixture
 def driver() -> NodeDriver:
-    """Two batches of two records in each of two partitions, written in leader epochs 0 and 1."""
+    """Two batches of two records in each of two partitions, before and after a restart."""
     made = NodeDriver()
     create_topic(made, "t", 2)
-    for epoch in range(2):
+    for life in range(2):
         for partition in range(2):
-            stamp = START_MS + 1000 * epoch
+            stamp = START_MS + 1000 * life
             made.call(produce(batch("a", "b", timestamp=stamp), partition=partition))
-        if epoch == 0:
+        if life == 0:
             made.restart()
     return made
 
@@ -69,26 +74,42 @@ def test_the_broker_has_a_limit_of_its_own() -> None:
 def test_an_offset_within_a_batch_gives_the_whole_batch(driver: NodeDriver) -> None:
     (answer,) = fetched(driver.call(fetch((0, 3))))
     (header,) = parse_batches(answer.records)
-    assert (header.base_offset, header.partition_leader_epoch) == (2, 1)
+    assert (header.base_offset, header.partition_leader_epoch) == (2, EPOCH)
 
 
 @pytest.mark.parametrize(
     ("offset", "epoch", "error"),
     [
         (0, -1, ErrorCode.none),
-        (4, 1, ErrorCode.none),
+        (4, EPOCH, ErrorCode.none),
         (5, -1, ErrorCode.offset_out_of_range),
         (-1, -1, ErrorCode.offset_out_of_range),
         (0, 0, ErrorCode.fenced_leader_epoch),
-        (0, 2, ErrorCode.unknown_leader_epoch),
+        (0, EPOCH + 1, ErrorCode.unknown_leader_epoch),
     ],
 )
 def test_offsets_and_epochs(driver: NodeDriver, offset: int, epoch: int, error: ErrorCode) -> None:
     (answer,) = fetched(driver.call(fetch((0, offset), leader_epoch=epoch)))
     assert answer.error_code is error
-    assert answer.current_leader.leader_epoch == (
-        1 if error is ErrorCode.fenced_leader_epoch else -1
+    assert answer.current_leader.leader_epoch == -1
+
+
+@pytest.mark.parametrize("version", [15, 16])
+def test_who_asks_in_an_old_epoch_is_told_the_new_one(driver: NodeDriver, version: int) -> None:
+    partition: Any = {"partition": 0, "fetch_offset": 0, "current_leader_epoch": 0}
+    asked = plain_request(
+        "fetch",
+        version,
+        topics=[
+            {
+                "topic_id": driver.broker.metadata.topics["t"].topic_id,
+                "partitions": [partition],
+            }
+        ],
     )
+    (answer,) = fetched(driver.call(asked))
+    assert answer.error_code is ErrorCode.fenced_leader_epoch
+    assert answer.current_leader.leader_epoch == (EPOCH if version >= 16 else -1)
 
 
 def test_a_diverging_reader_is_told_where(driver: NodeDriver) -> None:
@@ -106,7 +127,7 @@ def test_brokers_that_have_no_replica(driver: NodeDriver) -> None:
     for replica in (1, 9):
         (answer,) = fetched(driver.call(fetch((0, 0), replica_id=replica)))
         assert answer.error_code is ErrorCode.not_leader_or_follower
-    (answer,) = fetched(driver.call(fetch((0, 0), replica_id=9, leader_epoch=1)))
+    (answer,) = fetched(driver.call(fetch((0, 0), replica_id=9, leader_epoch=EPOCH)))
     assert answer.error_code is ErrorCode.unknown_leader_epoch
 
 
@@ -116,14 +137,6 @@ def test_isolation_decides_whether_aborted_transactions_are_named(driver: NodeDr
     assert uncommitted.aborted_transactions is None
     assert committed.aborted_transactions == ()
     assert committed.last_stable_offset == 4
-
-
-@pytest.mark.parametrize("session", [(5, 3), (0, 3), (5, 1)])
-def test_sessions_are_not_kept(driver: NodeDriver, session: tuple[int, int]) -> None:
-    assert driver.call(fetch((0, 0), session=(0, 0))).session_id == 0
-    refused = driver.call(fetch((0, 0), session=session))
-    assert refused.error_code is ErrorCode.fetch_session_id_not_found
-    assert refused.responses == ()
 
 
 def look_up(
@@ -147,14 +160,14 @@ def look_up(
 @pytest.mark.parametrize(
     ("timestamp", "expected"),
     [
-        (-1, (4, -1, 1)),
+        (-1, (4, -1, EPOCH)),
         (-2, (0, -1, 0)),
-        (-3, (2, START_MS + 1000, 1)),
+        (-3, (2, START_MS + 1000, EPOCH)),
         (-4, (0, -1, 0)),
         (-5, (-1, -1, -1)),
         (-6, (-1, -1, -1)),
         (0, (0, START_MS, 0)),
-        (START_MS + 1, (2, START_MS + 1000, 1)),
+        (START_MS + 1, (2, START_MS + 1000, EPOCH)),
         (START_MS + 1001, (-1, -1, -1)),
     ],
 )
@@ -182,7 +195,7 @@ def test_a_time_that_is_none_is_an_error_of_its_partition(driver: NodeDriver) ->
 
 def test_look_ups_are_fenced(driver: NodeDriver) -> None:
     assert look_up(driver, -1, epoch=0)[0] is ErrorCode.fenced_leader_epoch
-    assert look_up(driver, -1, epoch=2)[0] is ErrorCode.unknown_leader_epoch
+    assert look_up(driver, -1, epoch=EPOCH + 1)[0] is ErrorCode.unknown_leader_epoch
 
 
 def test_deleted_records_are_out_of_range_even_after_a_crash(driver: NodeDriver) -> None:

@@ -27,6 +27,7 @@ from tests.broker_ref.node.requests import (
     produced,
     request,
 )
+from tests.broker_ref.virtual import START_MS
 
 READER, WRITER, OTHER = 1, 2, 3
 
@@ -159,19 +160,25 @@ def test_an_error_is_answered_at_once(driver: NodeDriver) -> None:
 def test_an_unknown_partition_does_not_end_the_wait_of_others(driver: NodeDriver) -> None:
     waiting = fetch((9, 0), (0, 0), max_wait=500)
     assert driver.send(waiting, connection_id=READER) == []
-    unknown, known = fetched(only_response(waiting, write(driver, "a")))
+    known, unknown = fetched(only_response(waiting, write(driver, "a")))
     assert unknown.error_code is ErrorCode.unknown_topic_or_partition
     assert len(known.records) > 0
 
 
 def partition_of(driver: NodeDriver, topic: str = "t", index: int = 0) -> Partition:
-    return driver.node.broker.replicas.partition(topic, index)
+    return driver.broker.replicas.partition(topic, index)
 
 
-def in_sync_with(partition: Partition, *brokers: int) -> None:
-    """Let other brokers be in sync; they have nothing of the log yet."""
+def in_sync_with(partition: Partition, *brokers: int, lagging: tuple[int, ...] = ()) -> None:
+    """Let other brokers be in sync; they have nothing of the log yet. Others may have replicas."""
     partition.follow(
-        dataclasses.replace(partition.metadata, replicas=(1, *brokers), isr=(1, *brokers))
+        dataclasses.replace(
+            partition.metadata,
+            replicas=(1, *brokers, *lagging),
+            isr=(1, *brokers),
+            partition_epoch=partition.metadata.partition_epoch + 1,
+        ),
+        START_MS,
     )
 
 
@@ -185,7 +192,7 @@ def test_acks_all_waits_for_every_in_sync_replica(driver: NodeDriver) -> None:
     assert partition.high_watermark == 0
     in_sync_with(partition)
     # The leader is alone in sync now, so what it has is committed.
-    driver.node.broker.replicas.mark_changed(partition.key)
+    driver.broker.replicas.mark_changed(partition.key)
     effects = driver.send(produce(batch("b"), partition=1), connection_id=OTHER)
     answered = produced(only_response(waiting, for_connection(effects, WRITER)))
     assert (answered.error_code, answered.base_offset) == (ErrorCode.none, 0)
@@ -215,6 +222,9 @@ def test_nothing_above_the_high_watermark_is_seen(driver: NodeDriver) -> None:
 
 def test_too_few_in_sync_replicas(driver: NodeDriver) -> None:
     create_topic(driver, "careful", min_insync_replicas="2")
+    # No more are asked for than there are replicas.
+    assert produced(driver.call(produce(batch("a"), topic="careful"))).error_code is ErrorCode.none
+    in_sync_with(partition_of(driver, "careful"), lagging=(2,))
     refused = produced(driver.call(produce(batch("a"), topic="careful")))
     assert refused.error_code is ErrorCode.not_enough_replicas
     accepted = produced(driver.call(produce(batch("a"), topic="careful", acks=1)))
@@ -250,7 +260,7 @@ def test_a_commit_waits_for_every_in_sync_replica(driver: NodeDriver) -> None:
     find = request(10, 2, key="g", key_type=0)
     assert driver.call(find).error_code is ErrorCode.coordinator_not_available
     assert driver.call(find).error_code is ErrorCode.none
-    index = driver.node.broker.offsets.partition_for("g")
+    index = driver.broker.groups.partition_for("g")
     in_sync_with(partition_of(driver, "__consumer_offsets", index), 2)
     waiting = commit()
     assert driver.send(waiting) == []

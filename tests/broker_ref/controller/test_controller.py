@@ -1,4 +1,4 @@
-"""What the controller decides, with more brokers than this project starts yet."""
+"""What the controller decides about topics, and what it keeps of it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,14 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller.controller import Controller, NewTopic
-from broker_ref.controller.journal import Journal
+from broker_ref.controller import controller as controller_module
+from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.controller.stream import decode_commits, decode_snapshot
+from broker_ref.controller.topics import NewTopic
+from broker_ref.log.storage import StorageError
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid, random_uuid, uuid_text
-from tests.broker_ref.memory_storage import MemoryStorage
-from tests.broker_ref.node.driver import seeded_bytes
-
-
-def controller(storage: MemoryStorage, *, brokers: tuple[int, ...] = (0, 4, 7)) -> Controller:
-    made = Controller(
-        journal=Journal(storage, "journal"),
-        random_bytes=seeded_bytes(),
-        num_partitions=2,
-        default_replication_factor=2,
-    )
-    for broker in brokers:
-        made.register_broker(broker_id=broker, host=f"h{broker}", port=1, rack=None)
-    return made
+from tests.broker_ref.controller.clusters import JOURNAL, ControllerDriver
 
 
 def refused(action: Callable[[], object]) -> ErrorCode:
@@ -33,70 +23,141 @@ def refused(action: Callable[[], object]) -> ErrorCode:
     return caught.value.error_code
 
 
+def same(one: ClusterMetadata, other: ClusterMetadata) -> bool:
+    """Whether two views say the same."""
+    return (one.records(), one.end_offset) == (other.records(), other.end_offset)
+
+
+def followed(driver: ControllerDriver, follower: ClusterMetadata) -> ClusterMetadata:
+    """A follower's view after it has fetched all there is, a batch at a time."""
+    while follower.end_offset < driver.metadata.end_offset:
+        data = driver.controller.batches_from(follower.end_offset, 1)
+        if data is None:
+            end_offset, snapshot = driver.controller.snapshot()
+            follower.replace(decode_snapshot(snapshot), end_offset)
+            continue
+        for commit in decode_commits(data):
+            follower.apply_commit(commit)
+    return follower
+
+
 def test_replicas_are_spread_over_the_brokers() -> None:
-    subject = controller(MemoryStorage())
-    subject.create_topic(NewTopic(name="t", partition_count=4, replication_factor=2))
-    partitions = subject.metadata.topics["t"].partitions
-    replicas = [partitions[index].replicas for index in range(4)]
-    assert replicas == [(0, 4), (4, 7), (7, 0), (0, 4)]
+    driver = ControllerDriver(0, 4, 7)
+    driver.controller.create_topic(NewTopic(name="t", partition_count=6, replication_factor=2))
+    driver.controller.create_partitions("t", 9, None, validate_only=False)
+    partitions = driver.metadata.topics["t"].partitions
     assert all(p.leader == p.replicas[0] and p.isr == p.replicas for p in partitions.values())
-    subject.create_partitions("t", 6, None, validate_only=False)
-    assert [partitions[index].replicas for index in (4, 5)] == [(4, 7), (7, 0)]
+    leaders = [partitions[index].leader for index in range(9)]
+    assert all(set(leaders[first : first + 3]) == {0, 4, 7} for first in (0, 3, 6))
 
 
 def test_defaults_stand_in_for_counts_that_are_not_given() -> None:
-    subject = controller(MemoryStorage())
-    made = subject.create_topic(NewTopic(name="t"))
+    made = ControllerDriver(0, 4, 7).controller.create_topic(NewTopic(name="t"))
     assert (made.partition_count, made.replication_factor) == (2, 2)
 
 
 def test_more_replicas_than_brokers() -> None:
-    subject = controller(MemoryStorage())
+    driver = ControllerDriver(0, 4, 7)
     new = NewTopic(name="t", replication_factor=4)
-    assert refused(lambda: subject.create_topic(new)) is ErrorCode.invalid_replication_factor
-    assert subject.metadata.topics == {}
+    code = refused(lambda: driver.controller.create_topic(new))
+    assert code is ErrorCode.invalid_replication_factor
+    assert driver.metadata.topics == {}
 
 
 def test_assignments_by_hand() -> None:
-    subject = controller(MemoryStorage())
-    subject.create_topic(NewTopic(name="t", assignments=((1, (7, 0)), (0, (4, 7)))))
-    partitions = subject.metadata.topics["t"].partitions
+    driver = ControllerDriver(0, 4, 7)
+    driver.controller.create_topic(NewTopic(name="t", assignments=((1, (7, 0)), (0, (4, 7)))))
+    partitions = driver.metadata.topics["t"].partitions
     assert [partitions[0].replicas, partitions[1].replicas] == [(4, 7), (7, 0)]
-    uneven = NewTopic(name="u", assignments=((0, (4, 7)), (1, (4,))))
-    assert refused(lambda: subject.create_topic(uneven)) is ErrorCode.invalid_replica_assignment
+    for assignments in (
+        ((0, (4, 7)), (1, (4,))),
+        ((0, (4, 4)),),
+        ((0, (4, 5)),),
+        ((0, ()),),
+        ((0, (4,)), (2, (4,))),
+        ((0, (4,)), (0, (4,))),
+    ):
+        new = NewTopic(name="u", assignments=assignments)
+        code = refused(lambda new=new: driver.controller.create_topic(new))  # type: ignore[misc]
+        assert code is ErrorCode.invalid_replica_assignment, assignments
+    code = refused(lambda: driver.controller.create_partitions("t", 3, [(4,)], validate_only=False))
+    assert code is ErrorCode.invalid_replica_assignment
+
+
+def test_replicas_on_fenced_brokers_are_not_in_sync_and_do_not_lead() -> None:
+    driver = ControllerDriver(0, 4, 7)
+    driver.expire(4)
+    driver.controller.create_topic(NewTopic(name="t", partition_count=3, replication_factor=3))
+    for partition in driver.metadata.topics["t"].partitions.values():
+        assert partition.leader == partition.replicas[0] != 4
+        assert set(partition.replicas) - set(partition.isr) == {4}
+    new = NewTopic(name="u", assignments=((0, (4,)),))
+    code = refused(lambda: driver.controller.create_topic(new))
+    assert code is ErrorCode.invalid_replica_assignment
+    driver.expire(0, 7)
+    code = refused(lambda: driver.controller.create_topic(NewTopic(name="u")))
+    assert code is ErrorCode.invalid_replication_factor
 
 
 def test_the_metadata_is_what_the_journal_says() -> None:
-    storage = MemoryStorage()
-    subject = controller(storage)
-    subject.create_topic(NewTopic(name="kept", configs={"retention.ms": "1"}))
-    subject.create_topic(NewTopic(name="gone"))
-    subject.delete_topic(subject.metadata.topics["gone"])
-    block = subject.allocate_producer_ids(0)
-    again = controller(storage, brokers=())
-    assert again.metadata.topics == subject.metadata.topics
-    assert again.metadata.topics_by_id.keys() == subject.metadata.topics_by_id.keys()
-    assert again.metadata.brokers == subject.metadata.brokers
-    assert again.allocate_producer_ids(0).start == block.stop
+    driver = ControllerDriver(0, 4, 7)
+    driver.controller.create_topic(NewTopic(name="kept", configs={"retention.ms": "1"}))
+    driver.controller.create_topic(NewTopic(name="gone"))
+    gone = driver.metadata.topics["gone"]
+    driver.controller.delete_topic(gone)
+    block = driver.controller.allocate_producer_ids(0, 0)
+    before = driver.metadata
+    for _ in range(2):  # the journal as it was appended to, then as it was rewritten
+        driver.restart()
+        assert same(driver.metadata, before)
+    assert gone.topic_id in driver.metadata.removed_topics
+    assert driver.controller.allocate_producer_ids(0, 0).start == block.stop
 
 
-def test_a_started_broker_leads_in_a_new_epoch() -> None:
-    subject = controller(MemoryStorage())
-    subject.create_topic(NewTopic(name="t", partition_count=3, replication_factor=1))
-    subject.elect_leaders(4)
-    epochs = {p.leader: p.leader_epoch for p in subject.metadata.topics["t"].partitions.values()}
-    assert epochs == {0: 0, 4: 1, 7: 0}
+def test_a_broker_follows_by_batches_and_by_a_snapshot_where_they_are_gone() -> None:
+    driver = ControllerDriver(0, 4, 7)
+    driver.controller.create_topic(NewTopic(name="t", configs={"retention.ms": "1"}))
+    follower = followed(driver, ClusterMetadata())
+    assert same(follower, driver.metadata)
+    driver.restart()
+    assert driver.controller.batches_from(0, 1) is None
+    assert same(followed(driver, ClusterMetadata()), driver.metadata)
+    driver.expire(4)
+    assert same(followed(driver, follower), driver.metadata)
 
 
-def test_broker_epochs_rise_with_every_registration() -> None:
-    storage = MemoryStorage()
-    controller(storage)
-    again = controller(storage, brokers=(4,))
-    assert {b.broker_id: b.broker_epoch for b in again.metadata.brokers.values()} == {
-        0: 0,
-        4: 1,
-        7: 0,
-    }
+def test_a_snapshot_stays_the_same_while_the_batches_after_it_are_kept() -> None:
+    driver = ControllerDriver(0, 4, 7)
+    first = driver.controller.snapshot()
+    driver.controller.create_topic(NewTopic(name="t"))
+    assert driver.controller.snapshot() == first
+    assert driver.controller.batches_from(first[0], 1 << 20)
+
+
+def test_no_more_is_kept_than_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller_module, "BYTES_BETWEEN_SNAPSHOTS", 2_000)
+    driver = ControllerDriver(0)
+    end_offset, _ = driver.controller.snapshot()
+    for _ in range(200):
+        driver.controller.allocate_producer_ids(0, 0)
+    assert len(driver.storage.read(JOURNAL)) < 5_000
+    assert driver.controller.batches_from(end_offset, 1) is None
+    assert driver.controller.snapshot()[0] == driver.metadata.end_offset
+    before = driver.metadata
+    driver.restart()
+    assert same(driver.metadata, before)
+
+
+def test_what_cannot_be_written_down_has_not_happened() -> None:
+    driver = ControllerDriver(0)
+    before = driver.metadata.records()
+    driver.storage.fail_on("flush")
+    code = refused(lambda: driver.controller.create_topic(NewTopic(name="t", replication_factor=1)))
+    assert code is ErrorCode.kafka_storage_error
+    assert driver.metadata.records() == before
+    driver.storage.fail_on(None)
+    with pytest.raises((ApiError, StorageError)):
+        driver.controller.allocate_producer_ids(0, 0)
 
 
 def test_ids_that_kafka_reserves_are_never_drawn() -> None:
@@ -108,22 +169,3 @@ def test_ids_that_kafka_reserves_are_never_drawn() -> None:
     assert not uuid_text(drawn).startswith("-")
     assert drawn.bytes[:6] == good[:6]
     assert drawn not in (Uuid(int=0), Uuid(int=1))
-
-
-def test_a_compacted_journal_says_the_same_and_remembers_what_is_left_of_removed_topics() -> None:
-    storage = MemoryStorage()
-    subject = controller(storage)
-    subject.create_topic(NewTopic(name="t", configs={"retention.ms": "1"}))
-    for name in ("gone", "left"):
-        subject.create_topic(NewTopic(name=name))
-    gone, left = (subject.metadata.topics[name] for name in ("gone", "left"))
-    subject.delete_topic(gone)
-    subject.delete_topic(left)
-    subject.elect_leaders(4)
-    block = subject.allocate_producer_ids(0)
-    subject.compact_journal(undeleted=[left.topic_id])
-    again = controller(storage, brokers=())
-    assert again.metadata.topics == subject.metadata.topics
-    assert again.metadata.brokers == subject.metadata.brokers
-    assert again.metadata.removed_topics == {left.topic_id}
-    assert again.allocate_producer_ids(0).start == block.stop

@@ -8,6 +8,7 @@ import pytest
 from crc32c import crc32c
 
 from broker_ref.controller.journal import MAGIC, CorruptJournalError, Journal
+from broker_ref.controller.metadata import Commit
 from broker_ref.controller.records import (
     ConfigRecord,
     MetadataRecord,
@@ -24,8 +25,17 @@ from tests.broker_ref.memory_storage import MemoryStorage
 
 PATH = "journal"
 TOPIC_ID = Uuid(int=123456789)
-BATCHES: tuple[tuple[MetadataRecord, ...], ...] = (
-    (RegisterBrokerRecord(broker_id=0, broker_epoch=3, host="h", port=9, rack=None),),
+RECORDS: tuple[tuple[MetadataRecord, ...], ...] = (
+    (
+        RegisterBrokerRecord(
+            broker_id=0,
+            incarnation_id=Uuid(int=5),
+            broker_epoch=0,
+            host="h",
+            port=9,
+            rack=None,
+        ),
+    ),
     (
         TopicRecord(name="t", topic_id=TOPIC_ID),
         ConfigRecord(topic="t", name="retention.ms", value="1"),
@@ -46,13 +56,23 @@ BATCHES: tuple[tuple[MetadataRecord, ...], ...] = (
             partition_id=0,
             isr=(1,),
             leader=1,
-            leader_epoch=1,
-            partition_epoch=1,
         ),
-        ProducerIdsRecord(broker_id=0, next_producer_id=1000),
+        ProducerIdsRecord(broker_id=0, broker_epoch=0, next_producer_id=1000),
     ),
     (RemoveTopicRecord(topic_id=TOPIC_ID),),
 )
+
+
+def commits(batches: Sequence[tuple[MetadataRecord, ...]], first: int = 0) -> tuple[Commit, ...]:
+    """The batches, one after the other from the offset `first` on."""
+    made = []
+    for records in batches:
+        made.append(Commit(base_offset=first, records=records))
+        first = made[-1].end_offset
+    return tuple(made)
+
+
+BATCHES = commits(RECORDS)
 
 
 def written(storage: MemoryStorage) -> list[int]:
@@ -65,8 +85,8 @@ def written(storage: MemoryStorage) -> list[int]:
     return sizes
 
 
-def found(storage: MemoryStorage) -> Sequence[tuple[MetadataRecord, ...]]:
-    return Journal(storage, PATH).batches
+def found(storage: MemoryStorage) -> Sequence[Commit]:
+    return Journal(storage, PATH).commits
 
 
 def test_records_come_back_as_written() -> None:
@@ -84,13 +104,14 @@ def test_a_torn_tail_is_cut_wherever_it_is_torn() -> None:
         storage.write_atomically(PATH, data[:size])
         count = sum(end <= size for end in sizes[1:])
         assert tuple(found(storage)) == BATCHES[:count], size
-        Journal(storage, PATH).append(BATCHES[0])
-        assert tuple(found(storage)) == (*BATCHES[:count], BATCHES[0]), size
+        (following,) = commits(RECORDS[:1], BATCHES[count - 1].end_offset if count else 0)
+        Journal(storage, PATH).append(following)
+        assert tuple(found(storage)) == (*BATCHES[:count], following), size
 
 
 def test_what_was_written_as_a_whole_is_never_a_torn_tail() -> None:
     whole = MemoryStorage()
-    Journal(whole, PATH).rewrite(BATCHES[1])
+    Journal(whole, PATH).rewrite(RECORDS[1], end_offset=9)
     data = whole.read(PATH)
     for size in range(len(data)):
         storage = MemoryStorage()
@@ -114,9 +135,21 @@ def test_a_journal_that_is_rewritten_holds_that_and_what_comes_after() -> None:
     storage = MemoryStorage()
     journal = Journal(storage, PATH)
     journal.append(BATCHES[0])
-    journal.rewrite(BATCHES[1])
+    journal.rewrite(RECORDS[1], end_offset=9)
+    following = commits(RECORDS[2:3], 9)
+    journal.append(*following)
+    again = Journal(storage, PATH)
+    assert again.snapshot == Commit(base_offset=9, records=RECORDS[1])
+    assert tuple(again.commits) == following
+
+
+def test_a_batch_out_of_its_place_is_refused() -> None:
+    storage = MemoryStorage()
+    journal = Journal(storage, PATH)
+    journal.append(BATCHES[0])
     journal.append(BATCHES[2])
-    assert tuple(found(storage)) == BATCHES[1:3]
+    with pytest.raises(CorruptJournalError, match=r"offset 5, where 1 must follow"):
+        found(storage)
 
 
 @pytest.mark.parametrize("tail", [b"\x00" * 5, b"\x00" * 4096])
@@ -130,7 +163,7 @@ def test_zeros_that_a_crash_left_are_a_torn_tail(tail: bytes) -> None:
 def test_damage_before_the_tail_is_refused_by_name_and_position() -> None:
     storage = MemoryStorage()
     sizes = written(storage)
-    storage.overwrite(PATH, sizes[1] + 20, b"#")
+    storage.overwrite(PATH, sizes[1] + 24, b"#")
     with pytest.raises(CorruptJournalError, match=rf"{PATH} is damaged at byte {sizes[1]}"):
         found(storage)
 
@@ -138,7 +171,7 @@ def test_damage_before_the_tail_is_refused_by_name_and_position() -> None:
 def test_damage_in_the_last_batch_is_a_torn_tail() -> None:
     storage = MemoryStorage()
     sizes = written(storage)
-    storage.overwrite(PATH, sizes[3] + 12, b"#")
+    storage.overwrite(PATH, sizes[3] + 24, b"#")
     assert tuple(found(storage)) == BATCHES[:3]
 
 
@@ -152,7 +185,7 @@ def test_another_file_is_refused() -> None:
 def test_records_of_a_later_version_are_refused() -> None:
     storage = MemoryStorage()
     journal = Journal(storage, PATH)
-    journal.rewrite(BATCHES[0])
+    journal.rewrite(RECORDS[0], end_offset=1)
     later = storage.read(PATH)[len(MAGIC) :].replace(b"RegisterBroker", b"RegisterNobody")
     storage.write_atomically(PATH, MAGIC + resealed(later))
     with pytest.raises(CorruptJournalError, match="cannot read"):

@@ -8,11 +8,16 @@ from hypothesis import strategies as st
 
 from broker_ref.group.offsets import java_hash
 from broker_ref.group.records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
     UnreadableOffsetError,
+    decode_group_value,
     decode_key,
     decode_value,
+    encode_group_value,
     encode_key,
     encode_value,
 )
@@ -52,8 +57,59 @@ def test_values_of_older_versions() -> None:
     assert (with_epoch.leader_epoch, with_epoch.commit_timestamp_ms) == (2, 1795221894208)
 
 
+MEMBER_ID = "i1-14f71da5-4071-4029-8f98-cc0c8128392b"
+GROUP_KEY = bytes.fromhex("000200026731")
+GROUP_VALUE = bytes.fromhex(
+    "00030008636f6e73756d657200000001000572616e6765002769312d31346637316461352d343037312d343032392d"
+    "386639382d636330633831323833393262000001a1fc5e26d500000001002769312d31346637316461352d34303731"
+    "2d343032392d386639382d636330633831323833393262000269310003726177000a2f3132372e302e302e31000075"
+    "3000007530000000016d00000003616c6c"
+)
+
+
+def test_a_group_that_kafka_wrote() -> None:
+    member = MemberMetadata(
+        member_id=MEMBER_ID,
+        group_instance_id="i1",
+        client_id="raw",
+        client_host="/127.0.0.1",
+        rebalance_timeout_ms=30_000,
+        session_timeout_ms=30_000,
+        subscription=b"m",
+        assignment=b"all",
+    )
+    value = GroupMetadataValue(
+        protocol_type="consumer",
+        generation=1,
+        protocol="range",
+        leader=MEMBER_ID,
+        state_timestamp_ms=1795235391189,
+        members=(member,),
+    )
+    assert decode_key(GROUP_KEY) == GroupMetadataKey(group="g1")
+    assert encode_key(GroupMetadataKey(group="g1")) == GROUP_KEY
+    assert decode_group_value(GROUP_VALUE) == value
+    assert encode_group_value(value) == GROUP_VALUE
+
+
+def test_groups_of_other_versions() -> None:
+    start = bytes.fromhex("0001 63 00000005 0001 72 0001 6d 00000001 0001 6d 0001 63 0001 68")
+    end = bytes.fromhex("00000007 00000001 73 00000001 61")
+    oldest = decode_group_value(bytes(2) + start + end)
+    assert (oldest.state_timestamp_ms, oldest.members[0].rebalance_timeout_ms) == (-1, -1)
+    assert (oldest.members[0].subscription, oldest.members[0].assignment) == (b"s", b"a")
+    flexible = bytes.fromhex(
+        "0004 02 63 00000005 02 72 02 6d 0000000000000009 02 02 6d 00 02 63 02 68"
+        "00000006 00000007 02 73 02 61 00 00"
+    )
+    newest = decode_group_value(flexible)
+    assert newest.state_timestamp_ms == 9
+    assert newest.members[0].rebalance_timeout_ms == 6
+    assert (newest.leader, newest.members[0].session_timeout_ms) == ("m", 7)
+
+
 def test_records_about_other_things_have_no_key() -> None:
-    assert decode_key(b"\x00\x02\x00\x02g1") is None
+    assert decode_key(b"\x00\x03\x00\x02g1") is None
 
 
 @pytest.mark.parametrize(

@@ -124,8 +124,8 @@ def test_a_topic_the_broker_refuses_is_an_error_with_its_reason() -> None:
 
 
 def test_misuse_says_what_to_do() -> None:
-    with pytest.raises(ClusterError, match="runs one broker, and 3 were asked for"):
-        Cluster(3)
+    with pytest.raises(ClusterError, match="at least one broker, and 0 were asked for"):
+        Cluster(0)
     cluster = Cluster()
     with pytest.raises(ClusterError, match=r"with broker_ref\.Cluster\(\) as cluster"):
         cluster.create_topic("too-early")
@@ -136,11 +136,18 @@ def test_misuse_says_what_to_do() -> None:
             cluster.start_broker(1)
         with pytest.raises(ClusterError, match="no broker 2 in this cluster; it has 1"):
             cluster.stop_broker(2)
+        with pytest.raises(ClusterError, match="controller is running already"):
+            cluster.start_controller()
         cluster.stop_broker(1)
         with pytest.raises(ClusterError, match="broker 1 is not running"):
             cluster.stop_broker(1)
+        with pytest.raises(ClusterError, match="broker 1 is not running"):
+            cluster.pause_broker(1)
         with pytest.raises(ClusterError, match="no broker runs"):
             cluster.create_topic("too-late")
+        cluster.stop_controller()
+        with pytest.raises(ClusterError, match="controller is not running"):
+            cluster.kill_controller()
 
 
 def test_importing_the_package_and_its_pytest_plugin_loads_nothing_of_the_broker() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import signal
 import socket
@@ -13,9 +14,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from kio.schema.errors import ErrorCode
 
-from broker_ref.io.admin import create_topic
+from broker_ref.io.admin import ask, create_topic
+from broker_ref.io.operations import live_brokers
 from broker_ref.io.process import BrokerProcess
+from tests.broker_ref.node.requests import batch, produce, produced
+from tests.conformance.eventually import eventually
 
 pytestmark = pytest.mark.slow  # every test starts processes
 
@@ -31,10 +36,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextlib.contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def started(*arguments: str, command: str = "") -> Iterator[subprocess.Popen[str]]:
     """Start a command that runs until it is told to stop; killed where the test fails."""
     with subprocess.Popen(
-        [*COMMAND, "--port", "0", *arguments],
+        [*COMMAND, *command.split(), "--port", "0", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -51,7 +56,12 @@ def ready_line(process: subprocess.Popen[str]) -> str:
 
 
 REFUSED = [
-    (["--brokers", "3"], "argument --brokers: this version runs one broker, not '3'"),
+    (["--brokers", "0"], "argument --brokers: '0' is not a count: 1 to 100"),
+    (["--brokers", "some"], "argument --brokers: 'some' is not a count"),
+    (["node", "--id", "1"], "the following arguments are required: --controller"),
+    (["node", "--id", "one"], "argument --id: 'one' is not the id of a broker"),
+    (["node", "--id", "1", "--controller", "9093"], "'9093' is not of the form HOST:PORT"),
+    (["controller", "--brokers", "3"], "unrecognized arguments: --brokers 3"),
     (["--port", "70000"], "argument --port: '70000' is not a port: 0 (a free one) to 65535"),
     (["--port", "kafka"], "argument --port: 'kafka' is not a port"),
     (["--config", "num.partitions"], "'num.partitions' is not of the form name=value"),
@@ -205,3 +215,108 @@ def test_clients_are_told_the_advertised_host(tmp_path: Path) -> None:
         assert [f"{broker.host}:{broker.port}" for broker in brokers.values()] == [address]
         process.terminate()
         assert process.wait(TIMEOUT_SECONDS) == 0
+
+
+IMPATIENT = [
+    "--config", "broker.session.timeout.ms=1000", "--config", "broker.heartbeat.interval.ms=100",
+]  # fmt: skip
+
+
+def racks(bootstrap_servers: str) -> dict[int, str | None]:
+    """The brokers that a cluster has, and where they are."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    nodes = admin.describe_cluster().result(timeout=TIMEOUT_SECONDS).nodes
+    return {node.id: node.rack for node in nodes}
+
+
+@pytest.mark.parametrize("processes", [[], ["--processes"]])
+def test_three_brokers_are_one_cluster(tmp_path: Path, processes: list[str]) -> None:
+    with started("--brokers", "3", "--data", str(tmp_path), *processes) as process:
+        addresses = ready_line(process)
+        assert len(set(addresses.split(","))) == 3
+        create_topic(addresses.split(",")[2], "t", replication_factor=3)
+        assert racks(addresses).keys() == {1, 2, 3}
+        children = children_of(process.pid)
+        assert len(children) == (3 if processes else 0)
+        process.terminate()
+        _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
+        assert process.returncode == 0, stderr
+        assert "Traceback" not in stderr
+    assert not any(is_alive(child) for child in children)
+    for broker_id in (1, 2, 3):
+        assert (tmp_path / f"broker-{broker_id}" / ".kafka_cleanshutdown").exists()
+        assert (tmp_path / f"broker-{broker_id}" / "t-0").is_dir()
+
+
+def test_a_broker_process_that_dies_is_told_of_and_the_others_go_on(tmp_path: Path) -> None:
+    arguments = ["--brokers", "3", "--data", str(tmp_path), "--processes", *IMPATIENT]
+    with started(*arguments) as process:
+        addresses = ready_line(process)
+        victim, *others = children_of(process.pid)
+        os.kill(victim, signal.SIGKILL)
+        eventually(lambda: len(live_brokers(addresses)) == 2)
+        process.terminate()
+        _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
+        assert process.returncode == 0, stderr
+    assert f"the broker with process id {victim} has ended with code -9" in stderr
+    assert not any(is_alive(child) for child in others)
+
+
+def test_broker_processes_end_when_who_started_them_is_killed(tmp_path: Path) -> None:
+    with started("--brokers", "2", "--data", str(tmp_path), "--processes") as process:
+        assert ready_line(process)
+        children = children_of(process.pid)
+        assert len(children) == 2
+        process.kill()
+        eventually(lambda: not any(is_alive(child) for child in children))
+    assert (tmp_path / "broker-1" / ".kafka_cleanshutdown").exists()
+
+
+def test_nodes_that_are_started_one_by_one_are_a_cluster(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        data = str(tmp_path / "controller")
+        controller = stack.enter_context(started("--data", data, *IMPATIENT, command="controller"))
+        controller_address = ready_line(controller)
+        nodes = []
+        for broker_id, rack in ((7, "here"), (8, "there")):
+            arguments = ["--id", str(broker_id), "--rack", rack]
+            arguments += ["--data", str(tmp_path / rack), "--controller", controller_address]
+            nodes.append(stack.enter_context(started(*arguments, *IMPATIENT, command="node")))
+        addresses = [ready_line(node) for node in nodes]
+        assert racks(addresses[0]) == {7: "here", 8: "there"}
+        create_topic(addresses[1], "t", replication_factor=2)
+        nodes[0].terminate()
+        assert nodes[0].wait(TIMEOUT_SECONDS) == 0
+        eventually(lambda: live_brokers(addresses[1]) == {8})
+        with started("--data", str(tmp_path / "another"), command="controller") as other:
+            wrong = ["--id", "7", "--data", str(tmp_path / "here"), "--port", "0"]
+            ended = run("node", *wrong, "--controller", ready_line(other), "--log-level", "error")
+        assert ended.returncode == 1
+        assert "is that of another cluster than" in ended.stderr
+        assert ended.stderr.count("\n") == 1, ended.stderr
+
+
+def test_a_broker_whose_disk_is_full_ends_with_one_line(tmp_path: Path) -> None:
+    with started("--data", str(tmp_path)) as process:
+        address = ready_line(process)
+        create_topic(address, "t")
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
+        with contextlib.suppress(ConnectionError):  # It may end before its answer is out.
+            answer = ask(address, produce(batch("lost")))
+            assert produced(answer).error_code is ErrorCode.kafka_storage_error
+        line = only_line(process)
+    assert f"{tmp_path}/broker-1/t-0/" in line
+    assert "File too large" in line
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has asked about since its end does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

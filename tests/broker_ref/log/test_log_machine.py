@@ -1,7 +1,7 @@
 """A log against a list of batches, through crashes that lose and tear what was not flushed.
 
 What must hold after every step: the log gives exactly the batches of the model, in order, offsets
-unbroken; after a crash those are a prefix of what was appended, with everything that was flushed;
+ascending; after a crash those are a prefix of what was appended, with everything that was flushed;
 and producers are remembered as the batches and the surviving snapshot say.
 """
 
@@ -18,14 +18,16 @@ from broker_ref.log.batch import (
     SEQUENCE_MAX,
     BatchHeader,
     crc_matches,
+    decode_records,
     increment_sequence,
+    rewrite,
     unpack_header,
 )
 from broker_ref.log.errors import LogError
 from broker_ref.log.log_directory import LogDirectory
 from broker_ref.log.partition_log import PartitionLog
 from tests.broker_ref.log.batches import NOW_MS, batch
-from tests.broker_ref.log.logs import read_all, small
+from tests.broker_ref.log.logs import read_all, small, split
 from tests.broker_ref.memory_storage import MemoryStorage
 
 Remembered = tuple[int, int, int]  # first sequence, last sequence, first offset
@@ -40,13 +42,19 @@ class Producer:
 class LogMachine(RuleBasedStateMachine):
     @initialize(segment_bytes=st.sampled_from([400, 1000, 100_000]))
     def start(self, segment_bytes: int) -> None:
-        self.config = small(segment_bytes=segment_bytes, index_interval_bytes=120)
+        self.config = small(
+            segment_bytes=segment_bytes,
+            index_interval_bytes=120,
+            cleanup_policy=("compact", "delete"),
+            min_cleanable_dirty_ratio=0.0,
+        )
         self.storage = MemoryStorage()
         self.batches: list[bytes] = []
         self.producers: dict[int, Producer] = {}
         self.snapshots: dict[int, dict[int, Producer]] = {}
         self.leader_epoch = 0
         self.durable_offset = 0
+        self.floor_offset = 0  # Where a segment begins that a truncation has left empty.
         self.checkpointed_start = 0
         self.start_offset = 0
         self.timestamp = NOW_MS
@@ -58,7 +66,8 @@ class LogMachine(RuleBasedStateMachine):
 
     @property
     def end_offset(self) -> int:
-        return unpack_header(self.batches[-1]).next_offset if self.batches else self.first_offset
+        last = unpack_header(self.batches[-1]).next_offset if self.batches else self.first_offset
+        return max(last, self.floor_offset)
 
     first_offset = 0
 
@@ -129,6 +138,60 @@ class LogMachine(RuleBasedStateMachine):
         except LogError:
             refused = True
         assert refused
+
+    @rule(counts=st.lists(st.integers(1, 4), min_size=1, max_size=6), size=st.integers(0, 50))
+    def follow(self, counts: list[int], size: int) -> None:
+        offset, batches = self.end_offset, []
+        for count in counts:
+            data = batch(count, timestamp=self.timestamp, value=bytes(size))
+            batches.append(
+                rewrite(
+                    data,
+                    base_offset=offset,
+                    leader_epoch=self.leader_epoch,
+                    log_append_time_ms=None,
+                )
+            )
+            offset += count
+        segments = len(self.log.segment_base_offsets)
+        self.log.append_as_follower(b"".join(batches), now_ms=NOW_MS)
+        self.batches += [bytes(one) for one in batches]
+        self.timestamp += 1
+        for base in self.log.segment_base_offsets[segments:]:
+            self.snapshots[base] = _last_batches(self.producers)
+            self.durable_offset = max(self.durable_offset, base)
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data())
+    def truncate(self, data: st.DataObject) -> None:
+        starts = [unpack_header(b).base_offset for b in self.batches]
+        offset = data.draw(st.sampled_from([s for s in starts if s >= self.first_offset]))
+        self.log.truncate_to(offset, now_ms=NOW_MS)
+        self.batches = [b for b in self.batches if unpack_header(b).next_offset <= offset]
+        self.floor_offset = 0
+        assert self.end_offset <= self.log.log_end_offset <= offset
+        if self.log.log_end_offset > self.end_offset:
+            assert self.log.log_end_offset == self.log.segment_base_offsets[-1]
+            self.floor_offset = self.log.log_end_offset
+        self.start_offset = min(self.start_offset, self.end_offset)
+        self.checkpointed_start = self.start_offset
+        self.snapshots = {o: s for o, s in self.snapshots.items() if o <= self.end_offset}
+        self._forget_what_snapshots_do_not_hold(self.storage)
+        self.durable_offset = min(self.durable_offset, self.end_offset)
+
+    @rule(budget_bytes=st.sampled_from([100, 10_000]))
+    def compact(self, budget_bytes: int) -> None:
+        before = self._last_offsets()
+        self.directory.clean(NOW_MS, {("t", 0): self.end_offset}, budget_bytes=budget_bytes)
+        self.batches = read_from_first(self.log)
+        self.checkpoint()  # As the cleaner does once it is through.
+        assert self._last_offsets() == before
+
+    def _last_offsets(self) -> dict[bytes | None, int]:
+        """The offset of every key's last record."""
+        return {
+            record.key: record.offset for data in self.batches for record in decode_records(data)
+        }
 
     @rule()
     def lead_anew(self) -> None:
@@ -227,6 +290,19 @@ class LogMachine(RuleBasedStateMachine):
             for entry in self.log.producer_entries
         }
         assert found == self.producers
+
+
+def read_from_first(log: PartitionLog) -> list[bytes]:
+    """Every batch there is, below the log start offset as well."""
+    batches: list[bytes] = []
+    for segment in log.segments:
+        batches += split(
+            segment.read(
+                segment.base_offset, end_offset=2**63, max_bytes=10**9, at_least_one_batch=True
+            )
+            or b""
+        )
+    return batches
 
 
 def _remember(producers: dict[int, Producer], header: BatchHeader) -> None:

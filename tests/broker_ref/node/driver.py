@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from kio.index import load_response_schema
 from kio.serial import entity_reader, entity_writer
 
+from broker_ref.api.contract import Broker
 from broker_ref.config import BrokerConfig
 from broker_ref.events import (
     CloseConnection,
@@ -20,29 +20,14 @@ from broker_ref.events import (
     FrameReceived,
     NoResponse,
     SendFrame,
-    TimePassed,
 )
+from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.log.storage import Storage
-from broker_ref.node import Node
+from broker_ref.node.broker import BrokerNode
 from tests.broker_ref.memory_storage import MemoryStorage
+from tests.broker_ref.virtual import START_MS, VirtualCluster, address_of
 
-START_MS = 1_700_000_000_000
-HOST, PORT = "broker.test", 19092
-
-
-def seeded_bytes(seed: int = 1) -> Callable[[int], bytes]:
-    """Bytes that are the same in every run."""
-    state = hashlib.sha256(str(seed).encode()).digest()
-
-    def draw(count: int) -> bytes:
-        nonlocal state
-        out = b""
-        while len(out) < count:
-            state = hashlib.sha256(state).digest()
-            out += state
-        return out[:count]
-
-    return draw
+HOST, PORT = address_of(1)
 
 
 def request_frame(
@@ -73,57 +58,72 @@ def read_response(request: Any, frame: bytes, *, correlation_id: int = 7) -> Any
 
 
 class NodeDriver:
-    """One node and the connections to it."""
+    """One broker, the controller beside it, and the connections to the broker."""
 
     def __init__(
         self,
         config: BrokerConfig | None = None,
         *,
         storage: Storage | None = None,
+        controller_storage: Storage | None = None,
         now_ms: int = START_MS,
         seed: int = 1,
+        log_dir: LogDir = UNKNOWN_LOG_DIR,
     ) -> None:
         self.config = config if config is not None else BrokerConfig(offsets_topic_num_partitions=4)
         self.storage = storage if storage is not None else MemoryStorage()
-        self.now_ms = now_ms
-        self._seed = seed
-        self.node = self._start()
-
-    def _start(self) -> Node:
-        node = Node(
-            self.config,
-            storage=self.storage,
-            now_ms=self.now_ms,
-            random_bytes=seeded_bytes(self._seed),
+        self.controller_storage = (
+            controller_storage if controller_storage is not None else MemoryStorage()
         )
-        node.advertise(HOST, PORT)
-        return node
+        self._seed = seed
+        self._log_dir = log_dir
+        self._start(now_ms)
+
+    def _start(self, now_ms: int) -> None:
+        self.cluster = VirtualCluster(
+            self.config,
+            storages={self.config.node_id: self.storage},
+            controller_storage=self.controller_storage,
+            now_ms=now_ms,
+            seed=self._seed,
+            log_dir=self._log_dir,
+        )
+        self.cluster.start()
+
+    @property
+    def node(self) -> BrokerNode:
+        """The running broker."""
+        return self.cluster.broker(self.config.node_id)
+
+    @property
+    def broker(self) -> Broker:
+        """Its parts."""
+        assert self.node.broker is not None
+        return self.node.broker
+
+    @property
+    def now_ms(self) -> int:
+        """The present time."""
+        return self.cluster.now_ms
 
     def restart(self) -> None:
-        """Stop cleanly and start again on the same storage."""
-        self.node.close(self.now_ms)
+        """Stop cleanly and start again on the same storages."""
+        self.cluster.stop_broker(self.config.node_id)
         self.crash()
 
     def crash(self) -> None:
-        """Start again on the same storage without having stopped."""
-        self._seed += 1
-        self.node = self._start()
+        """Start again on the same storages without having stopped."""
+        self._seed += 1000
+        self._start(self.now_ms)
 
     def handle(self, event: Event) -> list[Effect]:
-        """Hand an event to the node at the present time."""
-        return self.node.handle(event, self.now_ms)
+        """Hand an event to the broker at the present time."""
+        return self.cluster.handle(self.config.node_id, event)
 
     def advance(self, milliseconds: int) -> list[Effect]:
-        """Let time pass as the edge does: deadline by deadline."""
-        effects: list[Effect] = []
-        target_ms = self.now_ms + milliseconds
-        while (
-            deadline_ms := self.node.next_deadline_ms()
-        ) is not None and deadline_ms <= target_ms:
-            self.now_ms = max(self.now_ms, deadline_ms)
-            effects += self.handle(TimePassed())
-        self.now_ms = target_ms
-        return effects
+        """Let time pass."""
+        self.cluster.advance(milliseconds)
+        return self.cluster.take_effects(self.config.node_id)
 
     def open(self, connection_id: int) -> None:
         """Connect."""

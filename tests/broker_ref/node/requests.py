@@ -17,7 +17,8 @@ from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, 
 
 from broker_ref.log.batch import encode_batch
 from broker_ref.log.records import Record
-from tests.broker_ref.node.driver import START_MS, NodeDriver
+from tests.broker_ref.node.driver import NodeDriver
+from tests.broker_ref.virtual import START_MS
 
 
 def batch(

@@ -13,7 +13,7 @@ from broker_ref.config import BrokerConfig
 from broker_ref.events import TimePassed
 from broker_ref.identity import WrongDirectoryError
 from tests.broker_ref.memory_storage import MemoryStorage
-from tests.broker_ref.node.driver import START_MS, NodeDriver
+from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import (
     batch,
     create_topic,
@@ -24,6 +24,7 @@ from tests.broker_ref.node.requests import (
     produced,
     request,
 )
+from tests.broker_ref.virtual import START_MS
 
 
 @pytest.fixture
@@ -55,22 +56,24 @@ def metadata_of(driver: NodeDriver) -> dict[str, tuple[object, int, int]]:
 def test_topics_and_records_outlive_the_node(driver: NodeDriver, stop: str) -> None:
     topic_id = create_topic(driver, "t", 2, retention_ms="1234")
     driver.call(produce(batch("a", "b")))
-    cluster_id = driver.node.cluster_id
+    cluster_id = driver.broker.cluster_id
     driver.restart() if stop == "cleanly" else driver.crash()
-    assert driver.node.cluster_id == cluster_id
-    assert metadata_of(driver)["t"] == (topic_id, 2, 1)
+    assert driver.broker.cluster_id == cluster_id
+    assert metadata_of(driver)["t"] == (topic_id, 2, 2)
     (answer,) = fetched(driver.call(fetch((0, 0))))
     assert answer.high_watermark == 2
 
 
 def test_what_was_answered_survives_power_loss_as_far_as_it_is_promised() -> None:
     for seed in range(20):
-        driver = NodeDriver()
-        storage = driver.storage
-        assert isinstance(storage, MemoryStorage)
+        storage, journal = MemoryStorage(), MemoryStorage()
+        driver = NodeDriver(storage=storage, controller_storage=journal)
         topic_id = create_topic(driver, "t")
         ids = [producer_id(driver) for _ in range(3)]
-        survivor = NodeDriver(storage=storage.crash(Random(seed)), seed=99)
+        random = Random(seed)
+        survivor = NodeDriver(
+            storage=storage.crash(random), controller_storage=journal.crash(random), seed=99
+        )
         assert metadata_of(survivor)["t"][0] == topic_id
         assert producer_id(survivor) not in ids
 
@@ -113,7 +116,7 @@ def test_the_clean_stop_leaves_its_marker_and_the_start_takes_it(
 def test_the_directory_says_whose_it_is(driver: NodeDriver, storage: MemoryStorage) -> None:
     topic_id = create_topic(driver, "t")
     properties = storage.read("meta.properties").decode().splitlines()
-    assert f"cluster.id={driver.node.cluster_id}" in properties
+    assert f"cluster.id={driver.broker.cluster_id}" in properties
     assert "node.id=1" in properties
     marker = storage.read("t-0/partition.metadata").decode()
     assert marker.startswith("version: 0\ntopic_id: ")
@@ -172,21 +175,33 @@ def test_the_next_deadline_is_always_ahead(driver: NodeDriver) -> None:
     idle_ms = driver.node.next_deadline_ms()
     assert idle_ms is not None
     assert idle_ms > driver.now_ms
-    assert driver.send(fetch((0, 0), max_wait=300)) == []
-    assert driver.node.next_deadline_ms() == driver.now_ms + 300
-    driver.advance(300)
+    wait_ms = (idle_ms - driver.now_ms) // 2
+    assert driver.send(fetch((0, 0), max_wait=wait_ms)) == []
+    assert driver.node.next_deadline_ms() == driver.now_ms + wait_ms
+    driver.advance(wait_ms)
     assert driver.node.next_deadline_ms() == idle_ms
     assert driver.handle(TimePassed()) == []
 
 
-def test_a_failing_disk_is_an_answer_not_an_exception(
+def test_a_broker_whose_disk_fails_says_so_and_ends(
     driver: NodeDriver, storage: MemoryStorage
 ) -> None:
     create_topic(driver, "t")
     storage.fail_on("append")
     refused = produced(driver.call(produce(batch("a"))))
     assert refused.error_code is ErrorCode.kafka_storage_error
-    storage.fail_on("flush")
+    (reason,) = driver.cluster.failures.values()
+    assert "t-0 takes no more writes since an error of its storage" in reason
+    assert driver.send(produce(batch("b"))) == []
+    storage.fail_on(None)
+    driver.crash()
+    assert produced(driver.call(produce(batch("a")))).base_offset == 0
+
+
+def test_a_topic_that_the_controllers_disk_does_not_take_is_not_made(driver: NodeDriver) -> None:
+    journal = driver.controller_storage
+    assert isinstance(journal, MemoryStorage)
+    journal.fail_on("flush")
     made = driver.send(
         request(
             3,
@@ -197,10 +212,10 @@ def test_a_failing_disk_is_an_answer_not_an_exception(
         )
     )
     assert len(made) == 1
-    storage.fail_on(None)
+    journal.fail_on(None)
     assert "u" not in metadata_of(driver)
     driver.crash()
-    assert produced(driver.call(produce(batch("a")))).error_code is ErrorCode.none
+    create_topic(driver, "taken-again")
 
 
 def test_a_log_that_cannot_be_made_is_offline_and_others_are_served(

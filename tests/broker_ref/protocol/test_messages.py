@@ -25,7 +25,7 @@ MODULES = {
 }
 
 
-def response_message(api: Api) -> type[Any]:
+def response_message(api: Api[Any]) -> type[Any]:
     """The response class of an API's file: the name of its request with another end."""
     name = api.request.__name__.removesuffix("Request") + "Response"
     message: type[Any] = getattr(MODULES[api.key], name)
@@ -72,7 +72,7 @@ def test_every_handler_file_is_served() -> None:
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.request.__name__)
-def test_every_field_of_a_message_is_one_of_kafkas(api: Api) -> None:
+def test_every_field_of_a_message_is_one_of_kafkas(api: Api[Any]) -> None:
     requests = [load_request_schema(api.key, version) for version in api.versions]
     responses: list[type[Any]] = [
         load_response_schema(api.key, version) for version in api.versions

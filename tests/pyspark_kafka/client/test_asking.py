@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +14,13 @@ from confluent_kafka import KafkaException
 from pyspark_kafka.client.base import LATEST, IsolationLevel, KafkaClient, TopicPartition
 from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.client.librdkafka import admin as admin_module
-from pyspark_kafka.errors import AuthenticationFailed, BrokerUnreachable, KafkaError
+from pyspark_kafka.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    KafkaError,
+    LeaderNotAvailable,
+    UnknownTopicOrPartition,
+)
 from tests.pyspark_kafka.client.records import options
 
 REFUSED = Code(Code._AUTHENTICATION, "no such user")
@@ -33,12 +38,17 @@ class FakeAdmin:
         self.events_with_question: list[Code] = []
         self.answers: list[object] = []
         self.asked = 0
+        self.looked_around = 0
 
     def poll(self, _timeout: float) -> int:
         events, self.events = self.events, []
         for event in events:
             self._error_cb(event)
         return len(events)
+
+    def list_topics(self, **_options: object) -> object:
+        self.looked_around += 1
+        return SimpleNamespace(topics={})
 
     def describe_topics(self, topics: Any, **_options: object) -> dict[str, Future[Any]]:
         return {name: self._future() for name in topics.topic_names}
@@ -106,30 +116,82 @@ def test_what_a_broker_answers_counts_more_than_what_another_refused(opened: Ope
     assert client.describe_topics(["t"]) == {}
 
 
-@pytest.mark.parametrize("code", [Code.LEADER_NOT_AVAILABLE, Code.UNKNOWN, Code._NOENT])
-def test_a_passing_error_is_asked_as_often_as_retries_say(opened: Opened, code: int) -> None:
+PASSING = [
+    Code._NOENT,
+    Code._TRANSPORT,
+    Code._TIMED_OUT,
+    Code.COORDINATOR_NOT_AVAILABLE,
+    Code.FENCED_LEADER_EPOCH,
+    Code.LEADER_NOT_AVAILABLE,
+    Code.NOT_COORDINATOR,
+    Code.NOT_LEADER_FOR_PARTITION,
+    Code.OFFSET_NOT_AVAILABLE,
+]
+
+
+@pytest.mark.parametrize("code", PASSING)
+def test_what_a_cluster_says_while_it_moves_is_no_answer(opened: Opened, code: int) -> None:
     client, admin = opened
-    admin.answers = [Code(code), Code(code), Topic()]
+    more_than_retries = 5
+    admin.answers = [Code(code)] * more_than_retries + [Topic()]
     assert client.describe_topics(["t"]).keys() == {"t"}
-    assert admin.asked == 3
+    assert admin.asked == more_than_retries + 1
+    assert admin.looked_around == more_than_retries
 
 
-@pytest.mark.parametrize("code", [Code.LEADER_NOT_AVAILABLE, Code.UNKNOWN, Code._NOENT])
-@pytest.mark.parametrize("ask", [lambda client: client.describe_topics(["t"]), list_offsets])
-def test_the_last_try_fails_with_a_public_error(
-    opened: Opened, code: int, ask: Callable[[KafkaClient], object]
+def test_a_leader_that_does_not_answer_while_others_do_is_no_offset(opened: Opened) -> None:
+    client, admin = opened
+    admin.answers = [SimpleNamespace(offset=offset) for offset in (-1001, -1001, 7)]
+    assert list_offsets(client) == {TopicPartition("t", 0): 7}
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (Code.NOT_LEADER_FOR_PARTITION, LeaderNotAvailable),
+        (Code._TRANSPORT, BrokerUnreachable),
+        (Code.COORDINATOR_LOAD_IN_PROGRESS, KafkaError),
+    ],
+)
+def test_when_the_time_is_over_the_error_says_how_to_wait_longer(
+    opened: Opened, code: int, error: type[KafkaError]
 ) -> None:
     client, admin = opened
-    admin.answers = [Code(code)] * 3 + [Topic()]
-    with pytest.raises(KafkaError) as caught:
-        ask(client)
-    assert type(caught.value).__module__ == "pyspark_kafka.errors"
+    admin.answers = [Code(code) for _ in range(1_000)]
+    with pytest.raises(
+        error, match=r"listing offsets of t-0 .*within 1 s.*'kafka.default.api.timeout.ms'"
+    ) as caught:
+        list_offsets(client)
+    assert type(caught.value) is error
 
 
-@pytest.mark.parametrize("code", [Code._TIMED_OUT, Code.TOPIC_AUTHORIZATION_FAILED])
-def test_what_another_try_does_not_help_is_asked_once(opened: Opened, code: int) -> None:
+def test_a_partition_that_is_not_there_is_not_waited_for(opened: Opened) -> None:
     client, admin = opened
-    admin.answers = [Code(code)] * 2
-    with pytest.raises(KafkaError):
+    admin.answers = [*[Code(Code._NOENT)] * 3, Code(Code.UNKNOWN_TOPIC_OR_PART)]
+    with pytest.raises(UnknownTopicOrPartition, match=r"topic 't' does not exist"):
+        list_offsets(client)
+
+
+def test_a_partition_that_is_there_and_leaderless_is_waited_for(opened: Opened) -> None:
+    client, admin = opened
+    leaderless: object = Code(Code._NOENT)
+    admin.answers = [*[leaderless] * 3, Topic(), *[leaderless] * 3, SimpleNamespace(offset=7)]
+    assert list_offsets(client) == {TopicPartition("t", 0): 7}
+
+
+def test_an_error_that_may_last_is_asked_as_often_as_retries_say(opened: Opened) -> None:
+    client, admin = opened
+    admin.answers = [Code(Code.UNKNOWN)] * 2 + [Topic()]
+    assert client.describe_topics(["t"]).keys() == {"t"}
+    admin.answers = [Code(Code.UNKNOWN)] * 3 + [Topic()]
+    with pytest.raises(KafkaError, match="describing topic t failed") as caught:
+        client.describe_topics(["t"])
+    assert type(caught.value) is KafkaError
+
+
+def test_what_another_try_does_not_help_is_asked_once(opened: Opened) -> None:
+    client, admin = opened
+    admin.answers = [Code(Code.TOPIC_AUTHORIZATION_FAILED)] * 2
+    with pytest.raises(AuthenticationFailed):
         client.describe_topics(["t"])
     assert admin.asked == 1

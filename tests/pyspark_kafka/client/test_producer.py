@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError as Code
 
+from integration.clusters.topics import grow_topic
 from pyspark_kafka.client.base import KafkaClient
 from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.columns import HEADERS_TYPE, PRODUCE_SCHEMA
@@ -176,6 +177,21 @@ def test_a_producer_is_used_again(client: KafkaClient, bootstrap: str, topic: To
         producers[-1].close()
     assert producers[0] is producers[1]
     assert [record.value for record in read_all(bootstrap, name)] == [b"a", b"b"]
+
+
+def test_a_producer_learns_that_a_topic_has_grown(
+    client: KafkaClient, bootstrap: str, topic: TopicFactory
+) -> None:
+    name = topic()
+    producer = client.producer()
+    for partitions in (1, 2, 4):
+        if partitions > 1:
+            grow_topic(bootstrap, name, partitions=partitions)
+        producer.send(rows(name, [b"x"], partition=[partitions - 1]))
+        producer.flush()
+    producer.close()
+    found = [record.partition for record in read_all(bootstrap, name, partitions=4)]
+    assert found == [0, 1, 3]
 
 
 def test_an_aborted_producer_is_not_used_again(

@@ -9,7 +9,7 @@ from pyspark_kafka.errors import DataLossError, UnknownTopicOrPartition
 from pyspark_kafka.source.fetching import read_range
 from pyspark_kafka.source.ranges import PlannedRange
 from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic, topic
-from tests.pyspark_kafka.source.planning import source_options, tp
+from tests.pyspark_kafka.source.planning import FakeTime, source_options, tp
 
 
 def read(
@@ -21,7 +21,7 @@ def read(
         topic_id=topic_id,
     )
     parsed = source_options(streaming=False, subscribe="t", **options)
-    batches = list(read_range(client, plan, ("value",), parsed))
+    batches = list(read_range(client, plan, ("value",), parsed, sleep=FakeTime().sleep))
     assert all(batch.schema.names == ["value"] for batch in batches)
     return [int(v.as_py().split(b"@")[1]) for batch in batches for v in batch.column("value")]
 
@@ -102,6 +102,15 @@ def test_a_topic_that_a_broker_forgot_for_a_moment_is_no_loss(fail_on_data_loss:
     client.before_batch = forget
     with pytest.raises(UnknownTopicOrPartition, match="not known here yet"):
         read(client, 0, 10, failOnDataLoss=fail_on_data_loss)
+
+
+def test_a_broker_that_has_not_heard_of_the_topic_yet_is_asked_again() -> None:
+    client = FakeClient({"t": topic(3)})
+    client.unheard_of = 2
+    assert read(client, 0, 3) == [0, 1, 2]
+    client.unheard_of = 3
+    with pytest.raises(DataLossError, match="topic 't' was deleted after"):
+        read(client, 0, 3)
 
 
 def test_partition_gone() -> None:

@@ -217,6 +217,15 @@ def test_deleted_partition_is_loss(client: FakeClient) -> None:
     assert forgiving.spans(start, forgiving.planner.latest_offsets(start)) == [("t-0", 3, 7)]
 
 
+def test_a_broker_that_has_not_heard_of_the_topic_yet_is_asked_again(client: FakeClient) -> None:
+    query = Query(client, startingOffsets="earliest")
+    start = query.planner.initial_offsets()
+    client.unheard_of = 2
+    assert query.planner.latest_offsets(start) == {tp("t"): 7}
+    assert query.time.slept == [1.0, 1.0]
+    assert query.spans(start, {tp("t"): 7}) == [("t-0", 2, 7)]
+
+
 def test_a_topic_deleted_while_its_offsets_are_asked_for_is_loss(client: FakeClient) -> None:
     query = Query(client, startingOffsets="earliest")
     start = query.planner.initial_offsets()

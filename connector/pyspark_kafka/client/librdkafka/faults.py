@@ -44,7 +44,11 @@ _CODES_BY_CLASS: Final[Mapping[type[KafkaError], Iterable[int]]] = {
         Code.UNKNOWN_TOPIC_ID,
         Code.UNKNOWN_TOPIC_OR_PART,
     ),
-    OffsetOutOfRange: (Code._AUTO_OFFSET_RESET, Code.OFFSET_OUT_OF_RANGE),
+    OffsetOutOfRange: (
+        Code._AUTO_OFFSET_RESET,
+        Code._LOG_TRUNCATION,
+        Code.OFFSET_OUT_OF_RANGE,
+    ),
     AuthenticationFailed: (
         Code._AUTHENTICATION,
         Code._SSL,
@@ -89,11 +93,16 @@ def translate(error: Code, *, doing: str, bootstrap_servers: str) -> KafkaError:
     )
 
 
-def unreachable(doing: str, *, bootstrap_servers: str, waited_s: float, reason: str) -> KafkaError:
-    """`BrokerUnreachable` for a wait that ran out; `reason` is what librdkafka met last."""
+def unreachable(
+    doing: str, *, bootstrap_servers: str, waited_s: float, reason: str, option: str
+) -> KafkaError:
+    """`BrokerUnreachable` for a wait that ran out; `reason` is what librdkafka met last.
+
+    `option` is the one that says how long to wait.
+    """
     return BrokerUnreachable(
         f"{doing} failed: {bootstrap_servers} did not answer within {waited_s:g} s ({reason}); "
-        + _REMEDY[BrokerUnreachable]
+        f"{_REMEDY[BrokerUnreachable]}, or raise '{option}' to wait longer"
     )
 
 

@@ -41,7 +41,9 @@ from pyspark_kafka.errors import (
     BrokerUnreachable,
     FetchTimeout,
     KafkaError,
+    LeaderNotAvailable,
     OffsetOutOfRange,
+    UnknownTopicOrPartition,
 )
 
 ROWS_PER_BATCH: Final = 10_000
@@ -49,6 +51,7 @@ BYTES_PER_BATCH: Final = 16 * 1024 * 1024
 _MESSAGES_PER_CALL: Final = 5_000
 _WAIT_SLICE_S: Final = 0.2
 _STATISTICS_MS_MAX: Final = 1_000
+_TIMEOUT_OPTION: Final = "kafkaConsumer.pollTimeoutMs"
 
 CONSUMER_DEFAULTS: Final[Mapping[str, str]] = {
     # Without this, librdkafka pauses a second whenever its queue has filled up: 4 times slower.
@@ -178,7 +181,11 @@ class _Fetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeReader:
-    """Reads one range, once. `existing_offsets` is asked only to phrase an error."""
+    """Reads one range, once.
+
+    `existing_offsets` is asked only to phrase an error. `check_existence` raises
+    `UnknownTopicOrPartition` where that is certain.
+    """
 
     fetch_range: FetchRange
     columns: tuple[str, ...]
@@ -187,6 +194,7 @@ class RangeReader:
     events: ErrorEvents
     poll_timeout_ms: int
     existing_offsets: Callable[[], ExistingOffsets]
+    check_existence: Callable[[], None]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """See `KafkaClient.fetch`."""
@@ -228,7 +236,7 @@ class RangeReader:
             if pending.is_full or failed is not None:
                 yield from pending.drain()
             if failed is not None:
-                raise self._failure(progress, failed)
+                self._raise_unless_unheard_of(progress, failed)
             if not messages:
                 self.events.raise_if_refused(progress.doing)
             if time.monotonic() >= deadline:
@@ -238,6 +246,14 @@ class RangeReader:
 
     def _deadline(self) -> float:
         return time.monotonic() + self.poll_timeout_ms / 1000
+
+    def _raise_unless_unheard_of(self, progress: Progress, error: Code) -> None:
+        """A broker may not have heard yet of a partition that is new; librdkafka asks others."""
+        if error_class(error) is not UnknownTopicOrPartition:
+            raise self._failure(progress, error)
+        self.check_existence()
+        LOG.info("%s: %s; it is there by now", progress.doing, error.str())
+        progress.failed = None
 
     def _failure(self, progress: Progress, error: Code) -> KafkaError:
         if error_class(error) is not OffsetOutOfRange:
@@ -256,16 +272,26 @@ class RangeReader:
     def _timeout(self, progress: Progress) -> KafkaError:
         """Why nothing came for so long, as well as can be told.
 
-        Raises what asking raises: the topic may be gone, or no broker answer.
+        Raises `UnknownTopicOrPartition` where the topic is gone.
         """
         waited_s = self.poll_timeout_ms / 1000
         servers = self.events.bootstrap_servers
-        reason = self.events.unreachable()
-        if reason is not None and progress.end_of_partition is None:
+        try:
+            existing = self.existing_offsets()
+        except BrokerUnreachable as error:
             return unreachable(
-                progress.doing, bootstrap_servers=servers, waited_s=waited_s, reason=reason
+                progress.doing,
+                bootstrap_servers=servers,
+                waited_s=waited_s,
+                reason=self.events.unreachable() or str(error),
+                option=_TIMEOUT_OPTION,
             )
-        existing = self.existing_offsets()
+        except LeaderNotAvailable:
+            return FetchTimeout(
+                f"{progress.doing}: nothing came for {waited_s:g} s, and no leader answers for the "
+                "partition; start a broker that has an in-sync replica of it, or raise "
+                f"'{_TIMEOUT_OPTION}' to wait longer"
+            )
         wanted = self.fetch_range
         if existing.high_watermark < wanted.end_offset:
             return self._out_of_range(progress, existing)
@@ -283,5 +309,5 @@ class RangeReader:
         return FetchTimeout(
             f"{progress.doing}: nothing came from {servers} for {waited_s:g} s, though the range "
             f"ends at {wanted.end_offset} and {existing}; if the brokers are slow, raise "
-            "'kafkaConsumer.pollTimeoutMs'"
+            f"'{_TIMEOUT_OPTION}'"
         )

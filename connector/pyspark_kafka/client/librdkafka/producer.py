@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final
@@ -56,6 +57,8 @@ PRODUCER_OWNED: Final[Mapping[str, str | bool]] = {
 _PARTITIONER_CHOOSES: Final = -1
 _NOW: Final = 0
 _WAIT_SLICE_S: Final = 0.1
+_LOOKS: Final = 3
+_LOOK_S: Final = 5.0
 _GRACE_S: Final = 5.0
 """Beyond `delivery.timeout.ms`, for librdkafka to notice and tell."""
 _IDLE_S_MAX: Final = 300.0
@@ -87,8 +90,8 @@ class _Deliveries:
             "'max.message.bytes' (or the broker's 'message.max.bytes'), or write smaller records",
             Code._MSG_TIMED_OUT: f"{self.events.bootstrap_servers} did not confirm it within "
             f"'kafka.delivery.timeout.ms' ({self.events.unreachable() or 'no error was seen'}); "
-            "check that the brokers run and are reached, and the partition's in-sync replicas "
-            "against 'min.insync.replicas'",
+            "check that the brokers run and are reached, and the partition's leader and in-sync "
+            "replicas against 'min.insync.replicas', or raise that option to wait longer",
             Code._UNKNOWN_TOPIC: "the topic does not exist and was not created by the broker: "
             "create it, or correct its name",
             Code.UNKNOWN_TOPIC_OR_PART: "the topic does not exist and was not created by the "
@@ -125,7 +128,7 @@ class LibrdkafkaProducer:
             except BufferError:
                 self._send_when_there_is_room(row)
             except KafkaException as error:
-                raise self._not_queued(code_of(error), row) from None
+                self._queue_if_grown(row, code_of(error))
         self._rd.poll(0)
         self._raise_if_failed()
 
@@ -170,7 +173,31 @@ class LibrdkafkaProducer:
                 if time.monotonic() >= deadline:
                     raise self._unconfirmed("the send buffer is full, and no record") from None
             except KafkaException as error:
-                raise self._not_queued(code_of(error), row) from None
+                self._queue_if_grown(row, code_of(error))
+                return
+
+    def _queue_if_grown(self, row: tuple[Any, ...], error: Code) -> None:
+        """Queue a row for a partition that the topic has got since librdkafka looked last.
+
+        It looks every five minutes, and refuses what it does not know. Raises what `_not_queued`
+        says where the partition stays unknown, and for every other error.
+        """
+        for _ in range(_LOOKS):
+            if error.code() != Code._UNKNOWN_PARTITION:
+                break
+            with suppress(KafkaException):  # what it does not find, the next look may
+                self._rd.list_topics(row[0], timeout=_LOOK_S)
+            try:
+                self._rd.produce(*row)
+            except BufferError:
+                self._send_when_there_is_room(row)
+                return
+            except KafkaException as exception:
+                error = code_of(exception)
+                self._rd.poll(_WAIT_SLICE_S)  # the broker asked may not have heard of it yet
+            else:
+                return
+        raise self._not_queued(error, row)
 
     def _deadline(self) -> float:
         return time.monotonic() + self._delivery_timeout_s + _GRACE_S

@@ -4,8 +4,8 @@ Behaviour: each topic is made or refused by itself, unless the request names it 
 (INVALID_REQUEST), or asks for too many partitions in all (POLICY_VIOLATION for every one). Counts
 of -1 take the broker's defaults (KIP-464), an assignment of replicas by hand excludes counts,
 configs are checked (INVALID_CONFIG), `validate_only` makes nothing. Made is what the answer says:
-the controller has noted it durably and the logs are open, so no timeout can pass. From version 5
-the answer tells counts and configs (KIP-525), from 7 topic ids.
+the controller has noted it durably; brokers open the logs as they learn of it. From version 5 the
+answer tells counts and configs (KIP-525), from 7 topic ids.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.api.topic_descriptions import describe_topic_configs
-from broker_ref.controller.controller import CreatedTopic, NewTopic
+from broker_ref.controller.topics import CreatedTopic, NewTopic
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
 
@@ -90,11 +90,11 @@ class CreateTopicsResponse:
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
-def handle(broker: Broker, call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
+def handle(side: ControllerSide, call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Make one topic after the other."""
     del call
     try:
-        broker.controller.check_partition_total(_new_topic(topic) for topic in request.topics)
+        side.controller.topics.check_partition_total(_new_topic(topic) for topic in request.topics)
     except ApiError as error:
         return CreateTopicsResponse(
             topics=tuple(_refusal(name, error) for name in {t.name: t for t in request.topics})
@@ -105,13 +105,13 @@ def handle(broker: Broker, call: Call, request: CreateTopicsRequest) -> CreateTo
         try:
             if named[topic.name] > 1:
                 raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
-            created = broker.controller.create_topic(
+            created = side.controller.create_topic(
                 _new_topic(topic), validate_only=request.validate_only
             )
         except ApiError as error:
             answers.append(_refusal(topic.name, error))
         else:
-            answers.append(_answer(broker, topic.name, created, request.validate_only))
+            answers.append(_answer(side, topic.name, created, request.validate_only))
     return CreateTopicsResponse(topics=tuple(answers))
 
 
@@ -131,7 +131,9 @@ def _new_topic(topic: RequestedTopic) -> NewTopic:
     )
 
 
-def _answer(broker: Broker, name: str, created: CreatedTopic, validate_only: bool) -> TopicAnswer:
+def _answer(
+    side: ControllerSide, name: str, created: CreatedTopic, validate_only: bool
+) -> TopicAnswer:
     return TopicAnswer(
         name=name,
         topic_id=ZERO_UUID if validate_only else created.topic_id,
@@ -145,7 +147,7 @@ def _answer(broker: Broker, name: str, created: CreatedTopic, validate_only: boo
                 config_source=described.source,
                 is_sensitive=False,
             )
-            for described in describe_topic_configs(broker.config, created.configs)
+            for described in describe_topic_configs(side.config, created.configs)
         ),
     )
 

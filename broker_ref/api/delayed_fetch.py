@@ -1,0 +1,227 @@
+"""A fetch from its first look to its answer: now, when there is enough, or at its deadline.
+
+Purpose: read partitions within the limits of a response, judge whether to wait, and, waiting, look
+only at the partitions that changed. Invariant: while it waits nothing is read, and
+`_available_bytes` is the sum of what each partition had at the last look; a partition that has
+nothing new and that the client knows all about is not read at all. What it must not know: who
+reads, and what a session remembers. Source: Kafka's `ReplicaManager.fetchMessages`, `DelayedFetch`.
+
+An answer is due when the positions of fetch offset and end in the log are `min_bytes` apart, each
+partition counting up to its `partition_max_bytes`; when a reader is behind the last segment, or
+beyond the end of what it may see, which a truncation explains; and on any error. A log that
+diverged is found by these: it cannot without a change of leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.endpoints import endpoints_of
+from broker_ref.api.fetch_contexts import Answers, SessionlessFetch
+from broker_ref.api.fetch_messages import FetchResponse, PartitionAnswer, TopicAnswer
+from broker_ref.api.partition_reader import PartitionReader
+from broker_ref.log.errors import LogError
+from broker_ref.log.partition_log import LogPosition
+from broker_ref.protocol.errors import ApiError
+from broker_ref.replication.fetch_sessions import FetchedPartition, PartitionPlace
+from broker_ref.replication.partition import Partition, PartitionKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """Of the whole response."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class DelayedFetch:
+    """A fetch; `wanted` are the partitions that there are, `absent` the answers for others."""
+
+    reader: PartitionReader
+    context: SessionlessFetch
+    limits: FetchLimits
+    wanted: dict[PartitionPlace, FetchedPartition] = field(default_factory=dict)
+    absent: Answers = field(default_factory=dict)
+    _idle: dict[PartitionPlace, Partition] = field(default_factory=dict)
+    """Known to be without news: neither read nor looked at unless they change."""
+    _by_key: dict[Hashable, list[FetchedPartition]] = field(default_factory=dict)
+    _starts: dict[PartitionPlace, LogPosition] = field(default_factory=dict)
+    """Where the fetch offsets were when the wait began."""
+    _available: dict[PartitionPlace, int] = field(default_factory=dict)
+    """Bytes to read of each partition, where there are any."""
+    _available_bytes: int = 0
+    _changed: dict[PartitionPlace, FetchedPartition] = field(default_factory=dict)
+
+    def begin(self, now_ms: int) -> FetchResponse | None:
+        """The response if it need not wait; notes the position of a follower."""
+        if self.context.remembers:
+            self._find_idle(now_ms)
+        answers = self._read()
+        for place, answer in answers.items():
+            self.reader.note_position(self.wanted[place], answer, now_ms)
+        bytes_read = sum(len(answer.records) for answer in answers.values())
+        if (
+            self.limits.max_wait_ms <= 0
+            or not self.wanted
+            or bytes_read >= self.limits.min_bytes
+            or any(answer.is_urgent for answer in answers.values())
+        ):
+            return self._response(answers, now_ms)
+        self._watch()
+        if self._is_due({place: self.wanted[place] for place in answers}):
+            return self._response(answers, now_ms)
+        return None
+
+    def keys(self) -> tuple[Hashable, ...]:
+        """The partitions that are waited for."""
+        return tuple(self._by_key)
+
+    def key_changed(self, key: Hashable) -> None:
+        """Note that a partition is to be looked at, and read in the end."""
+        for wanted in self._by_key[key]:
+            self._changed[wanted.place] = wanted
+            self._idle.pop(wanted.place, None)
+
+    def try_complete(self, now_ms: int) -> FetchResponse | None:
+        """The response if there is enough, or an error."""
+        changed, self._changed = self._changed, {}
+        return self.expire(now_ms) if self._is_due(changed) else None
+
+    def expire(self, now_ms: int) -> FetchResponse:
+        """The response with what there is."""
+        return self._response(self._read(), now_ms)
+
+    def _find_idle(self, now_ms: int) -> None:
+        """Find the partitions without news; a follower's position in them is noted here."""
+        for place, wanted in self.wanted.items():
+            try:
+                partition = self.reader.locate(wanted)
+            except ApiError:
+                continue
+            if wanted.is_told(
+                high_watermark=partition.high_watermark,
+                log_start_offset=partition.log.log_start_offset,
+            ) and self.reader.has_nothing_new(partition, wanted):
+                self._idle[place] = partition
+                if self.reader.is_follower:
+                    self.reader.follower_fetched(partition, wanted, now_ms)
+
+    def _watch(self) -> None:
+        """Note which partitions are waited for, and where those without news end now."""
+        for place, wanted in self.wanted.items():
+            self._by_key.setdefault(_key(wanted), []).append(wanted)
+            idle = self._idle.get(place)
+            if idle is not None:
+                self._starts[place] = idle.log.position_of(wanted.asked.fetch_offset)
+
+    def _read(self) -> Answers:
+        """Read the partitions that may have news, one after the other, within the limits."""
+        answers: Answers = {}
+        bytes_left = self.limits.max_bytes
+        first = True
+        for place, wanted in self.wanted.items():
+            if place in self._idle:
+                continue
+            answer = self.reader.read(
+                wanted,
+                max_bytes=min(wanted.asked.partition_max_bytes, bytes_left),
+                at_least_one_batch=first,
+            )
+            answers[place] = answer
+            first = first and not answer.records
+            bytes_left = max(bytes_left - len(answer.records), 0)
+        return answers
+
+    def _is_due(self, looked_at: dict[PartitionPlace, FetchedPartition]) -> bool:
+        """Whether there is enough, after a look at these partitions."""
+        for place, wanted in looked_at.items():
+            try:
+                available = self._look(place, wanted)
+            except (ApiError, LogError):
+                return True
+            if available is None:
+                return True
+            self._available_bytes += available - self._available.pop(place, 0)
+            if available:
+                self._available[place] = available
+        return self._available_bytes >= self.limits.min_bytes
+
+    def _look(self, place: PartitionPlace, wanted: FetchedPartition) -> int | None:
+        """How many bytes there are to read of a partition; None where it must be answered.
+
+        Raises: ApiError, LogError where it cannot be read.
+        """
+        partition = self.reader.locate(wanted)
+        offset = wanted.asked.fetch_offset
+        start = self._starts.get(place)
+        if start is None:
+            start = self._starts[place] = partition.log.position_of(offset)
+        end_offset = self.reader.end_offset(partition)
+        if offset == end_offset:
+            return 0
+        if offset > end_offset:
+            return None
+        end = partition.log.position_of(end_offset)
+        if start.segment_base_offset < end.segment_base_offset:
+            return None
+        return min(end.position_bytes - start.position_bytes, wanted.asked.partition_max_bytes)
+
+    def _response(self, answers: Answers, now_ms: int) -> FetchResponse:
+        try:
+            session_id, told = self.context.close({**answers, **self.absent}, now_ms)
+        except ApiError as error:
+            return FetchResponse(error_code=error.error_code)
+        leaders = (answer.current_leader for answer in told.values())
+        return FetchResponse(
+            session_id=session_id,
+            responses=self._by_topic(told),
+            node_endpoints=endpoints_of(self.reader.broker, leaders),
+        )
+
+    def _by_topic(self, answers: Answers) -> tuple[TopicAnswer, ...]:
+        """Answers in their order: a topic is named as often as others come between."""
+        topics = []
+        for _, places in groupby(answers, key=lambda place: place[0]):
+            of_topic = tuple(places)
+            partition = self.context.partitions[of_topic[0]]
+            topics.append(
+                TopicAnswer(
+                    topic=partition.topic or "",
+                    topic_id=partition.topic_id,
+                    partitions=tuple(answers[place] for place in of_topic),
+                )
+            )
+        return tuple(topics)
+
+
+def start_fetch(
+    reader: PartitionReader, context: SessionlessFetch, limits: FetchLimits
+) -> DelayedFetch:
+    """A fetch of the context's partitions, those set apart that there are not."""
+    fetch = DelayedFetch(reader=reader, context=context, limits=limits)
+    metadata = reader.broker.metadata
+    for place, wanted in context.partitions.items():
+        index = wanted.asked.partition
+        if wanted.topic is None:
+            fetch.absent[place] = _absent(index, ErrorCode.unknown_topic_id)
+        elif metadata.partition(wanted.topic, index) is None:
+            fetch.absent[place] = _absent(index, ErrorCode.unknown_topic_or_partition)
+        else:
+            fetch.wanted[place] = wanted
+    return fetch
+
+
+def _absent(index: int, error_code: ErrorCode) -> PartitionAnswer:
+    return PartitionAnswer(partition_index=index, error_code=error_code, aborted_transactions=())
+
+
+def _key(wanted: FetchedPartition) -> PartitionKey:
+    assert wanted.topic is not None
+    return PartitionKey(topic=wanted.topic, partition=wanted.asked.partition)

@@ -1,0 +1,190 @@
+"""What a fetch is about, and which of its answers go out: with a session and without (KIP-227).
+
+Purpose: from a request and the session that it names, the partitions to read; from their answers,
+those that the client has to be told. Invariant: what a session notes as told is what goes out.
+What it must not know: how partitions are read. Source: the contexts in Kafka's `FetchSession`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import Broker, Call
+from broker_ref.api.fetch_messages import NOT_DIVERGING, FetchRequest, PartitionAnswer
+from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.identifiers import Uuid
+from broker_ref.replication.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    INVALID_SESSION_ID,
+    FetchedPartition,
+    FetchSession,
+    FetchSessions,
+    PartitionPlace,
+)
+
+FIRST_VERSION_BY_TOPIC_ID: Final = 13
+
+Answers = dict[PartitionPlace, PartitionAnswer]
+
+
+@dataclass(slots=True, kw_only=True)
+class SessionlessFetch:
+    """A full request without a session: everything is answered."""
+
+    remembers: ClassVar[bool] = False
+    """Whether there are partitions of which the client was told before."""
+
+    partitions: dict[PartitionPlace, FetchedPartition]
+
+    def close(self, answers: Answers, now_ms: int) -> tuple[int, Answers]:
+        """The session id and the answers that go out."""
+        del now_ms
+        return INVALID_SESSION_ID, answers
+
+
+@dataclass(slots=True, kw_only=True)
+class FullFetch(SessionlessFetch):
+    """A full request that begins a session, if there is room: everything is answered."""
+
+    sessions: FetchSessions
+    from_follower: bool
+    by_topic_id: bool
+
+    def close(self, answers: Answers, now_ms: int) -> tuple[int, Answers]:
+        """The id of the session made, and all answers."""
+        partitions = {place: self.partitions[place] for place in answers}
+        for place, partition in partitions.items():
+            _note(partition, answers[place])
+        session_id = self.sessions.create(
+            partitions,
+            privileged=self.from_follower,
+            by_topic_id=self.by_topic_id,
+            now_ms=now_ms,
+        )
+        return session_id, answers
+
+
+@dataclass(slots=True, kw_only=True)
+class IncrementalFetch(SessionlessFetch):
+    """A request within a session: only what is new is answered."""
+
+    remembers: ClassVar[bool] = True
+    session: FetchSession
+    epoch: int
+    """What the session's epoch is until the next request comes."""
+
+    def close(self, answers: Answers, now_ms: int) -> tuple[int, Answers]:
+        """The answers that have something new; partitions with records go to the end.
+
+        Raises: ApiError with INVALID_FETCH_SESSION_EPOCH where the session went on meanwhile.
+        """
+        del now_ms
+        if self.session.epoch != self.epoch:
+            raise ApiError(
+                ErrorCode.invalid_fetch_session_epoch,
+                f"Fetch session {self.session.session_id} went on to epoch {self.session.epoch} "
+                f"while a request waited: it was sent twice.",
+            )
+        told: Answers = {}
+        for place, answer in answers.items():
+            partition = self.partitions[place]
+            known = partition.is_told(
+                high_watermark=answer.high_watermark, log_start_offset=answer.log_start_offset
+            )
+            if known and not answer.records and not answer.is_urgent:
+                continue
+            _note(partition, answer)
+            told[place] = answer
+            if answer.records:
+                self.session.served(place)
+        return self.session.session_id, told
+
+
+def open_context(broker: Broker, call: Call, request: FetchRequest) -> SessionlessFetch:
+    """What the request is about. Raises: ApiError where its session is not as it says."""
+    asked = _asked(broker, call, request)
+    by_topic_id = call.version >= FIRST_VERSION_BY_TOPIC_ID
+    sessions = broker.fetch_sessions
+    if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+        sessions.remove(request.session_id)
+        if request.session_epoch == FINAL_EPOCH:
+            return SessionlessFetch(partitions=asked)
+        return FullFetch(
+            partitions=asked,
+            sessions=sessions,
+            from_follower=replica_id_of(request) >= 0,
+            by_topic_id=by_topic_id,
+        )
+    session = sessions.resume(
+        request.session_id,
+        request.session_epoch,
+        by_topic_id=by_topic_id,
+        asked=asked,
+        forgotten=_forgotten(request, by_topic_id=by_topic_id),
+        now_ms=call.now_ms,
+    )
+    if session is None:
+        return SessionlessFetch(partitions=asked)
+    if by_topic_id:
+        _resolve(broker, session.partitions)
+    return IncrementalFetch(
+        partitions=session.partitions.copy(), session=session, epoch=session.epoch
+    )
+
+
+def replica_id_of(request: FetchRequest) -> int:
+    """The broker that fetches, negative for a consumer."""
+    if request.replica_id != -1:
+        return request.replica_id
+    return request.replica_state.replica_id
+
+
+def _note(partition: FetchedPartition, answer: PartitionAnswer) -> None:
+    """Remember what the fetcher has been told; -1 makes sure that the next answer goes out.
+
+    So it is after an error, and after a diverging epoch: a follower then truncates and takes no
+    high watermark over. Kafka takes it for told, and the follower's may lag until it moves.
+    """
+    diverges = answer.diverging_epoch is not NOT_DIVERGING
+    partition.high_watermark = -1 if diverges else answer.high_watermark
+    partition.log_start_offset = answer.log_start_offset
+
+
+def _asked(
+    broker: Broker, call: Call, request: FetchRequest
+) -> dict[PartitionPlace, FetchedPartition]:
+    """The partitions in the request; of one named twice, what was said last."""
+    asked: dict[PartitionPlace, FetchedPartition] = {}
+    by_topic_id = call.version >= FIRST_VERSION_BY_TOPIC_ID
+    for topic in request.topics:
+        identity = topic.topic_id if by_topic_id else topic.topic
+        name = _name(broker, topic.topic_id) if by_topic_id else topic.topic
+        for partition in topic.partitions:
+            place = (identity, partition.partition)
+            asked[place] = FetchedPartition(
+                place=place, topic=name, topic_id=topic.topic_id, asked=partition
+            )
+    return asked
+
+
+def _forgotten(request: FetchRequest, *, by_topic_id: bool) -> Iterable[PartitionPlace]:
+    for topic in request.forgotten_topics_data:
+        for partition in topic.partitions:
+            yield (topic.topic_id if by_topic_id else topic.topic), partition
+
+
+def _resolve(broker: Broker, partitions: Mapping[PartitionPlace, FetchedPartition]) -> None:
+    """Look for the topics that were not known when the session took them in."""
+    for partition in partitions.values():
+        if partition.topic is None:
+            partition.topic = _name(broker, partition.topic_id)
+
+
+def _name(broker: Broker, topic_id: Uuid) -> str | None:
+    found = broker.metadata.topics_by_id.get(topic_id)
+    return None if found is None else found.name

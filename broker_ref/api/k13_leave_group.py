@@ -1,0 +1,86 @@
+"""LeaveGroup (13), versions 0 to 5: members leave, and the others rebalance at once.
+
+Behaviour: one member up to version 2, several from 3 on (KIP-345), where administrators may name a
+static member by its instance id alone. Each has its own error code: UNKNOWN_MEMBER_ID,
+FENCED_INSTANCE_ID.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.api.group_replies import answer
+from broker_ref.group.members import LeaveResult, MemberIdentity
+
+FIRST_VERSION_OF_MEMBERS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeavingMember:
+    """A member that leaves."""
+
+    member_id: str
+    group_instance_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroupRequest:
+    """Who leaves: `member_id` up to version 2, then `members`."""
+
+    group_id: str
+    member_id: str = ""
+    members: tuple[LeavingMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberAnswer:
+    """Whether one has left."""
+
+    member_id: str
+    group_instance_id: str | None
+    error_code: ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroupResponse:
+    """Whether they have left: all in one code up to version 2."""
+
+    error_code: ErrorCode
+    members: tuple[MemberAnswer, ...]
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(broker: Broker, call: Call, request: LeaveGroupRequest) -> object:
+    """Let them go."""
+    members = request.members
+    if call.version < FIRST_VERSION_OF_MEMBERS:
+        members = (LeavingMember(member_id=request.member_id, group_instance_id=None),)
+    identities = [
+        MemberIdentity(member_id=one.member_id, group_instance_id=one.group_instance_id)
+        for one in members
+    ]
+
+    def respond(result: LeaveResult) -> LeaveGroupResponse:
+        error_code = result.error_code
+        if call.version < FIRST_VERSION_OF_MEMBERS and error_code is ErrorCode.none:
+            (error_code,) = result.members
+        return LeaveGroupResponse(
+            error_code=error_code,
+            members=tuple(
+                MemberAnswer(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    error_code=code,
+                )
+                for member, code in zip(members, result.members, strict=False)
+            ),
+        )
+
+    return answer(broker.groups.leave(request.group_id, identities, call.now_ms), respond)
+
+
+API: Final = Api(key=13, versions=range(6), request=LeaveGroupRequest, handle=handle)

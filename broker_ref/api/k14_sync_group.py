@@ -1,0 +1,82 @@
+"""SyncGroup (14), versions 0 to 5: the leader brings the assignment, each member gets its part.
+
+Behaviour: members wait for the leader, and all for the replicas of `__consumer_offsets`; in a
+stable group the answer is the part that the member has. A rebalance that begins meanwhile is
+REBALANCE_IN_PROGRESS. From version 5 on the protocol's type and name must be given and be the
+group's, else INCONSISTENT_GROUP_PROTOCOL (KIP-559).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.api.group_replies import answer
+from broker_ref.group.members import SyncRequest, SyncResult
+
+FIRST_VERSION_OF_PROTOCOL: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """A member's part."""
+
+    member_id: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroupRequest:
+    """Which member of which generation; the leader sends the assignments."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    assignments: tuple[Assignment, ...]
+    group_instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroupResponse:
+    """The member's part."""
+
+    error_code: ErrorCode
+    protocol_type: str | None
+    protocol_name: str | None
+    assignment: bytes
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(broker: Broker, call: Call, request: SyncGroupRequest) -> object:
+    """Hand the assignments in, and the member's own out."""
+    if call.version >= FIRST_VERSION_OF_PROTOCOL and (
+        request.protocol_type is None or request.protocol_name is None
+    ):
+        return _respond(SyncResult(error_code=ErrorCode.inconsistent_group_protocol))
+    sync = SyncRequest(
+        group_id=request.group_id,
+        generation_id=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignments={one.member_id: one.assignment for one in request.assignments},
+    )
+    return answer(broker.groups.sync(sync, call.now_ms), _respond)
+
+
+def _respond(result: SyncResult) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        error_code=result.error_code,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol_name,
+        assignment=result.assignment,
+    )
+
+
+API: Final = Api(key=14, versions=range(6), request=SyncGroupRequest, handle=handle)

@@ -1,0 +1,96 @@
+"""DescribeGroups (15), versions 0 to 6: the state of groups and their members.
+
+Behaviour: members' subscriptions are told of a Stable group alone. A group that there is not is
+Dead, and from version 6 on GROUP_ID_NOT_FOUND with a message (KIP-1043).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import (
+    NO_THROTTLE_MS,
+    OPERATIONS_NOT_ASKED_FOR,
+    Api,
+    Broker,
+    Call,
+)
+from broker_ref.group.coordinator import DescribedGroup, DescribedMember
+from broker_ref.group.states import GroupState
+from broker_ref.protocol.errors import ApiError
+
+FIRST_VERSION_OF_GROUP_ID_NOT_FOUND: Final = 6
+GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS: what there is to do with a group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroupsRequest:
+    """Which groups."""
+
+    groups: tuple[str, ...]
+    include_authorized_operations: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupAnswer:
+    """A group."""
+
+    group_id: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    group_state: str = ""
+    protocol_type: str = ""
+    protocol_data: str = ""
+    members: tuple[DescribedMember, ...] = ()
+    authorized_operations: int = OPERATIONS_NOT_ASKED_FOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroupsResponse:
+    """The groups."""
+
+    groups: tuple[GroupAnswer, ...]
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(broker: Broker, call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """Describe each."""
+    operations = OPERATIONS_NOT_ASKED_FOR
+    if request.include_authorized_operations:
+        operations = GROUP_OPERATIONS
+    return DescribeGroupsResponse(
+        groups=tuple(_describe(broker, call, group_id, operations) for group_id in request.groups)
+    )
+
+
+def _describe(broker: Broker, call: Call, group_id: str, operations: int) -> GroupAnswer:
+    try:
+        found = broker.groups.describe(group_id)
+    except ApiError as error:
+        if error.error_code is not ErrorCode.group_id_not_found:
+            return GroupAnswer(group_id=group_id, error_code=error.error_code)
+        if call.version >= FIRST_VERSION_OF_GROUP_ID_NOT_FOUND:
+            return GroupAnswer(
+                group_id=group_id,
+                error_code=error.error_code,
+                error_message=error.message,
+                group_state=GroupState.DEAD.value,
+            )
+        found = DescribedGroup(
+            group_id=group_id, group_state=GroupState.DEAD.value, protocol_type=""
+        )
+    return GroupAnswer(
+        group_id=group_id,
+        group_state=found.group_state,
+        protocol_type=found.protocol_type,
+        protocol_data=found.protocol_data,
+        members=found.members,
+        authorized_operations=operations,
+    )
+
+
+API: Final = Api(key=15, versions=range(7), request=DescribeGroupsRequest, handle=handle)

@@ -1,0 +1,69 @@
+"""ListGroups (16), versions 0 to 5: the groups that this broker coordinates.
+
+Behaviour: filtered by state from version 4 on (KIP-518) and by type from 5 on (KIP-848), whatever
+the case; what no group can be finds none. COORDINATOR_LOAD_IN_PROGRESS while some are still read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.group.coordinator import CLASSIC
+from broker_ref.protocol.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListGroupsRequest:
+    """Which groups; all where a filter is empty."""
+
+    states_filter: tuple[str, ...] = ()
+    types_filter: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGroup:
+    """A group."""
+
+    group_id: str
+    protocol_type: str
+    group_state: str
+    group_type: str = CLASSIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListGroupsResponse:
+    """The groups."""
+
+    error_code: ErrorCode = ErrorCode.none
+    groups: tuple[ListedGroup, ...] = ()
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(broker: Broker, call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
+    """List those that pass the filters."""
+    del call
+    states = {state.strip().lower() for state in request.states_filter}
+    types = {kind.strip().lower() for kind in request.types_filter}
+    try:
+        groups = broker.groups.groups()
+    except ApiError as error:
+        return ListGroupsResponse(error_code=error.error_code)
+    return ListGroupsResponse(
+        groups=tuple(
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+            )
+            for group in groups
+            if (not states or group.state.value.lower() in states)
+            and (not types or CLASSIC in types)
+        )
+    )
+
+
+API: Final = Api(key=16, versions=range(6), request=ListGroupsRequest, handle=handle)

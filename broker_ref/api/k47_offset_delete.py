@@ -1,0 +1,116 @@
+"""OffsetDelete (47), version 0: forget a group's offsets of some partitions (KIP-496).
+
+Behaviour: GROUP_SUBSCRIBED_TO_TOPIC for topics that a member reads, UNKNOWN_TOPIC_OR_PARTITION for
+those that there are not; what was never committed is deleted as well as not. Of the whole request
+INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, and NON_EMPTY_GROUP where members are no consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.api.group_replies import answer
+from broker_ref.group.offsets import TopicPartition
+from broker_ref.protocol.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedPartition:
+    """A partition whose offset is to go."""
+
+    partition_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedTopic:
+    """Partitions of a topic."""
+
+    name: str
+    partitions: tuple[DeletedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeleteRequest:
+    """Which group's, and of which partitions."""
+
+    group_id: str
+    topics: tuple[DeletedTopic, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAnswer:
+    """Whether an offset is gone."""
+
+    partition_index: int
+    error_code: ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAnswer:
+    """The answers for a topic."""
+
+    name: str
+    partitions: tuple[PartitionAnswer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeleteResponse:
+    """The answers, or why there are none."""
+
+    error_code: ErrorCode = ErrorCode.none
+    topics: tuple[TopicAnswer, ...] = ()
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(broker: Broker, call: Call, request: OffsetDeleteRequest) -> object:
+    """Delete what is there."""
+    present = [
+        key
+        for topic in request.topics
+        for key in _keys(topic)
+        if broker.metadata.partition(key.topic, key.partition) is not None
+    ]
+    try:
+        codes, reply = broker.groups.delete_offsets(request.group_id, present, call.now_ms)
+    except ApiError as error:
+        return OffsetDeleteResponse(error_code=error.error_code)
+
+    def respond(outcome: ErrorCode) -> OffsetDeleteResponse:
+        if outcome is not ErrorCode.none:
+            return OffsetDeleteResponse(error_code=outcome)
+        unknown = ErrorCode.unknown_topic_or_partition
+        return _response(request, lambda key: codes.get(key, unknown))
+
+    return answer(reply, respond)
+
+
+def _response(
+    request: OffsetDeleteRequest, code: Callable[[TopicPartition], ErrorCode]
+) -> OffsetDeleteResponse:
+    return OffsetDeleteResponse(
+        topics=tuple(
+            TopicAnswer(
+                name=topic.name,
+                partitions=tuple(
+                    PartitionAnswer(partition_index=key.partition, error_code=code(key))
+                    for key in _keys(topic)
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _keys(topic: DeletedTopic) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic=topic.name, partition=partition.partition_index)
+        for partition in topic.partitions
+    ]
+
+
+API: Final = Api(key=47, versions=range(1), request=OffsetDeleteRequest, handle=handle)

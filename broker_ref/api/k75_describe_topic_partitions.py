@@ -1,0 +1,176 @@
+"""DescribeTopicPartitions (75), version 0: topics and their partitions, page by page (KIP-966).
+
+Behaviour: topics come in the order of their names, all of them where none is named; a name that is
+named twice is answered once. A page has no more partitions than `response_partition_limit` and
+`max.request.partition.size.limit`, but at least one; `next_cursor` is the first that is left out.
+A cursor skips what comes before it; its topic must be among those named, its partition not
+negative, else every topic named is INVALID_REQUEST. A topic that does not exist is
+UNKNOWN_TOPIC_OR_PARTITION where it was named, or INVALID_TOPIC_EXCEPTION; it is never made. A
+partition without a leader is no error. There are no eligible leader replicas: an election that is
+not unclean takes members of the ISR only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_ASKED_FOR, Api, Broker, Call
+from broker_ref.api.k03_metadata import TOPIC_OPERATIONS
+from broker_ref.controller.metadata import INTERNAL_TOPICS, PartitionMetadata, Topic
+from broker_ref.controller.topic_names import check_name
+from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
+
+NO_LEADER: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedTopic:
+    """A topic by name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """The first partition of a page."""
+
+    topic_name: str
+    partition_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTopicPartitionsRequest:
+    """Which topics, none for all, and which page of them."""
+
+    topics: tuple[RequestedTopic, ...]
+    response_partition_limit: int
+    cursor: Cursor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedPartition:
+    """A partition's leader and replicas."""
+
+    partition_index: int
+    leader_id: int
+    leader_epoch: int
+    replica_nodes: tuple[int, ...]
+    isr_nodes: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+    error_code: ErrorCode = ErrorCode.none
+    eligible_leader_replicas: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedTopic:
+    """A topic with those of its partitions that are on the page, or why there is none."""
+
+    name: str
+    error_code: ErrorCode = ErrorCode.none
+    topic_id: Uuid = ZERO_UUID
+    is_internal: bool = False
+    partitions: tuple[DescribedPartition, ...] = ()
+    topic_authorized_operations: int = TOPIC_OPERATIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTopicPartitionsResponse:
+    """A page."""
+
+    topics: tuple[DescribedTopic, ...]
+    next_cursor: Cursor | None = None
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(
+    broker: Broker, call: Call, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """The page that begins at the cursor."""
+    del call
+    cursor = request.cursor
+    after = cursor.topic_name if cursor is not None else ""
+    names = {topic.name for topic in request.topics} or broker.metadata.topics.keys()
+    selected = sorted((name for name in names if name >= after), key=_java_order)
+    if cursor is not None and (
+        cursor.partition_index < 0 or (request.topics and cursor.topic_name not in selected)
+    ):
+        return _refused(request)
+    limit = min(broker.config.max_request_partition_size_limit, request.response_partition_limit)
+    described: list[DescribedTopic] = []
+    left = max(limit, 1)
+    for name in selected:
+        if left == 0:
+            return DescribeTopicPartitionsResponse(
+                topics=tuple(described), next_cursor=Cursor(topic_name=name, partition_index=0)
+            )
+        topic = broker.metadata.topics.get(name)
+        if topic is None:
+            if request.topics:
+                described.append(_missing(name))
+            continue
+        start = cursor.partition_index if cursor is not None and name == after else 0
+        page = [
+            partition for index, partition in sorted(topic.partitions.items()) if index >= start
+        ]
+        described.append(_describe(broker, topic, page[:left]))
+        if len(page) > left:
+            following = Cursor(topic_name=name, partition_index=page[left].partition)
+            return DescribeTopicPartitionsResponse(topics=tuple(described), next_cursor=following)
+        left -= len(page)
+    return DescribeTopicPartitionsResponse(topics=tuple(described))
+
+
+def _java_order(name: str) -> bytes:
+    """Strings compare by their UTF-16 units in Java."""
+    return name.encode("utf-16-be", "surrogatepass")
+
+
+def _refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(
+        topics=tuple(
+            DescribedTopic(
+                name=topic.name,
+                error_code=ErrorCode.invalid_request,
+                topic_authorized_operations=OPERATIONS_NOT_ASKED_FOR,
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _missing(name: str) -> DescribedTopic:
+    error_code = ErrorCode.unknown_topic_or_partition
+    try:
+        check_name(name)
+    except ApiError as error:
+        error_code = error.error_code
+    return DescribedTopic(name=name, error_code=error_code, is_internal=name in INTERNAL_TOPICS)
+
+
+def _describe(broker: Broker, topic: Topic, page: list[PartitionMetadata]) -> DescribedTopic:
+    return DescribedTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=tuple(_partition(broker, partition) for partition in page),
+    )
+
+
+def _partition(broker: Broker, partition: PartitionMetadata) -> DescribedPartition:
+    brokers = broker.metadata.brokers
+    return DescribedPartition(
+        partition_index=partition.partition,
+        leader_id=partition.leader if partition.leader in brokers else NO_LEADER,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        offline_replicas=tuple(each for each in partition.replicas if each not in brokers),
+    )
+
+
+API: Final = Api(key=75, versions=range(1), request=DescribeTopicPartitionsRequest, handle=handle)

@@ -1,0 +1,217 @@
+"""Reading one partition for a fetch: who may, how far, and what the answer says.
+
+Purpose: the rules that are the same for consumers, with sessions or without, and for followers,
+whose position is noted once a read has shown that it is a valid one. Invariant: a position is
+noted from a request once, before it waits. What it must not know: sessions, limits of a whole
+response, waiting. Source: Kafka's `ReplicaManager.readFromLog` and `Partition.fetchRecords`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import Broker, Call
+from broker_ref.api.endpoints import NO_LEADER, current_leader
+from broker_ref.api.fetch_contexts import replica_id_of
+from broker_ref.api.fetch_messages import (
+    NOT_DIVERGING,
+    EpochEndOffset,
+    FetchRequest,
+    PartitionAnswer,
+)
+from broker_ref.config import RACK_AWARE_REPLICA_SELECTOR
+from broker_ref.log.errors import LogError
+from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.identifiers import ZERO_UUID
+from broker_ref.replication.fetch_sessions import FetchedPartition
+from broker_ref.replication.partition import DivergingEpoch, Isolation, Partition
+from broker_ref.replication.replica_selector import ReplicaView, preferred_read_replica
+
+READ_COMMITTED: Final = 1
+
+FIRST_VERSION_FROM_FOLLOWERS: Final = 11
+FIRST_VERSION_WITH_CURRENT_LEADER: Final = 16
+LAST_VERSION_WITHOUT_STORAGE_ERROR: Final = 5
+
+MOVED: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+"""Errors that come with the present leader (KIP-951)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReader:
+    """Reads partitions on behalf of whoever sent a request."""
+
+    broker: Broker
+    version: int
+    replica_id: int
+    replica_epoch: int
+    isolation: Isolation
+    rack_id: str
+
+    @classmethod
+    def of(cls, broker: Broker, call: Call, request: FetchRequest) -> PartitionReader:
+        """The reader that a request asks for."""
+        committed = request.isolation_level == READ_COMMITTED
+        return cls(
+            broker=broker,
+            version=call.version,
+            replica_id=replica_id_of(request),
+            replica_epoch=request.replica_state.replica_epoch,
+            isolation=Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED,
+            rack_id=request.rack_id,
+        )
+
+    @property
+    def is_follower(self) -> bool:
+        """Whether a broker fetches, not a consumer."""
+        return self.replica_id >= 0
+
+    def locate(self, wanted: FetchedPartition) -> Partition:
+        """The partition; ApiError where it must not be read here, or not in this leader epoch.
+
+        Consumers of versions without racks read from leaders only, as followers do.
+        """
+        assert wanted.topic is not None
+        asked = wanted.asked
+        partition = self.broker.replicas.partition(wanted.topic, asked.partition)
+        if wanted.topic_id not in (ZERO_UUID, partition.metadata.topic_id):
+            raise ApiError(
+                ErrorCode.inconsistent_topic_id,
+                f"The log of {wanted.topic}-{asked.partition} is of topic "
+                f"{partition.metadata.topic_id}, not of {wanted.topic_id}: begin a new session.",
+            )
+        if self.is_follower:
+            partition.check_fetcher(self.replica_id, self.replica_epoch, asked.current_leader_epoch)
+        elif self.version < FIRST_VERSION_FROM_FOLLOWERS:
+            partition.check_leader(asked.current_leader_epoch)
+        else:
+            partition.check_replica(asked.current_leader_epoch)
+        return partition
+
+    def end_offset(self, partition: Partition) -> int:
+        """Where this reader's sight ends."""
+        return partition.end_offset_for(self.isolation, self.replica_id)
+
+    def read(
+        self, wanted: FetchedPartition, *, max_bytes: int, at_least_one_batch: bool
+    ) -> PartitionAnswer:
+        """The batches at the fetch offset, or why there are none."""
+        try:
+            partition = self.locate(wanted)
+            preferred = self._preferred_read_replica(partition, wanted)
+            if preferred is not None:
+                return self._answer(partition, wanted, preferred_read_replica=preferred)
+            found = partition.read(
+                wanted.asked.fetch_offset,
+                isolation=self.isolation,
+                replica_id=self.replica_id,
+                last_fetched_epoch=wanted.asked.last_fetched_epoch,
+                max_bytes=max_bytes,
+                at_least_one_batch=at_least_one_batch,
+            )
+        except (ApiError, LogError) as error:
+            return self.refusal(wanted, error.error_code)
+        if isinstance(found, DivergingEpoch):
+            diverging = EpochEndOffset(epoch=found.epoch, end_offset=found.end_offset)
+            return self._answer(partition, wanted, diverging_epoch=diverging)
+        return self._answer(partition, wanted, records=found)
+
+    def note_position(self, wanted: FetchedPartition, answer: PartitionAnswer, now_ms: int) -> None:
+        """Note that a follower has everything below its fetch offset, which was a valid one."""
+        if self.is_follower and not answer.is_urgent:
+            self.follower_fetched(self.locate(wanted), wanted, now_ms)
+
+    def follower_fetched(self, partition: Partition, wanted: FetchedPartition, now_ms: int) -> None:
+        """As `note_position`, for a partition that is at hand."""
+        partition.follower_fetched(
+            self.replica_id,
+            self.replica_epoch,
+            fetch_offset=wanted.asked.fetch_offset,
+            log_start_offset=wanted.asked.log_start_offset,
+            now_ms=now_ms,
+        )
+
+    def has_nothing_new(self, partition: Partition, wanted: FetchedPartition) -> bool:
+        """Whether a read would return neither records nor an error nor a diverging epoch.
+
+        It may be False where it would return nothing: that is for `read` to find out.
+        """
+        asked = wanted.asked
+        return (
+            asked.fetch_offset == self.end_offset(partition)
+            and asked.last_fetched_epoch in (-1, partition.log.leader_epochs.latest)
+            and not self._chooses_replicas
+        )
+
+    def refusal(self, wanted: FetchedPartition, error_code: ErrorCode) -> PartitionAnswer:
+        """An error about a partition, with its present leader where it has moved."""
+        leader = NO_LEADER
+        if (
+            self.version >= FIRST_VERSION_WITH_CURRENT_LEADER
+            and error_code in MOVED
+            and wanted.topic is not None
+        ):
+            leader = current_leader(self.broker, wanted.topic, wanted.asked.partition)
+        if (
+            error_code is ErrorCode.kafka_storage_error
+            and self.version <= LAST_VERSION_WITHOUT_STORAGE_ERROR
+        ):
+            error_code = ErrorCode.not_leader_or_follower
+        return PartitionAnswer(
+            partition_index=wanted.asked.partition, error_code=error_code, current_leader=leader
+        )
+
+    def _answer(
+        self,
+        partition: Partition,
+        wanted: FetchedPartition,
+        *,
+        records: bytes = b"",
+        diverging_epoch: EpochEndOffset = NOT_DIVERGING,
+        preferred_read_replica: int = -1,
+    ) -> PartitionAnswer:
+        committed = self.isolation is Isolation.READ_COMMITTED and not self.is_follower
+        return PartitionAnswer(
+            partition_index=wanted.asked.partition,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log.log_start_offset,
+            diverging_epoch=diverging_epoch,
+            preferred_read_replica=preferred_read_replica,
+            aborted_transactions=() if committed else None,
+            records=records,
+        )
+
+    @property
+    def _chooses_replicas(self) -> bool:
+        return (
+            not self.is_follower
+            and self.version >= FIRST_VERSION_FROM_FOLLOWERS
+            and self.broker.config.replica_selector_class == RACK_AWARE_REPLICA_SELECTOR
+        )
+
+    def _preferred_read_replica(self, partition: Partition, wanted: FetchedPartition) -> int | None:
+        if not self._chooses_replicas or not partition.is_leader:
+            return None
+        brokers = self.broker.metadata.brokers
+        racks = {broker_id: node.rack for broker_id, node in brokers.items()}
+        followers = [
+            ReplicaView(
+                broker_id=follower.broker_id,
+                log_start_offset=follower.log_start_offset,
+                log_end_offset=follower.log_end_offset,
+                caught_up_ms=follower.last_caught_up_ms,
+                rack=racks.get(follower.broker_id),
+            )
+            for follower in map(partition.remote_replica, partition.metadata.isr)
+            if follower is not None
+        ]
+        return preferred_read_replica(
+            followers,
+            leader_rack=racks.get(self.broker.config.node_id),
+            client_rack=self.rack_id,
+            fetch_offset=wanted.asked.fetch_offset,
+        )

@@ -1,0 +1,203 @@
+"""Who leads a partition, and which change of its metadata brings that about.
+
+Election         may elect                                              asked for by
+ONLINE           the leader of now, else the first replica in the ISR   whatever changes brokers
+PREFERRED        the first replica if in the ISR, else as ONLINE        ElectLeaders, rebalancing
+UNCLEAN          as ONLINE, else the first replica that is active       the topic's config
+
+Purpose: Kafka's PartitionChangeBuilder: given what is wanted of a partition, the record that does
+it, or None where nothing changes. Invariants: a leader is active and in the ISR; an ISR is never
+made empty (its last member stays in it, without leading, so that no election but an unclean one
+can lose what it has); an unclean election leaves the elected one alone in the ISR, RECOVERING.
+The leader epoch is raised where the leader changes, or a replica is dropped; not by a change of
+the ISR alone (metadata version 3.6 and later). What it must not know: the journal, sessions.
+Sources: PartitionChangeBuilder, PartitionReassignmentReplicas and
+ReplicationControlManager.generateLeaderAndIsrUpdates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller.metadata import (
+    NO_LEADER,
+    RECOVERING,
+    ClusterMetadata,
+    PartitionMetadata,
+)
+from broker_ref.controller.records import PartitionChangeRecord
+from broker_ref.protocol.errors import ApiError
+
+Replicas = tuple[int, ...]
+
+
+class Election(Enum):
+    """What may be elected; see the table above."""
+
+    ONLINE = auto()
+    PREFERRED = auto()
+    UNCLEAN = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a partition is to become, short of its leader."""
+
+    isr: Replicas
+    replicas: Replicas
+    adding_replicas: Replicas
+    removing_replicas: Replicas
+    leader_recovery_state: int
+
+    @classmethod
+    def of(cls, partition: PartitionMetadata) -> Target:
+        """The partition as it is."""
+        return cls(
+            isr=partition.isr,
+            replicas=partition.replicas,
+            adding_replicas=partition.adding_replicas,
+            removing_replicas=partition.removing_replicas,
+            leader_recovery_state=partition.leader_recovery_state,
+        )
+
+
+def change_partition(
+    partition: PartitionMetadata,
+    *,
+    is_acceptable_leader: Callable[[int], bool],
+    election: Election = Election.ONLINE,
+    target: Target | None = None,
+) -> PartitionChangeRecord | None:
+    """The record that makes `partition` the target and gives it the leader that is due."""
+    target = _complete_reassignment(target or Target.of(partition))
+    leader, unclean = _elect(partition, target, is_acceptable_leader, election)
+    isr: Replicas | None = target.isr or partition.isr
+    recovery_state: int | None = target.leader_recovery_state
+    if unclean:
+        isr, recovery_state = (leader,), RECOVERING
+    drops_a_replica = not set(partition.replicas) <= set(target.replicas)
+    change = PartitionChangeRecord(
+        topic_id=partition.topic_id,
+        partition_id=partition.partition,
+        isr=_if_changed(isr, partition.isr),
+        leader=leader if leader != partition.leader or drops_a_replica else None,
+        replicas=_if_changed(target.replicas, partition.replicas),
+        adding_replicas=_if_changed(target.adding_replicas, partition.adding_replicas),
+        removing_replicas=_if_changed(target.removing_replicas, partition.removing_replicas),
+        leader_recovery_state=(
+            recovery_state if recovery_state != partition.leader_recovery_state else None
+        ),
+    )
+    unchanged = PartitionChangeRecord(topic_id=partition.topic_id, partition_id=partition.partition)
+    return None if change == unchanged else change
+
+
+def leader_and_isr_updates(
+    metadata: ClusterMetadata,
+    partitions: Iterable[PartitionMetadata],
+    *,
+    is_unclean_allowed: Callable[[str], bool],
+    broker_to_remove: int = NO_LEADER,
+    broker_to_add: int = NO_LEADER,
+) -> list[PartitionChangeRecord]:
+    """The changes that a broker's going or coming means for these partitions.
+
+    `broker_to_remove` leaves the ISRs and leads no more, whatever the metadata says of it yet;
+    `broker_to_add` may lead. `is_unclean_allowed` is asked by topic.
+    """
+
+    def is_acceptable_leader(replica: int) -> bool:
+        return replica != broker_to_remove and (
+            replica == broker_to_add or metadata.is_active(replica)
+        )
+
+    changes = []
+    for partition in partitions:
+        unclean = is_unclean_allowed(partition.topic)
+        remaining = tuple(replica for replica in partition.isr if replica != broker_to_remove)
+        change = change_partition(
+            partition,
+            is_acceptable_leader=is_acceptable_leader,
+            election=Election.UNCLEAN if unclean else Election.ONLINE,
+            target=replace(Target.of(partition), isr=remaining),
+        )
+        if change is not None:
+            changes.append(change)
+    return changes
+
+
+def _complete_reassignment(target: Target) -> Target:
+    """Without the removing replicas, once all others are in the ISR."""
+    if not target.adding_replicas and not target.removing_replicas:
+        return target
+    replicas = _without(target.replicas, target.removing_replicas)
+    isr = _without(target.isr, target.removing_replicas)
+    if not replicas or not set(replicas) <= set(isr):
+        return target
+    return replace(target, replicas=replicas, isr=isr, adding_replicas=(), removing_replicas=())
+
+
+def _elect(
+    partition: PartitionMetadata,
+    target: Target,
+    is_acceptable_leader: Callable[[int], bool],
+    election: Election,
+) -> tuple[int, bool]:
+    """The leader, -1 where there can be none, and whether that may lose records."""
+
+    def is_valid(replica: int) -> bool:
+        return replica in target.isr and is_acceptable_leader(replica)
+
+    candidates = (partition.leader, *target.replicas)
+    if election is Election.PREFERRED:
+        candidates = (target.replicas[0], *candidates)
+    for replica in candidates:
+        if is_valid(replica):
+            return replica, False
+    if election is Election.UNCLEAN:
+        for replica in target.replicas:
+            if is_acceptable_leader(replica):
+                return replica, True
+    return NO_LEADER, False
+
+
+def _without(replicas: Replicas, removed: Replicas) -> Replicas:
+    return tuple(replica for replica in replicas if replica not in removed)
+
+
+def _if_changed(value: Replicas | None, before: Replicas) -> Replicas | None:
+    return value if value != before else None
+
+
+def requested_election(
+    metadata: ClusterMetadata, partition: PartitionMetadata, *, unclean: bool
+) -> PartitionChangeRecord:
+    """The record of an election that an admin asks for: of the preferred leader, or unclean.
+
+    ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
+    """
+    name = f"{partition.topic}-{partition.partition}"
+    is_led = partition.leader != NO_LEADER
+    if is_led if unclean else partition.leader == partition.replicas[0]:
+        raise ApiError(ErrorCode.election_not_needed, f"{name} has the leader that it is to have.")
+    change = change_partition(
+        partition,
+        is_acceptable_leader=metadata.is_active,
+        election=Election.UNCLEAN if unclean else Election.PREFERRED,
+    )
+    if change is not None:
+        return change
+    if unclean:
+        raise ApiError(
+            ErrorCode.eligible_leaders_not_available,
+            f"No replica of {name} is on a broker that is up.",
+        )
+    raise ApiError(
+        ErrorCode.preferred_leader_not_available,
+        f"The preferred leader of {name}, broker {partition.replicas[0]}, is not in sync or not "
+        "up.",
+    )

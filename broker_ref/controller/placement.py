@@ -1,0 +1,145 @@
+"""Which brokers the replicas of new partitions go to.
+
+Purpose: Kafka's StripedReplicaPlacer: one rack after the other, and within a rack one broker after
+the other, so that leaders and followers are spread evenly; each partition begins one further than
+the one before. Fenced brokers are used when a rack has no others left, and never for the first
+replica. Invariant: no broker has two replicas of a partition. What it must not know: topics, and
+where randomness comes from (it is drawn from an argument).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller.metadata import Broker
+from broker_ref.protocol.errors import ApiError
+
+RandomBelow = Callable[[int], int]
+"""Draws a number from 0 up to but not including its argument."""
+
+
+def random_below(random_bytes: Callable[[int], bytes]) -> RandomBelow:
+    """Numbers made of random bytes."""
+    return lambda bound: int.from_bytes(random_bytes(8), "big") % bound
+
+
+def place(
+    brokers: Iterable[Broker], *, count: int, replication_factor: int, draw: RandomBelow
+) -> list[tuple[int, ...]]:
+    """The replicas of `count` new partitions, the preferred leader first.
+
+    Brokers in controlled shutdown get none. INVALID_REPLICATION_FACTOR where there are too few.
+    """
+    usable = [broker for broker in brokers if not broker.in_controlled_shutdown]
+    reason = None
+    if replication_factor <= 0:
+        reason = "the replication factor must be positive."
+    elif all(broker.is_fenced for broker in usable):
+        reason = "All brokers are currently fenced."
+    elif replication_factor > len(usable):
+        reason = (
+            f"The target replication factor of {replication_factor} cannot be reached because "
+            f"only {len(usable)} broker(s) are registered."
+        )
+    if reason is not None:
+        raise ApiError(
+            ErrorCode.invalid_replication_factor,
+            f"Unable to replicate the partition {replication_factor} time(s): {reason}",
+        )
+    racks = _RackList(usable, draw)
+    return [racks.place(replication_factor) for _ in range(count)]
+
+
+class _BrokerList:
+    """Brokers taken in turn; each partition (a new `epoch`) begins one further."""
+
+    def __init__(self, brokers: Iterable[int], draw: RandomBelow) -> None:
+        self.brokers = sorted(brokers)
+        self._offset = draw(len(self.brokers)) if self.brokers else 0
+        self._index = 0
+        self._epoch = 0
+
+    def next(self, epoch: int) -> int | None:
+        """The next broker of this epoch, None where all have been taken."""
+        if not self.brokers:
+            return None
+        if self._epoch != epoch:
+            self._epoch = epoch
+            self._index = 0
+            self._offset = (self._offset + 1) % len(self.brokers)
+        if self._index >= len(self.brokers):
+            return None
+        broker = self.brokers[(self._index + self._offset) % len(self.brokers)]
+        self._index += 1
+        return broker
+
+
+class _Rack:
+    def __init__(self, brokers: list[Broker], draw: RandomBelow) -> None:
+        self.fenced = _BrokerList((b.broker_id for b in brokers if b.is_fenced), draw)
+        self.unfenced = _BrokerList((b.broker_id for b in brokers if not b.is_fenced), draw)
+
+    def next(self, epoch: int) -> int | None:
+        broker = self.unfenced.next(epoch)
+        return broker if broker is not None else self.fenced.next(epoch)
+
+
+class _RackList:
+    def __init__(self, brokers: list[Broker], draw: RandomBelow) -> None:
+        self._draw = draw
+        names = sorted(
+            {broker.rack for broker in brokers}, key=lambda name: (name is not None, name or "")
+        )
+        self._racks = [
+            _Rack([broker for broker in brokers if broker.rack == name], draw) for name in names
+        ]
+        self._unfenced_count = sum(not broker.is_fenced for broker in brokers)
+        self._epoch = 0
+        self._offset = draw(len(self._racks))
+
+    def place(self, replication_factor: int) -> tuple[int, ...]:
+        """The replicas of one more partition; there are brokers enough."""
+        if self._epoch == self._unfenced_count and self._unfenced_count > 1:
+            # As many as there are leaders: another order, so as not to repeat the same replicas.
+            self._shuffle()
+            self._epoch = 0
+        count = len(self._racks)
+        start = self._offset % count
+        self._offset = start + 1
+        leader_rack, leader = self._next_leader(start)
+        replicas = [leader]
+        position = start
+        while len(replicas) < replication_factor:
+            if position == leader_rack:
+                leader_rack = None  # passed over once: it has given the leader
+            else:
+                broker = self._racks[position].next(self._epoch)
+                if broker is not None:
+                    replicas.append(broker)
+            position = (position + 1) % count
+        self._epoch += 1
+        return tuple(replicas)
+
+    def _next_leader(self, start: int) -> tuple[int | None, int]:
+        count = len(self._racks)
+        for step in range(count):
+            position = (start + step) % count
+            broker = self._racks[position].unfenced.next(self._epoch)
+            if broker is not None:
+                return position, broker
+        raise AssertionError("a partition is to be placed, and every broker is fenced")
+
+    def _shuffle(self) -> None:
+        _shuffle(self._racks, self._draw)
+        for rack in self._racks:
+            _shuffle(rack.fenced.brokers, self._draw)
+            _shuffle(rack.unfenced.brokers, self._draw)
+
+
+def _shuffle(items: list[Any], draw: RandomBelow) -> None:
+    for last in range(len(items) - 1, 0, -1):
+        other = draw(last + 1)
+        items[last], items[other] = items[other], items[last]

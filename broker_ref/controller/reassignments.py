@@ -1,0 +1,81 @@
+"""Moving replicas to other brokers.
+
+A reassignment has two stages: the new replicas are added to the old ones, `adding_replicas` and
+`removing_replicas` saying which is which; when the ISR has all that are to stay, the removing ones
+are dropped (`elections.change_partition` sees to that, whatever changes the ISR). One that only
+drops or reorders replicas in sync is done at once.
+
+Purpose: the records that begin and cancel reassignments. Invariant: cancelling leaves the replicas
+that were there before. What it must not know: the journal, requests. Sources: KIP-455,
+PartitionReassignmentReplicas, PartitionReassignmentRevert.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller.elections import Election, Target, change_partition
+from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata
+from broker_ref.controller.records import PartitionChangeRecord
+from broker_ref.protocol.errors import ApiError
+
+
+def reassignment(
+    metadata: ClusterMetadata, partition: PartitionMetadata, replicas: tuple[int, ...]
+) -> PartitionChangeRecord | None:
+    """The record that begins to move a partition to `replicas`, which have been checked."""
+    removing = tuple(sorted(set(partition.replicas) - set(replicas)))
+    adding = tuple(sorted(set(replicas) - set(partition.replicas)))
+    return change_partition(
+        partition,
+        is_acceptable_leader=metadata.is_active,
+        target=replace(
+            Target.of(partition),
+            replicas=replicas + removing,
+            # Kafka leaves what an earlier reassignment set where this one has none.
+            removing_replicas=removing or partition.removing_replicas,
+            adding_replicas=adding or partition.adding_replicas,
+        ),
+    )
+
+
+def cancellation(
+    metadata: ClusterMetadata, partition: PartitionMetadata, *, is_unclean_allowed: bool
+) -> PartitionChangeRecord | None:
+    """The record that takes a reassignment back.
+
+    NO_REASSIGNMENT_IN_PROGRESS; INVALID_REPLICA_ASSIGNMENT where only an added replica is in sync
+    and the topic does not allow to lose what it alone has.
+    """
+    name = f"{partition.topic}-{partition.partition}"
+    if not partition.is_reassigning:
+        raise ApiError(
+            ErrorCode.no_reassignment_in_progress, f"No reassignment of {name} is in progress."
+        )
+    kept = tuple(r for r in partition.replicas if r not in partition.adding_replicas)
+    isr = tuple(r for r in partition.isr if r not in partition.adding_replicas)
+    if not kept:
+        raise ApiError(
+            ErrorCode.invalid_replica_assignment,
+            f"Unable to revert partition assignment for {name}: every replica is an added one.",
+        )
+    if not isr and not is_unclean_allowed:
+        raise ApiError(
+            ErrorCode.invalid_replica_assignment,
+            f"Unable to revert partition assignment for {name} because it would require an "
+            "unclean leader election.",
+        )
+    return change_partition(
+        partition,
+        is_acceptable_leader=metadata.is_active,
+        election=Election.UNCLEAN if is_unclean_allowed else Election.ONLINE,
+        target=replace(
+            Target.of(partition),
+            replicas=kept,
+            isr=isr or kept[:1],
+            adding_replicas=(),
+            removing_replicas=(),
+        ),
+    )

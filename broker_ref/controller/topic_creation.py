@@ -1,0 +1,119 @@
+"""Topics that a broker has made because a client asked for them.
+
+Purpose: ask the controller for a topic in the background, as automatic creation and the internal
+topics need it. Invariant: one topic is asked for once at a time, however many clients want it.
+What it must not know: who wants it. Source: Kafka's `AutoTopicCreationManager`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller.client import REQUEST_TIMEOUT_MS, ControllerClient
+from broker_ref.controller.topics import NewTopic
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """None is ever given: the controller places replicas."""
+
+    partition_index: int
+    broker_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """A config of the topic."""
+
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedTopic:
+    """The topic to make."""
+
+    name: str
+    num_partitions: int
+    replication_factor: int
+    assignments: tuple[Assignment, ...]
+    configs: tuple[TopicConfig, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicsRequest:
+    """As an admin client would send it."""
+
+    topics: tuple[RequestedTopic, ...]
+    timeout_ms: int = REQUEST_TIMEOUT_MS
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAnswer:
+    """Whether the topic is made."""
+
+    name: str
+    error_code: ErrorCode
+    error_message: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicsResponse:
+    """The controller's answer."""
+
+    topics: tuple[TopicAnswer, ...]
+
+
+class TopicCreation:
+    """The topics that this broker has asked for and not heard about yet."""
+
+    def __init__(self, controller: ControllerClient) -> None:
+        self._controller = controller
+        self._asked_for: set[str] = set()
+
+    def request(self, new: NewTopic) -> None:
+        """Have the topic made; whoever wants it asks again until it is there."""
+        if new.name in self._asked_for:
+            return
+        self._asked_for.add(new.name)
+        self._controller.send(
+            purpose="topic-creation",
+            api_key=19,
+            version=7,
+            request=CreateTopicsRequest(
+                topics=(
+                    RequestedTopic(
+                        name=new.name,
+                        num_partitions=new.partition_count,
+                        replication_factor=new.replication_factor,
+                        assignments=(),
+                        configs=tuple(
+                            TopicConfig(name=name, value=value)
+                            for name, value in new.configs.items()
+                        ),
+                    ),
+                )
+            ),
+            response=CreateTopicsResponse,
+            on_response=lambda response: self._answered(new.name, response),
+            on_failure=lambda reason: self._failed(new.name, reason),
+        )
+
+    def _answered(self, name: str, response: CreateTopicsResponse) -> None:
+        self._asked_for.discard(name)
+        for topic in response.topics:
+            if topic.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
+                logger.warning(
+                    "topic %.100r is not made: %s: %s",
+                    topic.name, topic.error_code.name, topic.error_message,
+                )  # fmt: skip
+
+    def _failed(self, name: str, reason: str) -> None:
+        self._asked_for.discard(name)
+        logger.warning("topic %.100r is not made yet: %s", name, reason)

@@ -1,0 +1,277 @@
+"""Topics to be: what is asked for, checked, and the records that make it.
+
+Purpose: the decisions of KRaft's ReplicationControlManager about CreateTopics, CreatePartitions
+and DeleteTopics. Invariants: a refusal is an ApiError and nothing has changed; new partitions have
+their active replicas in the ISR, the first of which leads. What it must not know: the journal,
+requests and their versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.config import BrokerConfig
+from broker_ref.controller.metadata import ClusterMetadata, Topic
+from broker_ref.controller.placement import place, random_below
+from broker_ref.controller.records import (
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    TopicRecord,
+)
+from broker_ref.controller.stream import METADATA_TOPIC
+from broker_ref.controller.topic_names import check_collision, check_name
+from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.identifiers import Uuid, random_uuid
+from broker_ref.topic_configs import check_topic_configs
+
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic to make. Counts of -1 take the controller's default; assignments by partition."""
+
+    name: str
+    partition_count: int = -1
+    replication_factor: int = -1
+    assignments: Sequence[tuple[int, tuple[int, ...]]] = ()
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedTopic:
+    """What was made, or would have been."""
+
+    topic_id: Uuid
+    partition_count: int
+    replication_factor: int
+    configs: Mapping[str, str]
+
+
+class TopicPlanner:
+    """Plans topics for the cluster that `metadata` shows."""
+
+    def __init__(
+        self,
+        metadata: ClusterMetadata,
+        *,
+        config: BrokerConfig,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._metadata = metadata
+        self._config = config
+        self._random_bytes = random_bytes
+        self._draw = random_below(random_bytes)
+
+    def check_partition_total(self, topics: Iterable[NewTopic]) -> None:
+        """POLICY_VIOLATION where a request asks for more partitions than one may in all."""
+        default = self._config.num_partitions
+        _check_partition_count(
+            sum(
+                len(new.assignments)
+                or (default if new.partition_count == -1 else max(new.partition_count, 0))
+                for new in topics
+            )
+        )
+
+    def create(self, new: NewTopic) -> tuple[CreatedTopic, list[MetadataRecord]]:
+        """The topic and the records that make it; ApiError says why it cannot be."""
+        self._check_new_name(new.name)
+        configs = check_topic_configs(new.configs)
+        assignments = self._assignments(new)
+        # Kafka answers about a placement by hand and one of its own with different codes.
+        refusal = (
+            ErrorCode.invalid_replica_assignment
+            if new.assignments
+            else ErrorCode.invalid_replication_factor
+        )
+        created = CreatedTopic(
+            topic_id=random_uuid(self._random_bytes),
+            partition_count=len(assignments),
+            replication_factor=len(assignments[0]),
+            configs=configs,
+        )
+        return created, [
+            TopicRecord(name=new.name, topic_id=created.topic_id),
+            *(
+                ConfigRecord(topic=new.name, name=name, value=value)
+                for name, value in configs.items()
+            ),
+            *(
+                self._new_partition(created.topic_id, partition, replicas, refusal)
+                for partition, replicas in enumerate(assignments)
+            ),
+        ]
+
+    def grow(
+        self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None
+    ) -> list[MetadataRecord]:
+        """The records that grow a topic to `count` partitions; ApiError says why it cannot be."""
+        topic = self._metadata.topics.get(name)
+        if topic is None:
+            raise ApiError(
+                ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r} to grow."
+            )
+        existing = len(topic.partitions)
+        if count == existing:
+            raise ApiError(
+                ErrorCode.invalid_partitions, f"Topic already has {existing} partition(s)."
+            )
+        if count < existing:
+            raise ApiError(
+                ErrorCode.invalid_partitions,
+                f"The topic {name} currently has {existing} partition(s); {count} would not be "
+                "an increase.",
+            )
+        added = count - existing
+        _check_partition_count(added)
+        placed, refusal = self._added_assignments(topic, added, assignments)
+        return [
+            self._new_partition(topic.topic_id, existing + index, replicas, refusal)
+            for index, replicas in enumerate(placed)
+        ]
+
+    def check_replicas(
+        self, replicas: tuple[int, ...], *, replication_factor: int | None = None
+    ) -> tuple[int, ...]:
+        """The replicas as they are; INVALID_REPLICA_ASSIGNMENT where they cannot be."""
+        repeated = [replica for replica in replicas if replicas.count(replica) > 1]
+        missing = [replica for replica in replicas if replica not in self._metadata.brokers]
+        if not replicas:
+            reason = "an empty replica list."
+        elif missing:
+            reason = f"broker {min(missing)}, but no such broker is registered."
+        elif repeated:
+            reason = f"the broker {min(repeated)} more than once."
+        elif replication_factor is not None and len(replicas) != replication_factor:
+            reason = (
+                f"a partition with {len(replicas)} replica(s), but this is not consistent with "
+                f"previous partitions, which have {replication_factor} replica(s)."
+            )
+        else:
+            return replicas
+        raise ApiError(
+            ErrorCode.invalid_replica_assignment,
+            f"The manual partition assignment includes {reason}",
+        )
+
+    def _added_assignments(
+        self, topic: Topic, added: int, assignments: Sequence[tuple[int, ...]] | None
+    ) -> tuple[list[tuple[int, ...]], ErrorCode]:
+        replication_factor = len(topic.partitions[0].replicas)
+        if assignments is None:
+            placed = self._place(added, replication_factor)
+            return placed, ErrorCode.invalid_replication_factor
+        if len(assignments) != added:
+            raise ApiError(
+                ErrorCode.invalid_replica_assignment,
+                f"Attempted to add {added} additional partition(s), but only "
+                f"{len(assignments)} assignment(s) were specified.",
+            )
+        checked = [
+            self.check_replicas(replicas, replication_factor=replication_factor)
+            for replicas in assignments
+        ]
+        return checked, ErrorCode.invalid_replica_assignment
+
+    def _check_new_name(self, name: str) -> None:
+        check_name(name)
+        if name == METADATA_TOPIC:
+            raise ApiError(
+                ErrorCode.invalid_request,
+                f"Creation of internal topic {METADATA_TOPIC} is prohibited.",
+            )
+        if name in self._metadata.topics:
+            raise ApiError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+        check_collision(name, self._metadata.topics)
+
+    def _assignments(self, new: NewTopic) -> list[tuple[int, ...]]:
+        """The replicas of each partition of a new topic, in order of partition."""
+        if new.assignments:
+            return self._manual_assignments(new)
+        if new.partition_count == 0 or new.partition_count < -1:
+            raise ApiError(
+                ErrorCode.invalid_partitions,
+                "Number of partitions was set to an invalid non-positive value.",
+            )
+        if new.replication_factor == 0 or new.replication_factor < -1:
+            raise ApiError(
+                ErrorCode.invalid_replication_factor,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        count = self._config.num_partitions if new.partition_count == -1 else new.partition_count
+        _check_partition_count(count)
+        factor = new.replication_factor
+        if factor == -1:
+            factor = self._config.default_replication_factor
+        return self._place(count, factor)
+
+    def _manual_assignments(self, new: NewTopic) -> list[tuple[int, ...]]:
+        for what, value in (
+            ("replication factor", new.replication_factor),
+            ("numPartitions", new.partition_count),
+        ):
+            if value != -1:
+                raise ApiError(
+                    ErrorCode.invalid_request,
+                    f"A manual partition assignment was specified, but {what} was not set to -1.",
+                )
+        _check_partition_count(len(new.assignments))
+        by_partition: dict[int, tuple[int, ...]] = {}
+        replication_factor = None
+        for partition, replicas in new.assignments:
+            if partition in by_partition:
+                raise ApiError(
+                    ErrorCode.invalid_replica_assignment,
+                    f"Found multiple manual partition assignments for partition {partition}",
+                )
+            by_partition[partition] = self.check_replicas(
+                replicas, replication_factor=replication_factor
+            )
+            replication_factor = len(replicas)
+        if sorted(by_partition) != list(range(len(by_partition))):
+            raise ApiError(
+                ErrorCode.invalid_replica_assignment,
+                "partitions should be a consecutive 0-based integer sequence",
+            )
+        return [by_partition[partition] for partition in range(len(by_partition))]
+
+    def _place(self, count: int, replication_factor: int) -> list[tuple[int, ...]]:
+        return place(
+            self._metadata.brokers.values(),
+            count=count,
+            replication_factor=replication_factor,
+            draw=self._draw,
+        )
+
+    def _new_partition(
+        self, topic_id: Uuid, partition: int, replicas: tuple[int, ...], refusal: ErrorCode
+    ) -> PartitionRecord:
+        isr = tuple(replica for replica in replicas if self._metadata.is_active(replica))
+        if not isr:
+            raise ApiError(
+                refusal,
+                f"All brokers that partition {partition} is assigned to ({replicas}) are fenced or "
+                "in controlled shutdown.",
+            )
+        return PartitionRecord(
+            topic_id=topic_id,
+            partition_id=partition,
+            replicas=replicas,
+            isr=isr,
+            leader=isr[0],
+            leader_epoch=0,
+            partition_epoch=0,
+        )
+
+
+def _check_partition_count(count: int) -> None:
+    if count > PARTITIONS_PER_REQUEST_MAX:
+        raise ApiError(
+            ErrorCode.policy_violation, "Excessively large number of partitions per request."
+        )

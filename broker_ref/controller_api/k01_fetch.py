@@ -1,0 +1,193 @@
+"""Fetch (1), version 17, of the metadata: how brokers follow the controller (KIP-595, KIP-630).
+
+Behaviour: `__cluster_metadata`, partition 0, is the only partition. The answer has whole batches,
+one for each commit, at least one where there is any from the fetch offset on; where there is none
+the answer waits up to `max_wait_ms` for a change. Where the batches are not kept any more it names
+a snapshot instead, which FetchSnapshot serves. An offset beyond the end is OFFSET_OUT_OF_RANGE: it
+is of another history. Sessions are not kept: every fetch is a full one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller.controller import Controller
+from broker_ref.controller.stream import (
+    CONTROLLER_EPOCH,
+    METADATA_PARTITION,
+    METADATA_TOPIC_ID,
+)
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide, Wait
+from broker_ref.protocol.identifiers import Uuid
+
+METADATA_CHANGED: Final = "metadata changed"
+"""The key that waiting fetches watch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchPartition:
+    """From which record on, and how much."""
+
+    partition: int
+    fetch_offset: int
+    partition_max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchTopic:
+    """Partitions of a topic, named by its id."""
+
+    topic_id: Uuid
+    partitions: tuple[FetchPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """Which broker fetches."""
+
+    replica_id: int = -1
+    replica_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest:
+    """What to fetch, and how long to wait for it."""
+
+    max_wait_ms: int
+    topics: tuple[FetchTopic, ...]
+    min_bytes: int = 1
+    max_bytes: int = 2**31 - 1
+    replica_state: ReplicaState = ReplicaState()
+    forgotten_topics_data: tuple[FetchTopic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotId:
+    """A snapshot of all records below `end_offset`; -1 is none."""
+
+    end_offset: int = -1
+    epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedPartition:
+    """Batches, or the snapshot to fetch in their place, or why there are neither."""
+
+    partition_index: int
+    error_code: ErrorCode = ErrorCode.none
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    snapshot_id: SnapshotId = SnapshotId()
+    aborted_transactions: tuple[SnapshotId, ...] | None = None
+    records: bytes | None = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedTopic:
+    """The partitions of a topic."""
+
+    topic_id: Uuid
+    partitions: tuple[FetchedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponse:
+    """What was fetched."""
+
+    error_code: ErrorCode = ErrorCode.none
+    session_id: int = 0
+    responses: tuple[FetchedTopic, ...] = ()
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WaitingFetch:
+    controller: Controller
+    request: FetchRequest
+
+    def try_complete(self, now_ms: int) -> FetchResponse | None:
+        """The response once it says something new."""
+        del now_ms
+        response = _answer(self.controller, self.request)
+        is_news = any(
+            fetched.error_code is not ErrorCode.none
+            or fetched.records
+            or fetched.snapshot_id.end_offset >= 0
+            for topic in response.responses
+            for fetched in topic.partitions
+        )
+        return response if is_news else None
+
+    def expire(self, now_ms: int) -> FetchResponse:
+        """The response as it is."""
+        del now_ms
+        return _answer(self.controller, self.request)
+
+
+def handle(side: ControllerSide, call: Call, request: FetchRequest) -> FetchResponse | Wait:
+    """Answer with what there is, or wait for it."""
+    waiting = _WaitingFetch(controller=side.controller, request=request)
+    if request.max_wait_ms <= 0 or request.min_bytes <= 0 or not request.topics:
+        return waiting.expire(call.now_ms)
+    return waiting.try_complete(call.now_ms) or Wait(
+        operation=waiting,
+        keys=(METADATA_CHANGED,),
+        deadline_ms=call.now_ms + request.max_wait_ms,
+    )
+
+
+def _answer(controller: Controller, request: FetchRequest) -> FetchResponse:
+    return FetchResponse(
+        responses=tuple(
+            FetchedTopic(
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    _partition(controller, topic.topic_id, wanted, request.max_bytes)
+                    for wanted in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _partition(
+    controller: Controller, topic_id: Uuid, wanted: FetchPartition, max_bytes: int
+) -> FetchedPartition:
+    index = wanted.partition
+    if topic_id != METADATA_TOPIC_ID:
+        return FetchedPartition(partition_index=index, error_code=ErrorCode.unknown_topic_id)
+    if index != METADATA_PARTITION:
+        return FetchedPartition(
+            partition_index=index, error_code=ErrorCode.unknown_topic_or_partition
+        )
+    end_offset = controller.metadata.end_offset
+    if not 0 <= wanted.fetch_offset <= end_offset:
+        return FetchedPartition(
+            partition_index=index,
+            error_code=ErrorCode.offset_out_of_range,
+            high_watermark=end_offset,
+        )
+    limit = min(max_bytes, wanted.partition_max_bytes)
+    records = controller.batches_from(wanted.fetch_offset, limit)
+    snapshot_id = SnapshotId()
+    if records is None:
+        snapshot_id = SnapshotId(end_offset=controller.snapshot()[0], epoch=CONTROLLER_EPOCH)
+    return FetchedPartition(
+        partition_index=index,
+        high_watermark=end_offset,
+        last_stable_offset=end_offset,
+        log_start_offset=0,
+        snapshot_id=snapshot_id,
+        records=records or b"",
+    )
+
+
+API: Final = Api(key=1, versions=range(17, 18), request=FetchRequest, handle=handle)

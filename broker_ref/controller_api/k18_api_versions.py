@@ -1,0 +1,29 @@
+"""ApiVersions (18), versions 0 to 4: which APIs and versions the controller serves.
+
+Behaviour: as the brokers' (`broker_ref.api.k18_api_versions`), from the controller's own table.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker_ref.api.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse, ServedApi
+from broker_ref.controller_api.contract import Api, Call, ControllerSide
+
+
+def handle(side: ControllerSide, call: Call, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    """Answer with every API."""
+    del call, request
+    return ApiVersionsResponse(
+        api_keys=tuple(
+            ServedApi(
+                api_key=api.key,
+                min_version=api.versions[0],
+                max_version=api.versions[-1],
+            )
+            for api in side.apis()
+        )
+    )
+
+
+API: Final = Api(key=18, versions=range(5), request=ApiVersionsRequest, handle=handle)

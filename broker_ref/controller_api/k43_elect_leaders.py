@@ -1,0 +1,110 @@
+"""ElectLeaders (43), versions 0 to 2: elect preferred leaders, or unclean ones (KIP-183, KIP-460).
+
+Behaviour: election type 0 (all that version 0 knows) elects the preferred leader where it is in
+sync and up, else PREFERRED_LEADER_NOT_AVAILABLE; type 1 elects any replica that is up where there
+is no leader, whatever the topic's config says, else ELIGIBLE_LEADERS_NOT_AVAILABLE. Where there is
+nothing to do: ELECTION_NOT_NEEDED, left out of the answer where all partitions were meant. Any
+other type is INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.protocol.errors import ApiError
+
+PREFERRED: Final = 0
+UNCLEAN: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPartitions:
+    """Partitions of a topic."""
+
+    topic: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectLeadersRequest:
+    """Which election, for which partitions; None for all."""
+
+    topic_partitions: tuple[TopicPartitions, ...] | None
+    election_type: int = PREFERRED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionResult:
+    """Whether there is the leader wanted."""
+
+    partition_id: int
+    error_code: ErrorCode
+    error_message: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicResult:
+    """The answers for the partitions of a topic."""
+
+    topic: str
+    partition_result: tuple[PartitionResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectLeadersResponse:
+    """The answers for every partition."""
+
+    error_code: ErrorCode = ErrorCode.none
+    replica_election_results: tuple[TopicResult, ...] = ()
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(side: ControllerSide, call: Call, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    """Hold the elections."""
+    del call
+    if request.election_type not in {PREFERRED, UNCLEAN}:
+        return ElectLeadersResponse(error_code=ErrorCode.invalid_request)
+    means_all = request.topic_partitions is None
+    wanted = {
+        (named.topic, partition): None
+        for named in request.topic_partitions or _all_partitions(side)
+        for partition in named.partitions
+    }
+    try:
+        answers = side.controller.elect_leaders(
+            tuple(wanted), unclean=request.election_type == UNCLEAN
+        )
+    except ApiError as error:
+        return ElectLeadersResponse(error_code=error.error_code)
+    results: dict[str, list[PartitionResult]] = {topic: [] for topic, _ in wanted}
+    for (topic, partition), refusal in zip(wanted, answers, strict=True):
+        code = ErrorCode.none if refusal is None else refusal.error_code
+        if means_all and code is ErrorCode.election_not_needed:
+            continue
+        results[topic].append(
+            PartitionResult(
+                partition_id=partition,
+                error_code=code,
+                error_message=None if refusal is None else refusal.message,
+            )
+        )
+    return ElectLeadersResponse(
+        replica_election_results=tuple(
+            TopicResult(topic=topic, partition_result=tuple(partitions))
+            for topic, partitions in results.items()
+        )
+    )
+
+
+def _all_partitions(side: ControllerSide) -> list[TopicPartitions]:
+    return [
+        TopicPartitions(topic=topic.name, partitions=tuple(topic.partitions))
+        for topic in side.metadata.topics.values()
+    ]
+
+
+API: Final = Api(key=43, versions=range(3), request=ElectLeadersRequest, handle=handle)

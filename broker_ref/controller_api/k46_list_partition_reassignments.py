@@ -1,0 +1,93 @@
+"""ListPartitionReassignments (46), version 0: which partitions are being moved (KIP-455).
+
+Behaviour: those of the partitions named, or of all, whose reassignment is under way; partitions
+that are not moving or do not exist are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTopic:
+    """Partitions of a topic."""
+
+    name: str
+    partition_indexes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPartitionReassignmentsRequest:
+    """Which partitions to tell of; None for all."""
+
+    topics: tuple[NamedTopic, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OngoingPartition:
+    """A partition that is being moved."""
+
+    partition_index: int
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OngoingTopic:
+    """The partitions of a topic that are being moved."""
+
+    name: str
+    partitions: tuple[OngoingPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPartitionReassignmentsResponse:
+    """What is being moved."""
+
+    topics: tuple[OngoingTopic, ...]
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(
+    side: ControllerSide, call: Call, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    """Tell what is being moved."""
+    del call
+    named = request.topics
+    if named is None:
+        named = tuple(
+            NamedTopic(name=topic.name, partition_indexes=tuple(topic.partitions))
+            for topic in side.metadata.topics.values()
+        )
+    moving = (OngoingTopic(name=topic.name, partitions=_ongoing(side, topic)) for topic in named)
+    return ListPartitionReassignmentsResponse(
+        topics=tuple(topic for topic in moving if topic.partitions)
+    )
+
+
+def _ongoing(side: ControllerSide, topic: NamedTopic) -> tuple[OngoingPartition, ...]:
+    found = (side.metadata.partition(topic.name, index) for index in topic.partition_indexes)
+    return tuple(
+        OngoingPartition(
+            partition_index=partition.partition,
+            replicas=partition.replicas,
+            adding_replicas=partition.adding_replicas,
+            removing_replicas=partition.removing_replicas,
+        )
+        for partition in found
+        if partition is not None and partition.is_reassigning
+    )
+
+
+API: Final = Api(
+    key=46, versions=range(1), request=ListPartitionReassignmentsRequest, handle=handle
+)

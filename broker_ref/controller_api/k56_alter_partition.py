@@ -1,0 +1,146 @@
+"""AlterPartition (56), versions 2 and 3: a leader proposes in-sync replicas (KIP-497, KIP-903).
+
+Behaviour: STALE_BROKER_EPOCH for the whole request where the broker is not the one registered;
+each partition is checked as `broker_ref.controller.isr_changes` says, and answered with what it is
+then. From version 3 replicas come with their broker epochs, which must be those registered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller.isr_changes import SKIP_EPOCH_CHECK, IsrProposal
+from broker_ref.controller.metadata import RECOVERED, PartitionMetadata
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.identifiers import Uuid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerState:
+    """A replica and the broker epoch that the leader knows of it; -1 is none."""
+
+    broker_id: int
+    broker_epoch: int = SKIP_EPOCH_CHECK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedPartition:
+    """What the leader proposes: `new_isr` up to version 2, `new_isr_with_epochs` from 3 on."""
+
+    partition_index: int
+    leader_epoch: int
+    partition_epoch: int
+    leader_recovery_state: int = RECOVERED
+    new_isr: tuple[int, ...] = ()
+    new_isr_with_epochs: tuple[BrokerState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedTopic:
+    """Partitions of a topic."""
+
+    topic_id: Uuid
+    partitions: tuple[ProposedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionRequest:
+    """The proposals of one broker."""
+
+    broker_id: int
+    broker_epoch: int
+    topics: tuple[ProposedTopic, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredPartition:
+    """The partition as it is now, or why it does not take the proposal."""
+
+    partition_index: int
+    error_code: ErrorCode = ErrorCode.none
+    leader_id: int = -1
+    leader_epoch: int = -1
+    isr: tuple[int, ...] = ()
+    leader_recovery_state: int = RECOVERED
+    partition_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredTopic:
+    """The partitions of a topic."""
+
+    topic_id: Uuid
+    partitions: tuple[AnsweredPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionResponse:
+    """The answers for every partition."""
+
+    error_code: ErrorCode = ErrorCode.none
+    topics: tuple[AnsweredTopic, ...] = ()
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(
+    side: ControllerSide, call: Call, request: AlterPartitionRequest
+) -> AlterPartitionResponse:
+    """Take the proposals."""
+    del call
+    proposals = [
+        _proposal(request.broker_id, topic.topic_id, partition)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    try:
+        side.controller.check_broker_epoch(request.broker_id, request.broker_epoch)
+        outcomes = iter(side.controller.alter_partitions(proposals))
+    except ApiError as error:
+        return AlterPartitionResponse(error_code=error.error_code)
+    return AlterPartitionResponse(
+        topics=tuple(
+            AnsweredTopic(
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    _answer(partition.partition_index, next(outcomes))
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _proposal(broker_id: int, topic_id: Uuid, partition: ProposedPartition) -> IsrProposal:
+    members = partition.new_isr_with_epochs or tuple(
+        BrokerState(broker_id=replica) for replica in partition.new_isr
+    )
+    return IsrProposal(
+        topic_id=topic_id,
+        partition=partition.partition_index,
+        leader_id=broker_id,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        isr=tuple((member.broker_id, member.broker_epoch) for member in members),
+        leader_recovery_state=partition.leader_recovery_state,
+    )
+
+
+def _answer(index: int, outcome: PartitionMetadata | ApiError) -> AnsweredPartition:
+    if isinstance(outcome, ApiError):
+        return AnsweredPartition(partition_index=index, error_code=outcome.error_code)
+    return AnsweredPartition(
+        partition_index=index,
+        leader_id=outcome.leader,
+        leader_epoch=outcome.leader_epoch,
+        isr=outcome.isr,
+        leader_recovery_state=outcome.leader_recovery_state,
+        partition_epoch=outcome.partition_epoch,
+    )
+
+
+API: Final = Api(key=56, versions=range(2, 4), request=AlterPartitionRequest, handle=handle)

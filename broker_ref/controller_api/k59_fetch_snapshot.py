@@ -1,0 +1,130 @@
+"""FetchSnapshot (59), versions 0 and 1: all metadata as bytes, in parts (KIP-630).
+
+Behaviour: serves the snapshot that a Fetch of the metadata named, from `position` on. Another one
+is SNAPSHOT_NOT_FOUND: the broker fetches the metadata again and is told which there is. A position
+beyond the end is POSITION_OUT_OF_RANGE; another cluster's id INCONSISTENT_CLUSTER_ID.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller.client import CONTROLLER_ID
+from broker_ref.controller.stream import CONTROLLER_EPOCH, METADATA_PARTITION, METADATA_TOPIC
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.controller_api.k01_fetch import SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedSnapshot:
+    """Which snapshot, from which byte on."""
+
+    partition: int
+    snapshot_id: SnapshotId
+    position: int
+    current_leader_epoch: int = CONTROLLER_EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedTopic:
+    """Partitions of a topic."""
+
+    name: str
+    partitions: tuple[WantedSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotRequest:
+    """What to fetch."""
+
+    topics: tuple[WantedTopic, ...]
+    cluster_id: str | None = None
+    replica_id: int = -1
+    max_bytes: int = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderIdAndEpoch:
+    """Who serves the snapshot."""
+
+    leader_id: int = CONTROLLER_ID
+    leader_epoch: int = CONTROLLER_EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPart:
+    """Bytes of a snapshot of `size` bytes, from `position` on, or why there are none."""
+
+    index: int
+    snapshot_id: SnapshotId
+    error_code: ErrorCode = ErrorCode.none
+    current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch()
+    size: int = 0
+    position: int = 0
+    unaligned_records: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredTopic:
+    """Partitions of a topic."""
+
+    name: str
+    partitions: tuple[SnapshotPart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotResponse:
+    """What was fetched."""
+
+    error_code: ErrorCode = ErrorCode.none
+    topics: tuple[AnsweredTopic, ...] = ()
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(
+    side: ControllerSide, call: Call, request: FetchSnapshotRequest
+) -> FetchSnapshotResponse:
+    """Serve parts of the snapshot."""
+    del call
+    if request.cluster_id not in {None, side.cluster_id}:
+        return FetchSnapshotResponse(error_code=ErrorCode.inconsistent_cluster_id)
+    return FetchSnapshotResponse(
+        topics=tuple(
+            AnsweredTopic(
+                name=topic.name,
+                partitions=tuple(
+                    _part(side, topic.name, wanted, request.max_bytes)
+                    for wanted in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _part(side: ControllerSide, topic: str, wanted: WantedSnapshot, max_bytes: int) -> SnapshotPart:
+    end_offset, data = side.controller.snapshot()
+    error = ErrorCode.none
+    if (topic, wanted.partition) != (METADATA_TOPIC, METADATA_PARTITION):
+        error = ErrorCode.unknown_topic_or_partition
+    elif wanted.snapshot_id != SnapshotId(end_offset=end_offset, epoch=CONTROLLER_EPOCH):
+        error = ErrorCode.snapshot_not_found
+    elif not 0 <= wanted.position < len(data):
+        error = ErrorCode.position_out_of_range
+    if error is not ErrorCode.none:
+        return SnapshotPart(
+            index=wanted.partition, snapshot_id=wanted.snapshot_id, error_code=error
+        )
+    return SnapshotPart(
+        index=wanted.partition,
+        snapshot_id=wanted.snapshot_id,
+        size=len(data),
+        position=wanted.position,
+        unaligned_records=data[wanted.position : wanted.position + max(max_bytes, 1)],
+    )
+
+
+API: Final = Api(key=59, versions=range(2), request=FetchSnapshotRequest, handle=handle)

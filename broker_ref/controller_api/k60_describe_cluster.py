@@ -1,0 +1,48 @@
+"""DescribeCluster (60), versions 1 and 2, at the controller: the cluster id and the controllers.
+
+Behaviour: this is an endpoint of controllers (KIP-919): a request that is meant for a broker is
+MISMATCHED_ENDPOINT_TYPE, one for anything else UNSUPPORTED_ENDPOINT_TYPE. The nodes told are the
+controllers, of which there is one, at an address that the client has reached already: none is
+listed. Brokers ask it for the cluster id before they register.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.k60_describe_cluster import (
+    BROKERS,
+    CONTROLLERS,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from broker_ref.controller.client import CONTROLLER_ID
+from broker_ref.controller_api.contract import Api, Call, ControllerSide
+
+
+def handle(
+    side: ControllerSide, call: Call, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    """Tell the cluster id."""
+    del call
+    if request.endpoint_type == BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.mismatched_endpoint_type,
+            error_message="The request was sent to an endpoint of type CONTROLLER, but it is "
+            "meant for one of type BROKER",
+            endpoint_type=CONTROLLERS,
+        )
+    if request.endpoint_type != CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.unsupported_endpoint_type,
+            error_message=f"Unsupported endpoint type {request.endpoint_type}",
+            endpoint_type=CONTROLLERS,
+        )
+    return DescribeClusterResponse(
+        cluster_id=side.cluster_id, controller_id=CONTROLLER_ID, endpoint_type=CONTROLLERS
+    )
+
+
+API: Final = Api(key=60, versions=range(1, 3), request=DescribeClusterRequest, handle=handle)

@@ -1,0 +1,65 @@
+"""BrokerHeartbeat (63), versions 0 and 1: a broker is there, or wants to go (KIP-631).
+
+Behaviour: what it leads to is in `broker_ref.controller.registrations.TRANSITIONS`. A broker that
+is not registered, or another incarnation of it: STALE_BROKER_EPOCH; it must register again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller.registrations import Heartbeat
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.protocol.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHeartbeatRequest:
+    """How the broker is: the offset is that of the last metadata record that it has taken in."""
+
+    broker_id: int
+    broker_epoch: int
+    current_metadata_offset: int
+    want_fence: bool
+    want_shut_down: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHeartbeatResponse:
+    """What the broker is to do."""
+
+    error_code: ErrorCode = ErrorCode.none
+    is_caught_up: bool = False
+    is_fenced: bool = True
+    should_shut_down: bool = False
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(
+    side: ControllerSide, call: Call, request: BrokerHeartbeatRequest
+) -> BrokerHeartbeatResponse:
+    """Hear the broker."""
+    try:
+        reply = side.controller.heartbeat(
+            Heartbeat(
+                broker_id=request.broker_id,
+                broker_epoch=request.broker_epoch,
+                current_metadata_offset=request.current_metadata_offset,
+                want_fence=request.want_fence,
+                want_shut_down=request.want_shut_down,
+            ),
+            call.now_ms,
+        )
+    except ApiError as error:
+        return BrokerHeartbeatResponse(error_code=error.error_code)
+    return BrokerHeartbeatResponse(
+        is_caught_up=reply.is_caught_up,
+        is_fenced=reply.is_fenced,
+        should_shut_down=reply.should_shut_down,
+    )
+
+
+API: Final = Api(key=63, versions=range(2), request=BrokerHeartbeatRequest, handle=handle)

@@ -1,0 +1,48 @@
+"""AllocateProducerIds (67), version 0: a block of producer ids for a broker (KIP-730).
+
+Behaviour: ids that nobody ever had. STALE_BROKER_EPOCH where the broker is not the one registered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.protocol.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateProducerIdsRequest:
+    """Which broker asks."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateProducerIdsResponse:
+    """The first id of the block, and how many there are."""
+
+    error_code: ErrorCode = ErrorCode.none
+    producer_id_start: int = -1
+    producer_id_len: int = 0
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(
+    side: ControllerSide, call: Call, request: AllocateProducerIdsRequest
+) -> AllocateProducerIdsResponse:
+    """Hand out a block."""
+    del call
+    try:
+        side.controller.check_broker_epoch(request.broker_id, request.broker_epoch)
+        block = side.controller.allocate_producer_ids(request.broker_id, request.broker_epoch)
+    except ApiError as error:
+        return AllocateProducerIdsResponse(error_code=error.error_code)
+    return AllocateProducerIdsResponse(producer_id_start=block.start, producer_id_len=len(block))
+
+
+API: Final = Api(key=67, versions=range(1), request=AllocateProducerIdsRequest, handle=handle)

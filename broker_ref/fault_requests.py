@@ -1,0 +1,112 @@
+"""What a rule of `Faults` can go by, read off a request's message.
+
+Purpose: topics, partitions and sender of any request, by the names that Kafka gives to these in
+its messages. Invariant: a request that names no topic has none; nothing is guessed. What it must
+not know: what the request means, and what becomes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from broker_ref.faults import RequestInfo
+from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
+
+BETWEEN_NODES: Final = frozenset({56, 58, 59, 62, 63, 67})
+"""APIs that only nodes use: AlterPartition, Envelope, FetchSnapshot, BrokerRegistration,
+BrokerHeartbeat, AllocateProducerIds."""
+
+_OF_REPLICAS: Final = frozenset({1, 2, 23, 59})
+"""APIs whose sender is a broker where it gives a replica id, a client where that is -1."""
+
+_TOPICS: Final = ("topics", "topic_data", "topic_partitions", "topic_names")
+_TOPICS_WITHIN: Final = ("groups", "transactions", "markers")
+_PARTITIONS: Final = ("partitions", "partition_data", "partition_indexes")
+_PARTITION: Final = ("partition_index", "partition", "index")
+_TOPIC: Final = ("name", "topic")
+
+_RESOURCE_IS_TOPIC: Final = 2
+"""Kafka's `ConfigResource.Type.TOPIC`."""
+
+TopicNameOf = Callable[[Uuid], str | None]
+
+
+def request_info(
+    request: object,
+    *,
+    node_id: int,
+    api_key: int,
+    version: int,
+    client_id: str | None,
+    topic_name: TopicNameOf,
+) -> RequestInfo:
+    """A request that has arrived at a node; `topic_name` is asked where it has a topic's id.
+
+    A fetch in a session names only the partitions that are new or changed in the session.
+    """
+    topics: set[str] = set()
+    partitions: set[tuple[str, int]] = set()
+    for topic in _topics_of(request):
+        name = _name_of(topic, topic_name)
+        if name is not None:
+            topics.add(name)
+            partitions.update((name, partition) for partition in _partitions_of(topic))
+    topics.update(_topics_configured(request))
+    sender_id = _sender_of(request, api_key)
+    return RequestInfo(
+        node_id=node_id,
+        api_key=api_key,
+        version=version,
+        client_id=client_id,
+        sender_id=sender_id,
+        is_between_nodes=sender_id is not None or api_key in BETWEEN_NODES,
+        topics=frozenset(topics),
+        partitions=frozenset(partitions),
+    )
+
+
+def _topics_of(request: object) -> Iterator[Any]:
+    for array in _TOPICS:
+        yield from getattr(request, array, None) or ()
+    for array in _TOPICS_WITHIN:
+        for element in getattr(request, array, None) or ():
+            yield from getattr(element, "topics", None) or ()
+
+
+def _name_of(topic: Any, topic_name: TopicNameOf) -> str | None:
+    if isinstance(topic, str):
+        return topic
+    for field in _TOPIC:
+        name = getattr(topic, field, None)
+        if name:
+            return str(name)
+    topic_id = getattr(topic, "topic_id", None)
+    return topic_name(topic_id) if topic_id not in {None, ZERO_UUID} else None
+
+
+def _partitions_of(topic: Any) -> Iterator[int]:
+    for array in _PARTITIONS:
+        for partition in getattr(topic, array, None) or ():
+            if isinstance(partition, int):
+                yield partition
+                continue
+            for field in _PARTITION:
+                if hasattr(partition, field):
+                    yield int(getattr(partition, field))
+
+
+def _topics_configured(request: object) -> Iterator[str]:
+    for resource in getattr(request, "resources", None) or ():
+        if resource.resource_type == _RESOURCE_IS_TOPIC:
+            yield resource.resource_name
+
+
+def _sender_of(request: object, api_key: int) -> int | None:
+    if api_key in _OF_REPLICAS:
+        state = getattr(request, "replica_state", None)
+        ids = (getattr(state, "replica_id", -1), getattr(request, "replica_id", -1))
+        return max(ids) if max(ids) >= 0 else None
+    if api_key in BETWEEN_NODES:
+        return getattr(request, "broker_id", None)
+    return None

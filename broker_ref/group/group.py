@@ -1,0 +1,322 @@
+"""One classic group: its members, generation, protocol and leader.
+
+Purpose: the rules about who is in the group and what that makes of it: the vote, the leader,
+static members, who has not joined yet. Invariant: the state changes only along the table in
+`states`; the generation never falls; the leader is a member, as long as there are members; counts
+are kept as members come and go, so that no question about one member costs a walk over all. What it
+must not know: timers, the log, and requests. Source: Kafka's `ClassicGroup`.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.group.members import JoinedMember, JoinResult, Member, MemberProtocol, SyncResult
+from broker_ref.group.replies import Reply
+from broker_ref.group.states import TARGETS, GroupState
+from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.reader import Cursor, MalformedRequestError
+from broker_ref.schedule import Timer
+
+logger = logging.getLogger(__name__)
+
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+"""The type of groups whose members tell which topics they subscribe to."""
+
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+
+
+class Group:
+    """A group, Empty and of generation 0 until it is told otherwise.
+
+    `protocol_type` None is a simple group: offsets that consumers without membership committed.
+    `subscribed_topics` None says that the members do not tell.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        *,
+        state_timestamp_ms: int,
+        state: GroupState = GroupState.EMPTY,
+        generation_id: int = 0,
+        protocol_type: str | None = None,
+        protocol_name: str | None = None,
+        leader_id: str | None = None,
+    ) -> None:
+        self.group_id = group_id
+        self.state = state
+        self.previous_state = GroupState.DEAD
+        self.state_timestamp_ms = state_timestamp_ms
+        self.generation_id = generation_id
+        self.protocol_type = protocol_type
+        self.protocol_name = protocol_name
+        self.leader_id = leader_id
+        self.members: dict[str, Member] = {}
+        self.static_members: dict[str, str] = {}
+        self.pending_members: dict[str, Timer] = {}
+        self.pending_syncs: set[str] = set()
+        self.subscribed_topics: frozenset[str] | None = None
+        self.new_member_added = False
+        self.join_timer: Timer | None = None
+        self.sync_timer: Timer | None = None
+        self._supporters: Counter[str] = Counter()
+        self._awaiting_join = 0
+
+    def transition_to(self, state: GroupState, now_ms: int) -> None:
+        """Move along the table; anything else is a mistake of this broker's."""
+        assert state in TARGETS[self.state], f"{self.group_id}: {self.state} to {state}"
+        self.previous_state, self.state = self.state, state
+        self.state_timestamp_ms = now_ms
+
+    # Members
+
+    def add(self, member: Member, join: Reply[JoinResult] | None = None) -> None:
+        """Take a member in, who waits for `join`; the first one leads."""
+        assert self.static_members.get(member.group_instance_id or "") is None
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        if not self.members:
+            self.protocol_type = member.protocol_type
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        self._supporters.update(member.protocol_names)
+        self.await_join(member, join)
+
+    def remove(self, member_id: str) -> None:
+        """Forget a member, or one that was to be; the oldest of the others leads.
+
+        A request of its own that waits is answered with UNKNOWN_MEMBER_ID.
+        """
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._withdraw_support(member)
+            unknown = ErrorCode.unknown_member_id
+            self.complete_join(member, JoinResult(member_id="", error_code=unknown))
+            member.complete_sync(SyncResult(error_code=unknown))
+            if member.group_instance_id is not None:
+                self.static_members.pop(member.group_instance_id, None)
+            if member.session_timer is not None:
+                member.session_timer.cancel()
+        if self.is_leader(member_id):
+            self.leader_id = next(iter(self.members), None)
+        self.forget_pending(member_id)
+        self.pending_syncs.discard(member_id)
+
+    def forget_pending(self, member_id: str) -> None:
+        """Expect a member no more that got its id and has not joined with it."""
+        timer = self.pending_members.pop(member_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    def update(self, member: Member, protocols: tuple[MemberProtocol, ...]) -> None:
+        """Let a member have other protocols."""
+        self._withdraw_support(member)
+        member.protocols = protocols
+        member.protocol_names = frozenset(protocol.name for protocol in protocols)
+        self._supporters.update(member.protocol_names)
+
+    def replace_static(self, old: Member, new_id: str) -> Member:
+        """A static member under its new id; whoever waits as the old one is fenced."""
+        assert old.group_instance_id is not None
+        fenced = ErrorCode.fenced_instance_id
+        self.complete_join(old, JoinResult(member_id=old.member_id, error_code=fenced))
+        old.complete_sync(SyncResult(error_code=fenced))
+        if old.session_timer is not None:
+            old.session_timer.cancel()
+        del self.members[old.member_id]
+        member = Member(
+            member_id=new_id,
+            group_instance_id=old.group_instance_id,
+            client_id=old.client_id,
+            client_host=old.client_host,
+            session_timeout_ms=old.session_timeout_ms,
+            rebalance_timeout_ms=old.rebalance_timeout_ms,
+            protocol_type=old.protocol_type,
+            protocols=old.protocols,
+            assignment=old.assignment,
+        )
+        self.members[new_id] = member
+        self.static_members[old.group_instance_id] = new_id
+        if self.is_leader(old.member_id):
+            self.leader_id = new_id
+        return member
+
+    def check_member(self, member_id: str, group_instance_id: str | None) -> Member:
+        """The member; UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where another took its place."""
+        if group_instance_id is not None:
+            current = self.static_members.get(group_instance_id)
+            if current is not None and current != member_id:
+                raise ApiError(
+                    ErrorCode.fenced_instance_id,
+                    f"Instance {group_instance_id!r} of group {self.group_id!r} is member "
+                    f"{current!r} now, not {member_id!r}.",
+                )
+        if member_id not in self.members or (
+            group_instance_id is not None and group_instance_id not in self.static_members
+        ):
+            raise ApiError(
+                ErrorCode.unknown_member_id,
+                f"Group {self.group_id!r} has no member {member_id!r} of instance "
+                f"{group_instance_id!r}. Join again without a member id.",
+            )
+        return self.members[member_id]
+
+    def is_leader(self, member_id: str) -> bool:
+        """Whether this member makes the assignment."""
+        return self.leader_id == member_id
+
+    # Joining
+
+    def await_join(self, member: Member, join: Reply[JoinResult] | None) -> None:
+        """Let a member wait for the others to join, or wait no more."""
+        self._awaiting_join += (join is not None) - (member.join is not None)
+        member.join = join
+
+    def complete_join(self, member: Member, result: JoinResult) -> None:
+        """Answer a member's JoinGroup request, where one waits."""
+        reply = member.join
+        if reply is not None:
+            self.await_join(member, None)
+            reply.complete(result)
+
+    @property
+    def awaiting_join(self) -> int:
+        """How many members wait for the others to join."""
+        return self._awaiting_join
+
+    @property
+    def has_all_members_joined(self) -> bool:
+        """Whether nobody is waited for."""
+        return self._awaiting_join == len(self.members) and not self.pending_members
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long a rebalance may take: what the slowest member asked for."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def elect_joined_leader(self) -> bool:
+        """Have a leader that has joined; False where no member has."""
+        if self.leader_id is None:
+            return False
+        if self.members[self.leader_id].join is not None:
+            return True
+        joined = (member for member in self.members.values() if member.join is not None)
+        leader = next(joined, None)
+        if leader is not None:
+            logger.info(
+                "Group %r: leader %r did not join in time, %r leads.",
+                self.group_id, self.leader_id, leader.member_id,
+            )  # fmt: skip
+            self.leader_id = leader.member_id
+        return leader is not None
+
+    def next_generation(self, now_ms: int) -> None:
+        """Begin a generation: of those that are left, under the protocol most of them prefer."""
+        self.generation_id += 1
+        self.protocol_name = self.select_protocol() if self.members else None
+        self.subscribed_topics = self._subscriptions()
+        self.transition_to(
+            GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms
+        )
+        self.pending_syncs.clear()
+
+    def current_members(self) -> tuple[JoinedMember, ...]:
+        """What the leader is told of the members."""
+        assert self.protocol_name is not None
+        return tuple(
+            JoinedMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata(self.protocol_name),
+            )
+            for member in self.members.values()
+        )
+
+    # Protocols
+
+    def supports(self, protocol_type: str, protocol_names: Iterable[str]) -> bool:
+        """Whether a member with these protocols can be in the group."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and any(True for _ in protocol_names)
+        return self.protocol_type == protocol_type and any(
+            self._supporters[name] == len(self.members) for name in protocol_names
+        )
+
+    def select_protocol(self) -> str:
+        """The protocol that most members prefer of those that all support."""
+        size = len(self.members)
+        candidates = {name for name, count in self._supporters.items() if count == size}
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return votes.most_common(1)[0][0]
+
+    def _withdraw_support(self, member: Member) -> None:
+        for name in member.protocol_names:
+            self._supporters[name] -= 1
+            if not self._supporters[name]:
+                del self._supporters[name]
+
+    @property
+    def uses_consumer_protocol(self) -> bool:
+        """Whether members tell the topics they subscribe to."""
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether some member reads a topic; yes where members should tell and do not."""
+        if self.subscribed_topics is None:
+            return self.uses_consumer_protocol
+        return topic in self.subscribed_topics
+
+    def refresh_subscriptions(self) -> None:
+        """Learn the topics from the members, as after reading the group from the log."""
+        self.subscribed_topics = self._subscriptions()
+
+    def _subscriptions(self) -> frozenset[str] | None:
+        if not self.uses_consumer_protocol:
+            return None
+        if not self.members:
+            return frozenset()
+        if self.protocol_name is None:
+            return None
+        topics: set[str] = set()
+        try:
+            for member in self.members.values():
+                topics.update(_topics_of(member.metadata(self.protocol_name)))
+        except MalformedRequestError as error:
+            logger.warning(
+                "Group %r: a member's subscription under %r cannot be read, so its offsets do not "
+                "expire while it has members: %s", self.group_id, self.protocol_name, error,
+            )  # fmt: skip
+            return None
+        return frozenset(topics)
+
+    def cancel_timers(self) -> None:
+        """Let nothing happen to the group any more."""
+        for member in self.members.values():
+            if member.session_timer is not None:
+                member.session_timer.cancel()
+        for member_id in list(self.pending_members):
+            self.forget_pending(member_id)
+        for timer in (self.join_timer, self.sync_timer):
+            if timer is not None:
+                timer.cancel()
+
+
+def _topics_of(subscription: bytes) -> list[str]:
+    """The topics of a ConsumerProtocolSubscription, of which version 0 begins every version."""
+    cursor = Cursor(subscription)
+    cursor.fixed(_INT16, "the version")
+    count = cursor.fixed(_INT32, "the number of topics")
+    topics = []
+    for _ in range(count):
+        name = cursor.take(cursor.fixed(_INT16, "a topic"), "a topic")
+        topics.append(name.decode(errors="replace"))
+    return topics

@@ -1,0 +1,452 @@
+"""What members ask for: to join, to get their part, to stay, to leave.
+
+Purpose: check who asks against the group, change it, and let `Rebalance` do what follows.
+Invariant: every refusal is one of Kafka's error codes, in Kafka's order of checks; a reply is
+given at once or by a later event, never twice. What it must not know: versions of requests, and
+which broker coordinates. Source: the classic part of Kafka's `GroupMetadataManager`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.config import BrokerConfig
+from broker_ref.group.group import Group
+from broker_ref.group.members import (
+    JoinRequest,
+    JoinResult,
+    LeaveResult,
+    Member,
+    MemberIdentity,
+    SyncRequest,
+    SyncResult,
+)
+from broker_ref.group.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalance
+from broker_ref.group.replies import Reply, Wake
+from broker_ref.group.shard import NOTHING_WRITTEN, Shard, Write
+from broker_ref.group.states import (
+    HEARTBEAT_ANSWERS,
+    STATES_KEPT_ALIVE_BY_COMMITS,
+    STATES_OF_A_GENERATION,
+    GroupState,
+)
+from broker_ref.group.stored_group import group_record
+from broker_ref.protocol.errors import ApiError
+from broker_ref.schedule import Schedule
+
+logger = logging.getLogger(__name__)
+
+Join = Reply[JoinResult]
+Sync = Reply[SyncResult]
+
+
+class Membership:
+    """The members of the groups of one shard; `new_id` makes what no member id was before."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        *,
+        config: BrokerConfig,
+        schedule: Schedule,
+        wake: Wake,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._shard = shard
+        self._config = config
+        self._wake = wake
+        self._new_id = new_id
+        self._rebalance = Rebalance(shard, config=config, schedule=schedule)
+
+    def loaded(self, group: Group, now_ms: int) -> None:
+        """Watch the sessions of a group that was read from the log."""
+        for member in tuple(group.members.values()):
+            self._rebalance.keep_alive(group, member, now_ms)
+        if len(group.members) > self._config.group_max_size:
+            self._rebalance.begin(group, now_ms, "it has more members than group.max.size")
+
+    # Join
+
+    def join(self, request: JoinRequest, now_ms: int) -> Join:
+        """A member joins, or joins again; the reply comes when the generation begins."""
+        reply: Join = Reply(self._wake)
+        group = self._shard.groups.get(request.group_id)
+        is_new_group = group is None
+        if group is None:
+            if request.member_id:
+                _refuse(reply, request.member_id, ErrorCode.unknown_member_id)
+                return reply
+            group = Group(request.group_id, state_timestamp_ms=now_ms)
+            self._shard.groups[request.group_id] = group
+        try:
+            self._join(group, request, reply, now_ms)
+        except ApiError as error:
+            answers_id = error.error_code not in _WITHOUT_MEMBER_ID
+            _refuse(reply, request.member_id if answers_id else "", error.error_code)
+        if is_new_group:
+            self._store_new(group, reply, now_ms)
+        return reply
+
+    def _join(self, group: Group, request: JoinRequest, reply: Join, now_ms: int) -> None:
+        member_id = request.member_id
+        if not self._accepts(group, member_id):
+            group.remove(member_id)
+            raise ApiError(
+                ErrorCode.group_max_size_reached,
+                f"Group {group.group_id!r} has group.max.size={self._config.group_max_size} "
+                "members.",
+            )
+        names = [protocol.name for protocol in request.protocols]
+        if not group.supports(request.protocol_type, names):
+            raise ApiError(
+                ErrorCode.inconsistent_group_protocol,
+                f"Group {group.group_id!r} of type {group.protocol_type!r} cannot work with "
+                f"{names} of type {request.protocol_type!r}.",
+            )
+        if not member_id:
+            self._join_new(group, request, reply, now_ms)
+        elif member_id in group.pending_members:
+            if request.group_instance_id is not None:
+                raise ApiError(
+                    ErrorCode.unknown_server_error,
+                    f"Member {member_id!r} got its id as a dynamic member and joins as instance "
+                    f"{request.group_instance_id!r}.",
+                )
+            self._add(group, member_id, request, reply, now_ms)
+        else:
+            self._join_again(group, request, reply, now_ms)
+
+    def _accepts(self, group: Group, member_id: str) -> bool:
+        """Whether there is room; while members join again, the last ones may find none."""
+        size_max = self._config.group_max_size
+        member = group.members.get(member_id)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            waits = member is not None and member.join is not None
+            return waits or group.awaiting_join < size_max
+        if group.state in STATES_OF_A_GENERATION:
+            return member is not None or len(group.members) < size_max
+        return True
+
+    def _join_new(self, group: Group, request: JoinRequest, reply: Join, now_ms: int) -> None:
+        instance_id = request.group_instance_id
+        current = group.static_members.get(instance_id) if instance_id is not None else None
+        if current is not None:
+            self._replace(group, group.members[current], request, reply, now_ms)
+            return
+        member_id = self._member_id(request)
+        if instance_id is not None:
+            self._add(group, member_id, request, reply, now_ms)
+        elif request.requires_known_member_id:
+            self._rebalance.expect(group, member_id, request.session_timeout_ms, now_ms)
+            _refuse(reply, member_id, ErrorCode.member_id_required)
+        else:
+            self._add(group, member_id, request, reply, now_ms)
+
+    def _join_again(self, group: Group, request: JoinRequest, reply: Join, now_ms: int) -> None:
+        member = group.check_member(request.member_id, request.group_instance_id)
+        if group.state in STATES_OF_A_GENERATION and member.protocols == request.protocols:
+            leads = group.is_leader(member.member_id)
+            if group.state is GroupState.COMPLETING_REBALANCE or not leads:
+                # Its answer may have been lost. The leader of a stable group wants a rebalance.
+                reply.complete(self._rebalance.joined(group, member))
+                return
+        self._update(group, member, request, reply)
+        self._rebalance.begin_or_complete(group, now_ms, f"member {member.member_id!r} joins again")
+
+    def _add(
+        self, group: Group, member_id: str, request: JoinRequest, reply: Join, now_ms: int
+    ) -> None:
+        member = Member(
+            member_id=member_id,
+            group_instance_id=request.group_instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=request.protocols,
+            is_new=True,
+        )
+        if (
+            group.state is GroupState.PREPARING_REBALANCE
+            and group.previous_state is GroupState.EMPTY
+        ):
+            group.new_member_added = True
+        group.forget_pending(member_id)
+        group.add(member, reply)
+        self._rebalance.keep_alive(group, member, now_ms, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalance.begin_or_complete(group, now_ms, f"member {member_id!r} joins")
+
+    def _update(self, group: Group, member: Member, request: JoinRequest, reply: Join) -> None:
+        group.update(member, request.protocols)
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.session_timeout_ms = request.session_timeout_ms
+        group.await_join(member, reply)
+
+    # Static members
+
+    def _member_id(self, request: JoinRequest) -> str:
+        name = request.client_id
+        if request.group_instance_id is not None:
+            name = request.group_instance_id
+        return f"{name}-{self._new_id()}"
+
+    def _replace(
+        self, group: Group, old: Member, request: JoinRequest, reply: Join, now_ms: int
+    ) -> None:
+        """Let a static member that lost its id be the member that it was."""
+        member = group.replace_static(old, self._member_id(request))
+        self._rebalance.keep_alive(group, member, now_ms)
+        self._update(group, member, request, reply)
+        reason = f"instance {request.group_instance_id!r} joins again"
+        if group.state is GroupState.STABLE:
+            if group.select_protocol() == group.protocol_name:
+                self._store_replaced(group, old, member, request, now_ms)
+            else:
+                self._rebalance.begin_or_complete(group, now_ms, reason)
+        elif group.state is GroupState.COMPLETING_REBALANCE:
+            # The leader may have been told the old id: it would assign to nobody.
+            self._rebalance.begin(group, now_ms, reason)
+        else:
+            self._rebalance.complete_if_all_joined(group, now_ms)
+
+    def _store_replaced(
+        self, group: Group, old: Member, member: Member, request: JoinRequest, now_ms: int
+    ) -> None:
+        """Keep the generation, and tell its member of it once the log has the new id."""
+        leads = group.is_leader(member.member_id)
+        leader_before = old.member_id if leads else group.leader_id or ""
+
+        def stored(outcome: ErrorCode, time_ms: int) -> None:
+            if (
+                group.state is not GroupState.STABLE
+                or group.members.get(member.member_id) is not member
+            ):
+                return  # A rebalance has begun, which answers it.
+            result = replace(self._rebalance.joined(group, member), leader=leader_before)
+            if outcome is not ErrorCode.none:
+                group.complete_join(
+                    member, replace(result, member_id="", error_code=outcome, members=())
+                )
+                reverted = group.replace_static(member, old.member_id)
+                group.update(reverted, old.protocols)
+                reverted.rebalance_timeout_ms = old.rebalance_timeout_ms
+                reverted.session_timeout_ms = old.session_timeout_ms
+                self._rebalance.keep_alive(group, reverted, time_ms)
+            elif request.can_skip_assignment:
+                result = replace(result, leader=group.leader_id or "", skip_assignment=leads)
+                group.complete_join(member, result)
+            else:
+                # Told its former id as the leader's, it does not take itself for the leader.
+                group.complete_join(member, replace(result, members=()))
+
+        self._write_group(group, now_ms, stored)
+
+    def _write_group(
+        self, group: Group, now_ms: int, done: Callable[[ErrorCode, int], None]
+    ) -> None:
+        assignments = {m.member_id: m.assignment for m in group.members.values()}
+        try:
+            write = self._shard.write([group_record(group, assignments)], now_ms)
+        except ApiError as error:
+            logger.warning("Group %r is not stored: %s", group.group_id, error)
+            done(error.error_code, now_ms)
+        else:
+            write.when_done(done, now_ms)
+
+    def _store_new(self, group: Group, reply: Join, now_ms: int) -> None:
+        """Have the log know of a group before it has a generation, as Kafka does."""
+
+        def stored(outcome: ErrorCode, time_ms: int) -> None:
+            del time_ms
+            if outcome is not ErrorCode.none:
+                _refuse(reply, "", outcome)
+
+        empty = Group(group.group_id, state_timestamp_ms=group.state_timestamp_ms)
+        try:
+            write = self._shard.write([group_record(empty, {})], now_ms)
+        except ApiError as error:
+            logger.warning("Group %r is not stored: %s", group.group_id, error)
+            _refuse(reply, "", error.error_code)
+            self._shard.remove(group, now_ms)
+        else:
+            write.when_done(stored, now_ms)
+
+    # Sync
+
+    def sync(self, request: SyncRequest, now_ms: int) -> Sync:
+        """A member asks for its part; the leader brings everybody's."""
+        reply: Sync = Reply(self._wake)
+        try:
+            self._sync(request, reply, now_ms)
+        except ApiError as error:
+            reply.complete(SyncResult(error_code=error.error_code))
+        return reply
+
+    def _sync(self, request: SyncRequest, reply: Sync, now_ms: int) -> None:
+        group, member = self._check_sync(request)
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            member.sync = reply
+            self._rebalance.synced(group, member.member_id)
+            if group.is_leader(member.member_id):
+                self._store_assignment(group, request, now_ms)
+        else:
+            self._rebalance.synced(group, member.member_id)
+            reply.complete(
+                SyncResult(
+                    protocol_type=group.protocol_type,
+                    protocol_name=group.protocol_name,
+                    assignment=member.assignment,
+                )
+            )
+
+    def _check_sync(self, request: SyncRequest) -> tuple[Group, Member]:
+        group = self._known(request.group_id)
+        member = group.check_member(request.member_id, request.group_instance_id)
+        _check_generation(group, request.generation_id)
+        for asked, current in (
+            (request.protocol_type, group.protocol_type),
+            (request.protocol_name, group.protocol_name),
+        ):
+            if asked is not None and current is not None and asked != current:
+                raise ApiError(
+                    ErrorCode.inconsistent_group_protocol,
+                    f"Group {group.group_id!r} has protocol {current!r}, not {asked!r}.",
+                )
+        if group.state is GroupState.PREPARING_REBALANCE:
+            raise ApiError(ErrorCode.rebalance_in_progress, "Join the group again.")
+        return group, member
+
+    def _store_assignment(self, group: Group, request: SyncRequest, now_ms: int) -> None:
+        """Write the assignment; members get it when every in-sync replica has it."""
+        assignments = request.assignments
+        generation_id = group.generation_id
+
+        def stored(outcome: ErrorCode, time_ms: int) -> None:
+            if (
+                group.state is not GroupState.COMPLETING_REBALANCE
+                or group.generation_id != generation_id
+            ):
+                return  # Another rebalance has begun, and answered those that waited.
+            if outcome is ErrorCode.none:
+                self._rebalance.assign(group, assignments, outcome, time_ms)
+                group.transition_to(GroupState.STABLE, time_ms)
+                return
+            self._rebalance.assign(group, {}, outcome, time_ms)
+            self._rebalance.begin_or_complete(
+                group, time_ms, f"its assignment is not stored: {outcome.name}"
+            )
+
+        try:
+            write = self._shard.write([group_record(group, assignments)], now_ms)
+        except ApiError as error:
+            logger.warning("The assignment of %r is not stored: %s", group.group_id, error)
+            stored(error.error_code, now_ms)
+        else:
+            write.when_done(stored, now_ms)
+
+    # Heartbeat, commit, leave
+
+    def heartbeat(
+        self,
+        group_id: str,
+        *,
+        member_id: str,
+        group_instance_id: str | None,
+        generation_id: int,
+        now_ms: int,
+    ) -> ErrorCode:
+        """A sign of life, and whether the member is to join again; ApiError where it is none."""
+        group = self._known(group_id)
+        member = group.check_member(member_id, group_instance_id)
+        _check_generation(group, generation_id)
+        self._rebalance.keep_alive(group, member, now_ms)
+        return HEARTBEAT_ANSWERS[group.state]
+
+    def check_committer(
+        self,
+        group: Group,
+        *,
+        member_id: str,
+        group_instance_id: str | None,
+        generation_id: int,
+        now_ms: int,
+    ) -> None:
+        """Refuse who is no member of the present generation; a member's commit is a sign of life.
+
+        Consumers without membership, and administrators, may commit while the group is Empty.
+        """
+        if generation_id < 0 and group.state is GroupState.EMPTY:
+            return
+        if generation_id < 0 and not member_id and group_instance_id is None:
+            raise ApiError(
+                ErrorCode.unknown_member_id,
+                f"Group {group.group_id!r} has members; only they may commit.",
+            )
+        member = group.check_member(member_id, group_instance_id)
+        _check_generation(group, generation_id)
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            raise ApiError(ErrorCode.rebalance_in_progress, "Ask for the assignment first.")
+        if group.state in STATES_KEPT_ALIVE_BY_COMMITS:
+            self._rebalance.keep_alive(group, member, now_ms)
+
+    def leave(
+        self, group_id: str, members: Sequence[MemberIdentity], now_ms: int
+    ) -> tuple[LeaveResult, Write]:
+        """Members leave at once; what the log has to take in before they are told."""
+        try:
+            group = self._known(group_id)
+        except ApiError as error:
+            return LeaveResult(members=(error.error_code,) * len(members)), NOTHING_WRITTEN
+        codes = tuple(self._leave(group, identity) for identity in members)
+        write = NOTHING_WRITTEN
+        if ErrorCode.none in codes:
+            if group.state in STATES_OF_A_GENERATION:
+                count = codes.count(ErrorCode.none)
+                write = self._rebalance.begin_or_complete(group, now_ms, f"{count} members left")
+            elif group.state is GroupState.PREPARING_REBALANCE:
+                write = self._rebalance.complete_if_all_joined(group, now_ms)
+        return LeaveResult(members=codes), write
+
+    def _leave(self, group: Group, identity: MemberIdentity) -> ErrorCode:
+        member_id = identity.member_id
+        if not member_id:
+            member_id = group.static_members.get(identity.group_instance_id or "", "")
+            if not member_id:
+                return ErrorCode.unknown_member_id
+        elif member_id in group.pending_members:
+            group.forget_pending(member_id)
+            return ErrorCode.none
+        else:
+            try:
+                group.check_member(member_id, identity.group_instance_id)
+            except ApiError as error:
+                return error.error_code
+        group.remove(member_id)
+        return ErrorCode.none
+
+    def _known(self, group_id: str) -> Group:
+        group = self._shard.groups.get(group_id)
+        if group is None:
+            raise ApiError(ErrorCode.unknown_member_id, f"There is no group {group_id!r}.")
+        return group
+
+
+_WITHOUT_MEMBER_ID = frozenset({ErrorCode.group_max_size_reached})
+"""Refusals after which the member has no id any more."""
+
+
+def _refuse(reply: Join, member_id: str, error_code: ErrorCode) -> None:
+    reply.complete(JoinResult(member_id=member_id, error_code=error_code))
+
+
+def _check_generation(group: Group, generation_id: int) -> None:
+    if generation_id != group.generation_id:
+        raise ApiError(
+            ErrorCode.illegal_generation,
+            f"Group {group.group_id!r} has generation {group.generation_id}, not {generation_id}.",
+        )

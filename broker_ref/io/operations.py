@@ -1,0 +1,190 @@
+"""What an operator does to a running cluster: move a leader, fence a broker.
+
+Purpose: for tests, in one call each, by the requests that Kafka's own tools send. Invariant: when
+a call returns, the brokers that were asked say that it is so; every wait is bounded. What it must
+not know: anything inside the nodes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from kio.schema.alter_partition_reassignments.v0 import request as reassign
+from kio.schema.describe_cluster.v0.request import DescribeClusterRequest
+from kio.schema.elect_leaders.v2 import request as elect
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta
+from kio.static.protocol import RequestPayload
+
+from broker_ref.faults import Faults, Match
+from broker_ref.io.admin import ask
+
+BROKER_HEARTBEAT: Final = 63
+
+_POLL_INTERVAL_SECONDS: Final = 0.02
+_ELECT_PREFERRED: Final = 0
+_REQUEST_TIMEOUT: Final = i32Timedelta.parse(timedelta(seconds=30))
+
+
+class OperationError(Exception):
+    """The cluster did not do what it was asked; says what, and what it is like instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """Who has a partition, as a broker tells its clients."""
+
+    leader_id: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+def move_leader(
+    bootstrap_servers: str, topic: str, partition: int, *, to: int, timeout_seconds: float = 30.0
+) -> None:
+    """Make broker `to`, which has a replica in sync, the partition's leader.
+
+    It becomes the first of the partition's replicas, that is the preferred leader, and stays so.
+    Raises `OperationError`.
+    """
+    what = f"cannot move the leader of {topic}-{partition} to broker {to}"
+    before = partition_state(bootstrap_servers, topic, partition)
+    if before.leader_id == to:
+        return
+    if to not in before.isr:
+        raise OperationError(
+            f"{what}: its replicas are on {list(before.replicas)}, in sync on {list(before.isr)}; "
+            "name one of the latter"
+        )
+    _put_first(bootstrap_servers, topic, partition, [to, *(set(before.replicas) - {to})], what)
+    _elect_preferred(bootstrap_servers, topic, partition, what)
+    _await(
+        lambda: partition_state(bootstrap_servers, topic, partition).leader_id == to,
+        timeout_seconds,
+        lambda: f"{what}: {partition_state(bootstrap_servers, topic, partition)}",
+    )
+
+
+@contextmanager
+def fenced(
+    faults: Faults, bootstrap_servers: str, *, broker_id: int, timeout_seconds: float = 60.0
+) -> Iterator[None]:
+    """Have the controller take a broker for dead while in the block, though it lives.
+
+    Its heartbeats are held; the block is entered once its session has run out, and left once it is
+    among the cluster's brokers again. Raises `OperationError`.
+    """
+    heartbeats = Match(api_keys=frozenset({BROKER_HEARTBEAT}), sender_id=broker_id)
+    with faults.hold(heartbeats):
+        _await(
+            lambda: broker_id not in live_brokers(bootstrap_servers),
+            timeout_seconds,
+            lambda: f"broker {broker_id} is not fenced: is `broker.session.timeout.ms` longer?",
+        )
+        yield
+    _await(
+        lambda: broker_id in live_brokers(bootstrap_servers),
+        timeout_seconds,
+        lambda: f"broker {broker_id} is fenced still, with heartbeats let through",
+    )
+
+
+def live_brokers(bootstrap_servers: str) -> frozenset[int]:
+    """The brokers that are registered and not fenced. Raises `OperationError`."""
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+    response = _ask_any(bootstrap_servers, request, "cannot list brokers")
+    return frozenset(int(broker.broker_id) for broker in response.brokers)
+
+
+def partition_state(bootstrap_servers: str, topic: str, partition: int) -> PartitionState:
+    """What a broker says of a partition. Raises `OperationError`."""
+    request = MetadataRequest(
+        topics=(MetadataRequestTopic(name=TopicName(topic)),),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    what = f"cannot look up {topic}-{partition}"
+    response = _ask_any(bootstrap_servers, request, what)
+    for found in response.topics[0].partitions:
+        if found.partition_index == partition:
+            return PartitionState(
+                leader_id=int(found.leader_id),
+                replicas=tuple(map(int, found.replica_nodes)),
+                isr=tuple(map(int, found.isr_nodes)),
+            )
+    _check(response.topics[0].error_code, what)
+    raise OperationError(f"{what}: the topic has {len(response.topics[0].partitions)} partitions")
+
+
+def _put_first(
+    bootstrap_servers: str, topic: str, partition: int, replicas: list[int], what: str
+) -> None:
+    request = reassign.AlterPartitionReassignmentsRequest(
+        timeout=_REQUEST_TIMEOUT,
+        topics=(
+            reassign.ReassignableTopic(
+                name=TopicName(topic),
+                partitions=(
+                    reassign.ReassignablePartition(
+                        partition_index=i32(partition),
+                        replicas=tuple(BrokerId(replica) for replica in replicas),
+                    ),
+                ),
+            ),
+        ),
+    )
+    response = _ask_any(bootstrap_servers, request, what)
+    _check(response.error_code, what)
+    for found in response.responses:
+        for result in found.partitions:
+            _check(result.error_code, what)
+
+
+def _elect_preferred(bootstrap_servers: str, topic: str, partition: int, what: str) -> None:
+    request = elect.ElectLeadersRequest(
+        election_type=i8(_ELECT_PREFERRED),
+        topic_partitions=(
+            elect.TopicPartitions(topic=TopicName(topic), partitions=(i32(partition),)),
+        ),
+        timeout=_REQUEST_TIMEOUT,
+    )
+    response = _ask_any(bootstrap_servers, request, what)
+    _check(response.error_code, what)
+    for found in response.replica_election_results:
+        for result in found.partition_result:
+            if result.error_code is not ErrorCode.election_not_needed:
+                _check(result.error_code, what)
+
+
+def _ask_any(bootstrap_servers: str, request: RequestPayload, what: str) -> Any:
+    """The answer of the first broker that gives one."""
+    reasons = []
+    for address in bootstrap_servers.split(","):
+        try:
+            return ask(address, request)
+        except OSError as error:
+            reasons.append(f"{address}: {error}")
+    raise OperationError(f"{what}: no broker answers ({'; '.join(reasons)})")
+
+
+def _check(error_code: ErrorCode, what: str) -> None:
+    if error_code is not ErrorCode.none:
+        raise OperationError(f"{what}: {error_code.name.upper()}")
+
+
+def _await(
+    condition: Callable[[], bool], timeout_seconds: float, otherwise: Callable[[], str]
+) -> None:
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise OperationError(f"{otherwise()}, after {timeout_seconds} s")
+        time.sleep(_POLL_INTERVAL_SECONDS)

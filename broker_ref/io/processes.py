@@ -1,0 +1,114 @@
+"""A cluster of one operating-system process for each broker, from the command line.
+
+Purpose: run the controller in this process and each broker in a child, until a signal. Invariant:
+no child outlives `run`, nor this process if that is killed: each has the end of a pipe as its
+stdin, and stops when the other end is closed. A broker that ends by itself is told of, and the
+others go on, as in any cluster. Must not know: the wire protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from broker_ref.io.broker import BrokerStartError
+from broker_ref.io.cluster import broker_directory, controller_directory
+from broker_ref.io.controller import ControllerServer, ControllerSettings
+
+READY_TIMEOUT_SECONDS: Final = 90.0
+STOP_TIMEOUT_SECONDS: Final = 30.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessesSettings:
+    """`brokers` brokers under `data`, at `port` and the ports after it (0: free ones).
+
+    `node_arguments` are passed on to each broker's command line.
+    """
+
+    brokers: int
+    data: Path
+    host: str
+    port: int
+    configs: dict[str, str]
+    node_arguments: Sequence[str]
+
+
+async def run(
+    settings: ProcessesSettings, *, ready: Callable[[str], None], stop_asked: asyncio.Event
+) -> None:
+    """Start everything, tell the bootstrap servers to `ready`, stop when asked.
+
+    Raises `BrokerStartError`.
+    """
+    controller = await ControllerServer.start(
+        ControllerSettings(data=controller_directory(settings.data), configs=settings.configs)
+    )
+    children: list[asyncio.subprocess.Process] = []
+    try:
+        for broker_id in range(1, settings.brokers + 1):
+            child = await _spawn(settings, broker_id, controller.address)
+            children.append(child)
+        addresses = await asyncio.gather(*(_ready_line(child) for child in children))
+        ready(",".join(addresses))
+        watching = [asyncio.create_task(_tell_of_end(child)) for child in children]
+        await stop_asked.wait()
+        for task in watching:
+            task.cancel()
+    finally:
+        await asyncio.gather(*(_end(child) for child in children))
+        await controller.stop()
+
+
+async def _spawn(
+    settings: ProcessesSettings, broker_id: int, controller: str
+) -> asyncio.subprocess.Process:
+    port = settings.port + broker_id - 1 if settings.port else 0
+    arguments = ["--id", str(broker_id), "--controller", controller, "--host", settings.host]
+    arguments += ["--stop-at-end-of-stdin"]
+    arguments += ["--data", str(broker_directory(settings.data, broker_id)), "--port", str(port)]
+    for name, value in settings.configs.items():
+        arguments += ["--config", f"{name}={value}"]
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "broker_ref", "node", *arguments, *settings.node_arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # A Ctrl-C is for this process, which stops them in order.
+    )  # fmt: skip
+
+
+async def _ready_line(child: asyncio.subprocess.Process) -> str:
+    assert child.stdout is not None
+    try:
+        line = await asyncio.wait_for(child.stdout.readline(), READY_TIMEOUT_SECONDS)
+    except TimeoutError:
+        line = b""
+    if not line:
+        raise BrokerStartError("a broker did not start: see what it has written above")
+    return line.decode().strip()
+
+
+async def _tell_of_end(child: asyncio.subprocess.Process) -> None:
+    code = await child.wait()
+    logger.error("the broker with process id %d has ended with code %d", child.pid, code)
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    """Stop a child in good order, or else kill it."""
+    if child.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        child.terminate()
+    try:
+        await asyncio.wait_for(child.wait(), STOP_TIMEOUT_SECONDS)
+    except TimeoutError:
+        child.kill()
+        await child.wait()

@@ -1,0 +1,72 @@
+"""Which part of a log is to be compacted, and how urgently (LogCleanerManager).
+
+    log start        first dirty offset      first uncleanable offset         log end
+      | already compacted   | dirty: cleanable       | high watermark, active     |
+      |                     |                        | segment, too young         |
+
+Purpose: that division. Invariant: nothing at or above the high watermark, in the active segment, or
+younger than `min.compaction.lag.ms` is compacted. What it must not know: how compaction is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from broker_ref.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleanable:
+    """A log with something dirty in it; `ratio` is the dirty share of what can be compacted."""
+
+    log: PartitionLog
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    ratio: float
+
+
+def find_cleanable(
+    log: PartitionLog, *, checkpoint: int | None, high_watermark: int, now_ms: int
+) -> Cleanable | None:
+    """What there is to do in a log, None where it is not worth it yet.
+
+    `checkpoint` is the offset up to which it was compacted last, None where it never was;
+    `high_watermark` the last stable offset where there are transactions.
+    """
+    segments, config = log.segments, log.config
+    first_dirty = log.log_start_offset if checkpoint is None else checkpoint
+    if not log.log_start_offset <= first_dirty <= log.log_end_offset:
+        if not config.delete:
+            logger.warning(
+                "%s was compacted up to offset %d, but holds offsets %d to %d: compacting all of it",
+                log.directory, first_dirty, log.log_start_offset, log.log_end_offset,
+            )  # fmt: skip
+        first_dirty = log.log_start_offset
+    active_offset = segments.active.base_offset
+    dirty = segments.between(first_dirty, active_offset)
+    bounds = [high_watermark, active_offset]
+    if config.min_compaction_lag_ms > 0:
+        newest_ms = now_ms - config.min_compaction_lag_ms
+        bounds += [s.base_offset for s in dirty if s.max_timestamp > newest_ms][:1]
+    first_uncleanable = min(segments[segments.index_of(min(bounds))].base_offset, active_offset)
+    first_uncleanable = max(first_uncleanable, segments[0].base_offset)
+    dirty_bytes = sum(s.size_bytes for s in dirty if s.base_offset < first_uncleanable)
+    if dirty_bytes == 0 or first_uncleanable <= first_dirty:
+        return None
+    clean_bytes = sum(
+        s.size_bytes for s in segments if s.base_offset < first_dirty and s not in dirty
+    )
+    oldest_ms = now_ms - config.max_compaction_lag_ms
+    is_late = any(0 < segment.first_timestamp < oldest_ms for segment in dirty)
+    ratio = dirty_bytes / (clean_bytes + dirty_bytes)
+    if not is_late and ratio <= config.min_cleanable_dirty_ratio:
+        return None
+    return Cleanable(
+        log=log,
+        first_dirty_offset=first_dirty,
+        first_uncleanable_offset=first_uncleanable,
+        ratio=ratio,
+    )

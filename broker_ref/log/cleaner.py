@@ -1,0 +1,138 @@
+"""Compaction of all logs of a data directory, a bounded piece at a time (LogCleaner).
+
+Purpose: choose the log with the largest dirty share, compact it step by step over as many calls as
+that takes, note up to where in `cleaner-offset-checkpoint`, choose again. Invariant: one log at a
+time; a log that lost segments meanwhile (truncation, retention, removal) is given up and looked at
+anew. What it must not know: how a log is compacted, when it is called. It replaces the threads of
+Apache Kafka's cleaner, for a broker that has one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.log.checkpoints import TopicPartition
+from broker_ref.log.cleanable import Cleanable, find_cleanable
+from broker_ref.log.cleaning import clean_log
+from broker_ref.log.errors import LogError
+from broker_ref.log.partition_log import PartitionLog
+from broker_ref.log.storage import StorageError
+
+DEDUPE_BUFFER_BYTES = 128 * 1024 * 1024
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """A log being compacted; `removals` are those the log had had when that began."""
+
+    key: TopicPartition
+    log: PartitionLog
+    removals: int
+    steps: Generator[int, None, int]
+
+
+class LogCleaner:
+    """Compacts `logs`, whichever they are at the time; `checkpoints` is its own, kept by `save`."""
+
+    def __init__(
+        self,
+        *,
+        logs: Mapping[TopicPartition, PartitionLog],
+        checkpoints: dict[TopicPartition, int],
+        save: Callable[[], None],
+        dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
+    ) -> None:
+        self._logs = logs
+        self._checkpoints = checkpoints
+        self._save = save
+        self._dedupe_buffer_bytes = dedupe_buffer_bytes
+        self._run: _Run | None = None
+        self._uncleanable: set[PartitionLog] = set()
+
+    def run(
+        self, now_ms: int, high_watermarks: Mapping[TopicPartition, int], *, budget_bytes: int
+    ) -> bool:
+        """Compact until about `budget_bytes` have been read; whether there is more to do at once.
+
+        Only logs in `high_watermarks` are begun, and nothing from there on is touched: the last
+        stable offset where there are transactions. Raises: nothing; a log that is damaged is left
+        alone until the next start, one whose storage fails until the next call.
+        """
+        while budget_bytes > 0:
+            if self._run is None:
+                self._run = self._begin(now_ms, high_watermarks)
+            run = self._run
+            if run is None:
+                return False
+            if self._logs.get(run.key) is not run.log or run.log.removals != run.removals:
+                self.abort()
+                continue
+            try:
+                budget_bytes -= next(run.steps)
+            except StopIteration as finished:
+                self._run = None
+                if not self._finish(run, finished.value):
+                    return False
+            except StorageError as error:
+                self._run = None
+                logger.warning("Compaction of %s is put off: %s", run.log.directory, error)
+                return False
+            except LogError as error:
+                self._run = None
+                if error.error_code is ErrorCode.kafka_storage_error:
+                    return False
+                self._uncleanable.add(run.log)
+                logger.error(
+                    "%s is not compacted any more until the next start: %s",
+                    run.log.directory, error,
+                )  # fmt: skip
+        return True
+
+    def abort(self) -> None:
+        """Give up what is under way; its log stays as it is."""
+        if self._run is not None:
+            run, self._run = self._run, None
+            try:
+                run.steps.close()
+            except StorageError as error:
+                logger.warning("A file of a compaction is left until the next start: %s", error)
+
+    def _begin(self, now_ms: int, high_watermarks: Mapping[TopicPartition, int]) -> _Run | None:
+        dirtiest: tuple[TopicPartition, Cleanable] | None = None
+        for key, log in self._logs.items():
+            if (
+                not log.config.compact
+                or log.storage_error is not None
+                or log in self._uncleanable
+                or key not in high_watermarks
+            ):
+                continue
+            found = find_cleanable(
+                log,
+                checkpoint=self._checkpoints.get(key),
+                high_watermark=high_watermarks[key],
+                now_ms=now_ms,
+            )
+            if found is not None and (dirtiest is None or found.ratio > dirtiest[1].ratio):
+                dirtiest = key, found
+        if dirtiest is None:
+            return None
+        key, cleanable = dirtiest
+        steps = clean_log(cleanable, now_ms=now_ms, map_bytes_max=self._dedupe_buffer_bytes)
+        return _Run(key=key, log=cleanable.log, removals=cleanable.log.removals, steps=steps)
+
+    def _finish(self, run: _Run, end_offset: int) -> bool:
+        logger.info("%s is compacted up to offset %d", run.log.directory, end_offset)
+        self._checkpoints[run.key] = end_offset
+        try:
+            self._save()
+        except StorageError as error:
+            logger.warning("A compaction is not noted, and may be done again: %s", error)
+            return False
+        return True

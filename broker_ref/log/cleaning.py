@@ -1,0 +1,186 @@
+"""Compacting one log: keep the last record of every key (Cleaner of Apache Kafka).
+
+    1. read the dirty part: key -> offset of its last record, until the map is full
+    2. for every group of segments below that, small ones together: copy what stays into
+       <base offset>.log.cleaned, flush it, put it in their place
+
+| record, at or below the last offset in the map     | stays                                     |
+| -------------------------------------------------- | ----------------------------------------- |
+| of a control batch                                 | always                                    |
+| a later one of its key is in the map               | no                                        |
+| a tombstone past its batch's delete horizon        | no                                        |
+| without a key                                      | no: only a topic not compacted before has |
+|                                                    | them                                      |
+| any other                                          | yes                                       |
+
+Purpose: the above, in small steps. Invariant: the log is whole and readable between any two steps;
+of every producer's last batch, and of the last batch before the part that is not compacted, at
+least the header stays. Transactions: whether one was aborted is not known here, so a record of one
+never makes an older record go. What it must not know: when to compact which log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+
+from broker_ref.log.batch import BatchHeader, parse_sound_batches
+from broker_ref.log.cleanable import Cleanable
+from broker_ref.log.filtering import filter_batch, view_records
+from broker_ref.log.indexes import RELATIVE_OFFSET_MAX
+from broker_ref.log.offset_map import OffsetMap
+from broker_ref.log.partition_log import PartitionLog
+from broker_ref.log.records import RecordView
+from broker_ref.log.segment import LogSegment
+
+_READ_BYTES = 64 * 1024
+
+
+def clean_log(
+    cleanable: Cleanable, *, now_ms: int, map_bytes_max: int
+) -> Generator[int, None, int]:
+    """Compact a log, yielding the number of bytes read after every step; the offset it is clean to.
+
+    Closing the generator leaves the log as the last finished group has left it. Raises: LogError,
+    StorageError.
+    """
+    offsets = OffsetMap(bytes_max=map_bytes_max)
+    end_offset = yield from _fill_map(cleanable, offsets)
+    cleaning = _Cleaning(
+        log=cleanable.log,
+        offsets=offsets,
+        end_offset=end_offset,
+        first_uncleanable_offset=cleanable.first_uncleanable_offset,
+        now_ms=now_ms,
+    )
+    for group in _groups(cleanable.log, end_offset, cleanable.first_uncleanable_offset):
+        yield from cleaning.clean_group(group)
+    return end_offset
+
+
+def _fill_map(cleanable: Cleanable, offsets: OffsetMap) -> Generator[int, None, int]:
+    """Note the last offset of every key in the dirty part; the offset up to which that is done."""
+    start_offset = end_offset = cleanable.first_dirty_offset
+    bound = cleanable.first_uncleanable_offset
+    for segment in cleanable.log.segments.between(start_offset, bound):
+        for size_bytes, batches in _windows(segment, start_offset):
+            for header, batch in batches:
+                if not header.is_control and not header.is_transactional:
+                    records = [
+                        (view.key, header.base_offset + view.offset_delta)
+                        for view in view_records(header, batch)
+                    ]
+                    fits = offsets.put_all(records, start_offset=start_offset)
+                    # One batch at least, for else there would never be any progress.
+                    if not fits and end_offset > start_offset:
+                        return end_offset
+                end_offset = header.next_offset
+            yield size_bytes
+    return bound
+
+
+def _windows(
+    segment: LogSegment, start_offset: int
+) -> Iterator[tuple[int, list[tuple[BatchHeader, memoryview]]]]:
+    """The batches of a segment that end at or after an offset, a window and its size at a time."""
+    offset = max(start_offset, segment.base_offset)
+    while data := segment.read(
+        offset, end_offset=2**63, max_bytes=_READ_BYTES, at_least_one_batch=True
+    ):
+        batches = parse_sound_batches(data)
+        yield len(data), batches
+        offset = batches[-1][0].next_offset
+
+
+def _groups(
+    log: PartitionLog, end_offset: int, first_uncleanable_offset: int
+) -> list[list[LogSegment]]:
+    """The segments below `end_offset`, those together that fit one (groupSegmentsBySize)."""
+    segments = [s for s in log.segments.between(0, end_offset) if s is not log.segments.active]
+    ends = [segment.base_offset for segment in segments[1:]] + [first_uncleanable_offset]
+    groups: list[list[LogSegment]] = []
+    size_bytes = index_bytes = 0
+    for segment, end in zip(segments, ends, strict=True):
+        size_bytes += segment.size_bytes
+        index_bytes += segment.index_bytes
+        if (
+            not groups
+            or size_bytes > log.config.segment_bytes
+            or index_bytes > log.config.segment_index_bytes
+            or end - 1 - groups[-1][0].base_offset > RELATIVE_OFFSET_MAX
+        ):
+            groups.append([])
+            size_bytes, index_bytes = segment.size_bytes, segment.index_bytes
+        groups[-1].append(segment)
+    return groups
+
+
+@dataclass(slots=True, kw_only=True)
+class _Cleaning:
+    """The second half, with the map filled up to `end_offset`."""
+
+    log: PartitionLog
+    offsets: OffsetMap
+    end_offset: int
+    first_uncleanable_offset: int
+    now_ms: int
+
+    def clean_group(self, group: list[LogSegment]) -> Iterator[int]:
+        """Replace some segments that follow each other by one."""
+        last_offsets = {
+            (entry.producer_id, entry.batches[-1].last_offset)
+            for entry in self.log.producer_entries
+            if entry.batches
+        }
+        cleaned = self.log.begin_cleaned(group[0])
+        try:
+            for segment in group:
+                for size_bytes, batches in _windows(segment, segment.base_offset):
+                    self._copy(batches, cleaned, last_offsets)
+                    yield size_bytes
+        except BaseException:
+            cleaned.delete()
+            raise
+        self.log.replace_segments(group, cleaned)
+
+    def _copy(
+        self,
+        batches: list[tuple[BatchHeader, memoryview]],
+        cleaned: LogSegment,
+        last_offsets: set[tuple[int, int]],
+    ) -> None:
+        left = []
+        for header, batch in batches:
+            if header.is_control or header.base_offset >= self.end_offset:
+                left.append(bytes(batch))
+                continue
+            is_last_of_producer = (header.producer_id, header.last_offset) in last_offsets
+            filtered = filter_batch(
+                header,
+                batch,
+                retain=self._retain(header),
+                retain_empty=is_last_of_producer
+                or header.next_offset == self.first_uncleanable_offset,
+                new_delete_horizon_ms=self.now_ms + self.log.config.delete_retention_ms,
+            )
+            if filtered is not None:
+                left.append(filtered)
+        if left:
+            data = b"".join(left)
+            cleaned.append(data, [header for header, _ in parse_sound_batches(data)])
+
+    def _retain(self, header: BatchHeader) -> Callable[[RecordView], bool]:
+        horizon_ms = header.delete_horizon_ms
+        deletes_tombstones = horizon_ms is not None and self.now_ms >= horizon_ms
+        last_offset, base_offset = self.end_offset - 1, header.base_offset
+        offset_of = self.offsets.get
+
+        def retain(view: RecordView) -> bool:
+            offset = base_offset + view.offset_delta
+            if offset > last_offset:
+                return True
+            if view.key is None or (view.is_tombstone and deletes_tombstones):
+                return False
+            return offset >= offset_of(view.key)
+
+        return retain

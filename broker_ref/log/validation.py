@@ -1,0 +1,106 @@
+"""What a leader checks of a produced batch before it takes it (LogValidator of Apache Kafka).
+
+Purpose: refuse, with Kafka's error codes, batches that the topic's configs or the format do not
+allow. Invariant: nothing is changed, and record bytes are decoded only where a topic is compacted
+or limits the age of timestamps. What it must not know: offsets already taken, producers, files.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.log.batch import (
+    NO_TIMESTAMP,
+    BatchHeader,
+    TimestampType,
+    check_produced_batch,
+    decode_records,
+    parse_batches,
+)
+from broker_ref.log.config import LONG_MAX, LogConfig
+from broker_ref.log.errors import LogError, RecordError, RecordsRejected
+
+_RECORD_ERRORS_MAX = 100
+
+
+def check_produced(
+    records: bytes, *, config: LogConfig, directory: str, now_ms: int
+) -> BatchHeader:
+    """The header of the only batch in `records`, which may be appended to the log `directory`.
+
+    Raises: LogError with the code Apache Kafka answers: INVALID_RECORD, CORRUPT_MESSAGE,
+    MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP. RecordsRejected names the single
+    records.
+    """
+    headers = parse_batches(records)
+    if len(headers) != 1:
+        raise LogError(
+            ErrorCode.invalid_record,
+            f"There must be exactly one record batch per partition, not {len(headers)}.",
+        )
+    header = headers[0]
+    if header.size_bytes > config.max_message_bytes:
+        raise LogError(
+            ErrorCode.message_too_large,
+            f"A record batch of {header.size_bytes} bytes for {directory} is larger than "
+            f"max.message.bytes={config.max_message_bytes} allows.",
+        )
+    check_produced_batch(header)
+    _check_records(header, records, config=config, directory=directory, now_ms=now_ms)
+    if header.size_bytes > config.segment_bytes:
+        raise LogError(
+            ErrorCode.record_list_too_large,
+            f"A record batch of {header.size_bytes} bytes for {directory} is larger than "
+            f"a segment (segment.bytes={config.segment_bytes}).",
+        )
+    return header
+
+
+def _check_records(
+    header: BatchHeader, records: bytes, *, config: LogConfig, directory: str, now_ms: int
+) -> None:
+    """Keys and timestamps (LogValidator.validateRecord), decoding only where it must be."""
+    create_time = config.message_timestamp_type is TimestampType.CREATE_TIME
+    sent_log_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    if sent_log_append_time and not (create_time and header.max_timestamp != NO_TIMESTAMP):
+        raise LogError(
+            ErrorCode.invalid_timestamp,
+            "Producers must not set the timestamp type LogAppendTime.",
+        )
+    newest_ms = now_ms + config.message_timestamp_after_max_ms
+    oldest_ms = now_ms - config.message_timestamp_before_max_ms
+    limits_age = create_time and config.message_timestamp_before_max_ms != LONG_MAX
+    too_new = create_time and header.max_timestamp > newest_ms
+    if not (config.compact or limits_age or too_new):
+        return
+    errors: list[RecordError] = []
+    bad_timestamp = False
+    for index, record in enumerate(decode_records(records)):
+        if config.compact and record.key is None:
+            message = "Compacted topic cannot accept message without key."
+        elif (
+            create_time
+            and record.timestamp != NO_TIMESTAMP
+            and not oldest_ms <= record.timestamp <= newest_ms
+        ):
+            bad_timestamp = True
+            message = (
+                f"Timestamp {record.timestamp} of the message is out of range. It should be "
+                f"within [{oldest_ms}, {newest_ms}]."
+            )
+        else:
+            continue
+        if len(errors) < _RECORD_ERRORS_MAX:
+            errors.append(RecordError(batch_index=index, message=message))
+    if errors:
+        raise RecordsRejected(
+            ErrorCode.invalid_timestamp if bad_timestamp else ErrorCode.invalid_record,
+            f"{len(errors)} records for {directory} are refused; the first: {errors[0].message}",
+            record_errors=tuple(errors),
+        )
+    if too_new:
+        raise LogError(
+            ErrorCode.invalid_timestamp,
+            f"The batch's max timestamp {header.max_timestamp} is later than {newest_ms} and "
+            "not that of any of its records.",
+        )

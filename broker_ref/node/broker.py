@@ -1,0 +1,342 @@
+"""One broker of a cluster, without I/O: events in, effects out.
+
+Purpose: put the parts together (registration, metadata, logs, replication, groups, handlers), and
+give each event to the part that it is for. Invariants: every frame is answered by exactly one
+effect, now or later; no bytes make `handle` raise; time comes with each event; no client is served
+before the controller has unfenced the broker for the first time. What it must not know: sockets,
+clocks, files (it has a `Storage`), and what any request means.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Hashable
+from typing import Final
+
+from broker_ref.api import APIS
+from broker_ref.api.contract import Broker
+from broker_ref.api.k18_api_versions import unsupported_version
+from broker_ref.config import BrokerConfig
+from broker_ref.controller.client import ControllerClient
+from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.controller.topic_creation import TopicCreation
+from broker_ref.controller_api import APIS as CONTROLLER_APIS
+from broker_ref.controller_api import FORWARDED
+from broker_ref.events import (
+    ConnectionClosed,
+    ConnectionOpened,
+    Effect,
+    Event,
+    FrameReceived,
+    PeerEffect,
+    RequestFailed,
+    ResponseReceived,
+    TimePassed,
+)
+from broker_ref.faults import Faults
+from broker_ref.group.coordinator import GroupCoordinator
+from broker_ref.identity import claim_directory, known_cluster_id
+from broker_ref.log.errors import LogError
+from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
+from broker_ref.log.storage import Storage, StorageError
+from broker_ref.node.dispatch import Dispatcher, Request
+from broker_ref.node.fault_gate import FaultGate
+from broker_ref.node.forwarding import Forwarding
+from broker_ref.node.metadata_follower import MetadataFollower
+from broker_ref.node.registration import BrokerState, Registration
+from broker_ref.node.standstill import Standstill
+from broker_ref.outbox import Outbox
+from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.identifiers import random_uuid
+from broker_ref.replication.fetch_sessions import FetchSessions
+from broker_ref.replication.isr_changes import AlterPartitions
+from broker_ref.replication.partition import Partition
+from broker_ref.replication.producer_ids import ProducerIds
+from broker_ref.replication.replica_manager import ReplicaManager
+from broker_ref.schedule import Schedule
+
+BROKER_APIS: Final = {**APIS, **{key: CONTROLLER_APIS[key] for key in FORWARDED}}
+"""What clients may ask a broker: what it answers itself, and what it passes on."""
+
+logger = logging.getLogger(__name__)
+
+
+class BrokerNode:
+    """A broker on a storage, as a member of the cluster whose controller is at an address."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        storage: Storage,
+        controller: tuple[str, int],
+        now_ms: int,
+        random_bytes: Callable[[int], bytes],
+        faults: Faults | None = None,
+        log_dir: LogDir = UNKNOWN_LOG_DIR,
+    ) -> None:
+        """Check whose the storage is; LogError says what is damaged or not this broker's."""
+        self.metadata = ClusterMetadata()
+        self.broker: Broker | None = None
+        self._config = config
+        self._storage = storage
+        self._random_bytes = random_bytes
+        self._now_ms = now_ms
+        self._failure: str | None = None
+        self._faults = faults or Faults()
+        self._standstill = Standstill(self._faults, node_id=config.node_id)
+        self._log_dir = log_dir
+        self._is_registering = False
+        self._woken: dict[Hashable, None] = {}
+        self._schedule = Schedule(now_ms)
+        self._outbox = Outbox(client_id=f"broker-{config.node_id}")
+        self._outbox.advance(now_ms)
+        self._controller = ControllerClient(
+            outbox=self._outbox, host=controller[0], port=controller[1]
+        )
+        self._registration = Registration(
+            config=config,
+            controller=self._controller,
+            schedule=self._schedule,
+            now_ms=self._time,
+            metadata_offset=lambda: self.metadata.end_offset - 1,
+            incarnation_id=random_uuid(random_bytes),
+        )
+        self._registration.cluster_id = (
+            known_cluster_id(config, storage=storage) or config.cluster_id
+        )
+        self._follower = MetadataFollower(
+            node_id=config.node_id,
+            controller=self._controller,
+            metadata=self.metadata,
+            schedule=self._schedule,
+            now_ms=self._time,
+            on_change=self._metadata_changed,
+        )
+        self._dispatcher: Dispatcher | None = None
+        self._gate: FaultGate | None = None
+
+    @property
+    def state(self) -> BrokerState:
+        """How far it is in its life."""
+        return self._registration.state
+
+    @property
+    def failure(self) -> str | None:
+        """Why it cannot go on; to be stopped at once, without a clean stop."""
+        if self.broker is not None and self.broker.replicas.storage_failed is not None:
+            return self.broker.replicas.storage_failed
+        return self._failure or self._registration.failure
+
+    def start(self, host: str, port: int) -> None:
+        """Join the cluster, as reachable at this address; `handle` carries it on."""
+        self._registration.start(host, port)
+        self._advance()
+
+    def begin_shutdown(self) -> None:
+        """Let the leaderships move; at SHUTTING_DOWN it is to be closed."""
+        self._registration.begin_shutdown()
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect | PeerEffect]:
+        """Take one event in; what it leads to, for whichever connection, is to be carried out."""
+        now_ms = self._faults.now_ms(self._config.node_id, now_ms)
+        due = self._standstill.due(event)
+        if not due:
+            return []
+        self._now_ms = max(self._now_ms, now_ms)
+        self._outbox.advance(self._now_ms)
+        for one in due:
+            self._take_in(one)
+        self._advance()
+        return self._take_effects()
+
+    def _take_in(self, event: Event) -> None:
+        dispatcher = self._dispatcher
+        match event:
+            case FrameReceived():
+                assert dispatcher is not None, "no client is served before the broker is unfenced"
+                dispatcher.serve(event, self._now_ms)
+            case ConnectionOpened():
+                if dispatcher is not None:
+                    dispatcher.opened(event.connection_id, event.peer)
+            case ConnectionClosed():
+                if dispatcher is not None:
+                    dispatcher.forget(event.connection_id)
+                if self._gate is not None:
+                    self._gate.forget(event.connection_id)
+            case ResponseReceived() | RequestFailed():
+                self._outbox.handle(event)
+            case TimePassed():
+                if self._gate is not None:
+                    self._gate.release()
+                self._schedule.run(self._now_ms)
+                if dispatcher is not None:
+                    dispatcher.expire(self._now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `TimePassed` is next to be sent."""
+        if self._standstill.is_on or self._faults.time_is_held(self._config.node_id):
+            return None
+        deadlines = [self._schedule.next_deadline_ms(), self._outbox.next_deadline_ms()]
+        if self._dispatcher is not None:
+            deadlines.append(self._dispatcher.next_deadline_ms())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def close(self, now_ms: int) -> None:
+        """Stop cleanly: flush the logs, write the checkpoints and the marker of a clean stop.
+
+        The first LogError or StorageError is raised when all that can be closed is closed.
+        """
+        self._now_ms = max(self._now_ms, now_ms)
+        if self.broker is not None:
+            self.broker.replicas.close()
+
+    def _broker_epoch(self) -> int:
+        return self._registration.broker_epoch
+
+    def _time(self) -> int:
+        return self._now_ms
+
+    def _wake(self, key: Hashable) -> None:
+        """Have those asked again who wait for this."""
+        self._woken[key] = None
+
+    def _take_effects(self) -> list[Effect | PeerEffect]:
+        effects: list[Effect | PeerEffect] = []
+        if self.broker is not None and self._dispatcher is not None:
+            while changed := (*self.broker.replicas.take_changed(), *self._woken):
+                self._woken.clear()
+                self.broker.groups.partitions_changed(changed, self._now_ms)
+                self._dispatcher.wake(changed, self._now_ms)
+            effects += self._dispatcher.take_effects()
+        return effects + self._outbox.take_effects()
+
+    # On the way into the cluster
+
+    def _advance(self) -> None:
+        """Take the next step of the start, where it is due."""
+        registration = self._registration
+        if registration.state is BrokerState.STARTING:
+            if registration.cluster_id is not None and not self._is_registering:
+                self._is_registering = True
+                registration.register()
+                self._follower.start()
+        elif registration.state is BrokerState.RECOVERY:
+            if self.broker is None and self.metadata.end_offset > registration.broker_epoch:
+                self._attempt(self._open)
+        elif registration.state is BrokerState.UNFENCING:
+            own = self.metadata.brokers.get(self._config.node_id)
+            if own is not None and not own.is_fenced:
+                registration.note_unfenced()
+
+    def _attempt(self, step: Callable[[], None]) -> None:
+        if self._failure is not None:
+            return
+        try:
+            step()
+        except (ApiError, LogError, StorageError) as error:
+            self._failure = str(error)
+
+    def _open(self) -> None:
+        """Open the logs and be ready for clients."""
+        config = self._config
+        self._claim_directory()
+        replicas = ReplicaManager(
+            config=config,
+            storage=self._storage,
+            metadata=self.metadata,
+            isr_changes=AlterPartitions(
+                broker_id=config.node_id,
+                broker_epoch=self._broker_epoch,
+                controller=self._controller,
+                schedule=self._schedule,
+                clock=self._time,
+            ),
+            broker_epoch=self._broker_epoch,
+            clock=self._time,
+            schedule=self._schedule,
+            outbox=self._outbox,
+            now_ms=self._now_ms,
+        )
+        groups = GroupCoordinator(
+            config=config,
+            metadata=self.metadata,
+            replicas=replicas,
+            schedule=self._schedule,
+            random_bytes=self._random_bytes,
+            now_ms=self._now_ms,
+        )
+
+        def leadership_changed(partition: Partition, became_leader: bool) -> None:
+            if became_leader:
+                groups.became_leader(partition, self._now_ms)
+            else:
+                groups.resigned(partition, self._now_ms)
+
+        replicas.on_leadership = leadership_changed
+        assert self._registration.cluster_id is not None
+        self.broker = Broker(
+            config=config,
+            cluster_id=self._registration.cluster_id,
+            metadata=self.metadata,
+            replicas=replicas,
+            groups=groups,
+            fetch_sessions=FetchSessions(
+                slots=config.max_incremental_fetch_session_cache_slots,
+                random_bytes=self._random_bytes,
+            ),
+            producer_ids=ProducerIds(
+                controller=self._controller,
+                broker_id=config.node_id,
+                broker_epoch=self._broker_epoch,
+                wake=self._wake,
+            ),
+            topic_creation=TopicCreation(self._controller),
+            log_dir=self._log_dir,
+            apis=lambda: tuple(BROKER_APIS.values()),
+        )
+        self._dispatcher = self._make_dispatcher(self.broker)
+        replicas.follow_metadata(self._now_ms)
+        self._registration.logs_are_open()
+
+    def _make_dispatcher(self, broker: Broker) -> Dispatcher:
+        """What serves requests: faults first, then the handler or the controller."""
+        dispatcher = Dispatcher(BROKER_APIS, broker, unsupported=unsupported_version)
+        forwarding = Forwarding(
+            controller=self._controller,
+            schedule=self._schedule,
+            now_ms=self._time,
+            dispatcher=dispatcher,
+        )
+
+        def serve(request: Request) -> None:
+            if request.api.key in FORWARDED:
+                forwarding.forward(request)
+            else:
+                dispatcher.handle(request, self._now_ms)
+
+        self._gate = FaultGate(
+            faults=self._faults,
+            node_id=self._config.node_id,
+            metadata=self.metadata,
+            schedule=self._schedule,
+            dispatcher=dispatcher,
+            serve=serve,
+        )
+        dispatcher.admit = self._gate.admit
+        return dispatcher
+
+    def _claim_directory(self) -> None:
+        """Make a new directory this broker's, now that the cluster has taken it in."""
+        if known_cluster_id(self._config, storage=self._storage) is None:
+            claim_directory(
+                dataclasses.replace(self._config, cluster_id=self._registration.cluster_id),
+                storage=self._storage,
+                random_bytes=self._random_bytes,
+            )
+
+    def _metadata_changed(self) -> None:
+        if self.broker is not None:
+            self.broker.replicas.follow_metadata(self._now_ms)
+            self.broker.groups.follow_metadata(self._now_ms)

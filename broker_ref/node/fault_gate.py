@@ -1,0 +1,123 @@
+"""Where the faults that a test has asked for meet a node's requests.
+
+Purpose: ask `Faults` about each request before its handler sees it, and do what it says: serve it
+later, refuse it, lose its answer, drop its connection. Invariant: without a fault a request costs
+one look. What it must not know: what a request means.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.events import ConnectionId
+from broker_ref.fault_requests import request_info
+from broker_ref.faults import (
+    Delay,
+    Drop,
+    Faults,
+    Hold,
+    LoseAnswer,
+    Refuse,
+    RequestInfo,
+    Rule,
+)
+from broker_ref.node.dispatch import Dispatcher, Request
+from broker_ref.protocol.error_responses import error_frame
+from broker_ref.protocol.identifiers import Uuid
+from broker_ref.schedule import Schedule
+
+Serve = Callable[[Request], None]
+
+
+class FaultGate:
+    """The faults of one node; `serve` is what happens to a request without any."""
+
+    def __init__(
+        self,
+        *,
+        faults: Faults,
+        node_id: int,
+        metadata: ClusterMetadata,
+        schedule: Schedule,
+        dispatcher: Dispatcher,
+        serve: Serve,
+    ) -> None:
+        self._faults = faults
+        self._node_id = node_id
+        self._metadata = metadata
+        self._schedule = schedule
+        self._dispatcher = dispatcher
+        self._serve = serve
+        self._held: list[tuple[Rule, Request]] = []
+
+    def admit(self, request: Request, now_ms: int) -> None:
+        """Serve a request, or do what a fault says."""
+        if not self._faults.is_active:
+            self._serve(request)
+            return
+        verdict = self._faults.on_request(self._describe(request), now_ms)
+        connection_id = request.pending.connection_id
+        match verdict:
+            case Delay():
+                self._schedule.at(verdict.until_ms, lambda _: self._serve(request))
+            case Hold():
+                self._held.append((verdict.rule, request))
+            case Drop():
+                self._dispatcher.close_connection(connection_id, "a fault drops the request")
+            case Refuse():
+                self._refuse(request, verdict)
+            case LoseAnswer():
+                pending = dataclasses.replace(request.pending, is_answer_lost=True)
+                self._serve(dataclasses.replace(request, pending=pending))
+            case _:
+                self._serve(request)
+
+    def release(self) -> None:
+        """Serve the requests that are not to be held any more."""
+        held, self._held = self._held, []
+        for rule, request in held:
+            if rule.is_holding:
+                self._held.append((rule, request))
+            else:
+                self._serve(request)
+
+    def forget(self, connection_id: ConnectionId) -> None:
+        """Drop what is held of a client that is gone."""
+        self._held = [
+            (rule, request)
+            for rule, request in self._held
+            if request.pending.connection_id != connection_id
+        ]
+
+    def _refuse(self, request: Request, verdict: Refuse) -> None:
+        header = request.pending.header
+        frame = error_frame(
+            request.message,
+            api_key=header.api_key,
+            version=header.api_version,
+            correlation_id=header.correlation_id,
+            error_code=verdict.error_code,
+        )
+        if frame is None:
+            self._dispatcher.close_connection(
+                request.pending.connection_id, "a fault refuses a request that has no answer"
+            )
+        else:
+            self._dispatcher.send_response(request.pending, frame)
+
+    def _describe(self, request: Request) -> RequestInfo:
+        header = request.pending.header
+        return request_info(
+            request.message,
+            node_id=self._node_id,
+            api_key=header.api_key,
+            version=header.api_version,
+            client_id=header.client_id,
+            topic_name=self._topic_name,
+        )
+
+    def _topic_name(self, topic_id: Uuid) -> str | None:
+        topic = self._metadata.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name

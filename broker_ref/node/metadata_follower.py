@@ -1,0 +1,200 @@
+"""How a broker learns what the controller has decided.
+
+Purpose: fetch the metadata records after those that it has, waiting for new ones, and take a
+snapshot where it is too far behind, as KRaft's observers do. Invariant: records are applied whole
+commits at a time and in order; after every change the broker's parts are told. What it must not
+know: what the records mean, and who waits for them.
+Source: KIP-595 (Fetch), KIP-630 (FetchSnapshot).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller.client import ControllerClient
+from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.controller.records import UnreadableRecordError
+from broker_ref.controller.stream import (
+    METADATA_PARTITION,
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
+    decode_commits,
+    decode_snapshot,
+)
+from broker_ref.controller_api.k01_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ReplicaState,
+    SnapshotId,
+)
+from broker_ref.controller_api.k59_fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    WantedSnapshot,
+    WantedTopic,
+)
+from broker_ref.schedule import Schedule
+
+FETCH_WAIT_MS: Final = 5_000
+FETCH_BYTES_MAX: Final = 8 << 20
+FETCH_TIMEOUT_MS: Final = FETCH_WAIT_MS + 10_000
+RETRY_BACKOFF_MS: Final = 100
+"""Kafka's default of `controller.quorum.retry.backoff.ms` is 20, with a growing backoff."""
+
+NO_SNAPSHOT: Final = -1
+
+logger = logging.getLogger(__name__)
+
+
+class MetadataFollower:
+    """Keeps a broker's metadata up with the controller's."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        controller: ControllerClient,
+        metadata: ClusterMetadata,
+        schedule: Schedule,
+        now_ms: Callable[[], int],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._node_id = node_id
+        self._controller = controller
+        self._metadata = metadata
+        self._schedule = schedule
+        self._now_ms = now_ms
+        self._on_change = on_change
+        self._snapshot_id = SnapshotId()
+        self._snapshot = bytearray()
+        self._starts_over = False
+
+    def start(self) -> None:
+        """Begin to fetch; goes on for ever."""
+        self._fetch()
+
+    def _fetch(self) -> None:
+        offset = 0 if self._starts_over else self._metadata.end_offset
+        self._controller.send(
+            purpose="metadata",
+            api_key=1,
+            version=17,
+            request=FetchRequest(
+                max_wait_ms=FETCH_WAIT_MS,
+                max_bytes=FETCH_BYTES_MAX,
+                replica_state=ReplicaState(replica_id=self._node_id),
+                topics=(
+                    FetchTopic(
+                        topic_id=METADATA_TOPIC_ID,
+                        partitions=(
+                            FetchPartition(
+                                partition=METADATA_PARTITION,
+                                fetch_offset=offset,
+                                partition_max_bytes=FETCH_BYTES_MAX,
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+            response=FetchResponse,
+            on_response=self._fetched,
+            on_failure=self._failed,
+            timeout_ms=FETCH_TIMEOUT_MS,
+        )
+
+    def _fetched(self, response: FetchResponse) -> None:
+        partitions = [part for topic in response.responses for part in topic.partitions]
+        if response.error_code is not ErrorCode.none or len(partitions) != 1:
+            self._failed(f"it answers {response.error_code.name}")
+            return
+        (fetched,) = partitions
+        if fetched.error_code is ErrorCode.offset_out_of_range:
+            logger.warning(
+                "The controller has no metadata from offset %d on: taking all of it anew",
+                self._metadata.end_offset,
+            )
+            self._starts_over = True
+            self._retry()
+        elif fetched.error_code is not ErrorCode.none:
+            self._failed(f"it answers {fetched.error_code.name}")
+        elif fetched.snapshot_id.end_offset != NO_SNAPSHOT:
+            self._snapshot_id, self._snapshot = fetched.snapshot_id, bytearray()
+            self._fetch_snapshot()
+        else:
+            self._apply(fetched.records or b"")
+
+    def _apply(self, data: bytes) -> None:
+        try:
+            commits = decode_commits(data)
+            for commit in commits:
+                self._metadata.apply_commit(commit)
+        except (UnreadableRecordError, ValueError) as error:
+            self._failed(f"its records cannot be taken in: {error}")
+            return
+        if commits:
+            self._on_change()
+        self._fetch()
+
+    def _fetch_snapshot(self) -> None:
+        self._controller.send(
+            purpose="metadata",
+            api_key=59,
+            version=1,
+            request=FetchSnapshotRequest(
+                replica_id=self._node_id,
+                max_bytes=FETCH_BYTES_MAX,
+                topics=(
+                    WantedTopic(
+                        name=METADATA_TOPIC,
+                        partitions=(
+                            WantedSnapshot(
+                                partition=METADATA_PARTITION,
+                                snapshot_id=self._snapshot_id,
+                                position=len(self._snapshot),
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+            response=FetchSnapshotResponse,
+            on_response=self._fetched_snapshot,
+            on_failure=self._failed,
+            timeout_ms=FETCH_TIMEOUT_MS,
+        )
+
+    def _fetched_snapshot(self, response: FetchSnapshotResponse) -> None:
+        partitions = [part for topic in response.topics for part in topic.partitions]
+        if response.error_code is not ErrorCode.none or len(partitions) != 1:
+            self._failed(f"it answers {response.error_code.name}")
+            return
+        (piece,) = partitions
+        if piece.error_code is not ErrorCode.none or piece.position != len(self._snapshot):
+            self._failed(f"it answers {piece.error_code.name} to a request for a snapshot")
+            return
+        self._snapshot += piece.unaligned_records
+        if len(self._snapshot) < piece.size and piece.unaligned_records:
+            self._fetch_snapshot()
+            return
+        try:
+            records = decode_snapshot(bytes(self._snapshot))
+        except UnreadableRecordError as error:
+            self._failed(f"its snapshot cannot be read: {error}")
+            return
+        self._metadata.replace(records, self._snapshot_id.end_offset)
+        self._snapshot = bytearray()
+        self._starts_over = False
+        self._on_change()
+        self._fetch()
+
+    def _failed(self, reason: str) -> None:
+        logger.info("fetching metadata from the controller failed: %s", reason)
+        self._retry()
+
+    def _retry(self) -> None:
+        self._schedule.at(self._now_ms() + RETRY_BACKOFF_MS, lambda _: self._fetch())

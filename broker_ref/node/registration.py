@@ -1,0 +1,240 @@
+"""Making a broker a member of its cluster, and keeping it one until it leaves.
+
+    STARTING --(cluster id known, registered)--> RECOVERY --(metadata caught up, logs open)-->
+    UNFENCING --(the controller has let clients at it)--> RUNNING
+    RUNNING --(asked to stop)--> PENDING_CONTROLLED_SHUTDOWN --(leads nothing)--> SHUTTING_DOWN
+
+Purpose: those states, and the requests that lead from one to the next: DescribeCluster,
+BrokerRegistration, BrokerHeartbeat. Invariant: a broker sends heartbeats from its registration on,
+also while it is fenced; only what can never succeed (another cluster's directory, an id or address
+that is refused) ends it. What it must not know: logs, clients.
+Source: Kafka's `BrokerLifecycleManager`, KIP-631.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.k60_describe_cluster import (
+    CONTROLLERS,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from broker_ref.config import BrokerConfig
+from broker_ref.controller.client import ControllerClient
+from broker_ref.controller_api.k62_broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    Listener,
+)
+from broker_ref.controller_api.k63_broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
+from broker_ref.protocol.identifiers import Uuid
+from broker_ref.schedule import Schedule
+
+RETRY_BACKOFF_MS: Final = 100
+LEAVING_HEARTBEAT_INTERVAL_MS: Final = 100
+"""Kafka speeds heartbeats up in the same way while a broker waits to leave."""
+
+NO_EPOCH: Final = -1
+
+logger = logging.getLogger(__name__)
+
+
+class BrokerState(Enum):
+    """Kafka's names, and UNFENCING, which Kafka counts to RECOVERY."""
+
+    STARTING = "STARTING"
+    RECOVERY = "RECOVERY"
+    UNFENCING = "UNFENCING"
+    RUNNING = "RUNNING"
+    PENDING_CONTROLLED_SHUTDOWN = "PENDING_CONTROLLED_SHUTDOWN"
+    SHUTTING_DOWN = "SHUTTING_DOWN"
+
+
+class Registration:
+    """One broker's membership."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        controller: ControllerClient,
+        schedule: Schedule,
+        now_ms: Callable[[], int],
+        metadata_offset: Callable[[], int],
+        incarnation_id: Uuid,
+    ) -> None:
+        """`metadata_offset` is the last offset of the records that the broker has applied."""
+        self.state = BrokerState.STARTING
+        self.broker_epoch = NO_EPOCH
+        self.cluster_id: str | None = None
+        self.failure: str | None = None
+        self._config = config
+        self._controller = controller
+        self._schedule = schedule
+        self._now_ms = now_ms
+        self._metadata_offset = metadata_offset
+        self._incarnation_id = incarnation_id
+        self._address = ("", 0)
+        self._reported: str | None = None
+        self._beats = 0
+
+    def start(self, host: str, port: int) -> None:
+        """Join, as reachable at this address; `cluster_id` is asked for unless it is known."""
+        self._address = (host, port)
+        if self.cluster_id is None:
+            self._describe_cluster()
+
+    def logs_are_open(self) -> None:
+        """Clients may come: ask to be unfenced."""
+        self.state = BrokerState.UNFENCING
+        self._beat()
+
+    def begin_shutdown(self) -> None:
+        """Ask the controller to let this broker go: its leaderships move first."""
+        if self.state in (BrokerState.UNFENCING, BrokerState.RUNNING):
+            self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+            self._beat()
+        else:
+            self.state = BrokerState.SHUTTING_DOWN
+
+    def note_unfenced(self) -> None:
+        """The metadata says that this broker is not fenced any more."""
+        if self.state is BrokerState.UNFENCING:
+            self.state = BrokerState.RUNNING
+
+    def _later(self, delay_ms: int, act: Callable[[], None]) -> None:
+        self._schedule.at(self._now_ms() + delay_ms, lambda _: act())
+
+    def _report(self, what: str) -> None:
+        """Log a trouble once, however often it repeats."""
+        if what != self._reported:
+            logger.warning("broker %d: %s", self._config.node_id, what)
+        self._reported = what
+
+    # Which cluster
+
+    def _describe_cluster(self) -> None:
+        self._controller.send(
+            purpose="registration",
+            api_key=60,
+            version=2,
+            request=DescribeClusterRequest(
+                include_cluster_authorized_operations=False, endpoint_type=CONTROLLERS
+            ),
+            response=DescribeClusterResponse,
+            on_response=self._described,
+            on_failure=self._not_described,
+        )
+
+    def _described(self, response: DescribeClusterResponse) -> None:
+        if response.error_code is not ErrorCode.none:
+            self._not_described(f"it answers {response.error_code.name}")
+            return
+        self.cluster_id = response.cluster_id
+
+    def _not_described(self, reason: str) -> None:
+        self._report(
+            f"the controller at {self._controller.host}:{self._controller.port} cannot be asked: "
+            f"{reason}; trying again until it can"
+        )
+        self._later(RETRY_BACKOFF_MS, self._describe_cluster)
+
+    # Registration
+
+    def register(self) -> None:
+        """Register in the cluster that `cluster_id` names."""
+        assert self.cluster_id is not None
+        host, port = self._address
+        self._controller.send(
+            purpose="registration",
+            api_key=62,
+            version=4,
+            request=BrokerRegistrationRequest(
+                broker_id=self._config.node_id,
+                cluster_id=self.cluster_id,
+                incarnation_id=self._incarnation_id,
+                listeners=(Listener(name="PLAINTEXT", host=host, port=port),),
+                rack=self._config.rack,
+            ),
+            response=BrokerRegistrationResponse,
+            on_response=self._registered,
+            on_failure=self._not_registered,
+        )
+
+    def _registered(self, response: BrokerRegistrationResponse) -> None:
+        match response.error_code:
+            case ErrorCode.none:
+                self.broker_epoch = response.broker_epoch
+                self.state = BrokerState.RECOVERY
+                self._reported = None
+                self._beat()
+            case ErrorCode.duplicate_broker_registration:
+                self._not_registered(
+                    "another broker with this id is running, or was until a moment ago"
+                )
+            case ErrorCode.inconsistent_cluster_id:
+                self.failure = (
+                    f"The controller at {self._controller.host}:{self._controller.port} is that "
+                    f"of another cluster than {self.cluster_id}, which this broker belongs to. "
+                    "Use that cluster's controller, or another data directory."
+                )
+            case other:
+                self.failure = f"The controller refuses to register this broker: {other.name}."
+
+    def _not_registered(self, reason: str) -> None:
+        self._report(f"it is not registered yet: {reason}; trying again until it is")
+        self._later(RETRY_BACKOFF_MS, self.register)
+
+    # Heartbeats
+
+    def _beat(self) -> None:
+        self._beats += 1
+        beat = self._beats
+        self._controller.send(
+            purpose="heartbeat",
+            api_key=63,
+            version=1,
+            request=BrokerHeartbeatRequest(
+                broker_id=self._config.node_id,
+                broker_epoch=self.broker_epoch,
+                current_metadata_offset=self._metadata_offset(),
+                want_fence=self.state is BrokerState.RECOVERY,
+                want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
+            ),
+            response=BrokerHeartbeatResponse,
+            on_response=lambda response: self._answered(beat, response),
+            on_failure=lambda reason: self._unanswered(beat, reason),
+            timeout_ms=self._config.broker_session_timeout_ms // 2,
+        )
+
+    def _answered(self, beat: int, response: BrokerHeartbeatResponse) -> None:
+        if response.error_code is not ErrorCode.none:
+            self._unanswered(beat, f"it answers {response.error_code.name}")
+            return
+        self._reported = None
+        if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN and response.should_shut_down:
+            self.state = BrokerState.SHUTTING_DOWN
+            return
+        self._next_beat(beat)
+
+    def _unanswered(self, beat: int, reason: str) -> None:
+        self._report(f"the controller does not take heartbeats: {reason}")
+        self._next_beat(beat)
+
+    def _next_beat(self, beat: int) -> None:
+        if beat != self._beats or self.state is BrokerState.SHUTTING_DOWN:
+            return  # A later one is under way.
+        in_a_hurry = self.state in (BrokerState.UNFENCING, BrokerState.PENDING_CONTROLLED_SHUTDOWN)
+        interval_ms = self._config.broker_heartbeat_interval_ms
+        if in_a_hurry:
+            interval_ms = min(interval_ms, LEAVING_HEARTBEAT_INTERVAL_MS)
+        self._later(interval_ms, lambda: self._beat() if beat == self._beats else None)

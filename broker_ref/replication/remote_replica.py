@@ -1,0 +1,74 @@
+"""What a leader knows of one follower, by the follower's fetches.
+
+Purpose: how far the follower is, and when it last had everything. Invariant: `last_caught_up_ms`
+is the latest time at which the follower is known to have had what the leader's log held then.
+What it must not know: the in-sync replicas. Source: Kafka's `Replica` and `ReplicaState`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+UNKNOWN_OFFSET: Final = -1
+"""The follower has not fetched from this leader yet."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RemoteReplica:
+    """A follower. Times in milliseconds; `broker_epoch` is None until it has fetched."""
+
+    broker_id: int
+    log_start_offset: int = UNKNOWN_OFFSET
+    log_end_offset: int = UNKNOWN_OFFSET
+    broker_epoch: int | None = None
+    last_caught_up_ms: int = 0
+    _last_fetch_ms: int = 0
+    _leader_end_offset_at_last_fetch: int = UNKNOWN_OFFSET
+
+    def reset(
+        self, *, in_sync: bool, is_new_leader: bool, leader_end_offset: int, now_ms: int
+    ) -> None:
+        """Begin a leader epoch: a member of the ISR gets the whole lag time anew."""
+        if is_new_leader:
+            self.log_start_offset = UNKNOWN_OFFSET
+            self.log_end_offset = UNKNOWN_OFFSET
+            self.broker_epoch = None
+        self._leader_end_offset_at_last_fetch = (
+            UNKNOWN_OFFSET if is_new_leader else leader_end_offset
+        )
+        self._last_fetch_ms = now_ms if in_sync and not is_new_leader else 0
+        self.last_caught_up_ms = now_ms if in_sync else 0
+
+    def fetched(
+        self,
+        *,
+        fetch_offset: int,
+        log_start_offset: int,
+        broker_epoch: int,
+        leader_end_offset: int,
+        now_ms: int,
+    ) -> None:
+        """Note a fetch: the follower has everything below `fetch_offset`.
+
+        A follower that asks for what is new since its last fetch was caught up then, although
+        under steady writes it never asks for the very end.
+        """
+        if fetch_offset >= leader_end_offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+        elif fetch_offset >= self._leader_end_offset_at_last_fetch:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self._last_fetch_ms)
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = fetch_offset
+        self.broker_epoch = broker_epoch
+        self._leader_end_offset_at_last_fetch = max(
+            leader_end_offset, self._leader_end_offset_at_last_fetch
+        )
+        self._last_fetch_ms = now_ms
+
+    def is_caught_up(self, *, leader_end_offset: int, lag_time_max_ms: int, now_ms: int) -> bool:
+        """Whether it has everything, or had it within `replica.lag.time.max.ms`."""
+        return (
+            self.log_end_offset == leader_end_offset
+            or now_ms - self.last_caught_up_ms <= lag_time_max_ms
+        )

@@ -1,0 +1,1 @@
+"""What the clusters cost and how fast they are, side by side."""

@@ -1,0 +1,295 @@
+"""The reference cluster beside Apache Kafka, in one run, on the machine at hand.
+
+    python -m integration.benchmarks.cluster [--records 200000] [--rounds 3] [--only failover]
+
+Purpose: records a second produced and fetched by confluent-kafka, the time that a partition goes
+without a leader that answers after its broker was killed, what an idle cluster of three costs, and
+the memory of a thousand partitions. Prints a table and writes `build/cluster-benchmark.json`.
+
+Invariant: both are measured in turn within a round, by the same client with the same settings, so
+that whatever else the machine does meets both; the best of the rounds counts for throughput, the
+median for times. What it must not know: how a cluster is built; processes are found by being ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+
+from integration import clusters
+from integration.clusters import Cluster
+
+BACKENDS: Final = ("kafka", "reference-processes")
+RECORD: Final = b"x" * 100
+TOPIC_PARTITIONS: Final = 3
+MANY_PARTITIONS: Final = 1_000
+TIMEOUT_S: Final = 120.0
+IDLE_SETTLING_S: Final = 10.0
+IDLE_MEASURED_S: Final = 20.0
+OUTPUT: Final = Path(__file__).resolve().parents[2] / "build" / "cluster-benchmark.json"
+
+_CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number: what, of which backend with how many brokers, in which unit."""
+
+    measure: str
+    backend: str
+    brokers: int
+    value: float
+    unit: str
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="The reference cluster beside Apache Kafka.")
+    parser.add_argument("--records", type=int, default=200_000, help="a round writes so many")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=sorted(MEASURES), action="append")
+    asked = parser.parse_args(arguments)
+    figures: list[Figure] = []
+    for name in asked.only or MEASURES:
+        figures += MEASURES[name](asked)
+    _print_table(figures)
+    _write_json(figures, asked)
+
+
+def throughput(asked: argparse.Namespace) -> Iterator[Figure]:
+    """Records a second, on 1 broker and on 3 (there with three replicas)."""
+    for brokers in (1, 3):
+        with ExitStack() as opened:
+            pair = _open_pair(opened, brokers)
+            best: dict[tuple[str, str], float] = {}
+            for round_number in range(asked.rounds):
+                for backend, cluster in pair.items():
+                    topic = f"throughput-{round_number}"
+                    cluster.create_topic(
+                        topic, partitions=TOPIC_PARTITIONS, replication_factor=brokers
+                    )
+                    for measure, rate in (
+                        ("produced", _produce(cluster, topic, asked.records)),
+                        ("fetched", _fetch(cluster, topic, asked.records)),
+                    ):
+                        key = (measure, backend)
+                        best[key] = max(best.get(key, 0.0), rate)
+        for (measure, backend), rate in best.items():
+            yield Figure(
+                measure=measure, backend=backend, brokers=brokers, value=rate, unit="records/s"
+            )
+
+
+def failover(asked: argparse.Namespace) -> Iterator[Figure]:
+    """Seconds from the kill of a leader to the next acknowledged record of its partition."""
+    for backend in BACKENDS:
+        times = []
+        with clusters.open_cluster(backend, brokers=3) as cluster:
+            for round_number in range(asked.rounds):
+                victim = cluster.broker_ids[round_number % 3]
+                times.append(_fail_over(cluster, f"failover-{round_number}", victim))
+                cluster.start_broker(victim)
+        yield Figure(
+            measure="failover",
+            backend=backend,
+            brokers=3,
+            value=statistics.median(times),
+            unit="s",
+        )
+
+
+def idle(asked: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
+    """Percent of a core that a cluster of three uses with nobody connected."""
+    for backend in BACKENDS:
+        with clusters.open_cluster(backend, brokers=3):
+            # Settling is time that passes, not something to wait for: no condition ends it.
+            time.sleep(IDLE_SETTLING_S)
+            before_s, since_s = _cpu_seconds(), time.monotonic()
+            time.sleep(IDLE_MEASURED_S)
+            used_s = _cpu_seconds() - before_s
+            percent = 100 * used_s / (time.monotonic() - since_s)
+        yield Figure(measure="idle", backend=backend, brokers=3, value=percent, unit="% of a core")
+
+
+def memory(asked: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
+    """Megabytes resident before and after a broker gets a thousand partitions."""
+    for backend in BACKENDS:
+        with clusters.open_cluster(backend, brokers=1) as cluster:
+            before = _resident_bytes()
+            cluster.create_topic("many", partitions=MANY_PARTITIONS, replication_factor=1)
+            after = _resident_bytes()
+        for measure, size in (("memory, empty", before), ("memory, 1000 partitions", after)):
+            yield Figure(measure=measure, backend=backend, brokers=1, value=size / 2**20, unit="MB")
+
+
+MEASURES: Final[Mapping[str, Callable[[argparse.Namespace], Iterator[Figure]]]] = {
+    "throughput": throughput,
+    "failover": failover,
+    "idle": idle,
+    "memory": memory,
+}
+
+
+def _open_pair(opened: ExitStack, brokers: int) -> dict[str, Cluster]:
+    return {
+        backend: opened.enter_context(clusters.open_cluster(backend, brokers=brokers))
+        for backend in BACKENDS
+    }
+
+
+def _produce(cluster: Cluster, topic: str, count: int) -> float:
+    failures: list[Any] = []
+
+    def delivered(error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    started_s = time.perf_counter()
+    for _ in range(count):
+        while True:
+            try:
+                producer.produce(topic, RECORD, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    left = producer.flush(TIMEOUT_S)
+    taken_s = time.perf_counter() - started_s
+    if left or failures:
+        raise SystemExit(f"{cluster.version}: {left} records unsent, failures: {failures[:3]}")
+    return count / taken_s
+
+
+def _fetch(cluster: Cluster, topic: str, count: int) -> float:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "benchmark",
+            "enable.auto.commit": False,
+        }
+    )
+    offset = confluent_kafka.OFFSET_BEGINNING
+    partitions = [
+        confluent_kafka.TopicPartition(topic, number, offset) for number in range(TOPIC_PARTITIONS)
+    ]
+    try:
+        started_s = time.perf_counter()
+        consumer.assign(partitions)
+        fetched = 0
+        while fetched < count:
+            messages = consumer.consume(10_000, timeout=1.0)
+            fetched += sum(message.error() is None for message in messages)
+            if time.perf_counter() - started_s > TIMEOUT_S:
+                raise SystemExit(f"{cluster.version}: {fetched} of {count} records were fetched")
+        return count / (time.perf_counter() - started_s)
+    finally:
+        consumer.close()
+
+
+def _fail_over(cluster: Cluster, topic: str, victim: int) -> float:
+    """Kill the leader of a partition and write until a record is acknowledged."""
+    others = [broker_id for broker_id in cluster.broker_ids if broker_id != victim]
+    cluster.create_topic(
+        topic, assignment=[[victim, *others]], configs={"min.insync.replicas": "2"}
+    )
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "linger.ms": 0}
+    )
+    _acknowledged(producer, topic)
+    killed_s = time.perf_counter()
+    cluster.kill_broker(victim)
+    _acknowledged(producer, topic)
+    return time.perf_counter() - killed_s
+
+
+def _acknowledged(producer: confluent_kafka.Producer, topic: str) -> None:
+    outcome: list[Any] = []
+    producer.produce(topic, RECORD, partition=0, on_delivery=lambda error, _: outcome.append(error))
+    if producer.flush(TIMEOUT_S) or outcome != [None]:
+        raise SystemExit(f"a record was not acknowledged: {outcome}")
+
+
+def _children() -> list[int]:
+    """The processes that descend from this one, by /proc."""
+    parents = {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        fields = _stat(int(directory.name))
+        if fields is not None:
+            parents[int(directory.name)] = int(fields[1])
+    found = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found - {os.getpid()})
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat after the name, or None where the process has gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def _cpu_seconds() -> float:
+    ticks = 0
+    for pid in _children():
+        fields = _stat(pid)
+        if fields is not None:
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / _CLOCK_TICKS
+
+
+def _resident_bytes() -> int:
+    pages = 0
+    for pid in _children():
+        fields = _stat(pid)
+        if fields is not None:
+            pages += int(fields[21])
+    return pages * _PAGE_BYTES
+
+
+def _print_table(figures: Sequence[Figure]) -> None:
+    rows = sorted({(figure.measure, figure.brokers, figure.unit) for figure in figures})
+    lines = [f"{'':26}{'brokers':>8}" + "".join(f"{backend:>22}" for backend in BACKENDS)]
+    for measure, brokers, unit in rows:
+        values = {
+            figure.backend: figure.value
+            for figure in figures
+            if (figure.measure, figure.brokers) == (measure, brokers)
+        }
+        line = f"{measure:26}{brokers:>8}"
+        line += "".join(f"{values.get(backend, float('nan')):>22,.1f}" for backend in BACKENDS)
+        lines.append(f"{line}  {unit}")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _write_json(figures: Sequence[Figure], asked: argparse.Namespace) -> None:
+    OUTPUT.parent.mkdir(exist_ok=True)
+    content = {
+        "machine": {"cores": os.cpu_count(), "system": platform.platform()},
+        "python": platform.python_version(),
+        "confluent_kafka": confluent_kafka.version(),
+        "records": asked.records,
+        "rounds": asked.rounds,
+        "figures": [
+            {name: getattr(figure, name) for name in Figure.__dataclass_fields__}
+            for figure in figures
+        ],
+    }
+    OUTPUT.write_text(json.dumps(content, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

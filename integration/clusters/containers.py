@@ -1,0 +1,364 @@
+"""Apache Kafka's own image in Docker, by the testcontainers package: the backend `testcontainers`.
+
+Purpose: the same cluster as `kafka` where there is Docker and no Java. Brokers and the controller
+talk over a network of their own by name; clients come to ports on loopback. Invariant: containers
+and network are removed at `close`, and by testcontainers' reaper where this process is killed.
+What it must not know: Docker's API outside of `DockerContainers`, so that tests put another
+`Containers` in its place.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import uuid
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from integration.clusters import kafka
+from integration.clusters.base import ClusterUnavailable, Links, NotOfThisBackend
+from integration.clusters.coordinates import KAFKA_VERSION
+from integration.clusters.node_cluster import CONTROLLER_ID, NodeCluster, Nodes, Plan
+
+CLIENT_PORT, BROKER_PORT, CONTROLLER_PORT = 9092, 19092, 9093
+STOP_TIMEOUT_S = 30
+LOG_TAIL_CHARACTERS = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSpec:
+    """`ports` are ports of the container and where they are on loopback."""
+
+    image: str
+    hostname: str
+    environment: Mapping[str, str]
+    ports: Mapping[int, int]
+
+
+class Container(Protocol):
+    """One container; the words are Docker's."""
+
+    def start(self) -> None: ...
+
+    def signal(self, name: str) -> None:
+        """Send a signal such as SIGTERM, and return at once."""
+
+    def stop(self, timeout_s: int) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def unpause(self) -> None: ...
+
+    def status(self) -> str:
+        """`running`, `paused`, `exited`, ..."""
+
+    def logs(self) -> str: ...
+
+    def remove(self) -> None: ...
+
+
+class Containers(Protocol):
+    """Makes containers on one network."""
+
+    def create(self, spec: ContainerSpec) -> Container: ...
+
+    def close(self) -> None:
+        """Remove the network."""
+
+
+class ContainerNode:
+    """A container as a `Node`."""
+
+    def __init__(self, name: str, container: Container) -> None:
+        self._name = name
+        self._container = container
+        self._was_started = self._is_started = self._is_paused = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def is_started(self) -> bool:
+        return self._is_started
+
+    @property
+    def is_active(self) -> bool:
+        return self._is_started and not self._is_paused
+
+    def failure(self) -> str | None:
+        """Why it will never be ready, or None while it may."""
+        self._require_started()
+        status = self._container.status()
+        return f"its container is {status}" if status in ("exited", "dead") else None
+
+    def start(self) -> None:
+        """Start it and return at once; `ValueError` where it runs."""
+        if self._is_started:
+            raise ValueError(f"{self._name} runs already")
+        self._was_started = self._is_started = True
+        self._container.start()
+
+    def terminate(self) -> None:
+        """SIGTERM; `stop` or `kill` must follow."""
+        self._require_started()
+        if self._is_paused:
+            self.resume()
+        if self.failure() is None:
+            self._container.signal("SIGTERM")
+
+    def stop(self) -> None:
+        """Stop it in good order, or by SIGKILL where that takes too long."""
+        self._require_started()
+        if self._is_paused:
+            self.resume()
+        self._container.stop(STOP_TIMEOUT_S)
+        self._is_started = False
+
+    def kill(self) -> None:
+        """SIGKILL, and return when it is gone."""
+        self._require_started()
+        if self._is_paused:
+            # Docker kills no paused container, and a moment of life would be no kill.
+            raise NotOfThisBackend(f"{self._name} is paused: resume it before the kill")
+        if self.failure() is None:
+            self._container.signal("SIGKILL")
+        self._container.stop(STOP_TIMEOUT_S)
+        self._is_started = False
+
+    def pause(self) -> None:
+        """The freezer of Docker: all processes stand still."""
+        self._require_started()
+        self._container.pause()
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """`ValueError` where it is not paused."""
+        self._require_started()
+        if not self._is_paused:
+            raise ValueError(f"{self._name} is not paused")
+        self._container.unpause()
+        self._is_paused = False
+
+    def log_end(self) -> str:
+        return self._container.logs()[-LOG_TAIL_CHARACTERS:] if self._was_started else ""
+
+    def close(self) -> None:
+        """Stop it where it runs, and remove it."""
+        if self._is_started:
+            self.stop()
+        if self._was_started:
+            self._container.remove()
+
+    def _require_started(self) -> None:
+        if not self._is_started:
+            raise ValueError(f"{self._name} does not run")
+
+
+class TestcontainersCluster(NodeCluster):
+    """A `Cluster` of Apache Kafka containers; starts in its constructor.
+
+    Raises `ClusterUnavailable` where Docker or the package is missing, `ClusterFailed` with the
+    end of its logs where a node does not come up. Of `links`, only those to brokers are asked.
+    """
+
+    __test__ = False  # A name that pytest would take for tests.
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        version: str = KAFKA_VERSION,
+        configs: Mapping[str, str] | None = None,
+        racks: Mapping[int, str] | None = None,
+        links: Links | None = None,
+        containers: Containers | None = None,
+        heap_megabytes: int = 512,
+    ) -> None:
+        self._version = version
+        self._settings = {**kafka.settings(brokers), **(configs or {})}
+        self._racks = dict(racks or {})
+        self._heap = f"-Xmx{heap_megabytes}m -Xms{heap_megabytes // 4}m"
+        self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        self._containers = DockerContainers() if containers is None else containers
+        super().__init__(brokers=brokers, links=links, prefix="kafka-containers-")
+
+    @property
+    def backend(self) -> str:
+        return "testcontainers"
+
+    @property
+    def version(self) -> str:
+        return f"Apache Kafka {self._version}"
+
+    def data_directory(self, broker_id: int) -> Path:
+        """Refused: the image's user owns it, inside the container."""
+        self._check_id(broker_id)
+        raise NotOfThisBackend(
+            f"the logs of broker {broker_id} are inside its container: read those of the backend "
+            "kafka"
+        )
+
+    def close(self) -> None:
+        super().close()
+        self._containers.close()
+
+    def _make_nodes(self, plan: Plan) -> Nodes:
+        for earlier in [] if self._nodes is None else self._nodes.all():
+            earlier.close()
+        return Nodes(
+            controller=self._controller(),
+            brokers={i: self._broker_node(i, plan) for i in self.broker_ids},
+        )
+
+    def _controller(self) -> ContainerNode:
+        properties = {
+            "process.roles": "controller",
+            "node.id": str(CONTROLLER_ID),
+            "listeners": f"CONTROLLER://:{CONTROLLER_PORT}",
+        }
+        return self._node("controller", "controller", properties, ports={})
+
+    def _broker_node(self, broker_id: int, plan: Plan) -> ContainerNode:
+        hostname = f"broker-{broker_id}"
+        properties = {
+            "process.roles": "broker",
+            "node.id": str(broker_id),
+            "listeners": f"CLIENT://:{CLIENT_PORT},BROKER://:{BROKER_PORT}",
+            "advertised.listeners": (
+                f"CLIENT://{plan.advertised[broker_id]},BROKER://{hostname}:{BROKER_PORT}"
+            ),
+            "inter.broker.listener.name": "BROKER",
+        }
+        if broker_id in self._racks:
+            properties["broker.rack"] = self._racks[broker_id]
+        port = int(plan.listeners[broker_id].rpartition(":")[2])
+        return self._node(f"broker {broker_id}", hostname, properties, ports={CLIENT_PORT: port})
+
+    def _node(
+        self, name: str, hostname: str, properties: Mapping[str, str], *, ports: Mapping[int, int]
+    ) -> ContainerNode:
+        everything = {
+            **properties,
+            "controller.quorum.voters": f"{CONTROLLER_ID}@controller:{CONTROLLER_PORT}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": (
+                "CLIENT:PLAINTEXT,BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT"
+            ),
+            "log.dirs": "/var/lib/kafka/data",
+            **self._settings,
+        }
+        environment = {environment_name(key): value for key, value in everything.items()}
+        environment |= {"CLUSTER_ID": self._cluster_id, "KAFKA_HEAP_OPTS": self._heap}
+        spec = ContainerSpec(
+            image=f"apache/kafka:{self._version}",
+            hostname=hostname,
+            environment=environment,
+            ports=ports,
+        )
+        return ContainerNode(name, self._containers.create(spec))
+
+
+def environment_name(config: str) -> str:
+    """How the image takes a config: `log.dirs` as `KAFKA_LOG_DIRS` (KIP-975)."""
+    return "KAFKA_" + config.replace("_", "__").replace("-", "___").replace(".", "_").upper()
+
+
+def require_docker() -> None:
+    """Raise `ClusterUnavailable` where the package or a Docker that answers is missing."""
+    try:
+        import docker  # noqa: PLC0415
+        import testcontainers.core.container  # noqa: F401, PLC0415
+    except ImportError as missing:
+        raise ClusterUnavailable(
+            f"The backend testcontainers needs the package testcontainers ({missing}): install it."
+        ) from None
+    reason = None
+    try:
+        client = docker.from_env()
+        try:
+            client.ping()
+        finally:
+            client.close()
+    except docker.errors.DockerException as error:
+        reason = str(error)
+    if reason is not None:
+        with warnings.catch_warnings():
+            # Where nobody listens, the package leaves its socket to the garbage collector.
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+        raise ClusterUnavailable(
+            f"The backend testcontainers needs Docker, and none answers ({reason}): start Docker, "
+            "or set DOCKER_HOST to where it is."
+        )
+
+
+class DockerContainers:
+    """Containers of the Docker that this machine's environment names."""
+
+    def __init__(self) -> None:
+        require_docker()
+        from testcontainers.core.network import Network  # noqa: PLC0415
+
+        self._network = Network().create()
+
+    def create(self, spec: ContainerSpec) -> Container:
+        from testcontainers.core.container import DockerContainer  # noqa: PLC0415
+
+        container = (
+            DockerContainer(spec.image)
+            .with_envs(**spec.environment)
+            .with_network(self._network)
+            .with_network_aliases(spec.hostname)
+        )
+        for port, host_port in spec.ports.items():
+            # A pair of host and port, which docker-py takes, binds loopback alone.
+            bound: Any = container.ports
+            bound[port] = ("127.0.0.1", host_port)
+        return _DockerContainer(container)
+
+    def close(self) -> None:
+        self._network.remove()
+
+
+class _DockerContainer:
+    def __init__(self, container: Any) -> None:
+        self._container = container
+        self._was_started = False
+
+    def start(self) -> None:
+        if self._was_started:
+            self._docker.start()
+        else:
+            self._container.start()
+        self._was_started = True
+
+    def signal(self, name: str) -> None:
+        self._docker.kill(signal=name)
+
+    def stop(self, timeout_s: int) -> None:
+        self._docker.stop(timeout=timeout_s)
+
+    def pause(self) -> None:
+        self._docker.pause()
+
+    def unpause(self) -> None:
+        self._docker.unpause()
+
+    def status(self) -> str:
+        docker = self._docker
+        docker.reload()
+        return str(docker.status)
+
+    def logs(self) -> str:
+        return str(self._docker.logs().decode(errors="replace"))
+
+    def remove(self) -> None:
+        self._container.stop()
+
+    @property
+    def _docker(self) -> Any:
+        return self._container.get_wrapped_container()

@@ -1,0 +1,125 @@
+"""One node of a cluster as a child process, over as many lives as wanted.
+
+Purpose: start, stop, kill, pause and resume by process id, with the output kept in a file.
+Invariant: after `close` nothing runs; where this process is killed, a watchdog ends the child.
+What it must not know: what the node is and when it is ready.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from integration.clusters.watchdog import Watchdog
+
+STOP_TIMEOUT_S = 30.0
+LOG_TAIL_BYTES = 16 * 1024
+
+
+class NodeProcess:
+    """`name` is for messages, `command` what runs, in `directory`, where `NAME.log` is written."""
+
+    def __init__(self, name: str, command: Sequence[str], *, directory: Path) -> None:
+        self._name = name
+        self._command = list(command)
+        self._directory = directory
+        self._log = directory / f"{name.replace(' ', '-')}.log"
+        self._log.unlink(missing_ok=True)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: Watchdog | None = None
+        self._is_paused = False
+
+    @property
+    def name(self) -> str:
+        """Such as `broker 1`."""
+        return self._name
+
+    @property
+    def is_started(self) -> bool:
+        """Started, and neither stopped nor killed by us; it may have exited by itself."""
+        return self._process is not None
+
+    @property
+    def is_active(self) -> bool:
+        """Started and not paused; it may have exited by itself."""
+        return self._process is not None and not self._is_paused
+
+    def failure(self) -> str | None:
+        """Why it will never be ready, or None while it may."""
+        code = self._started().poll()
+        return None if code is None else f"it exited with {code}"
+
+    def start(self) -> None:
+        """Start it and return at once; `ValueError` where it runs."""
+        if self._process is not None:
+            raise ValueError(f"{self._name} runs already")
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._directory,
+                # An interrupt from the keyboard is for the test run, which then stops the node.
+                start_new_session=True,
+            )
+        self._watchdog = Watchdog(self._process.pid)
+
+    def terminate(self) -> None:
+        """Ask it to stop (SIGTERM) and return at once; `kill` or `stop` must follow."""
+        process = self._started()
+        process.send_signal(signal.SIGTERM)
+        if self._is_paused:
+            self.resume()
+
+    def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Stop it in good order, or by SIGKILL where that takes too long."""
+        self.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._started().wait(timeout_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, and return when it is gone."""
+        process = self._started()
+        if self._watchdog is not None:
+            self._watchdog.close()
+        process.kill()
+        process.wait()
+        self._process = self._watchdog = None
+        self._is_paused = False
+
+    def pause(self) -> None:
+        """SIGSTOP: all its threads stand still."""
+        self._started().send_signal(signal.SIGSTOP)
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """SIGCONT; `ValueError` where it is not paused."""
+        process = self._started()
+        if not self._is_paused:
+            raise ValueError(f"{self._name} is not paused")
+        process.send_signal(signal.SIGCONT)
+        self._is_paused = False
+
+    def close(self) -> None:
+        """End it where it runs."""
+        if self._process is not None:
+            self.stop()
+
+    def log_end(self) -> str:
+        """The end of what it has printed."""
+        try:
+            with self._log.open("rb") as log:
+                log.seek(max(0, self._log.stat().st_size - LOG_TAIL_BYTES))
+                return log.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ValueError(f"{self._name} does not run")
+        return self._process

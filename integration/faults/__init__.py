@@ -1,0 +1,1 @@
+"""Faults between nodes and clients, for any backend: see `proxy` and `links`."""

@@ -1,0 +1,173 @@
+"""Apache Kafka's own command-line tools, run against any cluster.
+
+Purpose: what an operator types (`kafka-topics.sh` and the like), as classes of the same Maven
+artifacts that the `kafka` backend runs. Invariant: every tool ends within its time, or is killed
+by its process id. What it must not know: which cluster it talks to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from integration.clusters.coordinates import apache_kafka, resolve
+from integration.clusters.java import java_command
+
+TIMEOUT_S: Final = 90.0
+
+MAIN_CLASSES: Final[Mapping[str, str]] = {
+    "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "configs": "kafka.admin.ConfigCommand",
+    "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "topics": "org.apache.kafka.tools.TopicCommand",
+    "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
+    "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
+}
+"""The name of the script in Kafka's `bin`, without `kafka-` and `.sh`, and what it runs."""
+
+# A tool lives for a second or two: compile little, and say nothing of the archive of classes.
+_JVM_OPTIONS: Final = (
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xlog:disable",
+)
+
+_LOGGING: Final = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{ISO8601} %p %c{1}: %m%n
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+class ToolFailed(AssertionError):  # noqa: N818
+    """A tool ended with a status other than 0, or did not end; its output is in the message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a tool said."""
+
+    stdout: str
+    stderr: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of stdout that are not empty."""
+        return [line.strip() for line in self.stdout.splitlines() if line.strip()]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The lines of stdout, split at white space, as tables of tools are to be read."""
+        return [line.split() for line in self.lines]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The JSON objects, one a line, that the verifiable clients print."""
+        return [json.loads(line) for line in self.lines if line.startswith("{")]
+
+
+class KafkaTools:
+    """The tools, for one cluster; a context manager that keeps their files while they are run."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        """Raises `ClusterUnavailable` where Java or the artifacts are missing."""
+        self._bootstrap_servers = bootstrap_servers
+        self._java = java_command()
+        self._class_path = os.pathsep.join(str(jar) for jar in resolve(apache_kafka()))
+        self._temporary = tempfile.TemporaryDirectory(prefix="kafka-tools-")
+        self.directory = Path(self._temporary.name)
+        self._logging = self.directory / "log4j2.properties"
+        self._logging.write_text(_LOGGING)
+        self._archive = self.directory / "classes.jsa"
+        # What one tool has loaded, later ones need not load again: it halves their start.
+        self._archive_option = f"-XX:ArchiveClassesAtExit={self._archive}"
+        self.attempt("consumer-groups", "--list")
+        self._archive_option = f"-XX:SharedArchiveFile={self._archive}"
+
+    def command(self, tool: str, *arguments: str) -> list[str]:
+        """The command line of a tool, the bootstrap servers among its arguments."""
+        return [
+            self._java,
+            *_JVM_OPTIONS,
+            self._archive_option,
+            f"-Dlog4j2.configurationFile={self._logging}",
+            "-cp",
+            self._class_path,
+            MAIN_CLASSES[tool],
+            "--bootstrap-server",
+            self._bootstrap_servers,
+            *arguments,
+        ]
+
+    def run(
+        self, tool: str, *arguments: str, stdin: str = "", timeout_s: float = TIMEOUT_S
+    ) -> Output:
+        """Run a tool to its end; raises `ToolFailed`."""
+        output, status = self.attempt(tool, *arguments, stdin=stdin, timeout_s=timeout_s)
+        if status != 0:
+            raise ToolFailed(_report(tool, arguments, f"status {status}", output))
+        return output
+
+    def attempt(
+        self, tool: str, *arguments: str, stdin: str = "", timeout_s: float = TIMEOUT_S
+    ) -> tuple[Output, int]:
+        """Run a tool that may fail: its output and status. `ToolFailed` where it does not end."""
+        try:
+            done = subprocess.run(
+                self.command(tool, *arguments),
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as expired:
+            output = Output(stdout=_text(expired.stdout), stderr=_text(expired.stderr))
+            reason = f"no end within {timeout_s} s"
+            raise ToolFailed(_report(tool, arguments, reason, output)) from None
+        return Output(stdout=done.stdout, stderr=done.stderr), done.returncode
+
+    def json_file(self, name: str, content: object) -> str:
+        """The path of a file with this content, as several tools want their arguments."""
+        path = self.directory / name
+        path.write_text(json.dumps(content))
+        return str(path)
+
+    def close(self) -> None:
+        self._temporary.cleanup()
+
+    def __enter__(self) -> KafkaTools:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _text(output: str | bytes | None) -> str:
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+
+
+def _report(tool: str, arguments: Sequence[str], reason: str, output: Output) -> str:
+    return (
+        f"kafka-{tool} {' '.join(arguments)}: {reason}\n"
+        f"--- stdout\n{output.stdout[-4000:]}\n--- stderr\n{output.stderr[-4000:]}"
+    )

@@ -1,0 +1,445 @@
+"""Fetch sessions: what is kept, what is told, who is let in, and what a wake costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.partition_reader import PartitionReader
+from broker_ref.config import BrokerConfig
+from broker_ref.log.partition_log import PartitionLog
+from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
+from broker_ref.replication.fetch_sessions import (
+    INVALID_SESSION_ID,
+    MIN_EVICTION_MS,
+    FetchedPartition,
+    FetchPartition,
+    FetchSession,
+    FetchSessions,
+    PartitionPlace,
+    next_epoch,
+)
+from broker_ref.replication.partition import Partition, PartitionKey
+from integration.raw import request
+from tests.broker_ref.node.driver import NodeDriver, only_response
+from tests.broker_ref.node.requests import batch, create_topic, produce
+
+READER, WRITER = 1, 2
+
+
+# The cache
+
+
+def partitions(count: int) -> dict[PartitionPlace, FetchedPartition]:
+    made: dict[PartitionPlace, FetchedPartition] = {}
+    for index in range(count):
+        asked = FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1)
+        made["t", index] = FetchedPartition(
+            place=("t", index), topic="t", topic_id=ZERO_UUID, asked=asked
+        )
+    return made
+
+
+class Cache:
+    """A cache whose ids are 1, 2, 3, and so on."""
+
+    def __init__(self, slots: int) -> None:
+        self._drawn = 0
+        self.sessions = FetchSessions(slots=slots, random_bytes=self._draw)
+
+    def _draw(self, length: int) -> bytes:
+        self._drawn += 1
+        return self._drawn.to_bytes(length)
+
+    def create(self, size: int = 1, *, at_ms: int = 0, privileged: bool = False) -> int:
+        return self.sessions.create(
+            partitions(size), privileged=privileged, by_topic_id=False, now_ms=at_ms
+        )
+
+    def resume(self, session_id: int, epoch: int = 1, *, at_ms: int = 0) -> FetchSession | None:
+        return self.sessions.resume(
+            session_id, epoch, by_topic_id=False, asked={}, forgotten=(), now_ms=at_ms
+        )
+
+    def has(self, session_id: int) -> bool:
+        try:
+            self.resume(session_id, epoch=99)
+        except ApiError as error:
+            return error.error_code is ErrorCode.invalid_fetch_session_epoch
+        raise AssertionError("no session has this epoch")
+
+
+def test_ids_are_never_zero_or_taken() -> None:
+    drawn = iter([0, 5, 1 << 31, 5, 6])
+    sessions = FetchSessions(slots=9, random_bytes=lambda length: next(drawn).to_bytes(length))
+    made = [
+        sessions.create(partitions(1), privileged=False, by_topic_id=False, now_ms=0)
+        for _ in range(2)
+    ]
+    assert made == [5, 6]
+
+
+def test_without_slots_there_are_no_sessions() -> None:
+    assert Cache(0).create() == INVALID_SESSION_ID
+
+
+def test_young_sessions_of_consumers_stay() -> None:
+    cache = Cache(2)
+    first, second = cache.create(size=1), cache.create(size=2)
+    assert cache.create(size=100, at_ms=MIN_EVICTION_MS) == INVALID_SESSION_ID
+    assert cache.has(first)
+    assert cache.has(second)
+
+
+def test_the_session_unused_for_longest_goes_when_it_is_stale() -> None:
+    cache = Cache(2)
+    first, second = cache.create(size=9), cache.create(size=1)
+    cache.resume(first, at_ms=10)
+    made = cache.create(size=1, at_ms=MIN_EVICTION_MS + 1)
+    assert made != INVALID_SESSION_ID
+    assert (cache.has(first), cache.has(second)) == (True, False)
+
+
+def test_an_old_session_goes_for_one_that_is_not_smaller() -> None:
+    cache = Cache(2)
+    small, large = cache.create(size=2), cache.create(size=4)
+    later = MIN_EVICTION_MS + 1
+    cache.resume(small, at_ms=later)
+    cache.resume(large, at_ms=later)
+    assert cache.create(size=1, at_ms=later) == INVALID_SESSION_ID
+    assert cache.create(size=3, at_ms=later) != INVALID_SESSION_ID
+    assert (cache.has(small), cache.has(large)) == (False, True)
+
+
+def test_a_follower_takes_the_place_of_the_smallest_young_consumer() -> None:
+    cache = Cache(2)
+    large, small = cache.create(size=5), cache.create(size=2)
+    assert cache.create(size=1, privileged=True) != INVALID_SESSION_ID
+    assert (cache.has(large), cache.has(small)) == (True, False)
+
+
+def test_consumers_do_not_take_the_place_of_followers() -> None:
+    cache = Cache(1)
+    follower = cache.create(size=1, privileged=True)
+    later = MIN_EVICTION_MS + 1
+    cache.resume(follower, at_ms=later)
+    assert cache.create(size=100, at_ms=later) == INVALID_SESSION_ID
+    assert cache.has(follower)
+
+
+def test_a_young_follower_is_safe_from_another() -> None:
+    cache = Cache(1)
+    cache.create(size=1, privileged=True)
+    assert cache.create(size=9, privileged=True) == INVALID_SESSION_ID
+
+
+def test_epochs_go_on_and_wrap_to_one() -> None:
+    assert [next_epoch(epoch) for epoch in (-1, 0, 1, 2**31 - 1)] == [-1, 1, 2, 1]
+
+
+# In a node
+
+
+@pytest.fixture
+def driver() -> NodeDriver:
+    made = NodeDriver()
+    create_topic(made, "t", 3)
+    return made
+
+
+def ask(
+    offsets: dict[int, int] | None = None,
+    *,
+    session: tuple[int, int],
+    topic: str = "t",
+    forget: tuple[int, ...] = (),
+    **fields: Any,
+) -> Any:
+    """A fetch of version 12 in a session: offsets by partition."""
+    wanted = [
+        {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+        for index, offset in (offsets or {}).items()
+    ]
+    return request(
+        "fetch",
+        12,
+        **{"replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, **fields},
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[{"topic": topic, "partitions": wanted}] if wanted else [],
+        forgotten_topics_data=[{"topic": topic, "partitions": forget}] if forget else [],
+    )
+
+
+def told(response: Any) -> dict[int, tuple[int, bool]]:
+    """High watermark, and whether there are records, by partition, in order."""
+    assert response.error_code is ErrorCode.none
+    return {
+        answer.partition_index: (answer.high_watermark, bool(answer.records))
+        for topic in response.responses
+        for answer in topic.partitions
+    }
+
+
+def begin(driver: NodeDriver, *indexes: int, **fields: Any) -> int:
+    response = driver.call(ask(dict.fromkeys(indexes, 0), session=(0, 0), **fields))
+    assert response.session_id > 0
+    return int(response.session_id)
+
+
+def write(driver: NodeDriver, partition: int) -> list[Any]:
+    effects = driver.send(produce(batch("a"), partition=partition), connection_id=WRITER)
+    return [effect for effect in effects if effect.connection_id != WRITER]
+
+
+def test_only_what_is_new_is_told(driver: NodeDriver) -> None:
+    session_id = begin(driver, 0, 1, 2)
+    assert told(driver.call(ask(session=(session_id, 1)))) == {}
+    write(driver, 1)
+    assert told(driver.call(ask(session=(session_id, 2)))) == {1: (1, True)}
+    assert told(driver.call(ask({1: 1}, session=(session_id, 3)))) == {}
+
+
+def test_errors_are_told_again_and_again_and_their_end_too(driver: NodeDriver) -> None:
+    session_id = begin(driver, 0)
+    for epoch in (1, 2):
+        (topic,) = driver.call(ask({1: 5}, session=(session_id, epoch))).responses
+        assert [(p.partition_index, p.error_code) for p in topic.partitions] == [
+            (1, ErrorCode.offset_out_of_range)
+        ]
+    assert told(driver.call(ask({1: 0}, session=(session_id, 3)))) == {1: (0, False)}
+    assert told(driver.call(ask(session=(session_id, 4)))) == {}
+
+
+def test_a_partition_that_was_served_goes_behind_the_others(driver: NodeDriver) -> None:
+    for partition in range(3):
+        for _ in range(2):
+            write(driver, partition)
+    session_id = begin(driver, 0, 1, 2, max_bytes=1)
+    served = []
+    for epoch in range(1, 7):
+        answers = told(driver.call(ask(session=(session_id, epoch), max_bytes=1)))
+        # Of those for which there was no room the client knows all there is to know.
+        ((index, (_, has_records)),) = answers.items()
+        assert has_records
+        served.append(index)
+    assert served == [0, 1, 2, 0, 1, 2]
+
+
+def test_forgotten_partitions_are_not_answered(driver: NodeDriver) -> None:
+    session_id = begin(driver, 0, 1)
+    write(driver, 0)
+    write(driver, 1)
+    assert told(driver.call(ask(session=(session_id, 1), forget=(0,)))) == {1: (1, True)}
+    last = driver.call(ask(session=(session_id, 2), forget=(1,)))
+    assert (told(last), last.session_id) == ({}, 0)
+    gone = driver.call(ask(session=(session_id, 3)))
+    assert gone.error_code is ErrorCode.fetch_session_id_not_found
+
+
+@pytest.mark.parametrize("epoch", [0, -1])
+def test_a_full_request_ends_the_session_it_names(driver: NodeDriver, epoch: int) -> None:
+    session_id = begin(driver, 0)
+    answer = driver.call(ask({0: 0}, session=(session_id, epoch)))
+    assert told(answer) == {0: (0, False)}
+    assert (answer.session_id == 0) == (epoch == -1)
+    assert answer.session_id != session_id
+    gone = driver.call(ask(session=(session_id, 1)))
+    assert gone.error_code is ErrorCode.fetch_session_id_not_found
+
+
+def test_epochs_must_follow(driver: NodeDriver) -> None:
+    session_id = begin(driver, 0)
+    for epoch in (2, 7):
+        refused = driver.call(ask(session=(session_id, epoch)))
+        assert refused.error_code is ErrorCode.invalid_fetch_session_epoch
+        assert (refused.session_id, refused.responses) == (0, ())
+    assert told(driver.call(ask(session=(session_id, 1)))) == {}
+    again = driver.call(ask(session=(session_id, 1)))
+    assert again.error_code is ErrorCode.invalid_fetch_session_epoch
+
+
+def test_a_session_that_went_on_while_a_request_waited(driver: NodeDriver) -> None:
+    session_id = begin(driver, 0)
+    waiting = ask(session=(session_id, 1), max_wait=500)
+    assert driver.send(waiting, connection_id=READER) == []
+    assert (
+        told(
+            driver.call(
+                ask(session=(session_id, 2)),
+            )
+        )
+        == {}
+    )
+    stale = only_response(waiting, write(driver, 0))
+    assert stale.error_code is ErrorCode.invalid_fetch_session_epoch
+    assert told(driver.call(ask(session=(session_id, 3)))) == {0: (1, True)}
+
+
+def test_a_session_is_made_when_its_first_request_is_answered(driver: NodeDriver) -> None:
+    waiting = ask({0: 0, 1: 0}, session=(0, 0), max_wait=500)
+    assert driver.send(waiting, connection_id=READER) == []
+    assert len(driver.broker.fetch_sessions) == 0
+    first = only_response(waiting, write(driver, 1))
+    assert told(first) == {0: (0, False), 1: (1, True)}
+    assert told(driver.call(ask({1: 1}, session=(first.session_id, 1)))) == {}
+
+
+def test_a_waiting_session_is_told_of_what_changed_meanwhile(driver: NodeDriver) -> None:
+    session_id = begin(driver, 0, 1, 2)
+    size = len(batch("a"))
+    waiting = ask(session=(session_id, 1), max_wait=500, min_bytes=3 * size)
+    assert driver.send(waiting, connection_id=READER) == []
+    assert write(driver, 2) == []
+    assert write(driver, 2) == []
+    response = only_response(waiting, write(driver, 0))
+    assert told(response) == {0: (1, True), 2: (2, True)}
+
+
+def test_slots_are_a_config() -> None:
+    driver = NodeDriver(BrokerConfig(max_incremental_fetch_session_cache_slots=1))
+    create_topic(driver, "t", 2)
+    assert begin(driver, 0)
+    assert driver.call(ask({0: 0}, session=(0, 0))).session_id == 0
+
+
+# By topic id
+
+
+def ask_by_id(
+    topic_id: Uuid | None,
+    *,
+    session: tuple[int, int],
+    forget: Uuid | None = None,
+    version: int = 17,
+) -> Any:
+    wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]
+    return request(
+        "fetch",
+        version,
+        min_bytes=1,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[{"topic_id": topic_id, "partitions": wanted}] if topic_id else [],
+        forgotten_topics_data=[{"topic_id": forget, "partitions": [0]}] if forget else [],
+    )
+
+
+def errors(response: Any) -> dict[Any, ErrorCode]:
+    assert response.error_code is ErrorCode.none, response.error_code
+    return {
+        topic.topic_id: answer.error_code
+        for topic in response.responses
+        for answer in topic.partitions
+    }
+
+
+def test_a_session_keeps_to_names_or_ids(driver: NodeDriver) -> None:
+    named = begin(driver, 0)
+    refused = driver.call(ask_by_id(None, session=(named, 1)))
+    assert refused.error_code is ErrorCode.fetch_session_topic_id_error
+    topic_id = driver.broker.metadata.topics["t"].topic_id
+    identified = driver.call(ask_by_id(topic_id, session=(0, 0))).session_id
+    refused = driver.call(ask(session=(identified, 1)))
+    assert refused.error_code is ErrorCode.fetch_session_topic_id_error
+
+
+def test_a_topic_id_that_nobody_knows_yet_is_known_later(driver: NodeDriver) -> None:
+    metadata = driver.broker.metadata
+    topic_id = metadata.topics["t"].topic_id
+    topic = metadata.topics_by_id.pop(topic_id)
+    first = driver.call(ask_by_id(topic_id, session=(0, 0)))
+    assert errors(first) == {topic_id: ErrorCode.unknown_topic_id}
+    again = driver.call(ask_by_id(None, session=(first.session_id, 1)))
+    assert errors(again) == {topic_id: ErrorCode.unknown_topic_id}
+    metadata.topics_by_id[topic_id] = topic
+    known = driver.call(ask_by_id(None, session=(first.session_id, 2)))
+    assert errors(known) == {topic_id: ErrorCode.none}
+    assert driver.call(ask_by_id(None, session=(first.session_id, 3))).responses == ()
+
+
+def test_a_topic_made_anew_is_not_the_one_that_the_session_means(driver: NodeDriver) -> None:
+    topic_id = driver.broker.metadata.topics["t"].topic_id
+    session_id = driver.call(ask_by_id(topic_id, session=(0, 0))).session_id
+    driver.call(request("delete_topics", 5, topic_names=["t"]))
+    gone = driver.call(ask_by_id(None, session=(session_id, 1)))
+    assert errors(gone) == {topic_id: ErrorCode.unknown_topic_or_partition}
+    create_topic(driver, "t", 1)
+    other = driver.call(ask_by_id(None, session=(session_id, 2)))
+    assert errors(other) == {topic_id: ErrorCode.inconsistent_topic_id}
+
+
+# Followers
+
+
+def test_the_position_of_a_follower_is_noted_once_before_it_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = NodeDriver()
+    create_topic(driver, "t", 2)
+    write(driver, 0)
+    noted: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(
+        Partition,
+        "check_fetcher",
+        lambda self, _replica_id, _replica_epoch, epoch: self.check_leader(epoch),
+    )
+
+    def note(
+        self: Partition, replica_id: int, replica_epoch: int, *, fetch_offset: int, **_: object
+    ) -> None:
+        noted.append((self.key.partition, replica_id, fetch_offset))
+
+    monkeypatch.setattr(Partition, "follower_fetched", note)
+    first = driver.call(ask({0: 0, 1: 0}, session=(0, 0), replica_id=9))
+    assert noted == [(0, 9, 0), (1, 9, 0)]
+    noted.clear()
+    waiting = ask({0: 1}, session=(first.session_id, 1), replica_id=9, max_wait=500)
+    assert driver.send(waiting, connection_id=READER) == []
+    assert sorted(noted) == [(0, 9, 1), (1, 9, 0)]
+    noted.clear()
+    assert told(only_response(waiting, write(driver, 1))) == {1: (1, True)}
+    assert noted == []
+    refused = driver.call(ask({0: 7}, session=(first.session_id, 2), replica_id=9))
+    (out_of_range,) = (p for t in refused.responses for p in t.partitions if p.partition_index == 0)
+    assert out_of_range.error_code is ErrorCode.offset_out_of_range
+    assert [index for index, _, _ in noted] == [1]
+
+
+# What it costs
+
+
+def test_a_wake_looks_only_at_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 200
+    driver = NodeDriver()
+    create_topic(driver, "t", count)
+    session_id = begin(driver, *range(count))
+    waiting = ask(session=(session_id, 1), max_wait=500, min_bytes=1 << 19)
+    looked: list[PartitionKey] = []
+    read: list[str] = []
+    locate = PartitionReader.locate
+    read_log = PartitionLog.read
+
+    def spy_locate(self: PartitionReader, wanted: FetchedPartition) -> Partition:
+        partition = locate(self, wanted)
+        looked.append(partition.key)
+        return partition
+
+    def spy_read(self: PartitionLog, *args: Any, **kwargs: Any) -> bytes:
+        read.append(self.directory)
+        return read_log(self, *args, **kwargs)
+
+    monkeypatch.setattr(PartitionReader, "locate", spy_locate)
+    monkeypatch.setattr(PartitionLog, "read", spy_read)
+    assert driver.send(waiting, connection_id=READER) == []
+    assert read == []
+    looked.clear()
+    for _ in range(3):
+        assert write(driver, 7) == []
+    assert looked == [PartitionKey(topic="t", partition=7)] * 3
+    (effect,) = driver.advance(500)
+    assert told(only_response(waiting, [effect])) == {7: (3, True)}
+    assert read == ["t-7"]

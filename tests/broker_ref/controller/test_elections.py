@@ -1,0 +1,294 @@
+"""Leaders and in-sync replicas as brokers come and go."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller.metadata import RECOVERED, RECOVERING, PartitionMetadata
+from broker_ref.controller.topics import NewTopic
+from broker_ref.protocol.errors import ApiError
+from broker_ref.protocol.identifiers import Uuid
+from tests.broker_ref.controller.clusters import ControllerDriver
+
+UNCLEAN = {"unclean.leader.election.enable": "true"}
+
+
+def cluster(*replicas: int, configs: dict[str, str | None] | None = None) -> ControllerDriver:
+    """Three brokers and the topic t with one partition on these."""
+    driver = ControllerDriver(1, 2, 3)
+    new = NewTopic(name="t", assignments=((0, replicas),), configs=configs or {})
+    driver.controller.create_topic(new)
+    return driver
+
+
+def seen(driver: ControllerDriver) -> tuple[int, tuple[int, ...], int]:
+    """Leader, ISR and leader epoch."""
+    partition = driver.partition()
+    return partition.leader, partition.isr, partition.leader_epoch
+
+
+def code(outcome: PartitionMetadata | ApiError) -> ErrorCode:
+    assert isinstance(outcome, ApiError)
+    return outcome.error_code
+
+
+def test_the_next_replica_in_sync_leads_when_the_leader_is_fenced() -> None:
+    driver = cluster(2, 3, 1)
+    driver.propose(driver.partition(), (2, 1))
+    driver.expire(2)
+    assert seen(driver) == (1, (1,), 1)
+
+
+def test_a_follower_that_is_fenced_leaves_the_isr_in_the_same_leader_epoch() -> None:
+    driver = cluster(1, 2, 3)
+    before = driver.partition()
+    driver.expire(2)
+    assert seen(driver) == (1, (1, 3), 0)
+    assert driver.partition().partition_epoch == before.partition_epoch + 1
+
+
+def test_the_last_in_sync_stays_in_the_isr_without_leading() -> None:
+    driver = cluster(1, 2)
+    driver.expire(2)
+    driver.expire(1)
+    assert seen(driver) == (-1, (1,), 1)
+    driver.start(2)
+    assert seen(driver) == (-1, (1,), 1)
+    driver.start(1)
+    assert seen(driver) == (1, (1,), 2)
+
+
+def test_a_crashed_broker_leads_in_a_new_epoch() -> None:
+    driver = cluster(1)
+    driver.now_ms += 9_000  # over, but not fenced yet
+    driver.register(1)
+    assert seen(driver) == (-1, (1,), 1)
+    driver.heartbeat(1)
+    assert seen(driver) == (1, (1,), 2)
+
+
+def test_a_broker_that_started_anew_has_left_the_isr() -> None:
+    driver = cluster(1, 2)
+    for broker in (1, 3):
+        driver.now_ms += 8_999
+        driver.heartbeat(broker)
+    driver.register(2)
+    assert seen(driver) == (1, (1,), 0)
+
+
+def test_an_unclean_leader_only_where_the_topic_says_so() -> None:
+    for configs, expected in ((None, (-1, (1,), 1)), (UNCLEAN, (2, (2,), 1))):
+        driver = cluster(1, 2, configs=configs)  # type: ignore[arg-type]
+        driver.propose(driver.partition(), (1,))
+        driver.expire(1)
+        assert seen(driver) == expected
+        recovery = RECOVERING if configs else RECOVERED
+        assert driver.partition().leader_recovery_state == recovery
+
+
+def test_a_topic_that_comes_to_allow_unclean_leaders_gets_one_in_time() -> None:
+    driver = cluster(1, 2)
+    driver.propose(driver.partition(), (1,))
+    driver.expire(1)
+    driver.controller.replace_configs("t", UNCLEAN, validate_only=False)
+    assert seen(driver)[0] == -1
+    driver.now_ms = 301_000
+    for broker in (2, 3):
+        driver.heartbeat(broker)
+    driver.advance(0)
+    assert seen(driver) == (2, (2,), 2)
+
+
+def test_recovery_ends_with_the_leaders_word() -> None:
+    driver = cluster(1, 2, 3, configs=UNCLEAN)  # type: ignore[arg-type]
+    driver.propose(driver.partition(), (1,))
+    driver.expire(1)
+    partition = driver.partition()
+    joined = driver.propose(partition, (2, 3), leader_recovery_state=RECOVERING)
+    assert code(joined) is ErrorCode.invalid_request
+    outcome = driver.propose(partition, (2,), leader_recovery_state=RECOVERED)
+    assert isinstance(outcome, PartitionMetadata)
+    assert driver.partition().leader_recovery_state == RECOVERED
+    back = driver.propose(driver.partition(), (2,), leader_recovery_state=RECOVERING)
+    assert code(back) is ErrorCode.invalid_request
+
+
+def test_an_isr_changes_in_the_same_leader_epoch() -> None:
+    driver = cluster(1, 2, 3)
+    for isr in ((1, 2), (1, 2, 3)):
+        before = driver.partition()
+        outcome = driver.propose(before, isr)
+        assert outcome == driver.partition()
+        assert seen(driver) == (1, isr, 0)
+        assert driver.partition().partition_epoch == before.partition_epoch + 1
+    assert driver.propose(driver.partition(), (1, 2, 3)) == driver.partition()
+
+
+def test_proposals_that_are_refused_change_nothing_and_say_why() -> None:
+    driver = cluster(1, 2, 3)
+    driver.propose(driver.partition(), (1, 2))
+    driver.expire(3)
+    driver.register(3)  # fenced still
+    partition = driver.partition()
+    end_offset = driver.metadata.end_offset
+    cases = {
+        "epoch beyond": (driver.propose(partition, (1,), leader_epoch=9), "not_controller"),
+        "partition epoch": (driver.propose(partition, (1,), partition_epoch=9), "not_controller"),
+        "old leader": (driver.propose(partition, (1,), leader_epoch=-1), "fenced_leader_epoch"),
+        "not leader": (driver.propose(partition, (1,), leader_id=2), "invalid_request"),
+        "old": (driver.propose(partition, (1,), partition_epoch=0), "invalid_update_version"),
+        "empty": (driver.propose(partition, ()), "invalid_request"),
+        "without leader": (driver.propose(partition, (2,)), "invalid_request"),
+        "twice": (driver.propose(partition, (1, 2, 2)), "invalid_request"),
+        "foreign": (driver.propose(partition, (1, 7)), "invalid_request"),
+        "fenced": (driver.propose(partition, (1, 2, 3)), "ineligible_replica"),
+        "other epoch": (
+            driver.propose(partition, (1, 2), broker_epochs={2: 77}),
+            "ineligible_replica",
+        ),
+        "no partition": (
+            driver.propose(partition, (1,), partition=5),
+            "unknown_topic_or_partition",
+        ),
+    }
+    for name, (outcome, expected) in cases.items():
+        assert code(outcome) is ErrorCode[expected], name
+    assert driver.metadata.end_offset == end_offset
+
+
+def test_a_leader_that_was_fenced_cannot_change_the_isr() -> None:
+    driver = cluster(1, 2, 3)
+    before = driver.partition()
+    driver.expire(1)
+    assert code(driver.propose(before, (1, 2))) is ErrorCode.fenced_leader_epoch
+
+
+def test_preferred_leaders_lead_again_in_time() -> None:
+    driver = cluster(1, 2, 3)
+    driver.expire(1)
+    driver.start(1)
+    driver.propose(driver.partition(), (2, 3, 1))
+    assert driver.partition().leader == 2
+    driver.now_ms = 301_000
+    for broker in (1, 2, 3):
+        driver.heartbeat(broker)
+    driver.advance(0)
+    assert seen(driver) == (1, (2, 3, 1), 2)
+
+
+def test_a_rebalance_can_be_switched_off() -> None:
+    driver = ControllerDriver(1, 2, auto_leader_rebalance_enable="false")
+    driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
+    driver.expire(1)
+    driver.start(1)
+    driver.propose(driver.partition(), (1, 2))
+    driver.now_ms = 700_000
+    for broker in (1, 2):
+        driver.heartbeat(broker)
+    driver.advance(0)
+    assert driver.partition().leader == 2
+
+
+@pytest.mark.parametrize(
+    ("unclean", "expected"),
+    [(False, "preferred_leader_not_available"), (True, "election_not_needed")],
+)
+def test_elections_that_cannot_be(unclean: bool, expected: str) -> None:
+    driver = cluster(1, 2, 3)
+    driver.expire(1)
+    (refusal,) = driver.controller.elect_leaders([("t", 0)], unclean=unclean)
+    assert refusal is not None
+    assert refusal.error_code is ErrorCode[expected]
+
+
+def test_an_unclean_election_on_demand_needs_no_config() -> None:
+    driver = cluster(1, 2)
+    driver.propose(driver.partition(), (1,))
+    driver.expire(1)
+    assert driver.controller.elect_leaders([("t", 0)], unclean=True) == [None]
+    assert seen(driver) == (2, (2,), 2)
+    assert driver.partition().leader_recovery_state == RECOVERING
+    driver.expire(2)
+    (refusal,) = driver.controller.elect_leaders([("t", 0)], unclean=True)
+    assert refusal is not None
+    assert refusal.error_code is ErrorCode.eligible_leaders_not_available
+
+
+def test_a_reassignment_ends_when_the_new_replicas_are_in_sync() -> None:
+    driver = cluster(1, 2)
+    assert driver.controller.alter_reassignments({("t", 0): (3, 2)}) == [None]
+    moving = driver.partition()
+    assert moving.replicas == (3, 2, 1)
+    assert (moving.adding_replicas, moving.removing_replicas) == ((3,), (1,))
+    assert (moving.leader, moving.leader_epoch) == (1, 0)
+    outcome = driver.propose(moving, (1, 2, 3))
+    assert code(outcome) is ErrorCode.new_leader_elected
+    done = driver.partition()
+    assert done.replicas == (3, 2)
+    assert set(done.isr) == {2, 3}
+    assert not done.is_reassigning
+    assert (done.leader, done.leader_epoch) == (3, 1)
+
+
+def test_a_reassignment_that_keeps_the_leader_raises_the_epoch_for_the_one_dropped() -> None:
+    driver = cluster(1, 2)
+    driver.controller.alter_reassignments({("t", 0): (1, 3)})
+    outcome = driver.propose(driver.partition(), (1, 2, 3))
+    assert isinstance(outcome, PartitionMetadata)
+    assert seen(driver) == (1, (1, 3), 1)
+    assert driver.partition().replicas == (1, 3)
+
+
+def test_replicas_in_another_order_or_fewer_of_them_take_no_time() -> None:
+    driver = cluster(1, 2, 3)
+    driver.controller.alter_reassignments({("t", 0): (2, 1, 3)})
+    assert (driver.partition().replicas, seen(driver)) == ((2, 1, 3), (1, (1, 2, 3), 0))
+    driver.controller.alter_reassignments({("t", 0): (2, 3)})
+    assert (driver.partition().replicas, seen(driver)) == ((2, 3), (2, (2, 3), 1))
+
+
+def test_a_cancelled_reassignment_leaves_what_was_there() -> None:
+    driver = cluster(1, 2)
+    driver.controller.alter_reassignments({("t", 0): (3,)})
+    assert driver.controller.alter_reassignments({("t", 0): None}) == [None]
+    partition = driver.partition()
+    assert (partition.replicas, partition.isr, partition.leader) == ((1, 2), (1, 2), 1)
+    assert not partition.is_reassigning
+    (refusal,) = driver.controller.alter_reassignments({("t", 0): None})
+    assert refusal is not None
+    assert refusal.error_code is ErrorCode.no_reassignment_in_progress
+
+
+def test_a_reassignment_is_not_cancelled_at_the_cost_of_records() -> None:
+    driver = cluster(1, 2)
+    driver.controller.alter_reassignments({("t", 0): (1, 3)})
+    driver.expire(2)
+    driver.controller.alter_reassignments({("t", 0): (3, 2)})
+    driver.propose(driver.partition(), (1, 3))
+    driver.expire(1)
+    assert driver.partition().isr == (3,)
+    (refusal,) = driver.controller.alter_reassignments({("t", 0): None})
+    assert refusal is not None
+    assert refusal.error_code is ErrorCode.invalid_replica_assignment
+
+
+def test_a_topic_that_allows_unclean_leaders_may_lose_records_to_a_cancellation() -> None:
+    driver = cluster(1, 2, configs=UNCLEAN)  # type: ignore[arg-type]
+    driver.propose(driver.partition(), (1,))
+    driver.controller.alter_reassignments({("t", 0): (3, 2)})
+    driver.propose(driver.partition(), (1, 3))
+    driver.expire(1)
+    assert seen(driver) == (3, (3,), 1)
+    assert driver.controller.alter_reassignments({("t", 0): None}) == [None]
+    assert (driver.partition().replicas, seen(driver)) == ((2, 1), (2, (2,), 2))
+    assert driver.partition().leader_recovery_state == RECOVERED
+
+
+def test_topics_and_partitions_that_are_not_there() -> None:
+    driver = cluster(1)
+    refusals = driver.controller.alter_reassignments({("t", 1): (1,), ("u", 0): None})
+    assert [refusal.error_code for refusal in refusals if refusal is not None] == [
+        ErrorCode.unknown_topic_or_partition
+    ] * 2
+    assert driver.metadata.topics_by_id.get(Uuid(int=1)) is None

@@ -1,0 +1,119 @@
+"""A coordinator on a log in memory, in virtual time, with replicas that lag when told to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_ref.config import BrokerConfig
+from broker_ref.controller.metadata import OFFSETS_TOPIC
+from broker_ref.group.coordinator import GroupCoordinator
+from broker_ref.group.members import JoinRequest, MemberProtocol, SyncRequest
+from broker_ref.replication.partition import Partition
+from broker_ref.schedule import Schedule
+from tests.broker_ref.node.driver import NodeDriver
+from tests.broker_ref.node.requests import create_topic, request
+from tests.broker_ref.virtual import seeded_bytes
+
+CONFIG = BrokerConfig(
+    offsets_topic_num_partitions=1,
+    group_initial_rebalance_delay_ms=3000,
+    group_max_size=600,
+)
+
+
+class Coordinators:
+    """One coordinator at a time over the same log; `restart` reads the log again."""
+
+    def __init__(self, config: BrokerConfig = CONFIG) -> None:
+        self.driver = NodeDriver(config)
+        create_topic(self.driver, "t", 10)
+        self.driver.call(request(10, 2, key="g", key_type=0))
+        self.config = config
+        self.now_ms = self.driver.now_ms
+        self._random = seeded_bytes(7)
+        self.woken: list[object] = []
+        self.restart()
+
+    def restart(self) -> None:
+        self.schedule = Schedule(self.now_ms)
+        broker = self.driver.broker
+        self.groups = GroupCoordinator(
+            config=self.config,
+            metadata=broker.metadata,
+            replicas=broker.replicas,
+            schedule=self.schedule,
+            random_bytes=self._random,
+            now_ms=self.now_ms,
+            wake=self.woken.append,
+        )
+        self.settle()
+
+    @property
+    def partition(self) -> Partition:
+        return self.driver.broker.replicas.partition(OFFSETS_TOPIC, 0)
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass, deadline by deadline."""
+        target_ms = self.now_ms + milliseconds
+        while (due_ms := self.schedule.next_deadline_ms()) is not None and due_ms <= target_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.schedule.run(self.now_ms)
+        self.now_ms = target_ms
+
+    def settle(self) -> None:
+        self.groups.partitions_changed([self.partition.key], self.now_ms)
+
+    def join(self, member_id: str = "", **changed: Any) -> Any:
+        fields: dict[str, Any] = {
+            "group_id": "g",
+            "member_id": member_id,
+            "group_instance_id": None,
+            "client_id": "c",
+            "client_host": "/h",
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 20_000,
+            "protocol_type": "consumer",
+            "protocols": (MemberProtocol(name="range", metadata=b"m"),),
+            "requires_known_member_id": False,
+            "can_skip_assignment": True,
+        }
+        return self.groups.join(JoinRequest(**(fields | changed)), self.now_ms)
+
+    def sync(
+        self, member_id: str, generation_id: int, assignments: dict[str, bytes] | None = None
+    ) -> Any:
+        return self.groups.sync(
+            SyncRequest(
+                group_id="g",
+                generation_id=generation_id,
+                member_id=member_id,
+                group_instance_id=None,
+                protocol_type="consumer",
+                protocol_name="range",
+                assignments=assignments or {},
+            ),
+            self.now_ms,
+        )
+
+    def heartbeat(self, member_id: str, generation_id: int) -> Any:
+        return self.groups.heartbeat(
+            "g",
+            member_id=member_id,
+            group_instance_id=None,
+            generation_id=generation_id,
+            now_ms=self.now_ms,
+        )
+
+    def stable(self, count: int) -> tuple[list[str], int]:
+        """A stable group of so many members; their ids, the leader's first, and the generation."""
+        joins = [self.join() for _ in range(count)]
+        self.advance(self.config.group_initial_rebalance_delay_ms * 2)
+        results = [join.result for join in joins]
+        generation_id = results[0].generation_id
+        ids = [result.member_id for result in results]
+        ids.sort(key=lambda member_id: member_id != results[0].leader)
+        syncs = [self.sync(member_id, generation_id) for member_id in ids[1:]]
+        assert all(sync.result is None for sync in syncs)
+        self.sync(ids[0], generation_id, {member_id: member_id.encode() for member_id in ids})
+        assert [sync.result.assignment for sync in syncs] == [m.encode() for m in ids[1:]]
+        return ids, generation_id

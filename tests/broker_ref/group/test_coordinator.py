@@ -1,0 +1,278 @@
+"""The coordinator in virtual time: waiting, replication, leadership, retention, cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.config import BrokerConfig
+from broker_ref.group import loading, rebalance
+from broker_ref.group.coordinator import Committer
+from broker_ref.group.members import MemberIdentity, MemberProtocol
+from broker_ref.group.offsets import TopicPartition
+from broker_ref.group.records import OffsetCommitValue
+from broker_ref.protocol.errors import ApiError
+from broker_ref.replication.partition import Partition
+from tests.broker_ref.group.coordinators import CONFIG, Coordinators
+
+T0 = TopicPartition(topic="t", partition=0)
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+def value(offset: int, now_ms: int, expire_timestamp_ms: int = -1) -> OffsetCommitValue:
+    return OffsetCommitValue(
+        offset=offset,
+        leader_epoch=-1,
+        metadata="",
+        commit_timestamp_ms=now_ms,
+        expire_timestamp_ms=expire_timestamp_ms,
+    )
+
+
+def commit(made: Coordinators, offset: int, group: str = "g", **committer: Any) -> Any:
+    return made.groups.commit(
+        group, Committer(**committer), {T0: value(offset, made.now_ms)}, made.now_ms
+    )
+
+
+def offset_of(made: Coordinators, group: str = "g") -> int | None:
+    found = made.groups.committed(group, T0)
+    return None if found is None else found.offset
+
+
+def test_the_first_generation_waits_for_members_that_keep_coming() -> None:
+    made = Coordinators()
+    joins = [made.join(rebalance_timeout_ms=8_000)]
+    for _ in range(2):
+        made.advance(2_999)
+        joins.append(made.join(rebalance_timeout_ms=8_000))
+        assert not joins[0].is_done
+    made.advance(2_001)  # Eight seconds are over: a member that came does not extend it.
+    assert not joins[0].is_done
+    made.advance(1_001)
+    assert {join.result.generation_id for join in joins} == {1}
+    assert len(joins[0].result.members) == 3
+
+
+def test_nobody_else_coming_ends_the_first_wait() -> None:
+    made = Coordinators()
+    join = made.join()
+    made.advance(2_999)
+    assert not join.is_done
+    made.advance(1)
+    assert join.result.generation_id == 1
+    assert join in made.woken
+
+
+def test_a_new_member_whose_join_waits_for_long_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rebalance, "NEW_MEMBER_JOIN_TIMEOUT_MS", 1_000)
+    made = Coordinators()
+    monkeypatch.setattr("broker_ref.group.membership.NEW_MEMBER_JOIN_TIMEOUT_MS", 1_000)
+    join = made.join()
+    made.advance(1_000)
+    assert join.result.error_code is ErrorCode.unknown_member_id
+
+
+def replicas_lag(monkeypatch: pytest.MonkeyPatch, made: Coordinators) -> int:
+    high_watermark = made.partition.high_watermark
+    monkeypatch.setattr(Partition, "high_watermark", high_watermark)
+    return high_watermark
+
+
+def test_an_assignment_counts_when_it_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Coordinators()
+    join = made.join()
+    made.advance(3_000)
+    member_id = join.result.member_id
+    with monkeypatch.context() as lagging:
+        replicas_lag(lagging, made)
+        sync = made.sync(member_id, 1, {member_id: b"x"})
+        made.settle()
+        assert not sync.is_done
+    made.settle()
+    assert sync.result.assignment == b"x"
+    assert made.groups.describe("g").group_state == "Stable"
+
+
+def test_an_assignment_that_is_not_replicated_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Coordinators()
+    join = made.join()
+    made.advance(3_000)
+    replicas_lag(monkeypatch, made)
+    sync = made.sync(join.result.member_id, 1, {})
+    made.advance(CONFIG.offsets_commit_timeout_ms)
+    assert sync.result.error_code is ErrorCode.coordinator_not_available
+    assert made.groups.describe("g").group_state == "PreparingRebalance"
+
+
+def test_readers_see_what_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Coordinators()
+    assert commit(made, 1).result is ErrorCode.none
+    with monkeypatch.context() as lagging:
+        replicas_lag(lagging, made)
+        second = commit(made, 2)
+        assert not second.is_done
+        assert offset_of(made) == 1
+        assert not made.groups.is_stable("g")
+        made.advance(CONFIG.offsets_commit_timeout_ms)
+        assert second.result is ErrorCode.coordinator_not_available
+        deletion = made.groups.delete("g", made.now_ms)
+        assert not deletion.is_done
+        assert offset_of(made) == 1
+    made.settle()
+    assert deletion.result is ErrorCode.none
+    assert offset_of(made) is None
+
+
+def test_who_waits_finds_the_new_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Coordinators()
+    join = made.join()
+    replicas_lag(monkeypatch, made)
+    written = commit(made, 1, group="other")
+    made.groups.resigned(made.partition, made.now_ms)
+    assert join.result.error_code is ErrorCode.not_coordinator
+    assert written.result is ErrorCode.not_coordinator
+    assert made.heartbeat("x", 1) is ErrorCode.not_coordinator
+    assert made.join().result.error_code is ErrorCode.not_coordinator
+    made.advance(DAY_MS)  # Timers of what was given up do nothing.
+    made.groups.became_leader(made.partition, made.now_ms)
+    assert made.heartbeat("x", 1) is ErrorCode.unknown_member_id
+
+
+def test_members_outlive_their_coordinator() -> None:
+    made = Coordinators()
+    ids, generation_id = made.stable(3)
+    made.restart()
+    assert [made.heartbeat(one, generation_id) for one in ids] == [ErrorCode.none] * 3
+    again = made.sync(ids[1], generation_id)
+    assert again.result.assignment == ids[1].encode()
+    made.advance(9_999)
+    made.heartbeat(ids[0], generation_id)
+    made.advance(1)
+    assert made.heartbeat(ids[1], generation_id) is ErrorCode.unknown_member_id
+    assert made.heartbeat(ids[0], generation_id) is ErrorCode.rebalance_in_progress
+
+
+def test_a_large_log_is_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Coordinators()
+    ids, generation_id = made.stable(2)
+    for number in range(20):
+        commit(made, number, group=f"g{number}")
+    monkeypatch.setattr(loading, "STEP_BYTES", 100)
+    made.restart()
+    assert made.heartbeat(ids[0], generation_id) is ErrorCode.none
+    loads = ErrorCode.coordinator_load_in_progress
+    assert made.join().result.error_code is loads
+    assert made.groups.delete("g", made.now_ms).result is loads
+    with pytest.raises(ApiError) as raised:
+        made.groups.groups()
+    assert raised.value.error_code is loads
+    for _ in range(40):
+        made.advance(0)
+        made.schedule.run(made.now_ms)
+    assert made.heartbeat(ids[0], generation_id) is ErrorCode.none
+    assert len(made.groups.groups()) == 21
+    assert offset_of(made, "g7") == 7
+
+
+def test_retention_of_a_group_that_members_left() -> None:
+    made = Coordinators(
+        BrokerConfig(offsets_topic_num_partitions=1, offsets_retention_check_interval_ms=60_000)
+    )
+    (member_id,), generation_id = made.stable(1)
+    commit(made, 1, member_id=member_id, generation_id=generation_id)
+    made.groups.leave("g", [MemberIdentity(member_id=member_id)], made.now_ms)
+    made.advance(7 * DAY_MS - 60_000)
+    assert offset_of(made) == 1
+    made.restart()
+    made.advance(180_000)
+    assert offset_of(made) is None
+    assert made.groups.groups() == []
+    made.restart()
+    assert made.groups.groups() == []
+
+
+def test_retention_while_a_group_has_members() -> None:
+    made = Coordinators(
+        BrokerConfig(offsets_topic_num_partitions=1, offsets_retention_minutes=1,
+                     group_max_session_timeout_ms=2**31 - 1)
+    )  # fmt: skip
+    subscribed = b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
+    join = made.join(
+        session_timeout_ms=DAY_MS, protocols=(MemberProtocol(name="range", metadata=subscribed),)
+    )
+    made.advance(3_000)
+    member_id = join.result.member_id
+    made.sync(member_id, 1, {member_id: b""})
+    other = TopicPartition(topic="left", partition=0)
+    committer = Committer(member_id=member_id, generation_id=1)
+    offsets = {T0: value(1, made.now_ms), other: value(2, made.now_ms)}
+    made.groups.commit("g", committer, offsets, made.now_ms)
+    made.advance(700_000)
+    assert offset_of(made) == 1
+    assert made.groups.committed("g", other) is None
+
+
+def test_an_offset_may_have_a_retention_of_its_own() -> None:
+    made = Coordinators()
+    short = value(1, made.now_ms, expire_timestamp_ms=made.now_ms + 1_000)
+    made.groups.commit("g", Committer(), {T0: short}, made.now_ms)
+    made.restart()
+    assert offset_of(made) == 1
+    made.advance(CONFIG.offsets_retention_check_interval_ms)
+    assert offset_of(made) is None
+
+
+def test_a_heartbeat_costs_the_same_however_many_members() -> None:
+    made = Coordinators()
+    ids, generation_id = made.stable(500)
+    assert len(ids) == 500
+    made.woken.clear()
+    timers = made.schedule._timers_made
+    for _ in range(3):
+        made.advance(1_000)
+        for member_id in ids:
+            assert made.heartbeat(member_id, generation_id) is ErrorCode.none
+    assert made.woken == []
+    assert made.schedule._timers_made == timers
+    made.advance(8_000)
+    assert made.heartbeat(ids[0], generation_id) is ErrorCode.none
+
+
+def test_ten_thousand_partitions_in_one_commit() -> None:
+    made = Coordinators()
+    offsets = {
+        TopicPartition(topic="t", partition=partition): value(partition, made.now_ms)
+        for partition in range(10_000)
+    }
+    assert made.groups.commit("g", Committer(), offsets, made.now_ms).result is ErrorCode.none
+    assert len(made.groups.all_committed("g")) == 10_000
+    assert made.groups.delete("g", made.now_ms).result is ErrorCode.none
+    made.restart()
+    assert made.groups.groups() == []
+
+
+def test_names_that_no_record_can_hold() -> None:
+    made = Coordinators()
+    long = "x" * 40_000
+    assert made.join(group_id=long).result.error_code is ErrorCode.invalid_group_id
+    for wrong in (
+        {"group_instance_id": long},
+        {"protocol_type": long},
+        {"protocols": (MemberProtocol(name=long, metadata=b""),)},
+    ):
+        assert made.join(**wrong).result.error_code is ErrorCode.invalid_request
+    assert made.groups.groups() == []
+
+
+def test_an_assignment_that_no_batch_can_hold() -> None:
+    made = Coordinators()
+    join = made.join()
+    made.advance(3_000)
+    sync = made.sync(join.result.member_id, 1, {join.result.member_id: bytes(2_000_000)})
+    assert sync.result.error_code is ErrorCode.unknown_server_error
+    assert made.groups.describe("g").group_state == "PreparingRebalance"

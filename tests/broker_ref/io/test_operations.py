@@ -1,0 +1,50 @@
+"""Operations on a running cluster of one broker: what they look up, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import broker_ref
+from broker_ref.io.operations import (
+    OperationError,
+    PartitionState,
+    live_brokers,
+    move_leader,
+    partition_state,
+)
+
+TOPIC = "orders"
+
+
+@pytest.fixture(scope="module")
+def bootstrap_servers() -> Iterator[str]:
+    with broker_ref.Cluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        yield cluster.bootstrap_servers
+
+
+def test_brokers_and_partitions_are_looked_up(bootstrap_servers: str) -> None:
+    assert live_brokers(bootstrap_servers) == {1}
+    state = partition_state(bootstrap_servers, TOPIC, 1)
+    assert state == PartitionState(leader_id=1, replicas=(1,), isr=(1,))
+
+
+def test_a_leader_that_is_where_it_is_wanted_stays(bootstrap_servers: str) -> None:
+    move_leader(bootstrap_servers, TOPIC, 0, to=1)
+    assert partition_state(bootstrap_servers, TOPIC, 0).leader_id == 1
+
+
+def test_what_cannot_be_moved_is_named(bootstrap_servers: str) -> None:
+    with pytest.raises(OperationError, match=r"orders-0 to broker 2: its replicas are on \[1\]"):
+        move_leader(bootstrap_servers, TOPIC, 0, to=2)
+    with pytest.raises(OperationError, match="the topic has 2 partitions"):
+        move_leader(bootstrap_servers, TOPIC, 7, to=1)
+    with pytest.raises(OperationError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        move_leader(bootstrap_servers, "no-such-topic", 0, to=1)
+
+
+def test_brokers_that_do_not_answer_are_named() -> None:
+    with pytest.raises(OperationError, match=r"no broker answers \(127.0.0.1:1: "):
+        live_brokers("127.0.0.1:1")

@@ -1,0 +1,236 @@
+"""A node's connections to others: every request ends in one event, whatever the other side does."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from broker_ref.events import (
+    Channel,
+    CloseChannel,
+    RequestFailed,
+    ResponseReceived,
+    SendRequest,
+)
+from broker_ref.io.peers import Peers
+
+TIMEOUT_SECONDS = 20.0
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Collector:
+    """The events that came, and a way to wait for more."""
+
+    def __init__(self) -> None:
+        self.events: asyncio.Queue[ResponseReceived | RequestFailed] = asyncio.Queue()
+
+    def take(self, event: ResponseReceived | RequestFailed) -> None:
+        self.events.put_nowait(event)
+
+    async def next(self) -> ResponseReceived | RequestFailed:
+        return await asyncio.wait_for(self.events.get(), TIMEOUT_SECONDS)
+
+
+def request(port: int, request_id: int, *, purpose: str = "test", body: bytes = b"") -> SendRequest:
+    channel = Channel(node_id=2, host="127.0.0.1", port=port, purpose=purpose)
+    frame = struct.pack(">hhi", 3, 9, request_id) + body
+    return SendRequest(channel=channel, request_id=request_id, frame=frame)
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    (length,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(length)
+
+
+def response(request_id: int, body: bytes = b"") -> bytes:
+    return struct.pack(">ii", 4 + len(body), request_id) + body
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer each request with its correlation id and body."""
+    while True:
+        frame = await read_frame(reader)
+        (request_id,) = struct.unpack_from(">i", frame, 4)
+        writer.write(response(request_id, frame[8:]))
+        await writer.drain()
+
+
+def with_server(
+    answer: Answer, scenario: Callable[[Peers, Collector, int], Awaitable[None]]
+) -> None:
+    """Run a scenario against a server that answers so."""
+
+    async def run() -> None:
+        async def until_it_goes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await answer(reader, writer)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                pass  # The node went first.
+            finally:
+                writer.close()
+
+        server = await asyncio.start_server(until_it_goes, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        collector = Collector()
+        peers = Peers(collector.take)
+        try:
+            await scenario(peers, collector, port)
+        finally:
+            peers.close()
+            server.close()
+            # The server's side of every connection ends by itself when the node's has.
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                while others := asyncio.all_tasks() - {asyncio.current_task()}:
+                    await asyncio.wait(others)
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+def test_answers_come_back_in_order() -> None:
+    async def scenario(peers: Peers, collector: Collector, port: int) -> None:
+        for request_id in range(3):
+            peers.apply(request(port, request_id, body=b"x" * request_id * 100_000))
+        for request_id in range(3):
+            event = await collector.next()
+            assert isinstance(event, ResponseReceived)
+            assert event.request_id == request_id
+            assert event.frame == struct.pack(">i", request_id) + b"x" * request_id * 100_000
+
+    with_server(echo, scenario)
+
+
+def test_nobody_there() -> None:
+    async def scenario(peers: Peers, collector: Collector, port: int) -> None:
+        del port
+        listener = await asyncio.start_server(echo, "127.0.0.1", 0)
+        dead = listener.sockets[0].getsockname()[1]
+        listener.close()
+        await listener.wait_closed()
+        peers.apply(request(dead, 1))
+        peers.apply(request(dead, 2))
+        for request_id in (1, 2):
+            event = await collector.next()
+            assert isinstance(event, RequestFailed)
+            assert event.request_id == request_id
+            assert str(dead) in event.reason
+
+    with_server(echo, scenario)
+
+
+async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    del writer
+    await read_frame(reader)
+
+
+async def lie(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await read_frame(reader)
+    writer.write(response(999))
+    await reader.read()
+
+
+async def claim_too_much(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await read_frame(reader)
+    writer.write(struct.pack(">ii", -5, 1))
+    await reader.read()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [(hang_up, "closed"), (lie, "no request of this node"), (claim_too_much, "-5 bytes")],
+)
+def test_a_channel_that_breaks_fails_its_requests(answer: Answer, reason: str) -> None:
+    async def scenario(peers: Peers, collector: Collector, port: int) -> None:
+        peers.apply(request(port, 1))
+        event = await collector.next()
+        assert isinstance(event, RequestFailed)
+        assert reason in event.reason
+
+    with_server(answer, scenario)
+
+
+def test_the_next_request_opens_a_broken_channel_anew() -> None:
+    calls = 0
+
+    async def first_hangs_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal calls
+        calls += 1
+        await (hang_up if calls == 1 else echo)(reader, writer)
+
+    async def scenario(peers: Peers, collector: Collector, port: int) -> None:
+        peers.apply(request(port, 1))
+        assert isinstance(await collector.next(), RequestFailed)
+        peers.apply(request(port, 2))
+        assert isinstance(await collector.next(), ResponseReceived)
+
+    with_server(first_hangs_up, scenario)
+
+
+async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    del writer
+    await reader.read()
+
+
+def test_giving_a_channel_up_fails_what_was_asked_on_it() -> None:
+    async def scenario(peers: Peers, collector: Collector, port: int) -> None:
+        asked = request(port, 1)
+        peers.apply(asked)
+        other = request(port, 2, purpose="other")
+        peers.apply(other)
+        peers.apply(CloseChannel(channel=asked.channel))
+        event = await collector.next()
+        assert event == RequestFailed(request_id=1, reason="given up")
+        assert collector.events.empty()
+
+    with_server(never, scenario)
+
+
+def test_a_cut_link_takes_nothing() -> None:
+    async def scenario(peers: Peers, collector: Collector, port: int) -> None:
+        del peers
+        is_cut = False
+        cut_peers = Peers(collector.take, is_cut=lambda _: is_cut)
+        try:
+            cut_peers.apply(request(port, 1))
+            assert isinstance(await collector.next(), ResponseReceived)
+            is_cut = True
+            cut_peers.cut()
+            cut_peers.apply(request(port, 2))
+            event = await collector.next()
+            assert event == RequestFailed(request_id=2, reason="the link is cut")
+            is_cut = False
+            cut_peers.apply(request(port, 3))
+            assert isinstance(await collector.next(), ResponseReceived)
+        finally:
+            cut_peers.close()
+
+    with_server(echo, scenario)
+
+
+def test_what_a_deaf_node_asks_is_done_and_not_heard_of() -> None:
+    async def scenario(peers: Peers, collector: Collector, port: int) -> None:
+        del peers
+        is_deaf = True
+        answered = asyncio.Event()
+
+        def deafness(channel: Channel) -> bool:
+            del channel
+            answered.set()
+            return is_deaf
+
+        deaf_peers = Peers(collector.take, is_deaf=deafness)
+        try:
+            deaf_peers.apply(request(port, 1))
+            await asyncio.wait_for(answered.wait(), TIMEOUT_SECONDS)
+            is_deaf = False
+            deaf_peers.apply(request(port, 2))
+            event = await collector.next()
+            assert isinstance(event, ResponseReceived)
+            assert event.request_id == 2
+        finally:
+            deaf_peers.close()
+
+    with_server(echo, scenario)

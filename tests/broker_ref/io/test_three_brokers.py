@@ -1,0 +1,180 @@
+"""`broker_ref.Cluster` of three brokers, over real sockets: one goes, the others serve."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from broker_ref.controller.client import CONTROLLER_ID
+from broker_ref.faults import Match, Sender
+from broker_ref.io.cluster import Cluster, ClusterError
+from broker_ref.io.disk import DiskFile
+from broker_ref.io.operations import (
+    OperationError,
+    live_brokers,
+    move_leader,
+    partition_state,
+)
+from broker_ref.log.storage import StorageError
+from tests.broker_ref.io.test_cluster import produce
+from tests.conformance.eventually import eventually
+
+PRODUCE = 0
+BROKERS = {1, 2, 3}
+IMPATIENT = {
+    "broker.session.timeout.ms": "1000",
+    "broker.heartbeat.interval.ms": "100",
+    "replica.lag.time.max.ms": "1000",
+    "default.replication.factor": "3",
+}
+"""A broker that is gone is missed soon."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """All brokers run at the beginning and at the end of each test."""
+    with Cluster(3, configs=IMPATIENT, racks={1: "a", 2: "b", 3: "c"}) as made:
+        yield made
+
+
+def create_topic(cluster: Cluster, topic: str) -> None:
+    """Make a topic of which every broker knows."""
+    cluster.create_topic(topic)
+    for broker_id in cluster.broker_ids:
+        eventually(functools.partial(is_known, cluster.address(broker_id), topic))
+
+
+def is_known(address: str, topic: str) -> bool:
+    with contextlib.suppress(OperationError):
+        return partition_state(address, topic, 0).leader_id in BROKERS
+    return False
+
+
+def consume(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:
+    """The first `count` values of a topic's partition 0."""
+    settings = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "group.id": "none",
+        "enable.auto.commit": False,
+    }
+    consumer = confluent_kafka.Consumer(settings)
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        messages = consumer.consume(count, timeout=20)
+        assert [message.error() for message in messages] == [None] * count
+        return [message.value() for message in messages]
+    finally:
+        consumer.close()
+
+
+def leader_of(cluster: Cluster, topic: str) -> int:
+    return partition_state(cluster.bootstrap_servers, topic, 0).leader_id
+
+
+def until_in_sync(cluster: Cluster, topic: str) -> None:
+    eventually(lambda: set(partition_state(cluster.bootstrap_servers, topic, 0).isr) == BROKERS)
+
+
+def test_brokers_have_addresses_directories_and_racks_of_their_own(cluster: Cluster) -> None:
+    addresses = cluster.bootstrap_servers.split(",")
+    assert addresses == [cluster.address(each) for each in cluster.broker_ids]
+    assert len({cluster.data_directory(each) for each in cluster.broker_ids}) == 3
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    nodes = admin.describe_cluster().result(timeout=20).nodes
+    told = {node.id: (f"{node.host}:{node.port}", node.rack) for node in nodes}
+    racks = zip(addresses, "abc", strict=True)
+    assert told == dict(zip(cluster.broker_ids, racks, strict=True))
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_what_was_acknowledged_outlives_any_broker(cluster: Cluster, how: str) -> None:
+    topic = f"outlives-{how}"
+    create_topic(cluster, topic)
+    produce(cluster, topic, b"one")
+    leader = leader_of(cluster, topic)
+    end = cluster.stop_broker if how == "stop" else cluster.kill_broker
+    end(leader)
+    produce(cluster, topic, b"two")
+    assert consume(cluster, topic, 2) == [b"one", b"two"]
+    assert live_brokers(cluster.bootstrap_servers) == BROKERS - {leader}
+    cluster.start_broker(leader)
+    until_in_sync(cluster, topic)
+    move_leader(cluster.bootstrap_servers, topic, 0, to=leader)
+    assert consume(cluster, topic, 2) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_brokers_serve_without_their_controller(cluster: Cluster, how: str) -> None:
+    topic = f"alone-{how}"
+    create_topic(cluster, topic)
+    before = partition_state(cluster.bootstrap_servers, topic, 0)
+    end = cluster.stop_controller if how == "stop" else cluster.kill_controller
+    end()
+    try:
+        produce(cluster, topic, b"one")
+        assert consume(cluster, topic, 1) == [b"one"]
+    finally:
+        cluster.start_controller()
+    create_topic(cluster, f"{topic}-and-after")
+    assert partition_state(cluster.bootstrap_servers, topic, 0) == before
+
+
+def test_faults_reach_the_brokers(cluster: Cluster) -> None:
+    topic = "lost-answer"
+    create_topic(cluster, topic)
+    match = Match(api_keys=frozenset({PRODUCE}), sender=Sender.CLIENT, topic=topic)
+    with cluster.faults.lose_answer(match, times=1) as rule:
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True}
+        )
+        producer.produce(topic, b"once")
+        assert producer.flush(20) == 0
+        assert rule.hits == 1
+    produce(cluster, topic, b"last")
+    assert consume(cluster, topic, 2) == [b"once", b"last"]
+
+
+def test_a_broker_that_is_cut_off_is_missed_and_comes_back(cluster: Cluster) -> None:
+    topic = "cut-off"
+    create_topic(cluster, topic)
+    leader = leader_of(cluster, topic)
+    others = BROKERS - {leader}
+    bootstrap_servers = ",".join(cluster.address(each) for each in others)
+    cluster.faults.isolate(leader, [*others, CONTROLLER_ID])
+    try:
+        eventually(lambda: partition_state(bootstrap_servers, topic, 0).leader_id in others)
+    finally:
+        cluster.faults.heal_all()
+    until_in_sync(cluster, topic)
+    eventually(lambda: live_brokers(cluster.bootstrap_servers) == BROKERS)
+
+
+def test_a_broker_whose_disk_fails_stops_and_the_others_go_on(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = "no-space"
+    create_topic(cluster, topic)
+    leader = leader_of(cluster, topic)
+    append = DiskFile.append
+    failed: list[str] = []
+
+    def full(file: DiskFile, data: bytes | bytearray | memoryview) -> None:
+        """The first to append is the leader."""
+        if file.path.startswith(f"{topic}-0/") and not failed:
+            failed.append(file.path)
+            raise StorageError(f"Cannot append {file.path}: No space left on device.")
+        append(file, data)
+
+    monkeypatch.setattr(DiskFile, "append", full)
+    produce(cluster, topic, b"one")
+    assert failed
+    with pytest.raises(ClusterError, match=f"broker {leader} is not running"):
+        cluster.kill_broker(leader)
+    cluster.start_broker(leader)
+    until_in_sync(cluster, topic)
+    assert consume(cluster, topic, 1) == [b"one"]

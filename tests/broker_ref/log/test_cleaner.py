@@ -1,0 +1,394 @@
+"""Compaction: what stays, what goes and when, in steps, through crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_ref.log.batch import (
+    Compression,
+    Record,
+    crc_matches,
+    decode_records,
+    encode_batch,
+    unpack_header,
+)
+from broker_ref.log.checkpoints import CLEANER_OFFSET_FILE
+from broker_ref.log.config import LogConfig
+from broker_ref.log.log_directory import LogDirectory
+from broker_ref.log.partition_log import PartitionLog
+from tests.broker_ref.log.batches import NOW_MS, compressed
+from tests.broker_ref.log.logs import read_all, small
+from tests.broker_ref.memory_storage import MemoryStorage
+
+KEY = ("t", 0)
+COMPACT = small(
+    cleanup_policy=("compact",), segment_bytes=400, index_interval_bytes=120,
+    min_cleanable_dirty_ratio=0.0,
+)  # fmt: skip
+Entry = tuple[bytes, bytes | None]
+
+
+class Compacted:
+    """A log and the directory that compacts it."""
+
+    def __init__(
+        self,
+        config: LogConfig = COMPACT,
+        storage: MemoryStorage | None = None,
+        **options: int,
+    ) -> None:
+        self.storage = storage or MemoryStorage()
+        self.directory = LogDirectory(storage=self.storage, **options)
+        self.log: PartitionLog = self.directory.open_log("t", 0, config=config, now_ms=NOW_MS)
+
+    def append(
+        self,
+        *entries: Entry,
+        timestamp: int = NOW_MS,
+        producer: tuple[int, int, int] = (-1, -1, -1),
+        codec: Compression = Compression.NONE,
+    ) -> None:
+        records = [
+            Record(timestamp=timestamp, key=key, value=value, headers=(("h", b"\xff"),))
+            for key, value in entries
+        ]
+        data = encode_batch(
+            records,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=producer[2],
+        )
+        if codec is not Compression.NONE:
+            data = compressed(data, codec)
+        self.log.append(data, leader_epoch=0, now_ms=timestamp)
+
+    def fill(self, count: int, *, keys: int = 3, start: int = 0) -> None:
+        for i in range(start, start + count):
+            self.append((b"k%d" % (i % keys), b"v%d" % i))
+
+    def roll(self) -> None:
+        """Have everything so far in closed segments."""
+        while self.log.segments.active.size_bytes:
+            self.log._roll(NOW_MS, self.log.log_end_offset)
+
+    def clean(self, now_ms: int = NOW_MS, high_watermark: int | None = None) -> None:
+        end = self.log.log_end_offset if high_watermark is None else high_watermark
+        while self.directory.clean(now_ms, {KEY: end}):
+            pass
+
+    def records(self, offset: int | None = None) -> list[Record]:
+        return [
+            record
+            for data in read_all(self.log)
+            for record in decode_records(data)
+            if record.offset >= (offset or 0)
+        ]
+
+    def entries(self) -> list[tuple[int, Entry]]:
+        return [(r.offset, (r.key or b"", r.value)) for r in self.records()]
+
+
+def last_values(records: Sequence[Record]) -> dict[bytes, bytes | None]:
+    return {record.key or b"": record.value for record in records}
+
+
+def test_only_the_last_record_of_every_key_stays_below_the_active_segment() -> None:
+    log = Compacted()
+    log.fill(30)
+    active = log.log.segment_base_offsets[-1]
+    before = log.records()
+    log.clean()
+    kept = [r for r in log.records() if r.offset < active]
+    assert [(r.offset, r.key) for r in kept] == [
+        (r.offset, r.key) for r in before[active - 3 : active]
+    ]
+    assert kept == before[active - 3 : active]
+    assert [r for r in log.records() if r.offset >= active] == before[active:]
+    assert log.log.log_end_offset == 30
+    assert f"t 0 {active}\n".encode() in log.storage.read(CLEANER_OFFSET_FILE)
+    assert all(crc_matches(b) for b in read_all(log.log))
+
+
+def test_nothing_from_the_high_watermark_on_is_touched() -> None:
+    log = Compacted()
+    log.fill(30)
+    third = log.log.segment_base_offsets[2]
+    before = log.records()
+    log.clean(high_watermark=third + 1)
+    assert log.records(third) == before[third:]
+    assert len(log.records()) < 30
+    assert last_values([r for r in log.records() if r.offset < third]) == last_values(
+        before[:third]
+    )
+
+
+def test_small_segments_become_one_up_to_the_segment_size() -> None:
+    log = Compacted()
+    log.fill(60, keys=2)
+    log.roll()
+    before = log.log.segment_base_offsets
+    log.clean()
+    log.fill(10, keys=2, start=60)
+    log.roll()
+    log.clean()
+    log.clean()
+    assert len(log.log.segment_base_offsets) < len(before) // 2
+    assert log.log.segment_base_offsets[0] == 0
+    assert last_values(log.records()) == {b"k0": b"v68", b"k1": b"v69"}
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_batch_that_loses_records_keeps_offsets_codec_and_the_rest(codec: Compression) -> None:
+    log = Compacted(
+        small(**{f: getattr(COMPACT, f) for f in ("cleanup_policy",)}, segment_bytes=10**6)
+    )
+    log.log.update_config(
+        small(cleanup_policy=("compact",), segment_bytes=10**6, min_cleanable_dirty_ratio=0.0)
+    )
+    random = Random(1)
+    big = random.randbytes(90_000) + bytes(90_000)
+    log.append((b"a", b"1"), (b"b", big), (b"a", b"3"), (b"c", b"4"), codec=codec)
+    log.append((b"c", b"5"))
+    log.roll()
+    before = log.records()
+    log.clean()
+    data = read_all(log.log)[0]
+    header = unpack_header(data)
+    assert (header.base_offset, header.last_offset, header.record_count) == (0, 3, 2)
+    assert header.compression is codec
+    assert crc_matches(data)
+    assert log.records() == [before[1], before[2], before[4]]
+
+
+def test_a_batch_without_a_loss_stays_byte_for_byte() -> None:
+    log = Compacted()
+    log.append((b"a", b"1"), (b"b", b"2"), codec=Compression.GZIP)
+    log.append((b"c", b"3"))
+    log.roll()
+    before = read_all(log.log)
+    log.clean()
+    assert read_all(log.log) == before
+
+
+def test_a_tombstone_stays_for_its_retention_and_takes_older_values_with_it_at_once() -> None:
+    log = Compacted(small(**_fields(COMPACT, delete_retention_ms=1000)))
+    log.append((b"a", b"1"), (b"b", b"2"))
+    log.append((b"a", None), timestamp=NOW_MS + 5)
+    log.roll()
+    log.clean(NOW_MS + 100)
+    assert log.entries() == [(1, (b"b", b"2")), (2, (b"a", None))]
+    header = unpack_header(read_all(log.log)[1])
+    assert header.delete_horizon_ms == NOW_MS + 1100
+    assert header.max_timestamp == log.records()[1].timestamp == NOW_MS + 5
+    # Something new is needed for the log to be worth another round.
+    for now_ms, kept in ((NOW_MS + 1099, True), (NOW_MS + 1100, False)):
+        log.append((b"x", b"%d" % now_ms))
+        log.roll()
+        log.clean(now_ms)
+        assert ((b"a", None) in [entry for _, entry in log.entries()]) is kept
+
+
+def test_the_last_batch_of_a_producer_and_of_the_clean_part_stay_without_records() -> None:
+    log = Compacted()
+    log.append((b"a", b"1"), producer=(7, 0, 0))
+    log.append((b"a", b"2"), (b"a", b"3"), producer=(7, 0, 1))
+    log.append((b"a", b"4"))
+    log.roll()
+    log.append((b"a", b"5"))
+    log.roll()
+    log.clean()
+    headers = [unpack_header(b) for b in read_all(log.log)]
+    assert [(h.base_offset, h.last_offset, h.record_count) for h in headers] == [
+        (1, 2, 0),
+        (4, 4, 1),
+    ]
+    log.storage = log.storage.crash(Random(0))
+    for name in log.storage.list("t-0"):
+        if name.endswith(".snapshot"):
+            log.storage.remove(f"t-0/{name}")
+    again = Compacted(storage=log.storage)
+    (entry,) = again.log.producer_entries
+    assert (entry.producer_id, entry.last_sequence) == (7, 2)
+    again.append((b"a", b"6"), producer=(7, 0, 3))
+
+
+def test_control_batches_stay_and_records_of_transactions_take_nothing_away() -> None:
+    log = Compacted()
+    plain = [Record(timestamp=NOW_MS, key=b"a", value=b"1")]
+    marker = [Record(timestamp=NOW_MS, key=b"\0\0\0\0", value=b"\0\0\0\0\0\0")]
+    log.log.append_as_follower(
+        encode_batch(plain, leader_epoch=0)
+        + encode_batch(
+            [Record(timestamp=NOW_MS, key=b"a", value=b"aborted?")],
+            base_offset=1, leader_epoch=0, producer_id=4, producer_epoch=0, base_sequence=0,
+            is_transactional=True,
+        )
+        + encode_batch(
+            marker, base_offset=2, leader_epoch=0, producer_id=4, producer_epoch=0,
+            is_transactional=True, is_control=True,
+        ),
+        now_ms=NOW_MS,
+    )  # fmt: skip
+    log.append((b"z", b"9"))
+    log.roll()
+    before = read_all(log.log)
+    log.clean()
+    assert read_all(log.log) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "age_ms", "cleans"),
+    [
+        ({"min_cleanable_dirty_ratio": 0.9}, 0, True),
+        ({"min_cleanable_dirty_ratio": 1.0}, 0, False),
+        ({"min_cleanable_dirty_ratio": 1.0, "max_compaction_lag_ms": 500}, 500, False),
+        ({"min_cleanable_dirty_ratio": 1.0, "max_compaction_lag_ms": 500}, 501, True),
+        ({"min_compaction_lag_ms": 500}, 499, False),
+        ({"min_compaction_lag_ms": 500}, 500, True),
+        ({"cleanup_policy": ("delete",)}, 0, False),
+        ({"cleanup_policy": ("compact", "delete")}, 0, True),
+    ],
+)
+def test_when_a_log_is_compacted(changes: dict[str, object], age_ms: int, cleans: bool) -> None:
+    log = Compacted(small(**_fields(COMPACT, **changes)))
+    log.fill(20)
+    log.roll()
+    log.clean(NOW_MS + age_ms)
+    assert (len(log.records()) < 20) is cleans
+
+
+def test_the_active_segment_is_closed_in_time_for_the_longest_lag() -> None:
+    log = Compacted(small(**_fields(COMPACT, max_compaction_lag_ms=50)))
+    log.append((b"a", b"1"))
+    log.append((b"a", b"2"), timestamp=NOW_MS + 51)
+    assert len(log.log.segment_base_offsets) == 2
+
+
+def test_a_full_map_takes_several_rounds() -> None:
+    log = Compacted(dedupe_buffer_bytes=1000)
+    log.fill(80, keys=20)
+    log.roll()
+    log.clean()
+    assert last_values(log.records()) == {b"k%d" % (i % 20): b"v%d" % i for i in range(80)}
+    assert len(log.records()) == 20
+
+
+def test_it_works_in_steps_and_the_log_is_whole_between_them() -> None:
+    log = Compacted()
+    log.fill(40)
+    expected = last_values(log.records())
+    steps = 0
+    while log.directory.clean(NOW_MS, {KEY: 40}, budget_bytes=1):
+        steps += 1
+        assert last_values(log.records()) == expected
+    assert steps > 5
+
+
+@pytest.mark.parametrize("steps", [1, 3, 6])
+def test_a_log_that_is_cut_meanwhile_is_looked_at_anew(steps: int) -> None:
+    log = Compacted()
+    log.fill(40)
+    for _ in range(steps):
+        assert log.directory.clean(NOW_MS, {KEY: 40}, budget_bytes=1)
+    cut = log.log.segment_base_offsets[-2]
+    log.log.truncate_to(cut, now_ms=NOW_MS)
+    log.fill(20, start=100)
+    expected = last_values(log.records())
+    log.clean()
+    assert last_values(log.records()) == expected
+    assert not any("cleaned" in name for name in log.storage.list("t-0"))
+
+
+def test_a_damaged_log_is_left_alone_and_others_are_compacted() -> None:
+    log = Compacted()
+    log.fill(40)
+    other = log.directory.open_log("u", 0, config=COMPACT, now_ms=NOW_MS)
+    for data in read_all(log.log):
+        other.append_as_follower(data, now_ms=NOW_MS)
+    log.storage.overwrite(f"t-0/{0:020d}.log", 70, b"\xff")
+    bounds = {KEY: 40, ("u", 0): 40}
+    while log.directory.clean(NOW_MS, bounds):
+        pass
+    assert other.size_bytes < log.log.size_bytes
+    assert log.log.storage_error is None
+
+
+def test_a_full_disk_puts_compaction_off() -> None:
+    log = Compacted()
+    log.fill(40)
+    log.storage.fail_on("append")
+    assert not log.directory.clean(NOW_MS, {KEY: 40})
+    log.storage.fail_on(None)
+    log.clean()
+    assert len(log.records()) < 40
+
+
+def test_a_compaction_cut_short_anywhere_loses_nothing() -> None:
+    """Every storage operation of a compaction fails once, and the power goes out there."""
+    for step in range(1, 400):
+        log = Compacted(small(**_fields(COMPACT, segment_bytes=250)))
+        log.fill(16, keys=4)
+        log.append((b"k0", None), producer=(3, 0, 0))
+        log.log.flush()
+        log.directory.checkpoint()
+        expected, end = last_values(log.records()), log.log.log_end_offset
+        log.storage.fail_after(step)
+        log.directory.clean(NOW_MS, {KEY: end}, budget_bytes=10**9)
+        finished = log.storage.fail_after(None)
+        for seed in range(2):
+            again = Compacted(storage=log.storage.crash(Random(seed)))
+            assert again.log.log_end_offset == end
+            assert last_values(again.records()) == expected
+            assert [e.last_sequence for e in again.log.producer_entries] == [0]
+            again.clean()
+            assert last_values(again.records()) == expected
+            names = again.storage.list("t-0")
+            assert not any(name.endswith((".cleaned", ".swap")) for name in names)
+        if finished:
+            return
+    raise AssertionError("the compaction never came to its end")
+
+
+ENTRY = st.tuples(
+    st.sampled_from([b"a", b"b", b"c", b"d"]), st.one_of(st.none(), st.binary(max_size=30))
+)
+
+
+@given(
+    batches=st.lists(st.lists(ENTRY, min_size=1, max_size=5), min_size=1, max_size=40),
+    rounds=st.lists(st.integers(1, 40), max_size=4),
+    codec=st.sampled_from(list(Compression)),
+)
+def test_reading_from_anywhere_gives_every_key_its_last_value(
+    batches: list[list[Entry]], rounds: list[int], codec: Compression
+) -> None:
+    log = Compacted(small(**_fields(COMPACT, delete_retention_ms=10**9)))
+    written: list[Record] = []
+    for index, entries in enumerate(batches):
+        log.append(*entries, codec=codec)
+        written += [
+            Record(offset=len(written) + i, key=key, value=value)
+            for i, (key, value) in enumerate(entries)
+        ]
+        if index in rounds:
+            log.clean()
+    log.clean()
+    found = {record.offset: record for record in log.records()}
+    for offset in range(len(written)):
+        expected = last_values(written[offset:])
+        assert last_values([r for o, r in sorted(found.items()) if o >= offset]) == expected
+        data = log.log.read(
+            offset, end_offset=log.log.log_end_offset, max_bytes=0, at_least_one_batch=True
+        )
+        assert unpack_header(data).last_offset >= offset
+    assert all((found[o].key, found[o].value) == (written[o].key, written[o].value) for o in found)
+
+
+def _fields(config: LogConfig, **changes: object) -> dict[str, object]:
+    names = ("cleanup_policy", "segment_bytes", "index_interval_bytes", "min_cleanable_dirty_ratio")
+    return {name: getattr(config, name) for name in names} | changes

@@ -1,0 +1,120 @@
+"""Clients of a virtual cluster: each request on a connection of its own, answers as they come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.events import CloseConnection, ConnectionOpened, FrameReceived, SendFrame
+from integration.raw import request
+from tests.broker_ref.node.driver import read_response, request_frame
+from tests.broker_ref.node.requests import batch, produce, produced
+from tests.broker_ref.virtual import VirtualCluster, address_of
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Asked:
+    """A request, and what came of it so far."""
+
+    request: Any
+    answer: Any = None
+    is_closed: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is neither an answer nor the end of the connection."""
+        return self.answer is None and not self.is_closed
+
+
+class Clients:
+    """Those that ask the brokers of one cluster."""
+
+    def __init__(self, cluster: VirtualCluster) -> None:
+        self._cluster = cluster
+        self._asked: dict[tuple[int, int], Asked] = {}
+        self._connections = 0
+
+    def ask(self, broker_id: int, asked: Any) -> Asked:
+        """Send a request; `is_open` and `answer` tell more after `collect`."""
+        self._connections += 1
+        found = self._asked[broker_id, self._connections] = Asked(request=asked)
+        opened = ConnectionOpened(
+            connection_id=self._connections, peer="client:1", local=address_of(broker_id)
+        )
+        assert self._cluster.handle(broker_id, opened) == []
+        frame = FrameReceived(connection_id=self._connections, frame=request_frame(asked))
+        self._note(broker_id, self._cluster.handle(broker_id, frame))
+        return found
+
+    def collect(self) -> None:
+        """Take in what has come since."""
+        for broker_id in self._cluster.configs:
+            self._note(broker_id, self._cluster.take_effects(broker_id))
+
+    def is_open(self, asked: Asked) -> bool:
+        """Whether nothing has come of a request so far."""
+        self.collect()
+        return asked.is_open
+
+    def outcome(self, asked: Asked) -> Any:
+        """The answer, as time goes on; None where the connection was closed instead."""
+        self._cluster.run_until(lambda: not self.is_open(asked))
+        return asked.answer
+
+    def call(self, broker_id: int, asked: Any) -> Any:
+        """Send a request that is answered, at once or as time goes on."""
+        answer = self.outcome(self.ask(broker_id, asked))
+        assert answer is not None, "the connection was closed"
+        return answer
+
+    def create_topic(self, name: str, *replicas: int, through: int = 1, **configs: str) -> None:
+        """Make a topic of one partition on these brokers, led by the first, once all know it."""
+        answer = self.call(through, create_topics(name, replicas=replicas, **configs))
+        assert answer.topics[0].error_code is ErrorCode.none, answer
+        self._cluster.run_until(
+            lambda: all(
+                name in self._cluster.broker(each).metadata.topics for each in self._cluster.running
+            )
+        )
+
+    def write(self, broker_id: int, value: str, *, topic: str = "t", acks: int = -1) -> ErrorCode:
+        """Produce a record to a broker; the code in the answer."""
+        code: ErrorCode = produced(
+            self.call(broker_id, produce(batch(value), topic=topic, acks=acks, timeout=5_000))
+        ).error_code
+        return code
+
+    def _note(self, broker_id: int, effects: list[Any]) -> None:
+        for effect in effects:
+            asked = self._asked.get((broker_id, effect.connection_id))
+            if asked is None or not asked.is_open:
+                continue
+            if isinstance(effect, SendFrame):
+                asked.answer = read_response(asked.request, effect.frame)
+            elif isinstance(effect, CloseConnection):
+                asked.is_closed = True
+
+
+def create_topics(name: str, *, replicas: tuple[int, ...] = (), **configs: str) -> Any:
+    """A request for a topic of one partition; config names have underscores for dots."""
+    assignments = [{"partition_index": 0, "broker_ids": replicas}] if replicas else []
+    return request(
+        "create_topics",
+        7,
+        topics=[
+            {
+                "name": name,
+                "num_partitions": -1,
+                "replication_factor": -1,
+                "assignments": assignments,
+                "configs": [
+                    {"name": config.replace("_", "."), "value": value}
+                    for config, value in configs.items()
+                ],
+            }
+        ],
+        timeout=10_000,
+        validate_only=False,
+    )

@@ -1,0 +1,103 @@
+"""Brokers that a test has paused: for others they only hang; afterwards nothing is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import broker_ref
+from broker_ref.controller.client import CONTROLLER_ID
+from broker_ref.events import ConnectionClosed, FrameReceived, TimePassed
+from broker_ref.faults import Faults
+from broker_ref.node.standstill import Standstill
+from integration.raw import RawConnection, request
+from tests.conformance.eventually import eventually
+
+FRAMES = [FrameReceived(connection_id=1, frame=frame) for frame in (b"a", b"b", b"c")]
+CONFIGS = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "100"}
+
+
+@pytest.fixture
+def cluster() -> Iterator[broker_ref.Cluster]:
+    with broker_ref.Cluster(brokers=2, configs=CONFIGS) as started:
+        yield started
+
+
+def known_to(connection: RawConnection) -> set[int]:
+    """The brokers that a broker tells clients of."""
+    return {broker.node_id for broker in connection.call("metadata", 9, topics=[]).brokers}
+
+
+def test_what_comes_meanwhile_is_taken_in_afterwards_in_order() -> None:
+    faults = Faults()
+    standstill = Standstill(faults, node_id=1)
+    assert standstill.due(FRAMES[0]) == (FRAMES[0],)
+    faults.pause(1)
+    gone = ConnectionClosed(connection_id=2)
+    assert [standstill.due(event) for event in (FRAMES[1], TimePassed(), gone)] == [(), (), ()]
+    assert standstill.is_on
+    faults.resume(1)
+    assert standstill.due(TimePassed()) == (FRAMES[1], gone, TimePassed())
+    assert standstill.due(FRAMES[2]) == (FRAMES[2],)
+
+
+def test_another_node_is_not_held() -> None:
+    faults = Faults()
+    faults.pause(2)
+    standstill = Standstill(faults, node_id=1)
+    assert not standstill.is_on
+    assert standstill.due(FRAMES[0]) == (FRAMES[0],)
+
+
+def test_it_keeps_its_connections_loses_its_session_and_comes_back(
+    cluster: broker_ref.Cluster,
+) -> None:
+    asked = request("metadata", 9, topics=[])
+    with (
+        RawConnection(cluster.address(1)) as running,
+        RawConnection(cluster.address(2)) as paused,
+    ):
+        assert known_to(paused) == {1, 2}
+        cluster.pause_broker(2)
+        paused.send_only(asked)
+        eventually(lambda: known_to(running) == {1})
+        paused.set_timeout(0.1)
+        with pytest.raises(TimeoutError):
+            paused.receive(asked)
+        cluster.create_topic("of-the-one-that-runs")
+        cluster.resume_broker(2)
+        paused.set_timeout(30)
+        assert paused.receive(asked).brokers
+        eventually(lambda: known_to(running) == {1, 2})
+
+
+def test_the_controller_can_be_paused_too(cluster: broker_ref.Cluster) -> None:
+    with RawConnection(cluster.address(1)) as connection:
+        cluster.faults.pause(CONTROLLER_ID)
+        asked = request(
+            "create_topics",
+            5,
+            topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}],
+            timeout=20_000,
+            validate_only=False,
+        )
+        connection.send_only(asked)
+        connection.set_timeout(0.1)
+        with pytest.raises(TimeoutError):
+            connection.receive(asked)
+        cluster.faults.resume(CONTROLLER_ID)
+        connection.set_timeout(30)
+        assert [topic.error_code for topic in connection.receive(asked).topics] == [0]
+
+
+def test_a_paused_broker_can_be_stopped_killed_and_closed(cluster: broker_ref.Cluster) -> None:
+    cluster.pause_broker(2)
+    cluster.stop_broker(2)
+    cluster.start_broker(2)
+    cluster.pause_broker(2)
+    cluster.kill_broker(2)
+    cluster.start_broker(2)
+    with RawConnection(cluster.address(2)) as connection:
+        assert known_to(connection) == {1, 2}
+    cluster.pause_broker(1)

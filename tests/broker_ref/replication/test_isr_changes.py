@@ -1,0 +1,149 @@
+"""Changes of in-sync replicas on their way to the controller."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller.client import ControllerClient
+from broker_ref.events import RequestFailed, ResponseReceived, SendRequest
+from broker_ref.outbox import Outbox
+from broker_ref.protocol.frames import finish_header, read_prefix, request_schema, response_frame
+from broker_ref.protocol.reader import Cursor, read_message
+from broker_ref.replication.isr_changes import (
+    RETRY_BACKOFF_MS,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitions,
+    IsrChange,
+    IsrMember,
+    IsrOutcome,
+    PartitionAnswer,
+    TopicAnswers,
+)
+from broker_ref.schedule import Schedule
+
+TOPIC_ID = UUID(int=5)
+
+
+class Proposals:
+    """`AlterPartitions`, and its controller played by the test."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1000
+        self.outbox = Outbox(client_id="test")
+        self.schedule = Schedule(self.now_ms)
+        self.outcomes: list[tuple[int, IsrOutcome]] = []
+        self.changes = AlterPartitions(
+            broker_id=1,
+            broker_epoch=lambda: 11,
+            controller=ControllerClient(outbox=self.outbox, host="controller", port=1),
+            schedule=self.schedule,
+            clock=lambda: self.now_ms,
+        )
+
+    def propose(self, partition: int) -> None:
+        change = IsrChange(
+            topic_id=TOPIC_ID,
+            partition=partition,
+            leader_epoch=3,
+            partition_epoch=4,
+            new_isr=(IsrMember(broker_id=1, broker_epoch=11),),
+        )
+        self.changes.propose(change, lambda outcome: self.outcomes.append((partition, outcome)))
+
+    def sent(self) -> tuple[SendRequest, list[int]]:
+        """The only request that was sent, and which partitions it names."""
+        (effect,) = self.outbox.take_effects()
+        assert isinstance(effect, SendRequest)
+        cursor = Cursor(effect.frame)
+        header = read_prefix(cursor)
+        schema = request_schema(header.api_key, header.api_version)
+        finish_header(cursor, header, flexible=True)
+        request = read_message(schema, AlterPartitionRequest, cursor)
+        assert (request.broker_id, request.broker_epoch) == (1, 11)
+        (topic,) = request.topics
+        return effect, [partition.partition_index for partition in topic.partitions]
+
+    def answer(
+        self, sent: SendRequest, *partitions: int, error_code: ErrorCode = ErrorCode.none
+    ) -> None:
+        answers = tuple(
+            PartitionAnswer(
+                partition_index=index,
+                error_code=ErrorCode.none,
+                leader_id=1,
+                leader_epoch=3,
+                isr=(1,),
+                partition_epoch=5,
+            )
+            for index in partitions
+        )
+        frame = response_frame(
+            api_key=56,
+            version=3,
+            correlation_id=sent.request_id,
+            message=AlterPartitionResponse(
+                error_code=error_code,
+                topics=(TopicAnswers(topic_id=TOPIC_ID, partitions=answers),),
+            ),
+        )
+        self.outbox.handle(ResponseReceived(request_id=sent.request_id, frame=frame))
+
+    def pass_time(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
+        self.schedule.run(self.now_ms)
+
+
+def test_what_is_proposed_meanwhile_goes_out_together() -> None:
+    proposals = Proposals()
+    proposals.propose(0)
+    sent, partitions = proposals.sent()
+    assert partitions == [0]
+    proposals.propose(1)
+    proposals.propose(2)
+    assert proposals.outbox.take_effects() == []
+    proposals.answer(sent, 0)
+    assert proposals.outcomes == [
+        (0, IsrOutcome(error_code=ErrorCode.none, leader_epoch=3, partition_epoch=5, isr=(1,)))
+    ]
+    assert proposals.sent()[1] == [1, 2]
+
+
+def test_a_second_change_of_a_partition_is_not_attempted() -> None:
+    proposals = Proposals()
+    proposals.propose(0)
+    proposals.propose(0)
+    assert proposals.outcomes == [(0, IsrOutcome(error_code=ErrorCode.operation_not_attempted))]
+
+
+def test_a_request_that_failed_as_a_whole_is_sent_again() -> None:
+    proposals = Proposals()
+    proposals.propose(0)
+    sent, _ = proposals.sent()
+    proposals.answer(sent, error_code=ErrorCode.stale_broker_epoch)
+    proposals.propose(1)
+    assert proposals.outbox.take_effects() == []
+    proposals.pass_time(RETRY_BACKOFF_MS)
+    sent, partitions = proposals.sent()
+    assert partitions == [0, 1]
+    proposals.outbox.handle(RequestFailed(request_id=sent.request_id, reason="gone"))
+    proposals.pass_time(RETRY_BACKOFF_MS)
+    sent, partitions = proposals.sent()
+    assert partitions == [0, 1]
+    proposals.answer(sent, 0, 1)
+    assert [partition for partition, _ in proposals.outcomes] == [0, 1]
+
+
+def test_a_partition_left_out_of_the_answer_is_asked_about_again() -> None:
+    proposals = Proposals()
+    proposals.propose(0)
+    sent, _ = proposals.sent()
+    proposals.propose(1)
+    proposals.answer(sent, 0)
+    sent, partitions = proposals.sent()
+    assert partitions == [1]
+    proposals.answer(sent)
+    proposals.pass_time(RETRY_BACKOFF_MS)
+    assert proposals.sent()[1] == [1]

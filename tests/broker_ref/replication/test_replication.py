@@ -1,0 +1,372 @@
+"""Followers get what the leader has; the high watermark says what they are known to have."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import Wait
+from broker_ref.api.k21_delete_records import API as DELETE_RECORDS
+from broker_ref.api.k21_delete_records import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    RequestedPartition,
+    RequestedTopic,
+)
+from broker_ref.protocol.errors import ApiError
+from broker_ref.replication.isr import Committed, IsrState, PendingExpand, PendingShrink
+from broker_ref.replication.partition import Appended, Partition
+from tests.broker_ref.replication.cluster import TOPIC, VirtualCluster, values
+
+
+def isr_of(cluster: VirtualCluster) -> set[int]:
+    return set(cluster.state.isr)
+
+
+def outcome_of(appended: Appended) -> ErrorCode | None:
+    """As it is now: a type checker would take the property for unchanging."""
+    return appended.outcome
+
+
+def isr_state_of(partition: Partition) -> IsrState | None:
+    return partition.isr_state
+
+
+def test_acks_all_waits_for_every_in_sync_replica() -> None:
+    cluster = VirtualCluster()
+    appended = cluster.produce(b"a")
+    assert outcome_of(appended) is None
+    assert cluster.leader.partition.high_watermark == 0
+    cluster.run(10)
+    assert outcome_of(appended) is ErrorCode.none
+    assert [values(broker.partition) for broker in cluster.brokers.values()] == [{0: b"a"}] * 3
+
+
+def test_the_high_watermark_reaches_followers_one_fetch_late() -> None:
+    cluster = VirtualCluster(brokers=2)
+    cluster.run(20)
+    cluster.produce(b"a")
+    # The fetch that brought the batch told of a high watermark without it.
+    cluster.run(3)
+    follower = cluster.brokers[2].partition
+    assert (follower.log.log_end_offset, follower.high_watermark) == (1, 0)
+    assert cluster.leader.partition.high_watermark == 1
+    cluster.produce(b"b")
+    cluster.run(5)
+    assert follower.high_watermark == 1
+    cluster.run(600)
+    assert follower.high_watermark == 2
+
+
+def test_an_idle_follower_sends_empty_incremental_fetches() -> None:
+    cluster = VirtualCluster(brokers=2)
+    cluster.produce()
+    cluster.run(2000)
+    leader = cluster.leader
+    leader.requests.clear()
+    cluster.run(5000)
+    assert 8 <= len(leader.requests) <= 11
+    assert all(request.session_id > 0 for request in leader.requests)
+    assert not any(request.topics or request.forgotten_topics_data for request in leader.requests)
+
+
+def test_a_follower_that_stops_leaves_the_isr_after_the_lag_time() -> None:
+    cluster = VirtualCluster(min_isr=2)
+    cluster.run(1000)
+    cluster.cut_links.add((3, 1))
+    cluster.run(1000)
+    appended = cluster.produce()
+    cluster.run(28_000)
+    assert outcome_of(appended) is None
+    assert isr_of(cluster) == {1, 2, 3}
+    cluster.run(20_000)
+    assert isr_of(cluster) == {1, 2}
+    assert outcome_of(appended) is ErrorCode.none
+
+
+def test_a_follower_that_has_everything_stays_in_the_isr() -> None:
+    """As in Kafka: without new records a replica that is silent is not missed."""
+    cluster = VirtualCluster()
+    cluster.run(1000)
+    cluster.cut_links.add((3, 1))
+    cluster.run(120_000)
+    assert isr_of(cluster) == {1, 2, 3}
+
+
+def test_a_follower_that_is_back_joins_the_isr_again() -> None:
+    cluster = VirtualCluster(isr=(1, 2))
+    cluster.produce()
+    cluster.run(100)
+    assert isr_of(cluster) == {1, 2, 3}
+    assert cluster.isr_requests[0].new_isr_with_epochs[2].broker_epoch == cluster.brokers[3].epoch
+
+
+def test_a_joining_follower_counts_before_the_controller_says_so() -> None:
+    cluster = VirtualCluster(brokers=2, isr=(1,))
+    cluster.isr_is_silent = True
+    cluster.run(10)
+    leader = cluster.leader.partition
+    assert isinstance(leader.isr_state, PendingExpand)
+    assert leader.isr_state.isr == {1}
+    cluster.cut_links.add((2, 1))
+    appended = cluster.produce()
+    cluster.run(20)
+    assert outcome_of(appended) is None
+    cluster.run(60_000)
+    assert outcome_of(appended) is None, "a member of the maximal ISR does not have it"
+
+
+def test_a_leaving_follower_counts_until_the_controller_says_so() -> None:
+    cluster = VirtualCluster(brokers=2)
+    cluster.run(1000)
+    cluster.isr_is_silent = True
+    cluster.cut_links.add((2, 1))
+    appended = cluster.produce()
+    cluster.run(46_000)
+    leader = cluster.leader.partition
+    assert isinstance(leader.isr_state, PendingShrink)
+    assert outcome_of(appended) is None
+
+
+@pytest.mark.parametrize(
+    "error_code", [ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted]
+)
+def test_a_change_that_was_not_made_is_forgotten_and_made_anew(error_code: ErrorCode) -> None:
+    cluster = VirtualCluster(brokers=2, isr=(1,))
+    cluster.isr_refusals = [error_code]
+    cluster.run(8)
+    assert isinstance(cluster.leader.partition.isr_state, Committed)
+    assert isr_of(cluster) == {1}
+    cluster.run(1200)
+    assert isr_of(cluster) == {1, 2}
+
+
+def test_a_change_that_is_out_of_date_waits_for_metadata() -> None:
+    cluster = VirtualCluster(brokers=2, isr=(1,))
+    cluster.isr_refusals = [ErrorCode.invalid_update_version]
+    cluster.run(5000)
+    assert isinstance(cluster.leader.partition.isr_state, PendingExpand)
+    assert len(cluster.isr_requests) == 1
+    cluster.elect(1)
+    cluster.run(1500)
+    assert isr_of(cluster) == {1, 2}
+
+
+def test_an_unknown_error_of_the_controller_is_a_reason_to_ask_again() -> None:
+    cluster = VirtualCluster(brokers=2, isr=(1,))
+    cluster.isr_refusals = [ErrorCode.unknown_server_error] * 3
+    cluster.run(100)
+    assert isr_of(cluster) == {1, 2}
+
+
+def test_too_small_an_isr_refuses_before_the_append() -> None:
+    cluster = VirtualCluster(min_isr=2)
+    cluster.crash(2)
+    cluster.crash(3)
+    with pytest.raises(ApiError) as refused:
+        cluster.produce()
+    assert refused.value.error_code is ErrorCode.not_enough_replicas
+    assert cluster.leader.partition.log.log_end_offset == 0
+    cluster.produce(acks_all=False)
+    cluster.run(100)
+    # The high watermark stays where it is: what is written now is not safe.
+    assert cluster.leader.partition.high_watermark == 0
+
+
+def test_an_isr_that_shrinks_after_the_append_is_told() -> None:
+    cluster = VirtualCluster(min_isr=2)
+    cluster.run(100)
+    appended = cluster.produce()
+    cluster.run(10)
+    assert outcome_of(appended) is ErrorCode.none
+    cluster.crash(2)
+    cluster.crash(3)
+    assert outcome_of(appended) is ErrorCode.not_enough_replicas_after_append
+
+
+def test_who_waits_learns_that_the_leader_has_moved() -> None:
+    cluster = VirtualCluster()
+    cluster.run(100)
+    old = cluster.leader
+    cluster.cut_links.update({(2, 1), (3, 1)})
+    appended = cluster.produce()
+    cluster.elect(2)
+    assert outcome_of(appended) is ErrorCode.not_leader_or_follower
+    assert old.leaderships == [True, False]
+    assert cluster.leader.leaderships == [True]
+    cluster.elect(1)
+    assert outcome_of(appended) is ErrorCode.not_leader_or_follower, (
+        "it may have been cut meanwhile"
+    )
+
+
+def test_a_changed_config_reaches_the_log_and_the_leader() -> None:
+    cluster = VirtualCluster()
+    cluster.topic_configs.update({"segment.bytes": "2000000", "min.insync.replicas": "3"})
+    cluster.publish()
+    for broker in cluster.brokers.values():
+        assert broker.partition.log.config.segment_bytes == 2_000_000
+        assert broker.partition.min_insync_replicas == 3
+
+
+def test_high_watermarks_survive_a_crash() -> None:
+    cluster = VirtualCluster()
+    cluster.produce()
+    cluster.run(6000)
+    cluster.crash(3)
+    cluster.held_metadata.add(3)
+    assert cluster.restart(3).partition.high_watermark == 1
+
+
+def test_a_failed_storage_ends_the_leadership_and_acknowledges_nothing() -> None:
+    cluster = VirtualCluster()
+    cluster.run(100)
+    leader = cluster.leader
+    waiting = cluster.produce()
+    partition = leader.partition
+    leader.storage.fail_on("append")
+    with pytest.raises(Exception, match="No space left"):
+        cluster.produce()
+    leader.storage.fail_on(None)
+    assert leader.replicas.storage_failed is not None
+    assert not partition.is_leader
+    cluster.run(1000)
+    assert outcome_of(waiting) is ErrorCode.not_leader_or_follower
+    with pytest.raises(ApiError) as offline:
+        leader.replicas.partition(TOPIC, 0)
+    assert offline.value.error_code is ErrorCode.kafka_storage_error
+
+
+def test_a_failed_storage_of_a_follower_ends_its_fetches() -> None:
+    cluster = VirtualCluster(brokers=2)
+    cluster.run(100)
+    cluster.brokers[2].storage.fail_on("append")
+    cluster.produce()
+    cluster.run(1000)
+    assert cluster.brokers[2].replicas.storage_failed is not None
+    cluster.leader.requests.clear()
+    cluster.run(5000)
+    assert not cluster.leader.requests
+
+
+def test_a_leader_that_comes_back_elsewhere_is_found_there() -> None:
+    cluster = VirtualCluster()
+    cluster.run(100)
+    cluster.crash(1, fence=False)
+    cluster.restart(1)
+    cluster.elect(1)
+    cluster.run(5000)
+    appended = cluster.produce(b"again")
+    cluster.run(1000)
+    assert outcome_of(appended) is ErrorCode.none
+
+
+def test_a_follower_follows_the_leaders_log_start() -> None:
+    cluster = VirtualCluster(brokers=2)
+    for _ in range(4):
+        cluster.produce()
+    cluster.run(1000)
+    leader = cluster.leader.partition
+    assert leader.delete_records_before(3) == 3
+    assert leader.low_watermark == 0
+    cluster.run(2000)
+    assert cluster.brokers[2].partition.log.log_start_offset == 3
+    assert leader.low_watermark == 3
+
+
+def test_a_follower_joins_only_with_all_from_before_the_leaders_epoch() -> None:
+    """What a new leader has may be committed though its high watermark does not say so yet."""
+    cluster = VirtualCluster(isr=(1, 2))
+    cluster.isolate(3)
+    cluster.run(20)
+    for _ in range(3):
+        cluster.produce()
+    cluster.run(3)
+    cluster.isolate(1)
+    cluster.elect(2)
+    leader = cluster.leader.partition
+    assert (leader.high_watermark, leader.log.log_end_offset) == (0, 3)
+    epoch = cluster.brokers[3].epoch
+    leader.follower_fetched(3, epoch, fetch_offset=2, now_ms=cluster.now_ms)
+    assert isr_state_of(leader) == Committed(isr=frozenset({1, 2}))
+    leader.follower_fetched(3, epoch, fetch_offset=3, now_ms=cluster.now_ms)
+    assert isinstance(isr_state_of(leader), PendingExpand)
+
+
+def test_metadata_that_is_known_already_leaves_a_proposal_pending() -> None:
+    cluster = VirtualCluster(brokers=2, isr=(1,))
+    cluster.isr_is_silent = True
+    cluster.run(10)
+    pending = cluster.leader.partition.isr_state
+    assert isinstance(pending, PendingExpand)
+    cluster.publish()
+    assert cluster.leader.partition.isr_state is pending
+
+
+def delete_records(offset: int, *, timeout_ms: int) -> DeleteRecordsRequest:
+    partition = RequestedPartition(partition_index=0, offset=offset)
+    topic = RequestedTopic(name=TOPIC, partitions=(partition,))
+    return DeleteRecordsRequest(topics=(topic,), timeout_ms=timeout_ms)
+
+
+def deleted(response: object) -> tuple[int, ErrorCode]:
+    assert isinstance(response, DeleteRecordsResponse)
+    (topic,) = response.topics
+    (partition,) = topic.partitions
+    return partition.low_watermark, partition.error_code
+
+
+def test_delete_records_waits_for_the_followers() -> None:
+    cluster = VirtualCluster()
+    for _ in range(4):
+        cluster.produce()
+    cluster.run(1000)
+    wait = cluster.leader.ask(DELETE_RECORDS, delete_records(2, timeout_ms=5000))
+    assert isinstance(wait, Wait)
+    cluster.run(2000)
+    assert deleted(wait.operation.try_complete(cluster.now_ms)) == (2, ErrorCode.none)
+
+
+def test_delete_records_does_not_wait_for_a_broker_that_is_down() -> None:
+    cluster = VirtualCluster()
+    cluster.produce()
+    cluster.run(1000)
+    cluster.crash(3)
+    wait = cluster.leader.ask(DELETE_RECORDS, delete_records(-1, timeout_ms=5000))
+    assert isinstance(wait, Wait)
+    cluster.run(2000)
+    assert deleted(wait.operation.try_complete(cluster.now_ms)) == (1, ErrorCode.none)
+
+
+def test_delete_records_times_out_and_tells_of_a_moved_leader() -> None:
+    cluster = VirtualCluster(brokers=2)
+    cluster.produce()
+    cluster.run(1000)
+    cluster.isolate(2)
+    cluster.run(1000)
+    first, second = (
+        cluster.leader.ask(DELETE_RECORDS, delete_records(1, timeout_ms=100)) for _ in range(2)
+    )
+    assert isinstance(first, Wait)
+    assert isinstance(second, Wait)
+    assert deleted(first.operation.expire(cluster.now_ms)) == (0, ErrorCode.request_timed_out)
+    cluster.elect(2)
+    moved = second.operation.try_complete(cluster.now_ms)
+    assert deleted(moved) == (-1, ErrorCode.not_leader_or_follower)
+
+
+def test_a_compacted_topic_is_compacted_on_every_replica() -> None:
+    cluster = VirtualCluster(
+        configs={"log_cleaner_backoff_ms": 1000},
+        topic_configs={
+            "cleanup.policy": "compact",
+            "segment.ms": "10",
+            "min.cleanable.dirty.ratio": "0.01",
+        },
+    )
+    for value in (b"old", b"new", b"active"):
+        cluster.produce(value)
+        cluster.run(1000)
+    cluster.run(5000)
+    for broker in cluster.brokers.values():
+        assert set(values(broker.partition).values()) == {b"new", b"active"}

@@ -1,0 +1,149 @@
+"""Faults in any order: links, processes and machines fail as a seed says, under acks=all load.
+
+Invariants: an acknowledged record is where its answer said, for ever; in the end all replicas have
+the same bytes. One thing is kept from happening, since nobody could make up for it, here or in
+Kafka: that the last in-sync replica's disk forgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.broker_ref.node.requests import produced
+from tests.broker_ref.replication.cluster import values
+from tests.broker_ref.scenarios.three_brokers import BROKERS, Asked, ThreeBrokers
+
+STEPS = 60
+PRODUCE_TIMEOUT_MS = 4_000
+NODES = (*BROKERS, 0)
+"""0 is the controller, as for `ThreeBrokers.separate`."""
+
+
+class Chaos:
+    """A cluster to which a seed does something at every step."""
+
+    def __init__(self, random: Random) -> None:
+        self.cluster = ThreeBrokers()
+        self.random = random
+        self.asked: list[tuple[str, Asked]] = []
+        self.history: list[str] = []
+        self.down: set[int] = set()
+
+    def run(self) -> None:
+        """Do everything, mend everything, and check."""
+        doings: list[Callable[[], None]] = [self.wait, self.cut, self.heal]
+        doings += [self.kill, self.start, self.forget, self.bounce_controller]
+        for _ in range(STEPS):
+            self.write()
+            self.random.choice(doings)()
+        self.history.append("mend everything")
+        self.cluster.heal()
+        for broker_id in sorted(self.down):
+            self.cluster.start_broker(broker_id)
+        self.cluster.settle()
+        self.cluster.settle()
+        self.check()
+
+    def check(self) -> None:
+        """What was acknowledged is where it was said to be; logs are the same, as are epochs."""
+        cluster = self.cluster
+        assert set(cluster.state.isr) == set(BROKERS)
+        cluster.agreed()
+        log = values(cluster.replica(1))
+        for value, asked in self.asked:
+            assert not cluster.is_open(asked), value
+            if cluster.outcome(asked) is ErrorCode.none:
+                found = log.get(produced(asked.answer).base_offset)
+                assert found == value.encode(), f"{value} was acknowledged and is lost"
+
+    # What is done
+
+    def write(self) -> None:
+        """A record to everyone who takes itself for the leader."""
+        for broker_id in BROKERS:
+            if self.cluster.leads(broker_id):
+                value = f"{len(self.asked)}"
+                asked = self.cluster.write(broker_id, value, timeout_ms=PRODUCE_TIMEOUT_MS)
+                self.history.append(f"write {value} to {broker_id}")
+                self.asked.append((value, asked))
+
+    def wait(self) -> None:
+        milliseconds = self.random.choice((1, 50, 500, 2_500, 9_000))
+        self.history.append(f"wait {milliseconds} ms")
+        self.cluster.advance(milliseconds)
+
+    def cut(self) -> None:
+        one, other = self.random.sample(NODES, 2)
+        self.history.append(f"cut {one} from {other}")
+        self.cluster.separate(one, other)
+
+    def heal(self) -> None:
+        self.history.append("heal")
+        self.cluster.heal()
+
+    def kill(self) -> None:
+        victim = self.random.choice(BROKERS)
+        if victim not in self.down:
+            self.history.append(f"kill {victim}")
+            self.cluster.kill(victim)
+            self.down.add(victim)
+
+    def start(self) -> None:
+        if self.down:
+            broker_id = self.random.choice(sorted(self.down))
+            self.history.append(f"start {broker_id}")
+            self.cluster.start_broker(broker_id)
+            self.down.discard(broker_id)
+
+    def forget(self) -> None:
+        """A machine loses power; it is back at once, or when others have found out."""
+        cluster = self.cluster
+        in_sync = set(cluster.state.isr)
+        victim = self.random.choice(BROKERS)
+        healthy = in_sync - {victim}
+        if cluster.cut or victim in self.down or not healthy or in_sync & self.down:
+            return
+        if not all(cluster.runs(broker_id) for broker_id in healthy):
+            return
+        self.history.append(f"power loss of {victim}")
+        before = cluster.broker_epoch(victim)
+        cluster.kill(victim, forgets=self.random)
+        if self.random.random() < 0.5:
+            cluster.start_broker(victim)
+        else:
+            self.down.add(victim)
+        if victim in in_sync:
+            cluster.run_until(
+                lambda: victim not in cluster.state.isr or cluster.broker_epoch(victim) != before
+            )
+
+    def bounce_controller(self) -> None:
+        self.history.append("power loss of the controller")
+        self.cluster.kill_controller(forgets=self.random)
+        self.cluster.advance(self.random.choice((0, 1_000)))
+        self.cluster.start_controller()
+
+
+def run(seed: int) -> None:
+    chaos = Chaos(Random(seed))
+    try:
+        chaos.run()
+    except BaseException:
+        print(f"chaos {seed}:", *chaos.history, sep="\n  ")
+        raise
+
+
+@pytest.mark.parametrize("run_number", range(12))
+def test_what_was_acknowledged_stays(run_number: int, seed: int) -> None:
+    run(seed * 1_000 + run_number)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_what_was_acknowledged_stays_in_many_runs(seed: int) -> None:
+    for run_number in range(12, 300):
+        run(seed * 1_000 + run_number)

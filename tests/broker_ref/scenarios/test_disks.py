@@ -1,0 +1,154 @@
+"""Disks that forget, fill up and come back with something else than the others have."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.broker_ref.scenarios.three_brokers import BROKERS, ThreeBrokers
+
+
+def test_two_failures_in_a_row_that_need_truncation() -> None:
+    """KIP-279: each of two leaders dies with something that nobody else has."""
+    cluster = ThreeBrokers()
+    cluster.written(1, "a")
+    for leader, strays in ((1, ("1x", "1y")), (2, ("2x",))):
+        others = set(BROKERS) - {leader}
+        cluster.separate(leader, *others)
+        for stray in strays:
+            assert cluster.outcome(cluster.write(leader, stray, acks=1)) is ErrorCode.none
+        cluster.kill(leader)
+        cluster.heal()
+        cluster.await_leader(leader + 1)  # The next replica in sync.
+    # Alone it takes nothing for acks=all; the epochs of all three leaders are in the logs.
+    assert cluster.outcome(cluster.write(3, "b")) is ErrorCode.not_enough_replicas
+    assert cluster.outcome(cluster.write(3, "c", acks=1)) is ErrorCode.none
+    cluster.start_broker(2)
+    cluster.settle()
+    cluster.written(3, "d")
+    cluster.start_broker(1)
+    cluster.settle()
+    assert cluster.agreed() == ["a", "c", "d"]
+    entries = [cluster.replica(broker_id).log.leader_epochs.entries for broker_id in BROKERS]
+    assert entries[0] == entries[1] == entries[2]
+
+
+def test_a_follower_that_was_cut_learns_what_is_committed_where_nothing_is_written() -> None:
+    """Killed before it noted its high watermark: that it diverges is not all it must be told."""
+    cluster = ThreeBrokers()
+    cluster.written(1, "a")
+    cluster.separate(1, 2, 3)
+    assert cluster.outcome(cluster.write(1, "stray", acks=1)) is ErrorCode.none
+    cluster.kill(1)
+    cluster.heal()
+    cluster.await_leader(2)
+    cluster.start_broker(1)
+    cluster.settle()
+    assert cluster.agreed() == ["a"]
+
+
+@pytest.mark.parametrize("victim", BROKERS)
+@pytest.mark.parametrize("returns", ["at once", "when it is known to be gone"])
+def test_a_disk_that_lost_its_unsynced_tail(victim: int, returns: str, seed: int) -> None:
+    """What it lost is nowhere else lost, also where all the others die thereafter."""
+    random = Random(seed)
+    cluster = ThreeBrokers()
+    for number in range(20):
+        cluster.written(1, f"{number}")
+    cluster.kill(victim, forgets=random)
+    if returns == "when it is known to be gone":
+        cluster.await_out_of_sync(victim)
+    cluster.start_broker(victim)
+    # Nobody takes its log for complete before it has caught up.
+    cluster.run_until(lambda: cluster.runs(victim))
+    cluster.run_until(lambda: cluster.leads(cluster.state.leader))
+    assert cluster.state.leader != victim
+    cluster.written(cluster.state.leader, "more")
+    cluster.run_until(lambda: set(cluster.state.isr) == set(BROKERS))
+    for other in set(BROKERS) - {victim}:
+        cluster.kill(other)
+    cluster.run_until(lambda: cluster.leads(victim))
+    for other in set(BROKERS) - {victim}:
+        cluster.start_broker(other)
+    cluster.settle()
+    assert cluster.agreed() == [*(f"{number}" for number in range(20)), "more"]
+
+
+def test_the_controllers_disk_has_what_it_said(seed: int) -> None:
+    """Its journal is flushed before anything is answered: an unsynced tail is nobody's."""
+    random = Random(seed)
+    cluster = ThreeBrokers()
+    cluster.written(1, "a")
+    for victim in (1, 2, 3):
+        before = cluster.state.leader_epoch
+        cluster.kill(victim)
+        cluster.await_out_of_sync(victim)
+        known = cluster.state
+        cluster.kill_controller(forgets=random)
+        cluster.start_controller()
+        assert cluster.state == known
+        assert cluster.state.leader_epoch >= before
+        cluster.start_broker(victim)
+        cluster.run_until(lambda: set(cluster.state.isr) == set(BROKERS))
+    cluster.settle()
+    cluster.written(cluster.state.leader, "b")
+    cluster.settle()
+    assert cluster.agreed() == ["a", "b"]
+
+
+@pytest.mark.parametrize("operation", ["append", "flush"])
+def test_a_full_disk_of_the_leader_acknowledges_nothing(operation: str) -> None:
+    """Not what was refused, nor what waited for a follower when the disk failed."""
+    cluster = ThreeBrokers(topic_configs={"flush.messages": "1"})
+    cluster.written(1, "a")
+    cluster.separate(1, 2)
+    waiting = cluster.write(1, "b")
+    assert cluster.is_open(waiting)
+    cluster.let_fail(1, operation)
+    refused = cluster.write(1, "c")
+    assert cluster.outcome(refused) is ErrorCode.kafka_storage_error
+    assert not cluster.is_open(waiting)
+    assert cluster.outcome(waiting) is not ErrorCode.none
+    assert not cluster.runs(1)
+    cluster.heal()
+    cluster.await_leader(2)
+    cluster.written(2, "d")
+    cluster.repair(1)
+    cluster.start_broker(1)
+    cluster.settle()
+    assert cluster.agreed() == ["a", "d"]  # Broker 3 had "b" as well, and cut it.
+
+
+def test_a_full_disk_of_a_follower_ends_its_part_and_nothing_else() -> None:
+    cluster = ThreeBrokers()
+    cluster.written(1, "a")
+    cluster.let_fail(3, "append")
+    pending = cluster.write(1, "b")
+    cluster.run_until(lambda: not cluster.is_open(pending))
+    assert cluster.outcome(pending) is ErrorCode.none
+    assert not cluster.runs(3)
+    assert set(cluster.state.isr) == {1, 2}
+    cluster.repair(3)
+    cluster.start_broker(3)
+    cluster.settle()
+    assert cluster.agreed() == ["a", "b"]
+
+
+def test_a_disk_full_in_the_middle_of_a_batch_leaves_no_half_of_it(seed: int) -> None:
+    """The bytes that did get there are cut at the next start, whoever leads then."""
+    cluster = ThreeBrokers()
+    cluster.written(1, "a")
+    cluster.let_fail(1, "append")
+    assert cluster.outcome(cluster.write(1, "b")) is ErrorCode.kafka_storage_error
+    half = cluster.replica(2).log.read(0, end_offset=1, max_bytes=1000, at_least_one_batch=True)
+    (segment,) = [name for name in cluster.disk(1).list("t-0") if name.endswith(".log")]
+    cluster.repair(1)
+    torn = half[: Random(seed).randrange(1, len(half))]
+    cluster.disk(1).open(f"t-0/{segment}").append(torn)
+    cluster.start_broker(1)
+    cluster.settle()
+    cluster.written(cluster.state.leader, "c")
+    cluster.settle()
+    assert cluster.agreed() == ["a", "c"]

@@ -1,0 +1,148 @@
+"""Brokers that cannot reach each other, or the controller."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from tests.broker_ref.scenarios.three_brokers import (
+    HEARTBEAT_MS,
+    LAG_MS,
+    SESSION_MS,
+    ThreeBrokers,
+)
+
+CONTROLLER = 0
+NOT_ACKNOWLEDGED = {
+    ErrorCode.request_timed_out,
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.not_enough_replicas_after_append,
+}
+
+
+def test_a_follower_cut_off_for_longer_than_the_lag_time_and_then_back() -> None:
+    cluster = ThreeBrokers()
+    cluster.written(1, "a")
+    cluster.separate(3, 1)
+    late = cluster.write(1, "b")
+    assert cluster.is_open(late)  # It is in sync still: without it nothing is committed.
+    cluster.advance(2 * LAG_MS)
+    assert set(cluster.state.isr) == {1, 2}
+    assert not cluster.is_open(late)
+    assert cluster.outcome(late) is ErrorCode.none
+    cluster.written(1, "c")
+    assert cluster.replica(3).log.log_end_offset == 1
+    cluster.heal()
+    cluster.settle()
+    assert set(cluster.state.isr) == {1, 2, 3}
+    assert cluster.state.leader_epoch == 0
+    assert cluster.agreed() == ["a", "b", "c"]
+
+
+def test_both_followers_cut_off_leave_too_few_to_commit_anything() -> None:
+    cluster = ThreeBrokers()
+    cluster.separate(1, 2, 3)
+    began = cluster.write(1, "a", timeout_ms=20_000)
+    cluster.run_until(lambda: cluster.state.isr == (1,))
+    after = cluster.write(1, "b")
+    assert cluster.outcome(after) is ErrorCode.not_enough_replicas
+    cluster.run_until(lambda: not cluster.is_open(began))
+    assert cluster.outcome(began) in NOT_ACKNOWLEDGED
+    assert cluster.replica(1).high_watermark == 0
+    cluster.heal()
+    cluster.settle()
+    cluster.written(1, "c")
+    cluster.settle()
+    assert cluster.agreed() == ["a", "c"]  # What was not acknowledged may be there.
+
+
+def test_a_leader_cut_off_from_the_controller_commits_nothing_that_could_be_lost() -> None:
+    """It leads on for its followers until they hear of another; then it has nobody."""
+    cluster = ThreeBrokers()
+    cluster.written(1, "a")
+    cluster.separate(1, CONTROLLER)
+    cluster.written(1, "b")  # Its followers are in sync, and the others lead from there.
+    cluster.run_until(lambda: cluster.leads(2) or cluster.leads(3))
+    assert cluster.leads(1)
+    stray = cluster.write(1, "stray", timeout_ms=5_000)
+    new_leader = cluster.state.leader
+    cluster.written(new_leader, "c")
+    cluster.advance(SESSION_MS + LAG_MS)
+    assert cluster.outcome(stray) is ErrorCode.request_timed_out
+    # That the followers lag changes nothing: to leave the ISR they need the controller.
+    isr = cluster.replica(1).isr_state
+    assert isr is not None
+    assert isr.maximal_isr == {1, 2, 3}
+    assert cluster.replica(1).high_watermark == 2
+    cluster.heal()
+    cluster.settle()
+    assert not cluster.leads(1)
+    assert cluster.agreed() == ["a", "b", "c"]
+    assert set(cluster.state.isr) == {1, 2, 3}
+
+
+def test_a_leader_cut_off_from_everybody_acknowledges_nothing_and_truncates() -> None:
+    cluster = ThreeBrokers()
+    cluster.written(1, "a")
+    cluster.separate(1, CONTROLLER, 2, 3)
+    strays = [cluster.write(1, f"stray {number}", timeout_ms=60_000) for number in range(3)]
+    alone = cluster.write(1, "acks=1", acks=1)
+    assert cluster.outcome(alone) is ErrorCode.none  # Which is not told to be safe, and is not.
+    cluster.run_until(lambda: cluster.leads(2) or cluster.leads(3))
+    leader = cluster.state.leader
+    cluster.written(leader, "b")
+    cluster.written(leader, "c")
+    assert all(cluster.is_open(stray) for stray in strays)
+    assert cluster.replica(1).log.log_end_offset == 5
+    cluster.heal()
+    cluster.settle()
+    assert all(not cluster.is_open(stray) for stray in strays)
+    assert {cluster.outcome(stray) for stray in strays} <= NOT_ACKNOWLEDGED
+    assert cluster.agreed() == ["a", "b", "c"]
+
+
+def test_who_was_cut_off_does_not_lead_where_all_in_sync_are_gone() -> None:
+    cluster = ThreeBrokers()
+    cluster.separate(3, 1, 2)
+    cluster.advance(2 * LAG_MS)
+    cluster.written(1, "a")
+    cluster.kill(1)
+    cluster.await_leader(2)
+    cluster.kill(2)
+    cluster.advance(3 * SESSION_MS)
+    assert (cluster.state.leader, cluster.state.isr) == (-1, (2,))
+    assert not cluster.leads(3)
+    assert cluster.outcome(cluster.write(3, "b", acks=1)) is ErrorCode.not_leader_or_follower
+    cluster.heal()
+    cluster.start_broker(1)  # It had "a", but who is to know that.
+    cluster.advance(3 * SESSION_MS)
+    assert cluster.state.leader == -1
+    cluster.start_broker(2)
+    cluster.settle()
+    assert cluster.agreed() == ["a"]
+
+
+def test_a_cluster_without_its_controller_goes_on_as_it_is() -> None:
+    cluster = ThreeBrokers()
+    cluster.kill_controller()
+    cluster.advance(3 * SESSION_MS)
+    cluster.written(1, "a")
+    cluster.kill(3)
+    waiting = cluster.write(1, "b", timeout_ms=60_000)
+    cluster.advance(3 * SESSION_MS)
+    assert cluster.is_open(waiting)  # Nobody can say that broker 3 is not needed.
+    cluster.start_controller()
+    cluster.run_until(lambda: not cluster.is_open(waiting))
+    assert cluster.outcome(waiting) is ErrorCode.none
+    cluster.start_broker(3)
+    cluster.settle()
+    assert cluster.agreed() == ["a", "b"]
+
+
+def test_a_broker_that_is_late_for_the_controller_keeps_what_it_leads() -> None:
+    cluster = ThreeBrokers()
+    cluster.separate(1, CONTROLLER)
+    cluster.advance(SESSION_MS - 2 * HEARTBEAT_MS)
+    cluster.heal()
+    cluster.settle()
+    assert (cluster.state.leader, cluster.state.leader_epoch) == (1, 0)
+    cluster.written(1, "a")

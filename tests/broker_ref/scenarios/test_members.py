@@ -1,0 +1,214 @@
+"""Members of groups that do not do what they should: others go on, and no offset is touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.raw import request
+from tests.broker_ref.scenarios.three_brokers import BROKERS, TOPIC, Asked, ThreeBrokers
+
+SESSION_MS = 6_000
+REBALANCE_MS = 10_000
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Member:
+    """A member of `group` as it is told to the coordinator, right or wrong."""
+
+    cluster: ThreeBrokers
+    coordinator: int
+    group: str
+    member_id: str = ""
+    generation_id: int = -1
+
+    def send_join(self, *, metadata: bytes = b"") -> Asked:
+        """JoinGroup, which may wait for others."""
+        return self.cluster.ask(
+            self.coordinator,
+            request(
+                "join_group", 9, group_id=self.group, member_id=self.member_id,
+                session_timeout=SESSION_MS, rebalance_timeout=REBALANCE_MS,
+                protocol_type="consumer", protocols=[{"name": "range", "metadata": metadata}],
+            ),
+        )  # fmt: skip
+
+    def take(self, joined: Asked) -> Any:
+        """The answer to a join, which the member goes by from then on."""
+        answer = self.cluster.answered(joined)
+        if answer.error_code in {ErrorCode.none, ErrorCode.member_id_required}:
+            self.member_id, self.generation_id = answer.member_id, answer.generation_id
+        return answer
+
+    def get_id(self) -> None:
+        """Have an id given out."""
+        assert self.take(self.send_join()).error_code is ErrorCode.member_id_required
+
+    def sync(self) -> Asked:
+        """SyncGroup, with everything for this member."""
+        everything = {"member_id": self.member_id, "assignment": b"all"}
+        return self.cluster.ask(
+            self.coordinator,
+            request(
+                "sync_group", 5, group_id=self.group, generation_id=self.generation_id,
+                member_id=self.member_id, protocol_type="consumer", protocol_name="range",
+                assignments=[everything],
+            ),
+        )  # fmt: skip
+
+    def become_stable(self) -> None:
+        """Join and sync as the only member."""
+        self.get_id()
+        assert self.take(self.send_join()).error_code is ErrorCode.none
+        assert self.cluster.answered(self.sync()).error_code is ErrorCode.none
+
+    def heartbeat(self) -> ErrorCode:
+        answer = self.cluster.ask(
+            self.coordinator,
+            request(
+                "heartbeat", 4, group_id=self.group, generation_id=self.generation_id,
+                member_id=self.member_id,
+            ),
+        )  # fmt: skip
+        code: ErrorCode = self.cluster.answered(answer).error_code
+        return code
+
+    def commit(self, offset: int, **wrong: Any) -> ErrorCode:
+        """Commit as this member; `wrong` changes fields of the request."""
+        fields: dict[str, Any] = {
+            "group_id": self.group,
+            "generation_id_or_member_epoch": self.generation_id,
+            "member_id": self.member_id,
+        }
+        partition = {"partition_index": 0, "committed_offset": offset}
+        topics = [{"name": TOPIC, "partitions": [partition]}]
+        asked = self.cluster.ask(
+            self.coordinator, request("offset_commit", 9, topics=topics, **(fields | wrong))
+        )
+        code: ErrorCode = self.cluster.answered(asked).topics[0].partitions[0].error_code
+        return code
+
+    def committed(self) -> int:
+        """The offset that the group has committed."""
+        groups = [{"group_id": self.group, "topics": [{"name": TOPIC, "partition_indexes": [0]}]}]
+        asked = self.cluster.ask(self.coordinator, request("offset_fetch", 9, groups=groups))
+        answer = self.cluster.answered(asked).groups[0]
+        assert answer.error_code is ErrorCode.none
+        return int(answer.topics[0].partitions[0].committed_offset)
+
+
+class Groups:
+    """A cluster with a coordinator, which is the same for all groups."""
+
+    def __init__(self) -> None:
+        self.cluster = ThreeBrokers(group_initial_rebalance_delay_ms=100)
+        self.coordinator = -1
+        self.cluster.run_until(self.find_coordinator)
+
+    def member(self, group: str) -> Member:
+        return Member(cluster=self.cluster, coordinator=self.coordinator, group=group)
+
+    def find_coordinator(self) -> bool:
+        """Learn who coordinates; whether there is one."""
+        find = request("find_coordinator", 4, key_type=0, coordinator_keys=["any"])
+        asked = self.cluster.ask(BROKERS[0], find)
+        found = self.cluster.answered(asked).coordinators[0]
+        self.coordinator = int(found.node_id)
+        return found.error_code is ErrorCode.none and self.coordinator in BROKERS
+
+
+@pytest.fixture
+def groups() -> Groups:
+    return Groups()
+
+
+def test_a_consumer_that_never_polls_again_loses_its_part(groups: Groups) -> None:
+    """It neither answers the rebalance nor gives a sign of life; the other does not wait long."""
+    idle, eager = groups.member("g"), groups.member("g")
+    idle.become_stable()
+    assert idle.commit(5) is ErrorCode.none
+    eager.get_id()
+    joined = eager.send_join()
+    began_ms = groups.cluster.now_ms
+    answer = eager.take(joined)
+    assert groups.cluster.now_ms - began_ms <= SESSION_MS
+    assert [member.member_id for member in answer.members] == [eager.member_id]
+    assert groups.cluster.answered(eager.sync()).error_code is ErrorCode.none
+    assert idle.heartbeat() is ErrorCode.unknown_member_id
+    assert idle.commit(99) is ErrorCode.unknown_member_id
+    assert eager.committed() == 5
+
+
+def test_a_consumer_that_heartbeats_but_never_rejoins_is_left_behind(groups: Groups) -> None:
+    """Its thread is alive, its loop is not: the rebalance timeout is what counts."""
+    stuck, eager = groups.member("g"), groups.member("g")
+    stuck.become_stable()
+    eager.get_id()
+    joined = eager.send_join()
+    began_ms = groups.cluster.now_ms
+    while groups.cluster.is_open(joined):
+        assert stuck.heartbeat() is ErrorCode.rebalance_in_progress
+        groups.cluster.advance(1_000)
+        assert groups.cluster.now_ms - began_ms <= REBALANCE_MS + 1_000
+    assert [each.member_id for each in eager.take(joined).members] == [eager.member_id]
+    assert stuck.heartbeat() is ErrorCode.unknown_member_id
+
+
+def test_a_member_that_joins_twice_is_one_member(groups: Groups) -> None:
+    member, other = groups.member("g"), groups.member("g")
+    member.become_stable()
+    other.get_id()
+    first = member.send_join(metadata=b"1")
+    second = member.send_join(metadata=b"2")
+    others = other.send_join()
+    answer = member.take(second)
+    ids = [each.member_id for each in answer.members or groups.cluster.answered(others).members]
+    assert sorted(ids) == sorted([member.member_id, other.member_id])
+    # As in Kafka, nobody is told anything more of the first request: the second took its place.
+    assert groups.cluster.is_open(first)
+    assert other.take(others).generation_id == member.generation_id
+
+
+@pytest.mark.parametrize("generation_id", [-1, 0, 2, 2**31 - 1])
+def test_a_wrong_generation_commits_nothing(groups: Groups, generation_id: int) -> None:
+    member = groups.member("g")
+    member.become_stable()
+    assert member.commit(5) is ErrorCode.none
+    right = member.generation_id
+    assert right == 1
+    member.generation_id = generation_id
+    assert member.commit(99) is ErrorCode.illegal_generation
+    assert member.heartbeat() is ErrorCode.illegal_generation
+    assert groups.cluster.answered(member.sync()).error_code is ErrorCode.illegal_generation
+    assert member.committed() == 5
+    member.generation_id = right
+    assert member.heartbeat() is ErrorCode.none
+
+
+def test_a_member_of_one_group_commits_nothing_for_another(groups: Groups) -> None:
+    victim, intruder = groups.member("victim"), groups.member("intruder")
+    victim.become_stable()
+    intruder.become_stable()
+    assert victim.commit(5) is ErrorCode.none
+    assert intruder.commit(99, group_id="victim") is ErrorCode.unknown_member_id
+    # Nor may anybody without a member id, while the group has members.
+    anonymous = {"member_id": "", "generation_id_or_member_epoch": -1}
+    assert intruder.commit(99, group_id="victim", **anonymous) is ErrorCode.unknown_member_id
+    assert (victim.committed(), intruder.committed()) == (5, -1)
+    assert victim.heartbeat() is ErrorCode.none
+
+
+def test_commits_outlive_every_coordinator_in_turn(groups: Groups) -> None:
+    member = groups.member("g")
+    cluster = groups.cluster
+    for offset in (5, 7, 9):
+        assert member.commit(offset) is ErrorCode.none
+        cluster.kill(groups.coordinator)
+        cluster.start_broker(groups.coordinator)
+        cluster.settle()
+        cluster.run_until(groups.find_coordinator)
+        member.coordinator = groups.coordinator
+        assert member.committed() == offset

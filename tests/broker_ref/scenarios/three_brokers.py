@@ -1,0 +1,316 @@
+"""Three brokers and their controller in virtual time, with links that break and disks that fail.
+
+Purpose: the whole of a cluster for scenarios that need a moment chosen exactly or a disk that
+forgets. All nodes are real, as are all requests; time, network and disks are the test's. One topic,
+`t`, with one partition on all three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.config import BrokerConfig
+from broker_ref.controller.metadata import PartitionMetadata
+from broker_ref.events import (
+    CloseConnection,
+    ConnectionOpened,
+    Effect,
+    Event,
+    FrameReceived,
+    SendFrame,
+)
+from broker_ref.log.storage import Storage
+from broker_ref.node.registration import BrokerState
+from broker_ref.replication.partition import Partition
+from integration.raw import request
+from tests.broker_ref.memory_storage import MemoryStorage
+from tests.broker_ref.node.driver import read_response, request_frame
+from tests.broker_ref.node.requests import batch, produce, produced
+from tests.broker_ref.replication.cluster import values
+from tests.broker_ref.virtual import CONTROLLER, Address, VirtualCluster, address_of
+
+BROKERS: Final = (1, 2, 3)
+TOPIC: Final = "t"
+LAG_MS: Final = 2_000
+SESSION_MS: Final = 3_000
+HEARTBEAT_MS: Final = 500
+SETTLED_MS: Final = 12_000
+"""Enough for a session to expire, a leader to be elected and replicas to come in sync."""
+
+STEPS_MAX: Final = 5_000
+"""Events within one moment: more are nodes that send each other the same for ever."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Asked:
+    """A request of a client, and its answer once there is one."""
+
+    request: Any
+    answer: Any = None
+    is_broken: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is neither answered nor will be."""
+        return self.answer is None and not self.is_broken
+
+
+class ThreeBrokers(VirtualCluster):
+    """Three running brokers that all know topic `t`, led by broker 1."""
+
+    def __init__(self, *, topic_configs: Mapping[str, str] | None = None, **configs: Any) -> None:
+        """`configs` are fields of `BrokerConfig`; `min.insync.replicas` is 2 if not said."""
+        settings: dict[str, Any] = {
+            "replica_lag_time_max_ms": LAG_MS,
+            "broker_session_timeout_ms": SESSION_MS,
+            "broker_heartbeat_interval_ms": HEARTBEAT_MS,
+            "offsets_topic_num_partitions": 1,
+            "offsets_topic_replication_factor": 3,
+            **configs,
+        }
+        self._asked: dict[tuple[int, int], Asked] = {}
+        self._connections = 0
+        self._failing: set[Address] = set()
+        self._moment_ms = self._steps = 0
+        super().__init__(*(BrokerConfig(node_id=broker_id, **settings) for broker_id in BROKERS))
+        self.start()
+        self.create_topic({"min.insync.replicas": "2", **(topic_configs or {})})
+
+    def create_topic(self, configs: Mapping[str, str]) -> None:
+        """Create `t` and wait until all replicas are in sync."""
+        assignment = {"partition_index": 0, "broker_ids": BROKERS}
+        create = request(
+            "create_topics",
+            7,
+            topics=[
+                {
+                    "name": TOPIC,
+                    "num_partitions": -1,
+                    "replication_factor": -1,
+                    "assignments": [assignment],
+                    "configs": [{"name": k, "value": v} for k, v in configs.items()],
+                }
+            ],
+            timeout=10_000,
+            validate_only=False,
+        )
+        asked = self.ask(1, create)
+        self.run_until(lambda: not self.is_open(asked))
+        assert asked.answer.topics[0].error_code is ErrorCode.none, asked.answer
+        self.settle()
+        assert self.state.isr == BROKERS
+
+    # Clients
+
+    def ask(self, broker_id: int, asked: Any) -> Asked:
+        """Send a request on a connection of its own."""
+        self._connections += 1
+        found = Asked(request=asked)
+        self._asked[broker_id, self._connections] = found
+        opened = ConnectionOpened(
+            connection_id=self._connections, peer="client:1", local=address_of(broker_id)
+        )
+        self._note(broker_id, self.handle(broker_id, opened))
+        frame = FrameReceived(connection_id=self._connections, frame=request_frame(asked))
+        self._note(broker_id, self.handle(broker_id, frame))
+        return found
+
+    def write(
+        self, broker_id: int, value: str, *, acks: int = -1, timeout_ms: int = 30_000
+    ) -> Asked:
+        """Produce a record to a broker that may lead or not."""
+        return self.ask(broker_id, produce(batch(value), acks=acks, timeout=timeout_ms))
+
+    def answered(self, asked: Asked) -> Any:
+        """The answer, as time goes on."""
+        self.run_until(lambda: not self.is_open(asked))
+        assert not asked.is_broken
+        return asked.answer
+
+    def written(self, broker_id: int, value: str) -> None:
+        """Produce with acks=all what must be acknowledged."""
+        asked = self.write(broker_id, value)
+        self.answered(asked)
+        assert self.outcome(asked) is ErrorCode.none
+
+    def outcome(self, asked: Asked) -> ErrorCode | None:
+        """What a produce request of one partition was answered; None: nothing so far, or ever."""
+        if self.is_open(asked) or asked.is_broken:
+            return None
+        code: ErrorCode = produced(asked.answer).error_code
+        return code
+
+    def is_open(self, asked: Asked) -> bool:
+        """Whether no answer has come so far."""
+        for broker_id in BROKERS:
+            self._note(broker_id, self.take_effects(broker_id))
+        return asked.is_open
+
+    def _note(self, broker_id: int, effects: list[Effect]) -> None:
+        for effect in effects:
+            asked = self._asked.get((broker_id, effect.connection_id))
+            if asked is None or not asked.is_open:
+                continue
+            if isinstance(effect, SendFrame):
+                asked.answer = read_response(asked.request, effect.frame)
+            elif isinstance(effect, CloseConnection):
+                asked.is_broken = True
+
+    # What is so
+
+    @property
+    def state(self) -> PartitionMetadata:
+        """The partition as the controller has it."""
+        found = self.controller.side.metadata.partition(TOPIC, 0)
+        assert found is not None
+        return found
+
+    def replica(self, broker_id: int) -> Partition:
+        """The replica on a broker that runs."""
+        broker = self.broker(broker_id).broker
+        assert broker is not None
+        return broker.replicas.partition(TOPIC, 0)
+
+    def leads(self, broker_id: int) -> bool:
+        """Whether a broker runs and takes itself for the leader."""
+        node = self._nodes.get(address_of(broker_id))
+        if node is None or self.broker(broker_id).broker is None:
+            return False
+        return self.replica(broker_id).is_leader
+
+    def broker_epoch(self, broker_id: int) -> int:
+        """Of the registration that the controller knows; another for each life."""
+        return self.controller.side.metadata.brokers[broker_id].broker_epoch
+
+    def runs(self, broker_id: int) -> bool:
+        """Whether a broker has been started, served its way in, and has not ended."""
+        return (
+            address_of(broker_id) in self._nodes
+            and self.broker(broker_id).state is BrokerState.RUNNING
+        )
+
+    def await_leader(self, broker_id: int) -> None:
+        """Let time pass until a broker leads and knows it."""
+        self.run_until(lambda: self.state.leader == broker_id and self.leads(broker_id))
+
+    def await_out_of_sync(self, broker_id: int) -> None:
+        """Let time pass until a broker is out of sync, as the controller has it."""
+        self.run_until(lambda: broker_id not in self.state.isr)
+
+    def agreed(self) -> list[str]:
+        """The values in the log, which is the same, byte for byte, on every replica."""
+        replicas = [self.replica(broker_id) for broker_id in BROKERS]
+        ends = [(replica.log.log_end_offset, replica.high_watermark) for replica in replicas]
+        assert {each for pair in ends for each in pair} == {ends[0][0]}, f"ends differ: {ends}"
+        logs = [committed(replica) for replica in replicas]
+        assert logs[0] == logs[1] == logs[2]
+        return [value.decode() for value in values(self.replica(1)).values()]
+
+    def settle(self) -> None:
+        """Let everything that follows of itself happen."""
+        self.advance(SETTLED_MS)
+
+    # Faults
+
+    def separate(self, one: int, *others: int) -> None:
+        """Cut a broker off from others, or from the controller (0): what is under way is lost."""
+        for other in others:
+            ends = frozenset((_address(one), _address(other)))
+            self.cut.add(ends)
+            for key, link in list(self._links.items()):
+                target = (link.channel.host, link.channel.port)
+                if frozenset((link.source, target)) == ends and key in self._links:
+                    self._break(key)
+        self.deliver()
+
+    def heal(self) -> None:
+        """Mend every link."""
+        self.cut.clear()
+
+    def kill(self, broker_id: int, *, forgets: Random | None = None) -> None:
+        """End a broker; with `forgets`, its machine, which loses what was not flushed."""
+        self.crash(address_of(broker_id))
+        if forgets is not None:
+            storage = self.disk(broker_id)
+            self.storages[broker_id] = storage.crash(forgets)
+
+    def crash(self, address: Address) -> None:
+        """As a virtual cluster does; who waits for an answer from there gets none."""
+        super().crash(address)
+        for (broker_id, _), asked in self._asked.items():
+            if address_of(broker_id) == address and self.is_open(asked):
+                asked.is_broken = True
+
+    def kill_controller(self, *, forgets: Random | None = None) -> None:
+        """End the controller; with `forgets`, its machine."""
+        self.crash(CONTROLLER)
+        if forgets is not None:
+            assert isinstance(self.controller_storage, MemoryStorage)
+            self.controller_storage = self.controller_storage.crash(forgets)
+
+    def disk(self, broker_id: int) -> MemoryStorage:
+        """The disk of a broker."""
+        storage: Storage = self.storages[broker_id]
+        assert isinstance(storage, MemoryStorage)
+        return storage
+
+    def let_fail(self, broker_id: int, operation: str) -> None:
+        """Let the disk refuse this below `t-0` from now on; the broker may end of it."""
+        self._failing.add(address_of(broker_id))
+        self.disk(broker_id).fail_below(f"{TOPIC}-0/", operation)
+
+    def repair(self, broker_id: int) -> None:
+        """Let the disk work again."""
+        self._failing.discard(address_of(broker_id))
+        self.disk(broker_id).fail_on(None)
+
+    def _step(self, address: Address, event: Event) -> None:
+        if self.now_ms != self._moment_ms:
+            self._moment_ms, self._steps = self.now_ms, 0
+        self._steps += 1
+        assert self._steps < STEPS_MAX, "the nodes do not come to rest"
+        node = self._nodes.get(address)
+        if node is None or address not in self._failing:
+            super()._step(address, event)
+            return
+        for effect in node.handle(event, self.now_ms):
+            self._queue.append((address, effect))
+        if node.failure is not None:  # What it said last goes out; then it ends, as at the edge.
+            self.deliver()
+            if address in self._nodes:
+                self.crash(address)
+
+
+def committed(replica: Partition) -> bytes:
+    """The bytes of a replica's log up to its high watermark."""
+    found = b""
+    offset = replica.log.log_start_offset
+    end_offset = replica.high_watermark
+    while offset < end_offset:
+        data = replica.log.read(
+            offset, end_offset=end_offset, max_bytes=1 << 20, at_least_one_batch=True
+        )
+        assert data, f"nothing at offset {offset} of {end_offset}"
+        found += data
+        offset = _end_of(data)
+    return found
+
+
+def _end_of(data: bytes) -> int:
+    """One past the last offset of whole batches."""
+    end_offset = position = 0
+    while position < len(data):
+        base_offset = int.from_bytes(data[position : position + 8])
+        length = int.from_bytes(data[position + 8 : position + 12])
+        end_offset = base_offset + int.from_bytes(data[position + 23 : position + 27]) + 1
+        position += 12 + length
+    return end_offset
+
+
+def _address(node: int) -> Address:
+    return CONTROLLER if node == 0 else address_of(node)

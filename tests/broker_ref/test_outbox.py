@@ -1,0 +1,102 @@
+"""Requests to other nodes: of two callbacks one is called, once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller_api.k63_broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
+from broker_ref.events import Channel, CloseChannel, RequestFailed, ResponseReceived, SendRequest
+from broker_ref.outbox import Outbox
+from broker_ref.protocol.frames import response_frame
+
+CHANNEL = Channel(node_id=3000, host="controller.test", port=9093, purpose="heartbeat")
+REQUEST = BrokerHeartbeatRequest(
+    broker_id=1, broker_epoch=7, current_metadata_offset=3, want_fence=False, want_shut_down=False
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a controller would answer."""
+
+    error_code: ErrorCode = ErrorCode.none
+    is_caught_up: bool = True
+    is_fenced: bool = False
+    should_shut_down: bool = False
+    throttle_time_ms: int = 0
+
+
+class Asked:
+    """An outbox and what came of the one request in it."""
+
+    def __init__(self, *, timeout_ms: int = 1000) -> None:
+        self.outbox = Outbox(client_id="test")
+        self.outbox.advance(10_000)
+        self.responses: list[BrokerHeartbeatResponse] = []
+        self.failures: list[str] = []
+        self.outbox.send(
+            CHANNEL,
+            api_key=63,
+            version=1,
+            request=REQUEST,
+            response=BrokerHeartbeatResponse,
+            on_response=self.responses.append,
+            on_failure=self.failures.append,
+            timeout_ms=timeout_ms,
+        )
+        (self.effect,) = self.outbox.take_effects()
+
+    @property
+    def request_id(self) -> int:
+        assert isinstance(self.effect, SendRequest)
+        return self.effect.request_id
+
+    def answer(self) -> None:
+        frame = response_frame(
+            api_key=63, version=1, correlation_id=self.request_id, message=Answer()
+        )
+        self.outbox.handle(ResponseReceived(request_id=self.request_id, frame=frame))
+
+
+def test_a_response_is_read_and_handed_on_once() -> None:
+    asked = Asked()
+    asked.answer()
+    asked.answer()
+    assert [response.is_caught_up for response in asked.responses] == [True]
+    assert asked.failures == []
+    assert asked.outbox.next_deadline_ms() is None
+
+
+def test_a_failure_is_handed_on_once() -> None:
+    asked = Asked()
+    asked.outbox.handle(RequestFailed(request_id=asked.request_id, reason="it broke"))
+    asked.answer()
+    assert asked.failures == ["it broke"]
+    assert asked.responses == []
+
+
+def test_without_an_answer_in_time_the_channel_is_given_up() -> None:
+    asked = Asked(timeout_ms=500)
+    assert asked.outbox.next_deadline_ms() == 10_500
+    asked.outbox.advance(10_499)
+    assert asked.failures == []
+    asked.outbox.advance(10_500)
+    assert asked.failures == ["no answer within 500 ms"]
+    assert asked.outbox.take_effects() == [CloseChannel(channel=CHANNEL)]
+    asked.answer()
+    assert asked.responses == []
+
+
+@pytest.mark.parametrize("frame", [b"", b"\x00\x00\x00\x00", b"\x00\x00\x00\x00\x00\xff\xff"])
+def test_an_answer_that_is_none_counts_as_a_failure(frame: bytes) -> None:
+    asked = Asked()
+    asked.outbox.handle(ResponseReceived(request_id=asked.request_id, frame=frame))
+    assert len(asked.failures) == 1
+    assert "cannot be read" in asked.failures[0]
+    assert asked.outbox.take_effects() == [CloseChannel(channel=CHANNEL)]

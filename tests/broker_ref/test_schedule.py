@@ -1,0 +1,52 @@
+"""Tasks at intervals, timers once, in virtual time."""
+
+from __future__ import annotations
+
+from broker_ref.schedule import Schedule
+
+
+def test_a_task_runs_once_however_late_it_is() -> None:
+    schedule, ran = Schedule(1000), list[int]()
+    schedule.every(100, ran.append)
+    assert schedule.next_deadline_ms() == 1100
+    schedule.run(1099)
+    schedule.run(1500)
+    assert ran == [1500]
+    assert schedule.next_deadline_ms() == 1600
+
+
+def test_timers_run_once_in_the_order_of_their_deadlines() -> None:
+    schedule, ran = Schedule(0), list[str]()
+    schedule.at(20, lambda _: ran.append("second"))
+    schedule.at(10, lambda _: ran.append("first"))
+    schedule.at(30, lambda _: ran.append("later"))
+    schedule.run(25)
+    schedule.run(26)
+    assert ran == ["first", "second"]
+    assert schedule.next_deadline_ms() == 30
+
+
+def test_a_cancelled_timer_never_runs() -> None:
+    schedule, ran = Schedule(0), list[int]()
+    timer = schedule.at(10, ran.append)
+    timer.cancel()
+    assert schedule.next_deadline_ms() is None
+    schedule.run(10)
+    assert ran == []
+
+
+def test_a_timer_may_cancel_the_next_and_set_another() -> None:
+    schedule, ran = Schedule(0), list[str]()
+
+    def first(now_ms: int) -> None:
+        ran.append("first")
+        second.cancel()
+        schedule.at(now_ms, lambda _: ran.append("set meanwhile"))
+
+    schedule.at(10, first)
+    second = schedule.at(10, lambda _: ran.append("second"))
+    schedule.run(10)
+    assert ran == ["first"]
+    assert schedule.next_deadline_ms() == 10
+    schedule.run(10)
+    assert ran == ["first", "set meanwhile"]

@@ -1,0 +1,198 @@
+"""Members of groups, request by request.
+
+Purpose: join, sync and heartbeat as a member whose every field a test can choose; a request that
+waits is sent, and its answer received later. Invariant: one connection a member, since a broker
+reads no further request of a connection before it has answered the last. What it must not know:
+which cluster serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from kio.schema.errors import ErrorCode
+
+from integration.raw import RawConnection, request
+from tests.conformance.eventually import eventually
+
+SESSION_TIMEOUT_MS = 30_000
+REBALANCE_TIMEOUT_MS = 30_000
+PROTOCOLS = {"range": b"m"}
+JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 9, 5, 4, 5
+
+
+def subscription(*topics: str) -> bytes:
+    """A consumer's subscription, as Kafka's ConsumerProtocolSubscription version 0."""
+    names = b"".join(len(t).to_bytes(2, "big") + t.encode() for t in topics)
+    return b"\x00\x00" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+
+
+class GroupMember:
+    """A member of `group` on a connection of its own; use it as a context manager."""
+
+    def __init__(
+        self,
+        address: str,
+        group: str,
+        *,
+        instance_id: str | None = None,
+        protocols: Mapping[str, bytes] | None = None,
+        protocol_type: str = "consumer",
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+    ) -> None:
+        self.raw = RawConnection(address)
+        self.group = group
+        self.instance_id = instance_id
+        self.protocols = dict(PROTOCOLS if protocols is None else protocols)
+        self.protocol_type = protocol_type
+        self.session_timeout_ms = session_timeout_ms
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.member_id = ""
+        self.generation_id = -1
+        self._sent: Any = None
+
+    def join_only(self, *, version: int = JOIN_VERSION) -> None:
+        """Send JoinGroup without waiting for the answer."""
+        fields: dict[str, Any] = {
+            "group_id": self.group,
+            "member_id": self.member_id,
+            "session_timeout": self.session_timeout_ms,
+            "protocol_type": self.protocol_type,
+            "protocols": [{"name": n, "metadata": m} for n, m in self.protocols.items()],
+        }
+        if version >= 1:
+            fields["rebalance_timeout"] = self.rebalance_timeout_ms
+        if version >= 5:
+            fields["group_instance_id"] = self.instance_id
+        self._sent = request("join_group", version, **fields)
+        self.raw.send_only(self._sent)
+
+    def joined(self) -> Any:
+        """The answer to JoinGroup; the member goes by it."""
+        answer = self.raw.receive(self._sent)
+        if answer.error_code in {ErrorCode.none, ErrorCode.member_id_required}:
+            self.member_id = answer.member_id
+            self.generation_id = answer.generation_id
+        return answer
+
+    def join(self, *, version: int = JOIN_VERSION) -> Any:
+        """Join, with the id that the broker asks for where it does; the last answer."""
+        self.join_only(version=version)
+        answer = self.joined()
+        if answer.error_code == ErrorCode.member_id_required:
+            self.join_only(version=version)
+            answer = self.joined()
+        return answer
+
+    def get_id(self) -> None:
+        """Have the broker give out an id that a JoinGroup is to follow with."""
+        self.join_only()
+        assert self.joined().error_code == ErrorCode.member_id_required
+
+    def sync_only(self, assignments: Mapping[str, bytes] | None = None, **changed: Any) -> None:
+        """Send SyncGroup without waiting for the answer."""
+        fields: dict[str, Any] = {
+            "group_id": self.group,
+            "generation_id": self.generation_id,
+            "member_id": self.member_id,
+            "group_instance_id": self.instance_id,
+            "protocol_type": self.protocol_type,
+            "protocol_name": next(iter(self.protocols)),
+            "assignments": [
+                {"member_id": m, "assignment": a} for m, a in (assignments or {}).items()
+            ],
+        }
+        self._sent = request("sync_group", SYNC_VERSION, **(fields | changed))
+        self.raw.send_only(self._sent)
+
+    def synced(self) -> Any:
+        """The answer to SyncGroup."""
+        return self.raw.receive(self._sent)
+
+    def sync(self, assignments: Mapping[str, bytes] | None = None, **changed: Any) -> Any:
+        """Ask for the part, as the leader with everybody's; the answer."""
+        self.sync_only(assignments, **changed)
+        return self.synced()
+
+    def heartbeat(self, **changed: Any) -> ErrorCode:
+        """A sign of life; the error code."""
+        fields: dict[str, Any] = {
+            "group_id": self.group,
+            "generation_id": self.generation_id,
+            "member_id": self.member_id,
+            "group_instance_id": self.instance_id,
+        }
+        code = self.raw.call("heartbeat", HEARTBEAT_VERSION, **(fields | changed)).error_code
+        assert isinstance(code, ErrorCode)
+        return code
+
+    def leave(self) -> ErrorCode:
+        """Leave; the member's error code."""
+        (code,) = leave(self.raw, self.group, (self.member_id, self.instance_id))
+        return code
+
+    def identity(self) -> dict[str, Any]:
+        """The fields of a commit as this member."""
+        return {
+            "generation_id_or_member_epoch": self.generation_id,
+            "member_id": self.member_id,
+            "group_instance_id": self.instance_id,
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.raw.close()
+
+
+def leave(raw: RawConnection, group: str, *members: tuple[str, str | None]) -> Sequence[ErrorCode]:
+    """Have (member id, instance id) pairs leave; their error codes."""
+    asked = [{"member_id": m, "group_instance_id": i} for m, i in members]
+    answer = raw.call("leave_group", LEAVE_VERSION, group_id=group, members=asked)
+    assert answer.error_code == ErrorCode.none
+    return [member.error_code for member in answer.members]
+
+
+def stable_alone(member: GroupMember) -> GroupMember:
+    """Bring a member into a stable generation of its own."""
+    assert member.join().error_code == ErrorCode.none
+    assert member.sync({member.member_id: b"all"}).error_code == ErrorCode.none
+    return member
+
+
+def rejoin_together(leader: GroupMember, newcomer: GroupMember) -> None:
+    """Have the members of a stable group of one, and another, go on to a next generation."""
+    if newcomer.instance_id is None:
+        newcomer.get_id()
+    newcomer.join_only()
+    eventually(lambda: leader.heartbeat() == ErrorCode.rebalance_in_progress)
+    leader.join_only()
+    for member in (leader, newcomer):
+        assert member.joined().error_code == ErrorCode.none
+    assert leader.generation_id == newcomer.generation_id
+
+
+def stable_pair(leader: GroupMember, other: GroupMember) -> None:
+    """Bring two members into one stable generation, in which each is assigned its own id."""
+    stable_alone(leader)
+    rejoin_together(leader, other)
+    sync_all(leader, other)
+
+
+def sync_all(leader: GroupMember, *others: GroupMember) -> None:
+    """Give each member its own id as its part."""
+    for other in others:
+        other.sync_only()
+    parts = {m.member_id: m.member_id.encode() for m in (leader, *others)}
+    assert leader.sync(parts).error_code == ErrorCode.none
+    for other in others:
+        assert other.synced().assignment == other.member_id.encode()

@@ -1,0 +1,215 @@
+"""Three brokers of which a test may stop, kill and pause any; the next test finds all of them.
+
+Purpose: what tests of replication share. A connection per broker, the state of a partition as
+the brokers tell it, and topics whose replicas the test chooses: the first one leads. Invariant:
+`restore` leaves every broker running and known to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from integration.clusters import Cluster
+from integration.raw import ConnectionClosedByBroker, RawConnection
+from tests.conformance.batches import parse
+from tests.conformance.eventually import eventually
+from tests.conformance.wire import LATEST, describe_topics, fetch, list_offset, only
+
+BROKERS = (1, 2, 3)
+RACKS = {1: "a", 2: "b", 3: "c"}
+SESSION_TIMEOUT_MS = 3_000
+REPLICA_LAG_MS = 1_500
+SETTINGS = {
+    # A broker that died is found out soon, a follower that only hangs sooner.
+    "broker.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "broker.heartbeat.interval.ms": "300",
+    "replica.lag.time.max.ms": str(REPLICA_LAG_MS),
+    # What is committed is known to followers from their next fetch, so that must not wait long.
+    "replica.fetch.wait.max.ms": "100",
+    # Leadership goes back where a test says so, not by itself.
+    "auto.leader.rebalance.enable": "false",
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+}
+NO_LEADER = -1
+_TIMEOUT_S = 60.0
+_POLL_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """A partition as one broker's metadata has it; `leader` is -1 where there is none."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: frozenset[int]
+
+
+class Nodes:
+    """The brokers of one cluster and what a test did to them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._connections: dict[int, RawConnection] = {}
+        self._down: set[int] = set()
+        self._paused: set[int] = set()
+
+    @property
+    def running(self) -> list[int]:
+        """The brokers that serve, lowest id first."""
+        return [b for b in BROKERS if b not in self._down | self._paused]
+
+    def to(self, broker_id: int) -> RawConnection:
+        """The connection of this test to a broker that runs."""
+        if broker_id not in self._connections:
+            self._connections[broker_id] = RawConnection(self.cluster.address(broker_id))
+        return self._connections[broker_id]
+
+    def any(self) -> RawConnection:
+        """The connection to some broker that runs."""
+        return self.to(self.running[0])
+
+    def create(self, name: str, *replicas: Sequence[int], **configs: str) -> str:
+        """A topic with these replicas for each partition, once they are all in sync."""
+        self.cluster.create_topic(name, assignment=replicas, configs=configs)
+        for partition, brokers in enumerate(replicas):
+            self.await_isr(name, *brokers, partition=partition)
+            for broker_id in self.running:
+                eventually(
+                    lambda b=broker_id, p=partition: self._is_known(name, p, b)  # type: ignore[misc]
+                )
+        return name
+
+    def _is_known(self, name: str, partition: int, broker_id: int) -> bool:
+        return self.state(name, partition, seen_by=broker_id) is not None
+
+    def state(
+        self, name: str, partition: int = 0, *, seen_by: int | None = None
+    ) -> PartitionState | None:
+        """The partition as a running broker tells it; None where it does not know it."""
+        connection = self.any() if seen_by is None else self.to(seen_by)
+        topic = only(describe_topics(connection, name).topics)
+        if topic.error_code != ErrorCode.none:
+            return None
+        for found in topic.partitions:
+            if found.partition_index == partition:
+                return PartitionState(
+                    leader=found.leader_id,
+                    leader_epoch=found.leader_epoch,
+                    replicas=tuple(found.replica_nodes),
+                    isr=frozenset(found.isr_nodes),
+                )
+        return None
+
+    def known(self, name: str, partition: int = 0) -> PartitionState:
+        """The state of a partition that exists."""
+        state = self.state(name, partition)
+        assert state is not None, f"{name}-{partition} is unknown"
+        return state
+
+    def await_isr(self, name: str, *brokers: int, partition: int = 0) -> None:
+        """Return once exactly these brokers are in sync."""
+        self._await(name, partition, lambda state: state.isr == set(brokers))
+
+    def await_leader(self, name: str, *brokers: int, partition: int = 0) -> PartitionState:
+        """Return once one of these leads and serves; or -1 for no leader."""
+        self._await(name, partition, lambda state: state.leader in brokers)
+        if self.known(name, partition).leader != NO_LEADER:
+            # Brokers publish who leads a moment before the leader itself does.
+            eventually(lambda: self._serves(name, partition))
+        return self.known(name, partition)
+
+    def _serves(self, name: str, partition: int) -> bool:
+        leader = self.known(name, partition).leader
+        answer = list_offset(self.to(leader), name, LATEST, partition=partition)
+        return bool(answer.error_code == ErrorCode.none)
+
+    def stored(self, broker_id: int, name: str, partition: int = 0) -> list[bytes | None]:
+        """The values that this broker, leader or follower, serves to readers."""
+        answer = fetch(self.to(broker_id), name, partition=partition)
+        assert answer.error_code == ErrorCode.none, answer
+        return [r.value for b in parse(answer.records) for r in b.records]
+
+    def await_stored(self, broker_id: int, name: str, *expected: str, partition: int = 0) -> None:
+        """Return once this broker serves exactly these values.
+
+        A new leader learns only from its followers how much is committed.
+        """
+        wanted = [value.encode() for value in expected]
+
+        def so() -> bool:
+            answer = fetch(self.to(broker_id), name, partition=partition)
+            read = [r.value for b in parse(answer.records) for r in b.records]
+            return answer.error_code == ErrorCode.none and read == wanted
+
+        eventually(so)
+
+    def _await(self, name: str, partition: int, holds: Any) -> None:
+        last: list[PartitionState | None] = []
+
+        def so() -> bool:
+            last[:] = [self.state(name, partition)]
+            return last[0] is not None and holds(last[0])
+
+        try:
+            eventually(so, timeout_s=_TIMEOUT_S)
+        except AssertionError as error:
+            raise AssertionError(f"{name}-{partition} stays {last}: {error}") from None
+
+    def kill(self, broker_id: int) -> None:
+        """End a broker with no time to say anything."""
+        self._forget(broker_id)
+        self._down.add(broker_id)
+        self.cluster.kill_broker(broker_id)
+
+    def stop(self, broker_id: int) -> None:
+        """Stop a broker in good order."""
+        self._forget(broker_id)
+        self._down.add(broker_id)
+        self.cluster.stop_broker(broker_id)
+
+    def start(self, broker_id: int) -> None:
+        """Start a broker that was killed or stopped; returns when it serves."""
+        self.cluster.start_broker(broker_id)
+        self._down.discard(broker_id)
+
+    def pause(self, broker_id: int) -> None:
+        """Hold a broker where it is: it neither answers nor hears."""
+        self._paused.add(broker_id)
+        self.cluster.pause_broker(broker_id)
+
+    def resume(self, broker_id: int) -> None:
+        """Let a broker that was paused go on."""
+        self.cluster.resume_broker(broker_id)
+        self._paused.discard(broker_id)
+
+    def restore(self) -> None:
+        """Bring back whatever the test took away, and close its connections."""
+        for broker_id in sorted(self._paused):
+            self.resume(broker_id)
+        for broker_id in sorted(self._down):
+            self.start(broker_id)
+        for broker_id in BROKERS:
+            self._forget(broker_id)
+        for broker_id in BROKERS:
+            eventually(lambda b=broker_id: self._sees_all(b), timeout_s=_TIMEOUT_S)  # type: ignore[misc]
+
+    def _sees_all(self, broker_id: int) -> bool:
+        """Metadata lists brokers that are not fenced."""
+        with (
+            suppress(OSError, ConnectionClosedByBroker),
+            RawConnection(self.cluster.address(broker_id), timeout_s=_POLL_TIMEOUT_S) as connection,
+        ):
+            found = connection.call("metadata", 9, topics=[]).brokers
+            return {broker.node_id for broker in found} == set(BROKERS)
+        return False
+
+    def _forget(self, broker_id: int) -> None:
+        connection = self._connections.pop(broker_id, None)
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,96 @@
+"""Members of a group as librdkafka makes them, polled by the test's own thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import confluent_kafka
+
+from tests.conformance.eventually import eventually
+
+_POLL_S = 0.05
+
+
+class Member:
+    """A consumer that subscribes; `poll` keeps it alive and keeps what comes."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, **options: str) -> None:
+        self.taken: list[confluent_kafka.Message] = []
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "heartbeat.interval.ms": 200,
+                "session.timeout.ms": 10_000,
+                **options,
+            }
+        )
+        self._consumer.subscribe([topic])
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """The partitions it was given."""
+        return frozenset(partition.partition for partition in self._consumer.assignment())
+
+    def poll(self) -> None:
+        """Take a record where there is one, and part in what the group does."""
+        message = self._consumer.poll(_POLL_S)
+        if message is not None and message.error() is None:
+            self.taken.append(message)
+
+    def commit(self) -> None:
+        """Commit all that was taken, and wait until that is done."""
+        self._consumer.commit(asynchronous=False)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.close()
+
+
+@contextmanager
+def members(
+    bootstrap: str, group: str, topic: str, count: int, **options: str
+) -> Iterator[list[Member]]:
+    """Members of one group; they leave at the end, unless they were closed before."""
+    joined = [Member(bootstrap, group, topic, **options) for _ in range(count)]
+    try:
+        yield joined
+    finally:
+        for member in joined:
+            member.close()
+
+
+def await_taken(polled: Sequence[Member], count: int) -> None:
+    """Poll all members until they have taken so many records together."""
+
+    def so() -> bool:
+        for member in polled:
+            member.poll()
+        return sum(len(member.taken) for member in polled) >= count
+
+    eventually(so, timeout_s=60)
+
+
+def owners(polled: Sequence[Member]) -> dict[int, int]:
+    """How many of these members own each partition."""
+    counts: dict[int, int] = {}
+    for member in polled:
+        for partition in member.owned:
+            counts[partition] = counts.get(partition, 0) + 1
+    return counts
+
+
+def await_owned(polled: Sequence[Member], *partitions: int) -> None:
+    """Poll all members until each of these partitions has one owner, and as many as can own."""
+    busy = min(len(polled), len(partitions))
+
+    def so() -> bool:
+        for member in polled:
+            member.poll()
+        owning = sum(bool(member.owned) for member in polled)
+        return owning == busy and owners(polled) == dict.fromkeys(partitions, 1)
+
+    eventually(so, timeout_s=60)

@@ -1,0 +1,228 @@
+"""Compaction: the last record of every key stays, at its offset (KIP-58, KIP-354, KIP-534).
+
+Every batch here is older than the one after it by more than `segment.ms`, so that each closes the
+segment before it, and all but the last one can be compacted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.clusters import Cluster
+from integration.raw import RawConnection
+from tests.conformance.batches import GZIP, Batch, Record, batch, parse
+from tests.conformance.clients import Client, Confluent, KafkaPython
+from tests.conformance.eventually import eventually
+from tests.conformance.producers import new_producer_id
+from tests.conformance.wire import EARLIEST, LATEST, append, fetch, list_offset, produce
+
+COMPACT = {
+    "cleanup.policy": "compact",
+    "segment.ms": "100",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "86400000",
+}
+DELETE_HORIZON = 0x40
+STEP_MS = 1_000
+Entry = tuple[str, str | None]
+
+
+@pytest.fixture
+def own_raw(one_broker: Cluster) -> Iterator[RawConnection]:
+    with RawConnection(one_broker.bootstrap_servers) as connection:
+        yield connection
+
+
+class Log:
+    """One compacted topic and its clock."""
+
+    def __init__(self, raw: RawConnection, topic: str) -> None:
+        self.raw = raw
+        self.topic = topic
+        # A partition forgets producers whose last record is a day old.
+        self._times_ms = itertools.count(int(time.time() * 1000) - 3_000_000, STEP_MS)
+
+    def batch(self, *entries: Entry, codec: int = 0, producer: tuple[int, int] = (-1, -1)) -> bytes:
+        """A batch; `producer` is its id and the sequence."""
+        timestamp_ms = next(self._times_ms)
+        records = [
+            Record(
+                key=key.encode(),
+                value=None if value is None else value.encode(),
+                timestamp_ms=timestamp_ms,
+            )
+            for key, value in entries
+        ]
+        return batch(
+            records,
+            codec=codec,
+            producer_id=producer[0],
+            producer_epoch=0 if producer[0] >= 0 else -1,
+            base_sequence=producer[1],
+        )
+
+    def append(self, *entries: Entry, codec: int = 0) -> int:
+        return append(self.raw, self.topic, self.batch(*entries, codec=codec))
+
+    def batches(self, offset: int = 0) -> list[Batch]:
+        """All batches from an offset on."""
+        found: list[Batch] = []
+        end = list_offset(self.raw, self.topic, LATEST).offset
+        while offset < end:
+            answer = fetch(self.raw, self.topic, offset)
+            assert answer.error_code == ErrorCode.none
+            some = parse(answer.records)
+            assert some, f"nothing from offset {offset} on, below {end}"
+            found += some
+            offset = some[-1].last_offset + 1
+        return found
+
+    def entries(self, offset: int = 0) -> list[tuple[int, Entry]]:
+        """Offset, key and value of every record from an offset on."""
+        return [
+            (
+                record.offset,
+                (record.key.decode(), None if record.value is None else record.value.decode()),
+            )
+            for one in self.batches(offset)
+            for record in one.records
+            if record.offset >= offset and record.key is not None
+        ]
+
+    def await_entries(self, expected: Sequence[tuple[int, Entry]]) -> None:
+        eventually(lambda: self.entries() == list(expected), timeout_s=30)
+
+
+@pytest.fixture
+def make_log(
+    one_broker: Cluster, own_raw: RawConnection, unique_name: Callable[[], str]
+) -> Callable[..., Log]:
+    def make(**configs: str) -> Log:
+        name = unique_name()
+        one_broker.create_topic(name, configs=COMPACT | configs)
+        return Log(own_raw, name)
+
+    return make
+
+
+def test_the_last_record_of_every_key_stays_at_its_offset(make_log: Callable[..., Log]) -> None:
+    log = make_log()
+    for i in range(12):
+        log.append((f"k{i % 3}", f"v{i}"))
+    log.await_entries(
+        [(8, ("k2", "v8")), (9, ("k0", "v9")), (10, ("k1", "v10")), (11, ("k2", "v11"))]
+    )
+    assert list_offset(log.raw, log.topic, EARLIEST).offset == 0
+    assert list_offset(log.raw, log.topic, LATEST).offset == 12
+    # An offset that is gone gives what comes after it.
+    assert parse(fetch(log.raw, log.topic, 3).records)[0].base_offset >= 3
+    assert log.entries(9) == log.entries()[1:]
+
+
+def test_the_active_segment_is_never_compacted(make_log: Callable[..., Log]) -> None:
+    log = make_log(**{"segment.ms": "86400000"})
+    log.append(("a", "1"))
+    log.append(("a", "2"))
+    other = make_log()
+    for i in range(3):
+        other.append(("a", str(i)))
+    other.await_entries([(1, ("a", "1")), (2, ("a", "2"))])
+    assert log.entries() == [(0, ("a", "1")), (1, ("a", "2"))]
+
+
+@pytest.mark.parametrize("codec", [0, GZIP], ids=["plain", "gzip"])
+def test_a_batch_that_loses_records_keeps_its_offsets_and_codec(
+    make_log: Callable[..., Log], codec: int
+) -> None:
+    log = make_log()
+    log.append(("a", "1"), ("b", "2"), ("c", "3"), codec=codec)
+    log.append(("a", "4"), ("c", "5"))
+    log.append(("end", ""))
+    log.await_entries([(1, ("b", "2")), (3, ("a", "4")), (4, ("c", "5")), (5, ("end", ""))])
+    first = log.batches()[0]
+    assert (first.base_offset, first.last_offset, first.record_count) == (0, 2, 1)
+    assert first.codec == codec
+
+
+def test_a_tombstone_takes_values_away_and_says_when_it_goes(make_log: Callable[..., Log]) -> None:
+    log = make_log()
+    log.append(("a", "1"))
+    log.append(("a", None))
+    log.append(("end", ""))
+    before_ms = int(time.time() * 1000)
+    log.await_entries([(1, ("a", None)), (2, ("end", ""))])
+    eventually(lambda: bool(log.batches()[0].attributes & DELETE_HORIZON))
+    tombstone = log.batches()[0]
+    kept_ms = tombstone.base_timestamp_ms - before_ms
+    assert 86_400_000 - 60_000 < kept_ms < 86_400_000 + 120_000
+    assert tombstone.records[0].timestamp_ms == tombstone.max_timestamp_ms < before_ms
+
+
+def test_a_tombstone_goes_after_its_retention(make_log: Callable[..., Log]) -> None:
+    log = make_log(**{"delete.retention.ms": "0"})
+    log.append(("a", "1"))
+    log.append(("a", None))
+    fillers = itertools.count()
+
+    def is_gone() -> bool:
+        # A log is compacted again only when there is something new in it.
+        log.append(("filler", str(next(fillers))))
+        return "a" not in {key for _, (key, _) in log.entries()}
+
+    eventually(is_gone, timeout_s=30)
+
+
+def test_a_producer_goes_on_after_its_records_are_gone(make_log: Callable[..., Log]) -> None:
+    log = make_log()
+    producer_id = new_producer_id(log.raw)
+    first = log.batch(("a", "1"), producer=(producer_id, 0))
+    second = log.batch(("a", "2"), ("a", "3"), producer=(producer_id, 1))
+    for data in (first, second):
+        append(log.raw, log.topic, data)
+    log.append(("a", "4"))
+    log.append(("end", ""))
+    log.await_entries([(3, ("a", "4")), (4, ("end", ""))])
+    left = log.batches()[0]
+    assert (left.producer_id, left.base_sequence, left.record_count) == (producer_id, 1, 0)
+    assert (left.base_offset, left.last_offset) == (1, 2)
+    again = produce(log.raw, log.topic, second)
+    assert (again.error_code, again.base_offset) == (ErrorCode.none, 1)
+    assert append(log.raw, log.topic, log.batch(("b", "5"), producer=(producer_id, 3))) == 5
+
+
+@pytest.mark.parametrize("kind", [Confluent, KafkaPython], ids=["confluent-kafka", "kafka-python"])
+def test_clients_read_over_the_gaps(
+    make_log: Callable[..., Log], one_broker: Cluster, kind: type[Confluent] | type[KafkaPython]
+) -> None:
+    log = make_log()
+    for i in range(10):
+        log.append((f"k{i % 2}", f"v{i}"), codec=GZIP if i % 3 else 0)
+    log.await_entries([(7, ("k1", "v7")), (8, ("k0", "v8")), (9, ("k1", "v9"))])
+    client: Client = kind(one_broker.bootstrap_servers)
+    rows = client.read(log.topic, 3)
+    assert [row.offset for row in rows] == [7, 8, 9]
+
+
+def test_a_long_lag_is_ended_by_the_time_however_little_is_dirty(
+    make_log: Callable[..., Log],
+) -> None:
+    log = make_log(**{"min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "100"})
+    log.append(("a", "1"))
+    log.append(("a", "2"))
+    log.append(("end", ""))
+    log.await_entries([(1, ("a", "2")), (2, ("end", ""))])
+
+
+def test_young_records_are_left(make_log: Callable[..., Log]) -> None:
+    log = make_log(**{"min.compaction.lag.ms": "86400000"})
+    other = make_log()
+    for one in (log, other):
+        for i in range(3):
+            one.append(("a", str(i)))
+    other.await_entries([(1, ("a", "1")), (2, ("a", "2"))])
+    assert log.entries() == [(0, ("a", "0")), (1, ("a", "1")), (2, ("a", "2"))]

@@ -1,0 +1,221 @@
+"""Clients go on when a broker goes: nothing acknowledged is lost, nothing is read twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import confluent_kafka
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.conformance.batches import batch, values
+from tests.conformance.eventually import eventually
+from tests.conformance.groups import await_coordinator, commit, committed, find_coordinator
+from tests.conformance.nodes import BROKERS, Nodes
+from tests.conformance.wire import append, only, produce
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+NameFactory = Callable[[], str]
+DELIVERY_TIMEOUT_S = 90.0
+
+
+class Load:
+    """An idempotent producer that writes numbers, one after the other, until it is stopped."""
+
+    def __init__(self, nodes: Nodes, topic: str) -> None:
+        self._topic = topic
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": nodes.cluster.bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 1,
+                "topic.metadata.refresh.interval.ms": 500,
+            }
+        )
+        self._is_stopped = threading.Event()
+        self.acknowledged: list[bytes] = []
+        self.errors: list[str] = []
+
+    def run(self) -> None:
+        number = 0
+        while not self._is_stopped.is_set():
+            self._producer.produce(self._topic, b"%d" % number, partition=0, on_delivery=self._on)
+            number += 1
+            self._producer.poll(0.005)
+        assert self._producer.flush(DELIVERY_TIMEOUT_S) == 0
+
+    def stop(self) -> None:
+        self._is_stopped.set()
+
+    def _on(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.acknowledged.append(message.value())
+        else:
+            self.errors.append(str(error))
+
+
+@contextmanager
+def load_on(nodes: Nodes, topic: str) -> Iterator[Load]:
+    """A producer that writes in the background; at the end everything is acknowledged."""
+    load = Load(nodes, topic)
+    thread = threading.Thread(target=load.run)
+    thread.start()
+    try:
+        eventually(lambda: len(load.acknowledged) >= 20)
+        yield load
+        more = len(load.acknowledged) + 20
+        eventually(lambda: len(load.acknowledged) >= more, timeout_s=60)
+    finally:
+        load.stop()
+        thread.join(DELIVERY_TIMEOUT_S + 10)
+    assert load.errors == []
+
+
+def read_values(nodes: Nodes, topic: str, count: int) -> list[bytes]:
+    """The first `count` values of partition 0, through librdkafka."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": nodes.cluster.bootstrap_servers,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        return [message.value() or b"" for message in _take(consumer, count)]
+    finally:
+        consumer.close()
+
+
+def _take(consumer: confluent_kafka.Consumer, count: int) -> list[confluent_kafka.Message]:
+    taken: list[confluent_kafka.Message] = []
+    deadline_s = time.monotonic() + DELIVERY_TIMEOUT_S
+    while len(taken) < count:
+        assert time.monotonic() < deadline_s, f"{len(taken)} of {count} records came"
+        messages = consumer.consume(count - len(taken), timeout=1.0)
+        taken += [message for message in messages if message.error() is None]
+    return taken
+
+
+def test_a_killed_leader_loses_nothing_acknowledged_and_repeats_nothing(
+    nodes: Nodes, unique_name: NameFactory
+) -> None:
+    name = nodes.create(unique_name(), [1, 2, 3], **{"min.insync.replicas": "2"})
+    before = nodes.known(name)
+    with load_on(nodes, name) as load:
+        nodes.kill(1)
+        after = nodes.await_leader(name, 2, 3)
+    assert after.leader_epoch > before.leader_epoch
+    assert 1 not in after.isr
+    # In order, once each: the numbers are those that were acknowledged.
+    assert read_values(nodes, name, len(load.acknowledged)) == load.acknowledged
+    nodes.start(1)
+    nodes.await_isr(name, 1, 2, 3)
+
+
+def test_a_broker_that_is_stopped_hands_over_first(nodes: Nodes, unique_name: NameFactory) -> None:
+    name = nodes.create(unique_name(), [1, 2, 3], **{"min.insync.replicas": "2"})
+    with load_on(nodes, name) as load:
+        nodes.stop(1)
+        # It asked before it went: there is nothing to find out and no timeout to wait for.
+        after = nodes.known(name)
+        assert after.leader in (2, 3)
+        assert after.isr == {2, 3}
+    assert read_values(nodes, name, len(load.acknowledged)) == load.acknowledged
+
+
+def test_a_consumer_goes_on_with_the_next_leader(nodes: Nodes, unique_name: NameFactory) -> None:
+    name = nodes.create(unique_name(), [1, 2, 3])
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": nodes.cluster.bootstrap_servers,
+            "group.id": unique_name(),
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(name, 0, 0)])
+        append(nodes.to(1), name, batch(values("a", "b")))
+        assert [m.value() for m in _take(consumer, 2)] == [b"a", b"b"]
+        nodes.kill(1)
+        leader = nodes.await_leader(name, 2, 3).leader
+        served = ErrorCode.none
+        last = batch(values("c"))
+        eventually(lambda: produce(nodes.to(leader), name, last).error_code == served)
+        message = only(_take(consumer, 1))
+        assert (message.value(), message.offset()) == (b"c", 2)
+    finally:
+        consumer.close()
+
+
+def coordinator_of(nodes: Nodes, group: str) -> int:
+    return int(only(find_coordinator(nodes.any(), group).coordinators).node_id)
+
+
+def await_other_coordinator(nodes: Nodes, group: str, gone: int) -> int:
+    """The broker that coordinates the group once it is no longer `gone`, and has its offsets."""
+    eventually(lambda: coordinator_of(nodes, group) not in (gone, -1), timeout_s=60)
+    found = coordinator_of(nodes, group)
+    await_coordinator(nodes.to(found), group)
+    return found
+
+
+def test_committed_offsets_survive_their_coordinator(
+    nodes: Nodes, unique_name: NameFactory
+) -> None:
+    name, group = nodes.create(unique_name(), [1, 2, 3]), unique_name()
+    find_coordinator(nodes.any(), group)
+    eventually(lambda: coordinator_of(nodes, group) in BROKERS)
+    first = coordinator_of(nodes, group)
+    await_coordinator(nodes.to(first), group)
+    for offset in (5, 7):
+        code = commit(nodes.to(first), group, name, offset, metadata="m", leader_epoch=0)
+        assert code == ErrorCode.none
+    # Another broker knows nothing of the group and says so.
+    stranger = next(b for b in BROKERS if b != first)
+    assert commit(nodes.to(stranger), group, name, 9) == ErrorCode.not_coordinator
+    nodes.kill(first)
+    second = await_other_coordinator(nodes, group, first)
+    # A new leader learns only from its followers that the last commit is committed.
+    eventually(lambda: committed(nodes.to(second), group, name) == [(7, "m", 0)])
+    assert commit(nodes.to(second), group, name, 8) == ErrorCode.none
+    assert committed(nodes.to(second), group, name) == [(8, "", -1)]
+
+
+def test_a_group_goes_on_when_its_coordinator_is_killed(
+    nodes: Nodes, unique_name: NameFactory
+) -> None:
+    name, group = nodes.create(unique_name(), [1, 2, 3]), unique_name()
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": nodes.cluster.bootstrap_servers,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 10_000,
+            "heartbeat.interval.ms": 500,
+        }
+    )
+    try:
+        consumer.subscribe([name])
+        append(nodes.to(1), name, batch(values("a")))
+        consumer.commit(message=only(_take(consumer, 1)), asynchronous=False)
+        gone = coordinator_of(nodes, group)
+        nodes.kill(gone)
+        await_other_coordinator(nodes, group, gone)
+        leader = nodes.await_leader(name, *(b for b in BROKERS if b != gone)).leader
+        served, second = ErrorCode.none, batch(values("b"))
+        eventually(lambda: produce(nodes.to(leader), name, second).error_code == served)
+        # What it had read and committed does not come again.
+        message = only(_take(consumer, 1))
+        assert (message.value(), message.offset()) == (b"b", 1)
+        consumer.commit(message=message, asynchronous=False)
+    finally:
+        consumer.close()
+    found = coordinator_of(nodes, group)
+    assert committed(nodes.to(found), group, name)[0][0] == 2

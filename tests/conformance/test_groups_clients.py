@@ -1,0 +1,122 @@
+"""Groups of clients that others wrote: shares of a topic, as members come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka
+import kafka
+import pytest
+
+from integration.clusters import Cluster
+from tests.conformance.eventually import eventually
+
+PARTITIONS = 4
+
+
+@pytest.fixture
+def groups(one_broker: Cluster) -> Cluster:
+    """A cluster in which each group is where everybody asks."""
+    return one_broker
+
+
+@pytest.fixture
+def topic(groups: Cluster, unique_name: Callable[[], str]) -> str:
+    name = unique_name()
+    groups.create_topic(name, partitions=PARTITIONS)
+    return name
+
+
+def confluent(groups: Cluster, group: str, topic: str, **configs: Any) -> Any:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": groups.bootstrap_servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "heartbeat.interval.ms": 200,
+            **configs,
+        }
+    )
+    consumer.subscribe([topic])
+    return consumer
+
+
+def share(consumer: Any) -> set[int]:
+    consumer.poll(0.05)
+    return {one.partition for one in consumer.assignment()}
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_members_share_a_topic_as_they_come_and_go(
+    groups: Cluster, topic: str, unique_name: Callable[[], str], strategy: str
+) -> None:
+    group, configs = unique_name(), {"partition.assignment.strategy": strategy}
+    one = confluent(groups, group, topic, **configs)
+    two = confluent(groups, group, topic, **configs)
+    everything = set(range(PARTITIONS))
+
+    def halves() -> bool:
+        first, second = share(one), share(two)
+        return len(first) == len(second) == 2 and first | second == everything
+
+    eventually(halves)
+    two.close()
+    eventually(lambda: share(one) == everything)
+    one.close()
+
+
+def test_a_member_goes_on_where_another_committed(
+    groups: Cluster, topic: str, unique_name: Callable[[], str]
+) -> None:
+    group = unique_name()
+    producer = confluent_kafka.Producer({"bootstrap.servers": groups.bootstrap_servers})
+    for number in range(4):
+        producer.produce(topic, str(number), partition=0)
+    assert producer.flush(30) == 0
+    one = confluent(groups, group, topic)
+    read: list[Any] = []
+    eventually(lambda: _read(one, read) >= 2)
+    one.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 2)], asynchronous=False)
+    one.close()
+    two = confluent(groups, group, topic)
+    again: list[Any] = []
+    eventually(lambda: _read(two, again) >= 2)
+    two.close()
+    assert [message.value() for message in again] == [b"2", b"3"]
+
+
+def _read(consumer: Any, into: list[Any]) -> int:
+    message = consumer.poll(0.05)
+    if message is not None and message.error() is None:
+        into.append(message)
+    return len(into)
+
+
+def test_clients_of_two_kinds_share_a_topic(
+    groups: Cluster, topic: str, unique_name: Callable[[], str]
+) -> None:
+    group = unique_name()
+    python = kafka.KafkaConsumer(
+        topic,
+        bootstrap_servers=groups.bootstrap_servers,
+        group_id=group,
+        heartbeat_interval_ms=200,
+        metrics_enabled=False,
+    )
+    other = confluent(groups, group, topic)
+
+    def halves() -> bool:
+        python.poll(timeout_ms=50)
+        first, second = {one.partition for one in python.assignment()}, share(other)
+        return len(first) == len(second) == 2 and not first & second
+
+    eventually(halves)
+    other.close()
+
+    def alone() -> bool:
+        python.poll(timeout_ms=50)
+        return len(python.assignment()) == PARTITIONS
+
+    eventually(alone)
+    python.close()

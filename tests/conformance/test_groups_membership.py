@@ -1,0 +1,418 @@
+"""Members of classic groups: joining, syncing, sessions, static members."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.clusters import Cluster
+from integration.raw import RawConnection
+from tests.conformance.eventually import eventually
+from tests.conformance.groups import await_coordinator, commit, committed
+from tests.conformance.members import (
+    GroupMember,
+    leave,
+    rejoin_together,
+    stable_alone,
+    stable_pair,
+    subscription,
+    sync_all,
+)
+from tests.conformance.wire import served
+
+MemberFactory = Callable[..., GroupMember]
+SHORT_MS = 1_000
+UUID = "[0-9a-zA-Z_-]{22,36}"
+
+
+@pytest.fixture(scope="module")
+def groups(cluster_with: Callable[..., Cluster]) -> Cluster:
+    """A cluster whose groups may have short sessions and are small."""
+    return cluster_with(
+        {
+            "group.min.session.timeout.ms": "500",
+            "group.max.session.timeout.ms": "60000",
+            "group.max.size": "3",
+        }
+    )
+
+
+@pytest.fixture
+def raw(groups: Cluster) -> Iterator[RawConnection]:
+    with RawConnection(groups.bootstrap_servers) as connection:
+        yield connection
+
+
+@pytest.fixture
+def member(groups: Cluster, group: str) -> Iterator[MemberFactory]:
+    """Makes members of the test's group."""
+    with ExitStack() as opened:
+        yield lambda **options: opened.enter_context(
+            GroupMember(groups.bootstrap_servers, options.pop("group", group), **options)
+        )
+
+
+@pytest.fixture
+def topic(groups: Cluster, unique_name: Callable[[], str]) -> Callable[..., str]:
+    def create(partitions: int = 1) -> str:
+        name = unique_name()
+        groups.create_topic(name, partitions=partitions)
+        return name
+
+    return create
+
+
+def test_a_member_gets_an_id_and_leads_alone(member: MemberFactory) -> None:
+    one = member()
+    one.get_id()
+    assert re.fullmatch(f"raw-{UUID}", one.member_id)
+    answer = one.join()
+    assert (answer.error_code, answer.generation_id) == (ErrorCode.none, 1)
+    assert (answer.leader, answer.member_id) == (one.member_id, one.member_id)
+    assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
+    assert not answer.skip_assignment
+    (told,) = answer.members
+    assert (told.member_id, told.group_instance_id, told.metadata) == (one.member_id, None, b"m")
+    synced = one.sync({one.member_id: b"part"})
+    assert (synced.error_code, synced.assignment) == (ErrorCode.none, b"part")
+    assert (synced.protocol_type, synced.protocol_name) == ("consumer", "range")
+    assert one.heartbeat() == ErrorCode.none
+    assert one.leave() == ErrorCode.none
+    assert one.heartbeat() == ErrorCode.unknown_member_id
+
+
+def test_every_version_joins(raw: RawConnection, member: MemberFactory) -> None:
+    for version in served(raw, "join_group"):
+        one = member(group=f"join-version-{version}")
+        await_coordinator(raw, one.group)
+        answer = one.join(version=version)
+        assert (answer.error_code, answer.leader) == (ErrorCode.none, one.member_id), version
+        assert answer.protocol_name == "range", version
+        assert one.sync({one.member_id: b"x"}).assignment == b"x", version
+
+
+def test_members_wait_for_each_other(member: MemberFactory) -> None:
+    one, two = member(), member(protocols={"range": b"n"})
+    stable_alone(one)
+    two.get_id()
+    two.join_only()
+    eventually(lambda: one.heartbeat() == ErrorCode.rebalance_in_progress)
+    assert one.sync().error_code == ErrorCode.rebalance_in_progress
+    one.join_only()
+    first, second = one.joined(), two.joined()
+    assert first.generation_id == second.generation_id == 2
+    assert first.leader == second.leader == one.member_id
+    told = {m.member_id: m.metadata for m in first.members}
+    assert told == {one.member_id: b"m", two.member_id: b"n"}
+    assert second.members == ()
+    sync_all(one, two)
+    again = two.sync()
+    assert again.assignment == two.member_id.encode()
+
+
+def test_a_member_without_a_part_gets_an_empty_one(member: MemberFactory) -> None:
+    one, two = member(), member()
+    stable_alone(one)
+    rejoin_together(one, two)
+    two.sync_only()
+    assert one.sync({one.member_id: b"x", "nobody": b"y"}).assignment == b"x"
+    assert two.synced().assignment == b""
+
+
+def test_joining_again_with_the_same_metadata(member: MemberFactory) -> None:
+    leader, other = member(), member()
+    stable_pair(leader, other)
+    same = other.join()
+    assert (same.error_code, same.generation_id, same.members) == (ErrorCode.none, 2, ())
+    assert leader.heartbeat() == ErrorCode.none
+    other.protocols = {"range": b"else"}
+    other.join_only()
+    eventually(lambda: leader.heartbeat() == ErrorCode.rebalance_in_progress)
+    leader.join_only()
+    assert leader.joined().generation_id == other.joined().generation_id == 3
+
+
+def test_the_leader_of_a_stable_group_can_have_a_rebalance(member: MemberFactory) -> None:
+    one = stable_alone(member())
+    assert one.join().generation_id == 2
+
+
+def test_the_leader_leaves(member: MemberFactory) -> None:
+    leader, other = member(), member()
+    stable_pair(leader, other)
+    assert leader.leave() == ErrorCode.none
+    eventually(lambda: other.heartbeat() == ErrorCode.rebalance_in_progress)
+    answer = other.join()
+    assert (answer.leader, answer.generation_id) == (other.member_id, 3)
+
+
+def test_a_rebalance_that_begins_while_members_sync(member: MemberFactory) -> None:
+    one, two, three = member(), member(), member()
+    stable_alone(one)
+    rejoin_together(one, two)
+    two.sync_only()
+    three.get_id()
+    three.join_only()
+    assert two.synced().error_code == ErrorCode.rebalance_in_progress
+    one.join_only()
+    two.join_only()
+    assert {m.joined().generation_id for m in (one, two, three)} == {3}
+
+
+def test_the_protocol_is_one_that_all_have(member: MemberFactory) -> None:
+    one = stable_alone(member(protocols={"a": b"1", "b": b"2"}))
+    two = member(protocols={"b": b"3"})
+    two.get_id()
+    two.join_only()
+    eventually(lambda: one.heartbeat() == ErrorCode.rebalance_in_progress)
+    one.join_only()
+    first, second = one.joined(), two.joined()
+    assert (first.protocol_name, second.protocol_name) == ("b", "b")
+    assert {m.metadata for m in first.members} == {b"2", b"3"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"protocols": {"other": b""}}, {"protocol_type": "connect"}, {"protocols": {}}],
+    ids=["no common protocol", "another type", "no protocol"],
+)
+def test_protocols_that_do_not_fit(member: MemberFactory, wrong: dict[str, Any]) -> None:
+    stable_alone(member())
+    refused = member(**wrong).join()
+    assert refused.error_code == ErrorCode.inconsistent_group_protocol
+    assert refused.generation_id == -1
+
+
+@pytest.mark.parametrize(("protocol_type", "protocols"), [("", {"a": b""}), ("consumer", {})])
+def test_a_first_member_without_protocol(
+    member: MemberFactory, protocol_type: str, protocols: dict[str, bytes]
+) -> None:
+    refused = member(protocol_type=protocol_type, protocols=protocols).join()
+    assert refused.error_code == ErrorCode.inconsistent_group_protocol
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 499, 60_001])
+def test_session_timeouts_have_bounds(member: MemberFactory, timeout_ms: int) -> None:
+    refused = member(session_timeout_ms=timeout_ms).join()
+    assert refused.error_code == ErrorCode.invalid_session_timeout
+
+
+def test_a_group_has_a_name(member: MemberFactory) -> None:
+    nameless = member(group="")
+    assert nameless.join().error_code == ErrorCode.invalid_group_id
+    assert nameless.sync().error_code == ErrorCode.invalid_group_id
+    assert nameless.heartbeat() == ErrorCode.invalid_group_id
+
+
+def test_a_group_may_be_full(member: MemberFactory) -> None:
+    one, two, three = member(), member(), member()
+    stable_alone(one)
+    rejoin_together(one, two)
+    sync_all(one, two)
+    three.get_id()
+    three.join_only()
+    eventually(lambda: one.heartbeat() == ErrorCode.rebalance_in_progress)
+    one.join_only()
+    two.join_only()
+    for each in (one, two, three):
+        assert each.joined().error_code == ErrorCode.none
+    refused = member().join()
+    assert (refused.error_code, refused.member_id) == (ErrorCode.group_max_size_reached, "")
+
+
+def test_who_is_no_member(member: MemberFactory) -> None:
+    nobody = member()
+    assert nobody.heartbeat(member_id="x") == ErrorCode.unknown_member_id
+    assert nobody.sync(member_id="x").error_code == ErrorCode.unknown_member_id
+    nobody.member_id = "x"
+    refused = nobody.join()
+    assert (refused.error_code, refused.member_id) == (ErrorCode.unknown_member_id, "x")
+    assert nobody.leave() == ErrorCode.unknown_member_id
+    stable_alone(member())
+    assert nobody.heartbeat(member_id="x") == ErrorCode.unknown_member_id
+    assert nobody.sync(member_id="x").error_code == ErrorCode.unknown_member_id
+    assert nobody.join().error_code == ErrorCode.unknown_member_id
+    assert nobody.leave() == ErrorCode.unknown_member_id
+
+
+@pytest.mark.parametrize("generation_id", [-1, 0, 2])
+def test_the_wrong_generation(member: MemberFactory, generation_id: int) -> None:
+    one = stable_alone(member())
+    assert one.heartbeat(generation_id=generation_id) == ErrorCode.illegal_generation
+    refused = one.sync(generation_id=generation_id)
+    assert (refused.error_code, refused.assignment) == (ErrorCode.illegal_generation, b"")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"protocol_type": "connect"},
+        {"protocol_name": "roundrobin"},
+        {"protocol_type": None},
+        {"protocol_name": None},
+    ],
+)
+def test_syncing_under_another_protocol(member: MemberFactory, wrong: dict[str, Any]) -> None:
+    one = stable_alone(member())
+    assert one.sync(**wrong).error_code == ErrorCode.inconsistent_group_protocol
+
+
+def test_a_member_without_a_sign_of_life_is_gone(member: MemberFactory) -> None:
+    leader, silent = member(), member(session_timeout_ms=SHORT_MS)
+    stable_pair(leader, silent)
+    eventually(lambda: leader.heartbeat() == ErrorCode.rebalance_in_progress)
+    assert silent.heartbeat() == ErrorCode.unknown_member_id
+    answer = leader.join()
+    assert [m.member_id for m in answer.members] == [leader.member_id]
+
+
+def test_who_does_not_join_again_is_left_behind(member: MemberFactory) -> None:
+    leader = member(rebalance_timeout_ms=SHORT_MS)
+    late = member(rebalance_timeout_ms=SHORT_MS)
+    stable_pair(leader, late)
+    answer = leader.join()
+    assert (answer.generation_id, len(answer.members)) == (3, 1)
+    assert late.heartbeat() == ErrorCode.unknown_member_id
+
+
+def test_who_joins_and_does_not_sync_is_left_behind(member: MemberFactory) -> None:
+    leader = member(rebalance_timeout_ms=SHORT_MS)
+    silent = member(rebalance_timeout_ms=SHORT_MS)
+    stable_alone(leader)
+    rejoin_together(leader, silent)
+    assert leader.sync({leader.member_id: b"x"}).error_code == ErrorCode.none
+    eventually(lambda: leader.heartbeat() == ErrorCode.rebalance_in_progress)
+    assert silent.heartbeat() == ErrorCode.unknown_member_id
+
+
+def test_an_id_that_nobody_joins_with_expires(member: MemberFactory) -> None:
+    one = stable_alone(member())
+    pending = member(session_timeout_ms=SHORT_MS)
+    pending.get_id()
+    one.join_only()  # Waits for the one that has its id.
+    assert one.joined().generation_id == 2
+    refused = pending.join()
+    assert refused.error_code == ErrorCode.unknown_member_id
+
+
+def test_commits_of_members(
+    raw: RawConnection, member: MemberFactory, topic: Callable[..., str], group: str
+) -> None:
+    name = topic()
+    one = stable_alone(member())
+    identity = one.identity()
+    assert commit(raw, group, name, 1, **identity) == ErrorCode.none
+    wrong = {"generation_id_or_member_epoch": 7}
+    assert commit(raw, group, name, 2, **(identity | wrong)) == ErrorCode.illegal_generation
+    assert commit(raw, group, name, 2, **(identity | {"member_id": "x"})) == (
+        ErrorCode.unknown_member_id
+    )
+    assert commit(raw, group, name, 2) == ErrorCode.unknown_member_id
+    one.join()
+    assert commit(raw, group, name, 2, **one.identity()) == ErrorCode.rebalance_in_progress
+    assert commit(raw, group, name, 2, **identity) == ErrorCode.illegal_generation
+    two = member()
+    two.get_id()
+    two.join_only()
+    eventually(lambda: one.heartbeat() == ErrorCode.rebalance_in_progress)
+    assert commit(raw, group, name, 3, **one.identity()) == ErrorCode.none
+    assert committed(raw, group, name) == [(3, "", -1)]
+
+
+def test_a_commit_is_a_sign_of_life(
+    raw: RawConnection, member: MemberFactory, topic: Callable[..., str], group: str
+) -> None:
+    name = topic()
+    leader, other = member(), member(session_timeout_ms=SHORT_MS)
+    stable_pair(leader, other)
+    other.raw.set_timeout(0.1)
+    for offset in range(30):
+        assert commit(raw, group, name, offset, **other.identity()) == ErrorCode.none
+        with pytest.raises(TimeoutError):  # A tenth of a second in which nothing is sent.
+            other.raw.receive_frame()
+    assert leader.heartbeat() == ErrorCode.none
+
+
+def test_a_static_member_takes_its_place_over(member: MemberFactory) -> None:
+    leader, other = member(instance_id="i1"), member(instance_id="i2")
+    stable_pair(leader, other)
+    assert re.fullmatch(f"i1-{UUID}", leader.member_id)
+    restarted = member(instance_id="i2")
+    answer = restarted.join()
+    assert (answer.error_code, answer.generation_id) == (ErrorCode.none, 2)
+    assert restarted.member_id != other.member_id
+    assert (answer.leader, answer.members, answer.skip_assignment) == (leader.member_id, (), False)
+    assert restarted.sync().assignment == other.member_id.encode()
+    assert leader.heartbeat() == ErrorCode.none
+    assert other.heartbeat() == ErrorCode.fenced_instance_id
+    assert other.sync().error_code == ErrorCode.fenced_instance_id
+    assert other.join().error_code == ErrorCode.fenced_instance_id
+    assert other.leave() == ErrorCode.fenced_instance_id
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_static_leader_takes_its_place_over(member: MemberFactory, version: int) -> None:
+    leader, other = member(instance_id="i1"), member(instance_id="i2")
+    stable_pair(leader, other)
+    restarted = member(instance_id="i1")
+    answer = restarted.join(version=version)
+    assert (answer.error_code, answer.generation_id) == (ErrorCode.none, 2)
+    if version >= 9:
+        assert answer.leader == restarted.member_id
+        assert answer.skip_assignment
+        assert {m.group_instance_id for m in answer.members} == {"i1", "i2"}
+    else:
+        assert (answer.leader, answer.members) == (leader.member_id, ())
+    assert restarted.sync().assignment == leader.member_id.encode()
+
+
+def test_a_static_member_that_waits_is_fenced(member: MemberFactory) -> None:
+    leader, other = member(), member(instance_id="i2")
+    stable_pair(leader, other)
+    other.protocols = {"range": b"else"}
+    other.join_only()
+    eventually(lambda: leader.heartbeat() == ErrorCode.rebalance_in_progress)
+    restarted = member(instance_id="i2")
+    restarted.join_only()
+    assert other.joined().error_code == ErrorCode.fenced_instance_id
+    leader.join_only()
+    assert leader.joined().generation_id == restarted.joined().generation_id == 3
+
+
+def test_a_static_member_is_waited_for_beyond_the_rebalance(member: MemberFactory) -> None:
+    leader = member(rebalance_timeout_ms=SHORT_MS)
+    late = member(instance_id="i2", rebalance_timeout_ms=SHORT_MS)
+    stable_pair(leader, late)
+    answer = leader.join()
+    assert len(answer.members) == 2
+    assert late.heartbeat() == ErrorCode.illegal_generation
+
+
+def test_administrators_remove_members_by_instance_id(
+    raw: RawConnection, member: MemberFactory, group: str
+) -> None:
+    one = stable_alone(member(instance_id="i1"))
+    codes = leave(raw, group, ("", "i1"), ("", "i9"), ("", None), ("x", None))
+    unknown = ErrorCode.unknown_member_id
+    assert codes == [ErrorCode.none, unknown, unknown, unknown]
+    assert one.heartbeat() == unknown
+
+
+def test_a_fenced_instance_may_not_commit(
+    raw: RawConnection, member: MemberFactory, topic: Callable[..., str], group: str
+) -> None:
+    name = topic()
+    one = stable_alone(member(instance_id="i1"))
+    member(instance_id="i1").join()
+    assert commit(raw, group, name, 1, **one.identity()) == ErrorCode.fenced_instance_id
+
+
+def test_subscriptions_can_be_anything(member: MemberFactory) -> None:
+    for metadata in (b"", b"\x00", subscription("t") + b"more"):
+        one = stable_alone(member(protocols={"range": metadata}))
+        assert one.leave() == ErrorCode.none

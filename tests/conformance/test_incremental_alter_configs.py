@@ -1,0 +1,277 @@
+"""IncrementalAlterConfigs: one setting changes, the others stay (KIP-339)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.clusters import Cluster
+from integration.raw import RawConnection
+from tests.conformance.batches import Record, batch, values
+from tests.conformance.eventually import eventually
+from tests.conformance.topic_settings import (
+    APPEND,
+    BROKER,
+    DELETE,
+    SET,
+    SUBTRACT,
+    UNKNOWN_OPERATION,
+    UNKNOWN_RESOURCE,
+    Operation,
+    change,
+    changes,
+    own_settings,
+    settings,
+)
+from tests.conformance.wire import EARLIEST, LATEST, append, list_offset, produce, served
+
+TopicFactory = Callable[..., str]
+ClusterFactory = Callable[[Mapping[str, str] | None], Cluster]
+NameFactory = Callable[[], str]
+
+
+def await_own(raw: RawConnection, name: str, expected: dict[str, str]) -> None:
+    """The controller answers before every broker has heard of it."""
+    eventually(lambda: own_settings(raw, name) == expected)
+
+
+def test_set_changes_what_it_names_and_nothing_else(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic(**{"retention.ms": "1000", "segment.bytes": "2000000"})
+    result = change(raw, name, ("retention.ms", SET, "2000"), ("flush.ms", SET, "5"))
+    assert (result.error_code, result.resource_name) == (ErrorCode.none, name)
+    await_own(raw, name, {"retention.ms": "2000", "segment.bytes": "2000000", "flush.ms": "5"})
+
+
+def test_delete_brings_the_default_back(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic(**{"retention.ms": "1000", "segment.bytes": "2000000"})
+    assert change(raw, name, ("retention.ms", DELETE, None)).error_code == ErrorCode.none
+    await_own(raw, name, {"segment.bytes": "2000000"})
+    assert settings(raw, name)["retention.ms"] == "604800000"
+
+
+def test_to_delete_what_was_not_set_is_no_error(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic(**{"retention.ms": "1000"})
+    assert change(raw, name, ("segment.bytes", DELETE, None)).error_code == ErrorCode.none
+    assert change(raw, name, ("no.such.config", DELETE, None)).error_code == ErrorCode.none
+    assert own_settings(raw, name) == {"retention.ms": "1000"}
+
+
+def test_append_adds_to_a_list_and_starts_from_the_default(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name = topic()
+    assert change(raw, name, ("cleanup.policy", APPEND, "compact")).error_code == ErrorCode.none
+    await_own(raw, name, {"cleanup.policy": "delete,compact"})
+    # What is there already is not added again.
+    assert change(raw, name, ("cleanup.policy", APPEND, "delete")).error_code == ErrorCode.none
+    assert own_settings(raw, name) == {"cleanup.policy": "delete,compact"}
+
+
+def test_subtract_takes_from_a_list(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic(**{"cleanup.policy": "compact,delete"})
+    assert change(raw, name, ("cleanup.policy", SUBTRACT, "delete")).error_code == ErrorCode.none
+    await_own(raw, name, {"cleanup.policy": "compact"})
+    # What is not there cannot be taken.
+    assert change(raw, name, ("cleanup.policy", SUBTRACT, "delete")).error_code == ErrorCode.none
+    assert own_settings(raw, name) == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
+def test_only_lists_are_appended_to_and_subtracted_from(
+    raw: RawConnection, topic: TopicFactory, operation: int
+) -> None:
+    name = topic()
+    result = change(raw, name, ("retention.ms", operation, "1"))
+    assert result.error_code == ErrorCode.invalid_config
+    assert result.error_message
+
+
+def test_every_version_changes_a_setting(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    for version in served(raw, "incremental_alter_configs"):
+        value = f"{1000 + version}"
+        result = change(raw, name, ("retention.ms", SET, value), version=version)
+        assert result.error_code == ErrorCode.none, version
+        await_own(raw, name, {"retention.ms": value})
+
+
+def test_to_validate_changes_nothing(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic(**{"retention.ms": "1000"})
+    good = change(raw, name, ("retention.ms", SET, "2000"), validate_only=True)
+    assert good.error_code == ErrorCode.none
+    bad = change(raw, name, ("retention.ms", SET, "soon"), validate_only=True)
+    assert bad.error_code == ErrorCode.invalid_config
+    # A change that does count comes after it, so that the one that does not had its time.
+    assert change(raw, name, ("flush.ms", SET, "5")).error_code == ErrorCode.none
+    await_own(raw, name, {"retention.ms": "1000", "flush.ms": "5"})
+
+
+@pytest.mark.parametrize(
+    ("config", "value"),
+    [
+        ("no.such.config", "1"),
+        ("retention.ms", "soon"),
+        ("retention.ms", "-2"),
+        ("cleanup.policy", "forget"),
+        ("max.message.bytes", "-1"),
+        ("message.timestamp.type", "Yesterday"),
+        ("min.insync.replicas", "0"),
+        ("segment.bytes", "1"),
+        ("unclean.leader.election.enable", "maybe"),
+    ],
+)
+def test_an_invalid_setting_is_refused(
+    raw: RawConnection, topic: TopicFactory, config: str, value: str
+) -> None:
+    name = topic()
+    result = change(raw, name, (config, SET, value))
+    assert result.error_code == ErrorCode.invalid_config
+    assert result.error_message
+    assert own_settings(raw, name) == {}
+
+
+def test_one_invalid_setting_refuses_all_of_its_topic(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    name, other = topic(), topic()
+    response = raw.call(
+        "incremental_alter_configs",
+        1,
+        resources=[
+            changes(name, ("flush.ms", SET, "5"), ("retention.ms", SET, "soon")),
+            changes(other, ("flush.ms", SET, "5")),
+        ],
+    )
+    assert {r.resource_name: r.error_code for r in response.responses} == {
+        name: ErrorCode.invalid_config,
+        other: ErrorCode.none,
+    }
+    await_own(raw, other, {"flush.ms": "5"})
+    assert own_settings(raw, name) == {}
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        pytest.param([("retention.ms", SET, None)], id="null set"),
+        pytest.param([("cleanup.policy", APPEND, None)], id="null appended"),
+        pytest.param([("flush.ms", SET, "1"), ("flush.ms", SET, "2")], id="a config twice"),
+        pytest.param([("flush.ms", SET, "1"), ("flush.ms", DELETE, None)], id="set and deleted"),
+    ],
+)
+def test_a_request_that_contradicts_itself_is_refused(
+    raw: RawConnection, topic: TopicFactory, operations: list[Operation]
+) -> None:
+    name = topic()
+    assert change(raw, name, *operations).error_code == ErrorCode.invalid_request
+    assert own_settings(raw, name) == {}
+
+
+def test_an_unknown_operation_changes_nothing(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    result = change(raw, name, ("flush.ms", UNKNOWN_OPERATION, "1"))
+    assert result.error_code != ErrorCode.none
+    assert own_settings(raw, name) == {}
+
+
+def test_a_topic_named_twice_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    twice = [changes(name, ("flush.ms", SET, value)) for value in ("1", "2")]
+    response = raw.call("incremental_alter_configs", 1, resources=twice)
+    assert {r.error_code for r in response.responses} == {ErrorCode.invalid_request}
+    assert own_settings(raw, name) == {}
+
+
+def test_an_unknown_topic_is_named_as_such(raw: RawConnection, unique_name: NameFactory) -> None:
+    result = change(raw, unique_name(), ("flush.ms", SET, "5"))
+    assert result.error_code == ErrorCode.unknown_topic_or_partition
+
+
+def test_an_invalid_topic_name_is_refused(raw: RawConnection) -> None:
+    result = change(raw, "a b", ("flush.ms", SET, "5"))
+    assert result.error_code == ErrorCode.invalid_topic_exception
+
+
+def test_there_are_no_settings_of_all_topics(raw: RawConnection) -> None:
+    assert change(raw, "", ("flush.ms", SET, "5")).error_code == ErrorCode.invalid_request
+
+
+def test_an_unknown_kind_of_resource_is_refused(raw: RawConnection) -> None:
+    result = change(raw, "x", ("flush.ms", SET, "5"), resource_type=UNKNOWN_RESOURCE)
+    assert result.error_code == ErrorCode.invalid_request
+
+
+@pytest.mark.parametrize("broker", ["77", "one"])
+def test_a_broker_changes_no_other(raw: RawConnection, broker: str) -> None:
+    result = change(raw, broker, ("num.io.threads", SET, "5"), resource_type=BROKER)
+    assert result.error_code == ErrorCode.invalid_request
+
+
+def test_ten_thousand_changes_at_once_are_answered_one_by_one(
+    raw: RawConnection, unique_name: NameFactory
+) -> None:
+    missing = unique_name()
+    asked = [changes(f"{missing}.{n}", ("flush.ms", SET, "5")) for n in range(10_000)]
+    responses = raw.call("incremental_alter_configs", 1, resources=asked).responses
+    assert len(responses) == 10_000
+    assert {r.error_code for r in responses} == {ErrorCode.unknown_topic_or_partition}
+
+
+def test_max_message_bytes_takes_effect(raw: RawConnection, topic: TopicFactory) -> None:
+    name, large = topic(), batch([Record(value=b"x" * 3000)])
+    append(raw, name, large)
+    change(raw, name, ("max.message.bytes", SET, "1000"))
+    too_large = ErrorCode.message_too_large
+    eventually(lambda: produce(raw, name, large).error_code == too_large)
+    append(raw, name, batch(values("small")))
+    change(raw, name, ("max.message.bytes", DELETE, None))
+    eventually(lambda: produce(raw, name, large).error_code == ErrorCode.none)
+
+
+def test_cleanup_policy_takes_effect(raw: RawConnection, topic: TopicFactory) -> None:
+    # A compacted topic takes no record without a key, whose place it could not know.
+    name, keyless = topic(), batch([Record(key=None)])
+    append(raw, name, keyless)
+    change(raw, name, ("cleanup.policy", SET, "compact"))
+    eventually(lambda: produce(raw, name, keyless).error_code == ErrorCode.invalid_record)
+    change(raw, name, ("cleanup.policy", SET, "delete"))
+    eventually(lambda: produce(raw, name, keyless).error_code == ErrorCode.none)
+
+
+def test_message_timestamp_type_takes_effect(raw: RawConnection, topic: TopicFactory) -> None:
+    name, one = topic(), batch(values("a"))
+    assert produce(raw, name, one).log_append_time is None
+    change(raw, name, ("message.timestamp.type", SET, "LogAppendTime"))
+    eventually(lambda: produce(raw, name, one).log_append_time is not None)
+
+
+@pytest.fixture(scope="module")
+def tidy(request: pytest.FixtureRequest, cluster_with: ClusterFactory) -> Cluster:
+    """A cluster that looks for records to delete all the time."""
+    configs = {"log.retention.check.interval.ms": "100"}
+    if not request.config.getoption("--cluster").startswith("reference"):
+        configs["log.initial.task.delay.ms"] = "0"  # Internal to Apache Kafka.
+    return cluster_with(configs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["retention.bytes", "retention.ms"])
+def test_retention_takes_effect(tidy: Cluster, unique_name: NameFactory, config: str) -> None:
+    name = unique_name()
+    tidy.create_topic(name, configs={"retention.ms": "-1"})
+    with RawConnection(tidy.bootstrap_servers) as raw:
+        for _ in range(3):
+            append(raw, name, batch([Record(value=b"x" * 500_000)]))
+        assert list_offset(raw, name, EARLIEST).offset == 0
+        # Segments are deleted whole; the last one only once it is closed, which time does too.
+        little = {"segment.bytes": "1048576", config: "1"}
+        change(raw, name, *((n, SET, v) for n, v in little.items()))
+        await_own(raw, name, {"retention.ms": "-1"} | little)
+        append(raw, name, batch([Record(value=b"x" * 500_000)]))
+        append(raw, name, batch(values("in a new segment")))
+        eventually(lambda: list_offset(raw, name, EARLIEST).offset >= 3)
+        assert list_offset(raw, name, LATEST).offset == 5

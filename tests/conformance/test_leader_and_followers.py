@@ -1,0 +1,108 @@
+"""Leader and followers: only the leader serves, followers pull what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.conformance.batches import batch, parse, values
+from tests.conformance.eventually import eventually
+from tests.conformance.nodes import BROKERS, Nodes
+from tests.conformance.wire import (
+    LATEST,
+    append,
+    fetch,
+    list_offset,
+    only,
+    produce,
+    produce_request,
+)
+
+pytestmark = pytest.mark.slow
+
+NameFactory = Callable[[], str]
+ONLY_THE_LEADER = 10
+"""The last version of Fetch that a follower does not serve (KIP-392)."""
+
+
+def test_every_broker_names_the_same_leader_and_replicas(
+    nodes: Nodes, unique_name: NameFactory
+) -> None:
+    name = nodes.create(unique_name(), [2, 3], [3, 1])
+    for partition, replicas in enumerate([(2, 3), (3, 1)]):
+        for broker_id in BROKERS:
+            state = nodes.state(name, partition, seen_by=broker_id)
+            assert state is not None
+            assert (state.leader, state.replicas) == (replicas[0], replicas)
+            assert (state.isr, state.leader_epoch) == (frozenset(replicas), 0)
+
+
+def test_a_follower_and_a_stranger_take_no_records(nodes: Nodes, unique_name: NameFactory) -> None:
+    name = nodes.create(unique_name(), [1, 2])
+    for broker_id, code in (
+        (1, ErrorCode.none),
+        (2, ErrorCode.not_leader_or_follower),
+        (3, ErrorCode.not_leader_or_follower),
+    ):
+        for acks in (1, -1):
+            answer = produce(nodes.to(broker_id), name, batch(values("a")), acks=acks)
+            assert answer.error_code == code, (broker_id, acks)
+    assert list_offset(nodes.to(1), name, LATEST).offset == 2
+
+
+def test_who_refuses_names_the_leader(nodes: Nodes, unique_name: NameFactory) -> None:
+    # KIP-951: the producer goes on without asking for metadata.
+    name = nodes.create(unique_name(), [1, 2])
+    answer = nodes.to(2).send(produce_request(name, batch(values("a")), version=12))
+    refused = only(only(answer.responses).partition_responses)
+    assert refused.error_code == ErrorCode.not_leader_or_follower
+    assert (refused.current_leader.leader_id, refused.current_leader.leader_epoch) == (1, 0)
+    endpoint = only(answer.node_endpoints)
+    assert f"{endpoint.host}:{endpoint.port}" == nodes.cluster.address(1)
+    assert endpoint.node_id == 1
+
+
+@pytest.mark.parametrize("broker_id", [2, 3])
+def test_only_the_leader_lists_offsets(
+    nodes: Nodes, unique_name: NameFactory, broker_id: int
+) -> None:
+    name = nodes.create(unique_name(), [1, 2])
+    answer = list_offset(nodes.to(broker_id), name, LATEST)
+    assert answer.error_code == ErrorCode.not_leader_or_follower
+
+
+@pytest.mark.parametrize("broker_id", [2, 3])
+def test_only_the_leader_serves_readers_that_know_no_followers(
+    nodes: Nodes, unique_name: NameFactory, broker_id: int
+) -> None:
+    name = nodes.create(unique_name(), [1, 2])
+    append(nodes.to(1), name, batch(values("a")))
+    answer = fetch(nodes.to(broker_id), name, version=ONLY_THE_LEADER)
+    assert answer.error_code == ErrorCode.not_leader_or_follower
+    assert not answer.records
+
+
+def test_a_stranger_serves_no_reader_at_all(nodes: Nodes, unique_name: NameFactory) -> None:
+    name = nodes.create(unique_name(), [1, 2])
+    assert fetch(nodes.to(3), name).error_code == ErrorCode.not_leader_or_follower
+
+
+def test_followers_have_what_the_leader_has(nodes: Nodes, unique_name: NameFactory) -> None:
+    name = nodes.create(unique_name(), [1, 2, 3])
+    for n in range(20):
+        append(nodes.to(1), name, batch(values(f"{n}", f"{n}+")))
+    leaders = fetch(nodes.to(1), name).records
+    assert len(parse(leaders)) == 20
+    for follower in (2, 3):
+        # KIP-392: a follower serves what it knows to be committed.
+        eventually(lambda f=follower: fetch(nodes.to(f), name).records == leaders)  # type: ignore[misc]
+
+
+def test_acks_all_means_that_every_follower_has_it(nodes: Nodes, unique_name: NameFactory) -> None:
+    name = nodes.create(unique_name(), [1, 2, 3])
+    append(nodes.to(1), name, batch(values("everywhere")))
+    nodes.kill(1)
+    new = nodes.await_leader(name, 2, 3).leader
+    nodes.await_stored(new, name, "everywhere")

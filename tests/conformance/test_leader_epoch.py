@@ -1,0 +1,141 @@
+"""Leader epoch: rises at each election; readers and returning replicas are set right by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.raw import RawConnection
+from tests.conformance.batches import batch, parse, values
+from tests.conformance.eventually import eventually
+from tests.conformance.nodes import NO_LEADER, Nodes
+from tests.conformance.wire import LATEST, append, fetch, list_offset, only, produce
+
+pytestmark = pytest.mark.slow
+
+NameFactory = Callable[[], str]
+PREFERRED = 0
+
+
+def end_of_epoch(raw: RawConnection, name: str, epoch: int, *, current: int = -1) -> Any:
+    """OffsetForLeaderEpoch for partition 0."""
+    asked = {"partition": 0, "current_leader_epoch": current, "leader_epoch": epoch}
+    topics = [{"topic": name, "partitions": [asked]}]
+    response = raw.call("offset_for_leader_epoch", 4, replica_id=-1, topics=topics)
+    return only(only(response.topics).partitions)
+
+
+def move_leader(nodes: Nodes, name: str, broker_id: int) -> int:
+    """Make a replica in sync the leader by killing the one that leads; the new epoch."""
+    nodes.await_isr(name, *nodes.known(name).replicas)
+    nodes.kill(nodes.known(name).leader)
+    return nodes.await_leader(name, broker_id).leader_epoch
+
+
+def test_it_rises_at_each_election_and_stands_in_the_batches(
+    nodes: Nodes, unique_name: NameFactory
+) -> None:
+    name = nodes.create(unique_name(), [1, 2])
+    append(nodes.to(1), name, batch(values("first")))
+    first = nodes.known(name).leader_epoch
+    second = move_leader(nodes, name, 2)
+    assert second > first
+    append(nodes.to(2), name, batch(values("second")))
+    nodes.await_stored(2, name, "first", "second")
+    stored = parse(fetch(nodes.to(2), name).records)
+    assert [found.leader_epoch for found in stored] == [first, second]
+    nodes.start(1)
+    nodes.await_isr(name, 1, 2)
+    # The replica that returned has the batches as the leader has them, epochs included.
+    eventually(lambda: fetch(nodes.to(1), name).records == fetch(nodes.to(2), name).records)
+
+
+def test_requests_of_another_epoch_are_refused(nodes: Nodes, unique_name: NameFactory) -> None:
+    name = nodes.create(unique_name(), [1, 2])
+    append(nodes.to(1), name, batch(values("a")))
+    old = nodes.known(name).leader_epoch
+    new = move_leader(nodes, name, 2)
+    raw = nodes.to(2)
+    eventually(lambda: list_offset(raw, name, LATEST).error_code == ErrorCode.none)
+    for epoch, code in (
+        (-1, ErrorCode.none),
+        (old, ErrorCode.fenced_leader_epoch),
+        (new, ErrorCode.none),
+        (new + 1, ErrorCode.unknown_leader_epoch),
+    ):
+        assert fetch(raw, name, current_leader_epoch=epoch).error_code == code, epoch
+        assert list_offset(raw, name, LATEST, leader_epoch=epoch).error_code == code, epoch
+        assert end_of_epoch(raw, name, old, current=epoch).error_code == code, epoch
+
+
+def test_a_reader_learns_where_an_epoch_ended(nodes: Nodes, unique_name: NameFactory) -> None:
+    name = nodes.create(unique_name(), [1, 2])
+    for value in ("a", "b", "c"):
+        append(nodes.to(1), name, batch(values(value)))
+    old = nodes.known(name).leader_epoch
+    new = move_leader(nodes, name, 2)
+    append(nodes.to(2), name, batch(values("d")))
+    for asked, found, end in ((old, old, 3), (new, new, 4), (new - 1, old, 3), (new + 1, -1, -1)):
+        answer = end_of_epoch(nodes.to(2), name, asked)
+        expected = (ErrorCode.none, found, end)
+        assert (answer.error_code, answer.leader_epoch, answer.end_offset) == expected, asked
+
+
+def test_a_reader_that_went_beyond_the_end_of_its_epoch_is_told(
+    nodes: Nodes, unique_name: NameFactory
+) -> None:
+    name = nodes.create(unique_name(), [1, 2])
+    append(nodes.to(1), name, batch(values("a")))
+    old = nodes.known(name).leader_epoch
+    new = move_leader(nodes, name, 2)
+    append(nodes.to(2), name, batch(values("b")))
+    nodes.await_stored(2, name, "a", "b")
+    # Whoever read two records of the old epoch read one that was lost.
+    answer = fetch(nodes.to(2), name, 2, last_fetched_epoch=old)
+    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (old, 1)
+    assert not answer.records
+    good = fetch(nodes.to(2), name, 1, last_fetched_epoch=old)
+    assert (good.diverging_epoch.epoch, good.diverging_epoch.end_offset) == (-1, -1)
+    assert only(only(parse(good.records)).records).value == b"b"
+    assert fetch(nodes.to(2), name, 2, last_fetched_epoch=new).diverging_epoch.epoch == -1
+
+
+def test_a_leader_that_returns_gives_up_what_only_it_had(
+    nodes: Nodes, unique_name: NameFactory
+) -> None:
+    name = nodes.create(unique_name(), [1, 2])
+    append(nodes.to(1), name, batch(values("committed")))
+    # The follower is held just long enough to miss a record, and stays in sync. The first one may
+    # still reach it, in answer to the fetch that it had sent before.
+    nodes.pause(2)
+    for value in ("perhaps", "never"):
+        assert produce(nodes.to(1), name, batch(values(value)), acks=1).error_code == 0
+    nodes.kill(1)
+    nodes.resume(2)
+    nodes.await_leader(name, 2)
+    append(nodes.to(2), name, batch(values("after")))
+    nodes.start(1)
+    nodes.await_isr(name, 1, 2)
+    kept = [(value or b"").decode() for value in nodes.stored(2, name)]
+    assert kept in (["committed", "after"], ["committed", "perhaps", "after"])
+    nodes.await_stored(1, name, *kept)
+    # It leads again and has what the other had.
+    nodes.kill(2)
+    nodes.await_leader(name, 1)
+    append(nodes.to(1), name, batch(values("last")))
+    nodes.await_stored(1, name, *kept, "last")
+
+
+def test_it_rises_where_the_same_broker_comes_back(nodes: Nodes, unique_name: NameFactory) -> None:
+    name = nodes.create(unique_name(), [3])
+    append(nodes.to(3), name, batch(values("a")))
+    before = nodes.known(name)
+    nodes.kill(3)
+    nodes.await_leader(name, NO_LEADER)
+    nodes.start(3)
+    after = nodes.await_leader(name, 3)
+    assert after.leader_epoch > before.leader_epoch
+    nodes.await_stored(3, name, "a")

@@ -1,0 +1,180 @@
+"""Partitions move to other brokers while they are used (KIP-455)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.raw import RawConnection
+from tests.conformance.batches import Record, batch, values
+from tests.conformance.eventually import eventually
+from tests.conformance.nodes import Nodes
+from tests.conformance.wire import append, only, served
+
+NameFactory = Callable[[], str]
+TopicFactory = Callable[..., str]
+Replicas = Sequence[int] | None
+slow = pytest.mark.slow
+
+
+def reassign(raw: RawConnection, name: str, *replicas: Replicas, version: int = 0) -> Any:
+    """Ask for these replicas of partitions 0 and on; None cancels."""
+    partitions = [{"partition_index": i, "replicas": r} for i, r in enumerate(replicas)]
+    topics = [{"name": name, "partitions": partitions}]
+    response = raw.call("alter_partition_reassignments", version, topics=topics, timeout=30_000)
+    assert response.error_code == ErrorCode.none
+    return [p.error_code for p in only(response.responses).partitions]
+
+
+def reassign_one(raw: RawConnection, name: str, replicas: Replicas) -> Any:
+    return only(reassign(raw, name, replicas))
+
+
+def moving(raw: RawConnection, name: str | None, *partitions: int) -> dict[tuple[str, int], Any]:
+    """ListPartitionReassignments: what moves of these partitions, or at all where name is None."""
+    topics = None if name is None else [{"name": name, "partition_indexes": partitions or (0,)}]
+    response = raw.call("list_partition_reassignments", 0, topics=topics, timeout=30_000)
+    assert response.error_code == ErrorCode.none
+    return {
+        (topic.name, found.partition_index): (
+            tuple(found.replicas),
+            tuple(found.adding_replicas),
+            tuple(found.removing_replicas),
+        )
+        for topic in response.topics
+        for found in topic.partitions
+    }
+
+
+def await_replicas(nodes: Nodes, name: str, *replicas: int) -> None:
+    """Return once nothing moves and these are the replicas, all in sync."""
+    eventually(lambda: nodes.known(name).replicas == replicas, timeout_s=60)
+    nodes.await_isr(name, *replicas)
+    assert moving(nodes.any(), name) == {}
+
+
+def test_nothing_moves_where_nothing_was_asked(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic(partitions=2)
+    for version in served(raw, "list_partition_reassignments"):
+        topics = [{"name": name, "partition_indexes": [0, 1]}]
+        response = raw.call("list_partition_reassignments", version, topics=topics)
+        assert (response.error_code, response.topics) == (ErrorCode.none, ())
+
+
+def test_what_is_unknown_does_not_move_either(raw: RawConnection, unique_name: NameFactory) -> None:
+    assert moving(raw, unique_name()) == {}
+
+
+@pytest.mark.parametrize(
+    "replicas",
+    [
+        pytest.param([], id="no broker"),
+        pytest.param([77], id="no such broker"),
+        pytest.param([1, 77], id="one that is and one that is not"),
+        pytest.param([1, 1], id="a broker twice"),
+        pytest.param([-1], id="a negative id"),
+        pytest.param([2**31 - 1], id="the largest id"),
+        pytest.param(list(range(10_000)), id="ten thousand brokers"),
+    ],
+)
+def test_impossible_replicas_are_refused(
+    raw: RawConnection, topic: TopicFactory, replicas: list[int]
+) -> None:
+    name = topic()
+    assert reassign_one(raw, name, replicas) == ErrorCode.invalid_replica_assignment
+    assert moving(raw, name) == {}
+
+
+def test_an_unknown_topic_or_partition_is_named_as_such(
+    raw: RawConnection, topic: TopicFactory, unique_name: NameFactory
+) -> None:
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert reassign_one(raw, unique_name(), [1]) == unknown
+    assert reassign(raw, topic(), [1], [1]) == [ErrorCode.none, unknown]
+
+
+def test_what_does_not_move_cannot_be_cancelled(raw: RawConnection, topic: TopicFactory) -> None:
+    assert reassign_one(raw, topic(), None) == ErrorCode.no_reassignment_in_progress
+
+
+def test_the_replicas_it_has_are_no_move(raw: RawConnection, topic: TopicFactory) -> None:
+    name = topic()
+    for version in served(raw, "alter_partition_reassignments"):
+        assert only(reassign(raw, name, [1], version=version)) == ErrorCode.none
+    assert moving(raw, name) == {}
+
+
+def test_ten_thousand_partitions_are_answered_one_by_one(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
+    codes = reassign(raw, topic(), *([None] * 10_000))
+    assert len(codes) == 10_000
+    assert codes[0] == ErrorCode.no_reassignment_in_progress
+    assert set(codes[1:]) == {ErrorCode.unknown_topic_or_partition}
+
+
+@slow
+def test_a_partition_moves_with_its_records(nodes: Nodes, unique_name: NameFactory) -> None:
+    name = nodes.create(unique_name(), [1])
+    for value in ("a", "b"):
+        append(nodes.to(1), name, batch(values(value)))
+    assert reassign_one(nodes.any(), name, [2, 3]) == ErrorCode.none
+    await_replicas(nodes, name, 2, 3)
+    # Who leads was replaced: one of the new replicas does.
+    leader = nodes.await_leader(name, 2, 3).leader
+    append(nodes.to(leader), name, batch(values("c")))
+    for broker_id in (2, 3):
+        nodes.await_stored(broker_id, name, "a", "b", "c")
+
+
+@slow
+def test_replicas_are_added_and_taken_away(nodes: Nodes, unique_name: NameFactory) -> None:
+    name = nodes.create(unique_name(), [1])
+    append(nodes.to(1), name, batch(values("a")))
+    for replicas in ([1, 2, 3], [1, 3], [3, 1]):
+        assert reassign_one(nodes.any(), name, replicas) == ErrorCode.none
+        await_replicas(nodes, name, *replicas)
+        # The leader stays where it remains a replica: the first one is only preferred.
+        assert nodes.known(name).leader == 1
+    nodes.await_stored(3, name, "a")
+
+
+@slow
+def test_while_it_moves_it_is_listed_and_can_be_cancelled(
+    nodes: Nodes, unique_name: NameFactory
+) -> None:
+    name = nodes.create(unique_name(), [1, 2])
+    append(nodes.to(1), name, batch([Record(value=b"x" * 1000)]))
+    nodes.kill(3)
+    # It cannot arrive: the broker it goes to does not run.
+    assert reassign_one(nodes.to(1), name, [1, 3]) == ErrorCode.none
+    expected = {(name, 0): ((1, 3, 2), (3,), (2,))}
+    assert moving(nodes.to(1), name) == expected
+    assert moving(nodes.to(1), None) == expected
+    # Meanwhile it has both, and those that were in sync stay so.
+    eventually(lambda: set(nodes.known(name).replicas) == {1, 2, 3})
+    assert nodes.known(name).isr == {1, 2}
+    append(nodes.to(1), name, batch(values("meanwhile")))
+    assert reassign_one(nodes.to(1), name, None) == ErrorCode.none
+    eventually(lambda: nodes.known(name).replicas == (1, 2))
+    assert moving(nodes.to(1), None) == {}
+    assert nodes.known(name).isr == {1, 2}
+
+
+@slow
+def test_a_move_completes_when_its_target_comes_back(
+    nodes: Nodes, unique_name: NameFactory
+) -> None:
+    name = nodes.create(unique_name(), [1])
+    append(nodes.to(1), name, batch(values("a")))
+    nodes.stop(3)
+    assert reassign_one(nodes.to(1), name, [3]) == ErrorCode.none
+    assert (name, 0) in moving(nodes.to(1), None)
+    append(nodes.to(1), name, batch(values("b")))
+    nodes.start(3)
+    await_replicas(nodes, name, 3)
+    nodes.await_leader(name, 3)
+    nodes.await_stored(3, name, "a", "b")

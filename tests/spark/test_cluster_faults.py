@@ -1,0 +1,351 @@
+"""Reads and writes through Spark while brokers of a cluster die, restart and topics grow.
+
+Every row arrives once; where no leader comes back, an error says so in bounded time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from integration.clusters import Cluster
+from integration.clusters.topics import grow_topic
+from tests.conformance.eventually import eventually
+from tests.conformance.groups import await_coordinator, commit, find_coordinator
+from tests.conformance.nodes import Nodes
+from tests.conformance.wire import only
+from tests.conftest import ClusterFactory
+from tests.pyspark_kafka.client.records import read_all
+from tests.spark.conftest import Produce, Reader
+from tests.spark.gate import Gate
+from tests.spark.streams import StreamRunner
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+
+SETTINGS = {
+    # A broker that died is found out soon.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "300",
+    # Leadership goes back where a test says so, not by itself.
+    "auto.leader.rebalance.enable": "false",
+}
+EACH_LEADS_ONE = ([1, 2, 3], [2, 3, 1], [3, 1, 2])
+MIN_ISR = {"min.insync.replicas": "2"}
+SMALL_FETCHES = {
+    # One batch in hand and hardly any ahead, so that most of a read lies behind the gate.
+    "kafka.max.partition.fetch.bytes": "1",
+    "kafka.queued.max.messages.kbytes": "64",
+    "kafka.queued.min.messages": "1",
+}
+BOUNDED_S = 30.0
+NameFactory = Callable[[], str]
+
+
+@pytest.fixture(scope="module")
+def cluster_of_three(cluster_with: ClusterFactory) -> Cluster:
+    return cluster_with(SETTINGS, brokers=3)
+
+
+@pytest.fixture
+def bootstrap(cluster_of_three: Cluster) -> str:
+    """The bootstrap servers of the cluster of three, for all fixtures of these tests."""
+    return cluster_of_three.bootstrap_servers
+
+
+@pytest.fixture
+def nodes(cluster_of_three: Cluster) -> Iterator[Nodes]:
+    """Three brokers that all run; the test may take any away."""
+    made = Nodes(cluster_of_three)
+    try:
+        yield made
+    finally:
+        made.restore()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    made = Gate(tmp_path / "gate")
+    try:
+        yield made
+    finally:
+        made.open()
+
+
+def numbered(
+    bootstrap: str, topic: str, partitions: int, *, rows: int, value_bytes: int = 1
+) -> set[tuple[int, int]]:
+    """Write so many rows to each partition, each beginning with its number; what was written."""
+    padding = b"x" * value_bytes
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "compression.type": "lz4",
+            "enable.idempotence": True,
+            "queue.buffering.max.messages": 1_000_000,
+        }
+    )
+    failed: list[object] = []
+    for number in range(rows):
+        for partition in range(partitions):
+            producer.produce(
+                topic,
+                b"%08d" % number + padding,
+                partition=partition,
+                on_delivery=lambda error, _: failed.append(error) if error else None,
+            )
+    assert producer.flush(60) == 0
+    assert failed == []
+    return {(partition, number) for partition in range(partitions) for number in range(rows)}
+
+
+def through(gate: Gate, records: DataFrame) -> DataFrame:
+    """Partition and number of what was read, behind the gate."""
+    numbers = records.selectExpr("partition", "int(string(substring(value, 1, 8))) AS number")
+    return numbers.mapInArrow(gate.rows(), numbers.schema)
+
+
+def arrived(rows: list[Any]) -> Counter[tuple[int, int]]:
+    return Counter((row.partition, row.number) for row in rows)
+
+
+@contextmanager
+def in_background(work: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
+    """Run `work` meanwhile; what is yielded waits for its result, or raises what it raised."""
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(work)
+        try:
+            yield lambda: future.result(timeout=120)
+        except AssertionError:
+            if future.done():
+                future.result()  # why the test waited in vain
+            raise
+
+
+def test_a_batch_read_goes_on_when_a_leader_is_killed_and_the_topic_grows(
+    nodes: Nodes, bootstrap: str, read: Reader, gate: Gate, unique_name: NameFactory
+) -> None:
+    name = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
+    written = numbered(bootstrap, name, 3, rows=30_000, value_bytes=1_000)
+    records = read(subscribe=name, startingOffsets="earliest", **SMALL_FETCHES)
+    with in_background(lambda: through(gate, records).collect()) as rows:
+        gate.await_tasks(2)  # of three: the last one begins when a leader is gone already
+        nodes.kill(1)
+        grow_topic(nodes.cluster.address(2), name, partitions=4)
+        gate.open()
+        assert arrived(rows()) == Counter(written)
+
+
+class Writer(threading.Thread):
+    """Writes numbered rows to any partition until told to stop, all of them confirmed."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(name="row writer")
+        self.rows = 0
+        self.failed: list[str] = []
+        self._topic = topic
+        self._stop_asked = threading.Event()
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "topic.metadata.refresh.interval.ms": 500,
+                "sticky.partitioning.linger.ms": 0,
+            }
+        )
+
+    def run(self) -> None:
+        while not self._stop_asked.wait(timeout=0.02):  # the pace of a live source
+            for _ in range(10):
+                self._producer.produce(self._topic, b"%d" % self.rows, on_delivery=self._on)
+                self.rows += 1
+            self._producer.poll(0)
+        if self._producer.flush(90):
+            self.failed.append("not all rows were confirmed")
+
+    def stop(self) -> int:
+        self._stop_asked.set()
+        self.join(timeout=100)
+        return self.rows
+
+    def _on(self, error: Any, _message: object) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+
+
+def test_a_stream_goes_on_when_brokers_go_in_turn_and_the_topic_grows(
+    nodes: Nodes, bootstrap: str, streams: StreamRunner, unique_name: NameFactory
+) -> None:
+    name = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
+    writer = Writer(bootstrap, name)
+    writer.start()
+    try:
+        query = streams.start(subscribe=name, startingOffsets="earliest")
+
+        def goes_on() -> None:
+            target = writer.rows
+            eventually(lambda: len(streams.values) > target or not query.isActive, timeout_s=60)
+            assert query.exception() is None
+
+        goes_on()
+        for broker_id, take_away in ((1, nodes.kill), (2, nodes.stop), (3, nodes.kill)):
+            take_away(broker_id)
+            goes_on()
+            nodes.start(broker_id)
+            for partition in range(3):
+                nodes.await_isr(name, 1, 2, 3, partition=partition)
+            if broker_id == 1:
+                grow_topic(nodes.cluster.address(2), name, partitions=6)
+        goes_on()
+    finally:
+        rows = writer.stop()
+    assert writer.failed == []
+    eventually(lambda: len(streams.values) >= rows or not query.isActive, timeout_s=60)
+    assert query.exception() is None
+    assert Counter(map(int, streams.values)) == Counter(range(rows))
+    partitions = {row.partition for batch in streams.batches.values() for row in batch}
+    assert partitions == set(range(6))
+
+
+def test_a_batch_write_goes_on_when_a_leader_is_killed(
+    nodes: Nodes, spark: SparkSession, bootstrap: str, gate: Gate, unique_name: NameFactory
+) -> None:
+    name = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
+    rows = spark.range(0, 2, numPartitions=2).mapInArrow(gate.endless_rows(), "value binary")
+
+    def kill_a_leader() -> None:
+        gate.await_tasks(2)
+        nodes.kill(1)
+        gate.open()
+
+    # Spark finds sources by the session of the thread, which is this one's.
+    with in_background(kill_a_leader) as killed:
+        write(rows, bootstrap, topic=name)
+        killed()
+    nodes.restore()
+    found = Counter(record.value for record in read_all(bootstrap, name, partitions=3))
+    assert found == Counter(gate.made())
+
+
+def write(frame: DataFrame, bootstrap: str, **options: str) -> None:
+    writer = frame.write.format("pyspark_kafka").option("kafka.bootstrap.servers", bootstrap)
+    writer.options(**options).mode("append").save()
+
+
+def test_a_streaming_write_goes_on_when_a_leader_is_killed(
+    nodes: Nodes,
+    spark: SparkSession,
+    bootstrap: str,
+    gate: Gate,
+    unique_name: NameFactory,
+) -> None:
+    source = nodes.create(unique_name(), *EACH_LEADS_ONE[1:], **MIN_ISR)
+    target = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
+    written = numbered(bootstrap, source, 2, rows=20_000)
+    records = spark.readStream.format("pyspark_kafka").options(
+        **{
+            "kafka.bootstrap.servers": bootstrap,
+            "subscribe": source,
+            "startingOffsets": "earliest",
+        }
+    )
+    rows = records.load().selectExpr("concat(string(partition), ':', string(value)) AS value")
+    copied = rows.mapInArrow(gate.rows(), rows.schema).writeStream.format("pyspark_kafka")
+    query = (
+        copied.option("kafka.bootstrap.servers", bootstrap)
+        .option("topic", target)
+        .option("checkpointLocation", str(gate.directory.parent / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        gate.await_tasks(2)
+        nodes.kill(1)
+        gate.open()
+        assert query.awaitTermination(90)
+    finally:
+        query.stop()
+    assert query.exception() is None
+    nodes.restore()
+    found = Counter(record.value for record in read_all(bootstrap, target, partitions=3))
+    assert found == Counter(b"%d:%08dx" % row for row in written)
+
+
+def test_where_no_leader_comes_back_the_error_says_what_to_do(
+    nodes: Nodes,
+    bootstrap: str,
+    read: Reader,
+    gate: Gate,
+    unique_name: NameFactory,
+) -> None:
+    name = nodes.create(unique_name(), [1])
+    numbered(bootstrap, name, 1, rows=30_000, value_bytes=2_000)
+    options = {
+        "kafka.default.api.timeout.ms": "3000",
+        "kafkaConsumer.pollTimeoutMs": "3000",
+        **SMALL_FETCHES,
+    }
+
+    def records() -> DataFrame:
+        return read(subscribe=name, startingOffsets="earliest", **options)
+
+    with in_background(lambda: through(gate, records()).collect()) as rows:
+        gate.await_tasks(1)
+        nodes.kill(1)
+        nodes.await_leader(name, -1)
+        gate.open()
+        fails(
+            rows,
+            rf"FetchTimeout: fetching {name}-0 at offset [1-9]\d*: nothing came for 3 s, and no "
+            r"leader answers for the partition; .*'kafkaConsumer.pollTimeoutMs'",
+        )
+    fails(
+        lambda: records().collect(),
+        rf"LeaderNotAvailable: listing offsets of {name}-0 failed: no leader answered for it "
+        r"within 3 s.*'kafka.default.api.timeout.ms'",
+    )
+    fails(
+        lambda: write(
+            records().sparkSession.sql("SELECT 'v' AS value, 0 AS partition"),
+            bootstrap,
+            topic=name,
+            **{"kafka.delivery.timeout.ms": "3000"},
+        ),
+        rf"DeliveryFailed: a record for {name}-0 was not written: .*'kafka.delivery.timeout.ms'",
+    )
+
+
+def fails(work: Callable[[], Any], message: str) -> None:
+    """It fails in bounded time with this message, and blames nobody for lost records."""
+    started_s = time.monotonic()
+    with pytest.raises(PySparkException, match=message) as caught:
+        work()
+    assert time.monotonic() - started_s < BOUNDED_S
+    assert "DataLossError" not in str(caught.value)
+
+
+def test_committed_offsets_are_read_when_their_coordinator_is_killed(
+    nodes: Nodes, read: Reader, produce: Produce, unique_name: NameFactory
+) -> None:
+    name, group = nodes.create(unique_name(), [1, 2, 3], [2, 3, 1]), unique_name()
+    produce(name, ["a", "b", "c"])
+    produce(name, ["d", "e"], partition=1)
+    find_coordinator(nodes.any(), group)
+    coordinator = only(find_coordinator(nodes.any(), group).coordinators).node_id
+    await_coordinator(nodes.to(coordinator), group)
+    commit(nodes.to(coordinator), group, name, 2)
+    commit(nodes.to(coordinator), group, name, 1, partition=1)
+    nodes.kill(coordinator)
+    options = {"kafka.group.id": group, "startingOffsets": "committed"}
+    rows = read(subscribe=name, **options).collect()
+    assert sorted(row.value.decode() for row in rows) == ["c", "e"]
