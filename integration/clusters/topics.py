@@ -125,30 +125,42 @@ def _await_served(connection: RawConnection, name: str, partitions: int) -> None
 
 
 def _is_served(connection: RawConnection, name: str, partitions: int) -> bool:
-    """Whether metadata names every leader and each leader answers.
+    """Whether every broker names every leader, and each leader answers.
 
-    A broker publishes a topic's metadata a moment before it serves the partitions.
+    A broker publishes a topic's metadata a moment before it serves the partitions, and each hears
+    of it in its own time: a consumer that asks one too early finds nothing to read.
     """
+    leaders = _leaders(connection, name)
+    if len(leaders) != partitions or any(leader < 0 for leader in leaders):
+        return False
+    brokers = connection.call("metadata", 9, topics=[]).brokers
+    addresses = {b.node_id: f"{b.host}:{b.port}" for b in brokers}
+    return all(leader in addresses for leader in leaders) and all(
+        _answers(address, name, leaders, [p for p, led in enumerate(leaders) if led == node_id])
+        for node_id, address in addresses.items()
+    )
+
+
+def _leaders(connection: RawConnection, name: str) -> list[int]:
+    """The leaders of a topic's partitions in order, as one broker sees them."""
     metadata = connection.call(
         "metadata", 9, topics=[{"name": name}], allow_auto_topic_creation=False
     )
     (topic,) = metadata.topics
-    if len(topic.partitions) != partitions or any(p.leader_id < 0 for p in topic.partitions):
-        return False
-    leaders = {partition.leader_id for partition in topic.partitions}
-    addresses = {b.node_id: f"{b.host}:{b.port}" for b in metadata.brokers}
-    return all(
-        leader in addresses and _answers(addresses[leader], name, led)
-        for leader in leaders
-        if (led := [p.partition_index for p in topic.partitions if p.leader_id == leader])
-    )
+    ordered = sorted(topic.partitions, key=lambda partition: partition.partition_index)
+    return [partition.leader_id for partition in ordered]
 
 
-def _answers(address: str, name: str, partitions: list[int]) -> bool:
+def _answers(address: str, name: str, leaders: list[int], partitions: list[int]) -> bool:
+    """Whether a broker sees these leaders, and serves the partitions that it leads."""
     asked = [{"partition_index": p, "timestamp": -1} for p in partitions]
     try:
-        with RawConnection(address) as leader:
-            offsets = leader.call(
+        with RawConnection(address) as broker:
+            if _leaders(broker, name) != leaders:
+                return False
+            if not asked:
+                return True
+            offsets = broker.call(
                 "list_offsets", 4, replica_id=-1, topics=[{"name": name, "partitions": asked}]
             )
     except (OSError, ConnectionClosedByBroker):

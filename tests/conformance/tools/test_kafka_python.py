@@ -12,6 +12,7 @@ import pytest
 from kafka.admin import ConfigResource, KafkaAdminClient
 
 from integration.clusters import Cluster
+from integration.raw import RawConnection
 from tests.conformance.clients import PYTHON_SILENT, TIMEOUT_S
 from tests.conformance.eventually import eventually
 
@@ -29,12 +30,21 @@ def admin(processes: Cluster) -> Iterator[Any]:
 
 
 @pytest.fixture
-def topic(admin: Any, unique_name: Callable[[], str], replicas: int) -> str:
+def topic(admin: Any, processes: Cluster, unique_name: Callable[[], str], replicas: int) -> str:
     name = unique_name()
     options = {"num_partitions": PARTITIONS, "replication_factor": replicas}
     admin.create_topics({name: options})
-    eventually(lambda: leaders(admin, name).issubset(set(range(1, replicas + 1))))
+    eventually(lambda: all(led_as_seen_by(processes, b, name) for b in processes.broker_ids))
     return name
+
+
+def led_as_seen_by(processes: Cluster, broker_id: int, topic: str) -> bool:
+    """A consumer that asks a broker which has not heard of a topic yet has nothing to assign."""
+    with RawConnection(processes.address(broker_id)) as raw:
+        request = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+        (described,) = raw.call("metadata", 9, **request).topics
+    led = [partition for partition in described.partitions if partition.leader_id >= 0]
+    return len(led) == PARTITIONS
 
 
 def leaders(admin: Any, topic: str) -> set[int]:
