@@ -300,13 +300,19 @@ def test_a_broker_whose_disk_is_full_ends_with_one_line(tmp_path: Path) -> None:
     with started("--data", str(tmp_path)) as process:
         address = ready_line(process)
         create_topic(address, "t")
+        eventually(lambda: write(address, "kept") is ErrorCode.none)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
         with contextlib.suppress(ConnectionError):  # It may end before its answer is out.
-            answer = ask(address, produce(batch("lost")))
-            assert produced(answer).error_code is ErrorCode.kafka_storage_error
+            assert write(address, "lost") is ErrorCode.kafka_storage_error
         line = only_line(process)
-    assert f"{tmp_path}/broker-1/t-0/" in line
+    assert f"Cannot append to {tmp_path}/broker-1/t-0/" in line
     assert "File too large" in line
+
+
+def write(address: str, value: str) -> ErrorCode:
+    """Produce a record to partition 0 of topic t; the code in the answer."""
+    code: ErrorCode = produced(ask(address, produce(batch(value)))).error_code
+    return code
 
 
 def children_of(pid: int) -> list[int]:
