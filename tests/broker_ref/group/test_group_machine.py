@@ -137,7 +137,8 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def the_group_is_sound(self) -> None:
         group = self._group()
-        if group is None:
+        if group is None:  # Retention removes one without members and offsets; it begins anew.
+            self.highest_generation = 0
             return
         assert group.generation_id >= self.highest_generation
         self.highest_generation = group.generation_id
