@@ -7,7 +7,7 @@ PIP    := $(BIN)/pip --disable-pip-version-check --quiet
 OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
 
 # Tests spend much of their time waiting: two at once, those of a file in one process.
-AT_ONCE := -n 2 --dist loadgroup --no-loadscope-reorder
+AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder
 
 # Not ours: PySpark before 4.3 leaves sockets of its workers open.
 LEAKS := -W "ignore:unclosed:ResourceWarning"

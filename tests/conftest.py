@@ -22,7 +22,7 @@ from integration.clusters import Cluster
 from integration.raw import RawConnection
 
 BROKERS_OF_CONFORMANCE = 3
-SPARK_TESTS = "tests/spark/"
+LONG_TESTS = ("tests/examples/", "tests/spark/")
 _CLUSTERS = pytest.StashKey[list[Cluster]]()
 _UNAVAILABLE = pytest.StashKey[str]()
 _DESELECTED = pytest.StashKey[int]()
@@ -94,8 +94,12 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Group tests for parallel runs; leave out what only Apache Kafka serves on the others."""
-    _group_for_workers(items)
+    """Leave out what only Apache Kafka serves, unless the run is against it.
+
+    With `-n`, what takes longest comes first.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: not item.nodeid.startswith(LONG_TESTS))
     if _backend(config) in ("kafka", "testcontainers"):
         return
     deselected = [item for item in items if item.get_closest_marker("kafka_only")]
@@ -103,16 +107,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("kafka_only")]
         config.stash[_DESELECTED] = len(deselected)
         config.hook.pytest_deselected(items=deselected)
-
-
-def _group_for_workers(items: list[pytest.Item]) -> None:
-    """With `-n` a file is one group; all that share the Spark session are another, and come first."""
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        group = SPARK_TESTS if file.startswith(SPARK_TESTS) else file
-        item.add_marker(pytest.mark.xdist_group(group))
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: not item.nodeid.startswith(SPARK_TESTS))
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
