@@ -55,7 +55,7 @@ test-kafka: java $(VENV)/.ready ## what tests state about Kafka, on Apache Kafka
 test-pysparks: java $(OTHER_PYSPARKS:%=.cache/pyspark-%) ## the Spark tests on the other PySpark versions
 	@set -e; for version in $(OTHER_PYSPARKS); do \
 	  echo "== PySpark $$version =="; \
-	  PYTHONPATH=$(CURDIR)/.cache/pyspark-$$version $(BIN)/pytest -m "not full" $(LEAKS) tests/spark; \
+	  PYTHONPATH=$(CURDIR)/.cache/pyspark-$$version $(BIN)/pytest $(AT_ONCE) -m "not full" $(LEAKS) tests/spark; \
 	done
 
 .cache/pyspark-%: | $(VENV)/.ready
