@@ -149,8 +149,13 @@ class Server:
 
     def stop_accepting(self) -> None:
         """New clients are refused from now on; connected ones are still served."""
-        if self._listener is not None:
-            self._listener.close()
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        for accepting in listener.sockets:
+            self._loop.remove_reader(accepting.fileno())
+        # asyncio loses a client that it has accepted in this very turn if the server closes first.
+        self._loop.call_soon(listener.close)
 
     async def stop(self, *, grace_seconds: float = 1.0) -> None:
         """Stop accepting, drop requests that wait, let responses out, close everything.
