@@ -1,4 +1,4 @@
-"""A reference Kafka broker in Python, on Kafka's real wire protocol.
+"""A reference Kafka cluster in Python, on Kafka's real wire protocol.
 
 `python -m broker_ref --port 9092` runs it; in a test:
 

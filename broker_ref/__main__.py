@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from broker_ref.io.broker import Broker, BrokerSettings, BrokerStartError, check_host
+from broker_ref.io.broker import Broker
 from broker_ref.io.cluster import (
     broker_directory,
     cluster_configs,
@@ -34,8 +34,9 @@ from broker_ref.io.cluster import (
     start_all,
     stop_all,
 )
-from broker_ref.io.controller import ControllerServer, ControllerSettings
+from broker_ref.io.controller import ControllerServer
 from broker_ref.io.processes import ProcessesSettings, run
+from broker_ref.io.settings import BrokerSettings, BrokerStartError, ControllerSettings, check_host
 from broker_ref.log.errors import LogError
 from broker_ref.log.storage import StorageError
 

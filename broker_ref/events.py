@@ -57,7 +57,7 @@ class ConnectionClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimePassed:
-    """`now_ms` has reached `Node.next_deadline_ms()`: expire waits, run retention."""
+    """`now_ms` has reached the node's `next_deadline_ms()`: expire waits, run retention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

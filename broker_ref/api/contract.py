@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata
-from broker_ref.controller.topic_creation import TopicCreation
+from broker_ref.controller.topics import NewTopic
 from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.protocol.errors import ApiError
@@ -58,7 +58,7 @@ class Broker:
     groups: GroupCoordinator
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
-    topic_creation: TopicCreation
+    request_topic: Callable[[NewTopic], None]
     apis: Callable[[], tuple[Api[Any], ...]]
     log_dir: LogDir = UNKNOWN_LOG_DIR
 

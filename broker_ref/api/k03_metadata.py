@@ -145,7 +145,7 @@ def _requested(
         error_code = error.error_code
     else:
         if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
-            broker.topic_creation.request(_automatic(broker, topic.name))
+            broker.request_topic(_automatic(broker, topic.name))
     return AnsweredTopic(error_code=error_code, name=topic.name)
 
 

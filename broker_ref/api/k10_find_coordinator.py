@@ -93,7 +93,7 @@ def _coordinator_id(broker: Broker, key_type: int, key: str) -> int:
             ErrorCode.invalid_request, f"There are no coordinators of key type {key_type}."
         )
     if OFFSETS_TOPIC not in broker.metadata.topics:
-        broker.topic_creation.request(offsets_topic(broker.config))
+        broker.request_topic(offsets_topic(broker.config))
         raise ApiError(ErrorCode.coordinator_not_available, f"{OFFSETS_TOPIC} is being made.")
     coordinator = broker.groups.coordinator(key)
     alive = {node.broker_id for node in live_brokers(broker)}

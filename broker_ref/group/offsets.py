@@ -74,12 +74,6 @@ class OffsetStore:
             if not offsets:
                 del self._groups[group]
 
-    def settle_all(self, high_watermark: int) -> None:
-        """`settle` every offset, as after reading them from the log."""
-        for group, offsets in list(self._groups.items()):
-            for topic_partition in list(offsets):
-                self.settle(group, topic_partition, high_watermark)
-
     def committed(
         self, group: str, topic_partition: TopicPartition, high_watermark: int
     ) -> OffsetCommitValue | None:

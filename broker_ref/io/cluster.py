@@ -20,9 +20,10 @@ from typing import Any, Final, Self, TypeVar
 from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.faults import Faults
 from broker_ref.io import admin
-from broker_ref.io.broker import Broker, BrokerSettings, BrokerStartError
-from broker_ref.io.controller import ControllerServer, ControllerSettings
+from broker_ref.io.broker import Broker
+from broker_ref.io.controller import ControllerServer
 from broker_ref.io.port import PortReservation
+from broker_ref.io.settings import BrokerSettings, BrokerStartError, ControllerSettings
 
 _Result = TypeVar("_Result")
 

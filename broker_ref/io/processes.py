@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker_ref.io.broker import BrokerStartError
 from broker_ref.io.cluster import broker_directory, controller_directory
-from broker_ref.io.controller import ControllerServer, ControllerSettings
+from broker_ref.io.controller import ControllerServer
+from broker_ref.io.settings import BrokerStartError, ControllerSettings
 
 READY_TIMEOUT_SECONDS: Final = 90.0
 STOP_TIMEOUT_SECONDS: Final = 30.0

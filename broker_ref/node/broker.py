@@ -20,7 +20,6 @@ from broker_ref.api.k18_api_versions import unsupported_version
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.client import ControllerClient
 from broker_ref.controller.metadata import ClusterMetadata
-from broker_ref.controller.topic_creation import TopicCreation
 from broker_ref.controller_api import APIS as CONTROLLER_APIS
 from broker_ref.controller_api import FORWARDED
 from broker_ref.events import (
@@ -46,12 +45,12 @@ from broker_ref.node.forwarding import Forwarding
 from broker_ref.node.metadata_follower import MetadataFollower
 from broker_ref.node.registration import BrokerState, Registration
 from broker_ref.node.standstill import Standstill
+from broker_ref.node.topic_creation import TopicCreation
 from broker_ref.outbox import Outbox
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import random_uuid
 from broker_ref.replication.fetch_sessions import FetchSessions
 from broker_ref.replication.isr_changes import AlterPartitions
-from broker_ref.replication.partition import Partition
 from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.schedule import Schedule
@@ -267,14 +266,6 @@ class BrokerNode:
             random_bytes=self._random_bytes,
             now_ms=self._now_ms,
         )
-
-        def leadership_changed(partition: Partition, became_leader: bool) -> None:
-            if became_leader:
-                groups.became_leader(partition, self._now_ms)
-            else:
-                groups.resigned(partition, self._now_ms)
-
-        replicas.on_leadership = leadership_changed
         assert self._registration.cluster_id is not None
         self.broker = Broker(
             config=config,
@@ -292,12 +283,12 @@ class BrokerNode:
                 broker_epoch=self._broker_epoch,
                 wake=self._wake,
             ),
-            topic_creation=TopicCreation(self._controller),
+            request_topic=TopicCreation(self._controller).request,
             log_dir=self._log_dir,
             apis=lambda: tuple(BROKER_APIS.values()),
         )
         self._dispatcher = self._make_dispatcher(self.broker)
-        replicas.follow_metadata(self._now_ms)
+        self._metadata_changed()
         self._registration.logs_are_open()
 
     def _make_dispatcher(self, broker: Broker) -> Dispatcher:

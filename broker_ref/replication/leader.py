@@ -89,11 +89,6 @@ class Leader:
         return self._partition_epoch
 
     @property
-    def epoch_start_offset(self) -> int:
-        """Where the log ended when this leader epoch began."""
-        return self._epoch_start_offset
-
-    @property
     def effective_min_isr(self) -> int:
         """`min.insync.replicas`, but no more than there are replicas."""
         return min(self.min_insync_replicas, len(self._remotes) + 1)

@@ -13,7 +13,7 @@ What it must not know: requests. Source: Kafka's `ReplicaManager`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -55,11 +55,7 @@ class _Offline:
 
 
 class ReplicaManager:
-    """The replicas on one broker.
-
-    `on_leadership` is called, when all replicas follow the metadata, with each partition that
-    this broker has begun (True) or ceased (False) to lead.
-    """
+    """The replicas on one broker."""
 
     def __init__(
         self,
@@ -80,7 +76,6 @@ class ReplicaManager:
         present step. What replicas need from time to time is put on the schedule; followers fetch
         through the outbox.
         """
-        self.on_leadership: Callable[[Partition, bool], None] = lambda _partition, _leads: None
         self.storage_failed: str | None = None
         self._config = config
         self._storage = storage
@@ -110,17 +105,11 @@ class ReplicaManager:
         self._configs: dict[str, dict[str, str]] = {}
         self._changed: dict[Hashable, None] = {}
         self._offline: dict[PartitionKey, _Offline] = {}
-        self._undeleted: set[Uuid] = set()
         self._remove_strays()
         for partition in self._local_partitions():
             if self._make_way(partition):
                 self._add(partition, now_ms)
         self._put_on_schedule()
-
-    @property
-    def undeleted_topics(self) -> frozenset[Uuid]:
-        """Removed topics of which the start had to leave a log on storage."""
-        return frozenset(self._undeleted)
 
     def partition(self, topic: str, partition: int) -> Partition:
         """The replica of a partition.
@@ -160,7 +149,6 @@ class ReplicaManager:
 
         A log that storage refuses to make is offline until the next start.
         """
-        led = {key: found for key, found in self._partitions.items() if found.is_leader}
         for key, partition in list(self._partitions.items()):
             current = self._metadata.partition(key.topic, key.partition)
             if current is None or not self._is_here(current, partition.metadata.topic_id):
@@ -181,7 +169,6 @@ class ReplicaManager:
                 self._follow(self._partitions[key], metadata, now_ms)
                 self._fetch(key, channels.get(metadata.leader))
         self._fetchers.start()
-        self._report_leadership(led)
 
     def _channels(self) -> dict[int, Channel]:
         """Where to fetch from each broker."""
@@ -228,14 +215,6 @@ class ReplicaManager:
                     partition.min_insync_replicas = min_insync_replicas(configs)
         for name in [name for name in self._configs if name not in self._metadata.topics]:
             del self._configs[name]
-
-    def _report_leadership(self, led: Mapping[PartitionKey, Partition]) -> None:
-        for key, partition in led.items():
-            if not partition.is_leader or self._partitions.get(key) is not partition:
-                self.on_leadership(partition, False)
-        for key, partition in list(self._partitions.items()):
-            if partition.is_leader and led.get(key) is not partition:
-                self.on_leadership(partition, True)
 
     def shrink_isrs(self, now_ms: int) -> None:
         """Propose that followers which lag leave the in-sync replicas."""
@@ -398,10 +377,7 @@ class ReplicaManager:
                 )  # fmt: skip
         except StorageError as error:
             _warn_of_stray(key, error)
-        if not self._storage.exists(_marker(key)):
-            return True
-        self._undeleted.add(topic_id)
-        return False
+        return not self._storage.exists(_marker(key))
 
     def _remove_strays(self) -> None:
         """Have no logs but those of the metadata's partitions."""

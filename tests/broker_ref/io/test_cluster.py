@@ -15,8 +15,8 @@ import pytest
 
 import broker_ref
 from broker_ref.io.admin import CreateTopicError
-from broker_ref.io.broker import BrokerStartError
 from broker_ref.io.cluster import Cluster, ClusterError
+from broker_ref.io.settings import BrokerStartError
 
 
 def consume(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:

@@ -68,7 +68,6 @@ class VirtualBroker:
         self.storage = storage
         self.epoch = cluster.next_broker_epoch()
         self.requests: list[Any] = []
-        self.leaderships: list[bool] = []
         self._cluster = cluster
         self.schedule = Schedule(cluster.now_ms)
         self.outbox = Outbox(client_id=f"broker-{broker_id}")
@@ -94,7 +93,6 @@ class VirtualBroker:
             outbox=self.outbox,
             now_ms=cluster.now_ms,
         )
-        self.replicas.on_leadership = lambda _, leads: self.leaderships.append(leads)
         self._contract: Any = SimpleNamespace(
             config=config,
             metadata=self.metadata,

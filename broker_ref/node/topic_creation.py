@@ -8,66 +8,19 @@ What it must not know: who wants it. Source: Kafka's `AutoTopicCreationManager`.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller.client import REQUEST_TIMEOUT_MS, ControllerClient
+from broker_ref.controller.client import ControllerClient
 from broker_ref.controller.topics import NewTopic
+from broker_ref.controller_api.k19_create_topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    RequestedTopic,
+    TopicConfig,
+)
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """None is ever given: the controller places replicas."""
-
-    partition_index: int
-    broker_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig:
-    """A config of the topic."""
-
-    name: str
-    value: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedTopic:
-    """The topic to make."""
-
-    name: str
-    num_partitions: int
-    replication_factor: int
-    assignments: tuple[Assignment, ...]
-    configs: tuple[TopicConfig, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicsRequest:
-    """As an admin client would send it."""
-
-    topics: tuple[RequestedTopic, ...]
-    timeout_ms: int = REQUEST_TIMEOUT_MS
-    validate_only: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicAnswer:
-    """Whether the topic is made."""
-
-    name: str
-    error_code: ErrorCode
-    error_message: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicsResponse:
-    """The controller's answer."""
-
-    topics: tuple[TopicAnswer, ...]
 
 
 class TopicCreation:
@@ -87,6 +40,7 @@ class TopicCreation:
             api_key=19,
             version=7,
             request=CreateTopicsRequest(
+                validate_only=False,
                 topics=(
                     RequestedTopic(
                         name=new.name,
@@ -98,7 +52,7 @@ class TopicCreation:
                             for name, value in new.configs.items()
                         ),
                     ),
-                )
+                ),
             ),
             response=CreateTopicsResponse,
             on_response=lambda response: self._answered(new.name, response),

@@ -1,0 +1,145 @@
+"""What every running node is: storage on disk, a node without I/O, a clock and a server.
+
+Purpose: what brokers and the controller have in common between their start and their end.
+Invariants: a failed start leaves nothing open; `ended` is done once, and nothing calls the node
+any more then. Must not know: what the node does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from broker_ref.faults import Faults
+from broker_ref.io.clock import SystemClock
+from broker_ref.io.disk import DiskStorage
+from broker_ref.io.server import ListenError, ServedNode, Server, ServerLimits, listen
+from broker_ref.io.settings import BrokerStartError
+from broker_ref.log.errors import LogError
+from broker_ref.log.storage import StorageError
+from broker_ref.protocol.errors import ApiError
+
+logger = logging.getLogger(__name__)
+
+
+class Node(ServedNode, Protocol):
+    """A node as what runs it sees it."""
+
+    @property
+    def failure(self) -> str | None: ...
+
+    def close(self, now_ms: int) -> None: ...
+
+
+@contextmanager
+def starting(data: Path, host: str, port: int) -> Iterator[tuple[DiskStorage, socket.socket]]:
+    """The directory, locked, and a socket that listens; both are closed if the start fails.
+
+    The socket is bound before any log is recovered: a port in use is found out at once. Raises
+    `BrokerStartError`, also in place of what can go wrong in the block.
+    """
+    try:
+        storage = DiskStorage(data)
+        try:
+            listener = listen(host, port)
+            try:
+                yield storage, listener
+            except BaseException:
+                listener.close()
+                raise
+        except BaseException:
+            storage.close()
+            raise
+    except (ApiError, ListenError, LogError, StorageError) as error:
+        raise BrokerStartError(str(error)) from error
+
+
+class RunningNode:
+    """A node that runs within one event loop.
+
+    `ended` is done when it has stopped, with a `BrokerStartError` where it had to.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        name: str,
+        node_id: int,
+        storage: DiskStorage,
+        clock: SystemClock,
+        limits: ServerLimits,
+        faults: Faults,
+    ) -> None:
+        self.server = Server(
+            node,
+            now_ms=clock.now_ms,
+            limits=limits,
+            on_step=self._stepped,
+            is_cut=lambda channel: faults.link_is_cut(node_id, channel.node_id),
+            is_deaf=lambda channel: faults.link_is_cut(channel.node_id, node_id),
+        )
+        loop = asyncio.get_running_loop()
+
+        def faults_changed() -> None:
+            loop.call_soon_threadsafe(self._faults_changed)
+
+        self._stop_listening = faults.listen(faults_changed)
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self._node = node
+        self._name = name
+        self._storage = storage
+        self._clock = clock
+
+    async def stop(self) -> None:
+        """Stop accepting, flush and close the logs, unlock the directory.
+
+        Raises `LogError` or `StorageError` where a log could not be flushed; all is closed
+        nevertheless.
+        """
+        try:
+            await self.server.stop()
+        finally:
+            try:
+                self._node.close(self._clock.now_ms())
+            finally:
+                self._storage.close()
+                self._end(None)
+        logger.info("%s has stopped", self._name)
+
+    def kill(self) -> None:
+        """Stop as kill -9 does: nothing is flushed, nobody is told."""
+        self._drop(None)
+
+    def _stepped(self) -> None:
+        if self._node.failure is not None and self._is_to_end_by_failure():
+            logger.error("%s stops: %s", self._name, self._node.failure)
+            self._drop(BrokerStartError(self._node.failure))
+
+    def _is_to_end_by_failure(self) -> bool:
+        return not self.ended.done()
+
+    def _drop(self, error: Exception | None) -> None:
+        self.server.abort()
+        self._storage.close()
+        self._end(error)
+
+    def _faults_changed(self) -> None:
+        if not self.ended.done():
+            self.server.peers.cut()
+            self.server.poke()
+
+    def _end(self, error: Exception | None) -> None:
+        self._stop_listening()
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(error)
+            self.ended.exception()  # Whoever wants to know of it asks; nobody has to.
