@@ -36,6 +36,7 @@ from broker_ref.io.cluster import (
 )
 from broker_ref.io.controller import ControllerServer
 from broker_ref.io.processes import ProcessesSettings, run
+from broker_ref.io.running import until_asked_or_ended
 from broker_ref.io.settings import BrokerSettings, BrokerStartError, ControllerSettings, check_host
 from broker_ref.log.errors import LogError
 from broker_ref.log.storage import StorageError
@@ -206,17 +207,6 @@ def _print_ready(line: str) -> None:
     print(line, flush=True)
 
 
-async def _until_asked_or_ended(stop_asked: asyncio.Event, *ended: asyncio.Future[None]) -> None:
-    """Wait for a signal; raises the error of a node that ended by itself."""
-    asked = asyncio.ensure_future(stop_asked.wait())
-    waiting: set[asyncio.Future[Any]] = {asked, *ended}
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    asked.cancel()
-    for future in ended:
-        if future.done():
-            future.result()
-
-
 async def _serve_cluster(options: argparse.Namespace, data: Path) -> None:
     configs = cluster_configs(options.brokers, dict(options.config))
     check_host(options.host, options.advertised_host)
@@ -256,7 +246,7 @@ async def _serve_cluster(options: argparse.Namespace, data: Path) -> None:
             )
             _print_ready(",".join(broker.address for broker in brokers))
             ended = [broker.ended for broker in brokers]
-            await _until_asked_or_ended(stop_asked, *ended, controller.ended)
+            await until_asked_or_ended(stop_asked, *ended, controller.ended)
         finally:
             await stop_all(brokers, controller)
 
@@ -270,7 +260,7 @@ async def _serve_controller(options: argparse.Namespace, data: Path) -> None:
         )
         try:
             _print_ready(controller.address)
-            await _until_asked_or_ended(stop_asked, controller.ended)
+            await until_asked_or_ended(stop_asked, controller.ended)
         finally:
             await stop_all([], controller)
 
@@ -316,7 +306,7 @@ async def _serve_node(options: argparse.Namespace, data: Path) -> None:
         broker = await starting
         try:
             _print_ready(broker.address)
-            await _until_asked_or_ended(stop_asked, broker.ended)
+            await until_asked_or_ended(stop_asked, broker.ended)
         finally:
             await stop_all([broker])
 

@@ -1,8 +1,8 @@
 """Faults on demand: what a test may do to the requests, links and time of a cluster.
 
 Purpose: rules that say of a request what is to become of it, links that are cut, nodes that stand
-still or whose time does, and a record of the requests seen. One `Faults` is shared by all nodes of a cluster,
-which ask it, and by a test, which sets it, from a thread of its own.
+still or whose time does, and a record of the requests seen. One `Faults` is shared by all nodes of
+a cluster, which ask it, and by a test, which sets it, from a thread of its own.
 
 Invariants: while nothing is set, `is_active` is False and a node asks nothing more. Of the rules
 that apply to a request the one set first decides, alone, and only once: a request that was delayed
@@ -27,6 +27,8 @@ from kio.schema.errors import ErrorCode
 
 SEEN_MAX: Final = 10_000
 """Requests that the record keeps: the latest."""
+
+_ENVELOPE: Final = 58
 
 
 class Sender(Enum):
@@ -64,7 +66,11 @@ class SeenRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """Which requests a rule is for: those that agree with everything that is not None."""
+    """Which requests a rule is for: those that agree with everything that is not None.
+
+    What a broker forwards in an Envelope is a request at the controller too, so the Envelope is
+    met only by rules that name its key.
+    """
 
     api_keys: frozenset[int] | None = None
     node_id: int | None = None
@@ -77,7 +83,11 @@ class Match:
     def matches(self, request: RequestInfo) -> bool:
         """Whether a request is one of these."""
         return (
-            (self.api_keys is None or request.api_key in self.api_keys)
+            (
+                request.api_key != _ENVELOPE
+                if self.api_keys is None
+                else request.api_key in self.api_keys
+            )
             and self.node_id in {None, request.node_id}
             and self.sender_id in {None, request.sender_id}
             and self.client_id in {None, request.client_id}

@@ -66,17 +66,19 @@ class Schedule:
                 task.run(now_ms)
         newest = self._timers_made
         later = []
-        while self._timers and self._timers[0][0] <= now_ms:
-            entry = heapq.heappop(self._timers)
-            _, number, timer = entry
-            run = timer.run
-            if number > newest:
-                later.append(entry)
-            elif run is not None:
-                timer.run = None
-                run(now_ms)
-        for entry in later:
-            heapq.heappush(self._timers, entry)
+        try:
+            while self._timers and self._timers[0][0] <= now_ms:
+                entry = heapq.heappop(self._timers)
+                _, number, timer = entry
+                run = timer.run
+                if number > newest:
+                    later.append(entry)
+                elif run is not None:
+                    timer.run = None
+                    run(now_ms)
+        finally:
+            for entry in later:
+                heapq.heappush(self._timers, entry)
 
     def next_deadline_ms(self) -> int | None:
         """When the next task or timer is due."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -34,7 +35,7 @@ from broker_ref.controller.metadata import (
     PartitionMetadata,
     Topic,
 )
-from broker_ref.controller.reassignments import cancellation, reassignment
+from broker_ref.controller.reassignments import cancellation, check_factor_is_kept, reassignment
 from broker_ref.controller.records import (
     BrokerRegistrationChangeRecord,
     MetadataRecord,
@@ -268,9 +269,15 @@ class Controller:
         return self._change_each(partitions, election)
 
     def alter_reassignments(
-        self, wanted: Mapping[tuple[str, int], tuple[int, ...] | None]
+        self,
+        wanted: Mapping[tuple[str, int], tuple[int, ...] | None],
+        *,
+        may_change_factor: bool = True,
     ) -> list[ApiError | None]:
-        """Move each partition to these replicas, or back where that is None; the refusals."""
+        """Move each partition to these replicas, or back where that is None; the refusals.
+
+        Unless `may_change_factor`, another number of replicas is INVALID_REPLICATION_FACTOR.
+        """
 
         def change(topic: str, partition_id: int) -> PartitionChangeRecord | None:
             partition = self._partition(topic, partition_id)
@@ -278,7 +285,10 @@ class Controller:
             if replicas is None:
                 unclean = self._is_unclean_allowed(topic)
                 return cancellation(self.metadata, partition, is_unclean_allowed=unclean)
-            return reassignment(self.metadata, partition, self.topics.check_replicas(replicas))
+            self.topics.check_replicas(replicas)
+            if not may_change_factor:
+                check_factor_is_kept(partition, replicas)
+            return reassignment(self.metadata, partition, replicas)
 
         return self._change_each(tuple(wanted), change)
 
@@ -337,6 +347,11 @@ class Controller:
         )
         return block
 
+    @property
+    def failure(self) -> str | None:
+        """Why nothing more can be committed: the controller is to be stopped then."""
+        return self._journal.failure
+
     def close(self) -> None:
         """Release the journal."""
         self._journal.close()
@@ -359,7 +374,9 @@ class Controller:
         while self._batches_bytes > BYTES_BETWEEN_SNAPSHOTS:
             self._batches_bytes -= len(self._batches.popleft()[1])
         if self._journal.size_bytes > self._snapshot_bytes + BYTES_BETWEEN_SNAPSHOTS:
-            self._rewrite_journal()
+            # What is committed is so where that fails, and nothing more will be: see `failure`.
+            with suppress(ApiError):
+                self._rewrite_journal()
         self.on_change()
 
     def _rewrite_journal(self) -> None:

@@ -51,14 +51,14 @@ class Journal:
     """An open journal, made where it is missing.
 
     `snapshot` and `commits` are what was found when it was opened, until `forget_found`; the end
-    offset of the snapshot is that of `snapshot.base_offset`.
+    offset of the snapshot is that of `snapshot.base_offset`. `failure` says why it can hold no more.
     """
 
     def __init__(self, storage: Storage, path: str) -> None:
         """Raises: CorruptJournalError, StorageError."""
         self._storage = storage
         self._path = path
-        self._failure: str | None = None
+        self.failure: str | None = None
         if not storage.exists(path):
             storage.write_atomically(path, MAGIC + _framed(0, ()))
         self._file = storage.open(path)
@@ -78,13 +78,13 @@ class Journal:
 
         StorageError where that fails, and from then on: what is on disk is not known any more.
         """
-        if self._failure is not None:
-            raise StorageError(f"{self._failure} Mend that, then restart the broker.")
+        if self.failure is not None:
+            raise StorageError(f"{self.failure} Mend that, then restart the controller.")
         try:
             self._file.append(_framed(commit.base_offset, commit.records))
             self._file.flush()
         except StorageError as error:
-            self._failure = str(error)
+            self.failure = str(error)
             raise
 
     def rewrite(self, records: Sequence[MetadataRecord], *, end_offset: int) -> None:
@@ -94,7 +94,7 @@ class Journal:
             self._storage.write_atomically(self._path, MAGIC + _framed(end_offset, records))
             self._file = self._storage.open(self._path)
         except StorageError as error:
-            self._failure = str(error)
+            self.failure = str(error)
             raise
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from broker_ref.controller.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
+from broker_ref.controller.topic_names import metric_name
 from broker_ref.protocol.identifiers import Uuid
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
@@ -154,6 +155,7 @@ class ClusterMetadata:
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[Uuid, Topic] = {}
+        self._by_metric_name: dict[str, str] = {}
         self.removed_topics: dict[Uuid, None] = {}
         self.next_producer_id = 0
         self.end_offset = 0
@@ -167,6 +169,10 @@ class ClusterMetadata:
         """Every partition of every topic."""
         for topic in self.topics.values():
             yield from topic.partitions.values()
+
+    def colliding_topic(self, name: str) -> str | None:
+        """The topic that metrics could not tell from one of this name, if there is one."""
+        return self._by_metric_name.get(metric_name(name))
 
     def is_active(self, broker_id: int) -> bool:
         """Whether a broker is registered, unfenced and not shutting down."""
@@ -188,6 +194,7 @@ class ClusterMetadata:
         self.brokers.clear()
         self.topics.clear()
         self.topics_by_id.clear()
+        self._by_metric_name.clear()
         self.removed_topics.clear()
         self.next_producer_id = 0
         self._apply(records)
@@ -231,6 +238,7 @@ class ClusterMetadata:
                     topic = Topic(name=record.name, topic_id=record.topic_id)
                     self.topics[record.name] = topic
                     self.topics_by_id[record.topic_id] = topic
+                    self._by_metric_name[metric_name(record.name)] = record.name
                 case PartitionRecord():
                     self._apply_partition(record)
                 case PartitionChangeRecord():
@@ -297,6 +305,7 @@ class ClusterMetadata:
         removed = self.topics_by_id.pop(record.topic_id, None)
         if removed is not None:
             del self.topics[removed.name]
+            self._by_metric_name.pop(metric_name(removed.name), None)
 
 
 def _topic_records(topic: Topic) -> Sequence[MetadataRecord]:

@@ -31,9 +31,9 @@ def place(
 ) -> list[tuple[int, ...]]:
     """The replicas of `count` new partitions, the preferred leader first.
 
-    Brokers in controlled shutdown get none. INVALID_REPLICATION_FACTOR where there are too few.
+    Brokers in controlled shutdown get none until they have stopped. INVALID_REPLICATION_FACTOR where there are too few.
     """
-    usable = [broker for broker in brokers if not broker.in_controlled_shutdown]
+    usable = [b for b in brokers if b.is_fenced or not b.in_controlled_shutdown]
     reason = None
     if replication_factor <= 0:
         reason = "the replication factor must be positive."

@@ -41,6 +41,16 @@ def reassignment(
     )
 
 
+def check_factor_is_kept(partition: PartitionMetadata, replicas: tuple[int, ...]) -> None:
+    """INVALID_REPLICATION_FACTOR where a partition would have more replicas, or fewer (KIP-860)."""
+    present = set(partition.replicas) - set(partition.removing_replicas)
+    if len(replicas) != len(present):
+        raise ApiError(
+            ErrorCode.invalid_replication_factor,
+            f"The replication factor is changed from {len(present)} to {len(replicas)}",
+        )
+
+
 def cancellation(
     metadata: ClusterMetadata, partition: PartitionMetadata, *, is_unclean_allowed: bool
 ) -> PartitionChangeRecord | None:

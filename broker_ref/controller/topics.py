@@ -8,6 +8,7 @@ requests and their versions.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,7 +25,7 @@ from broker_ref.controller.records import (
     TopicRecord,
 )
 from broker_ref.controller.stream import METADATA_TOPIC
-from broker_ref.controller.topic_names import check_collision, check_name
+from broker_ref.controller.topic_names import check_name
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid, random_uuid
 from broker_ref.topic_configs import check_topic_configs
@@ -140,7 +141,7 @@ class TopicPlanner:
         self, replicas: tuple[int, ...], *, replication_factor: int | None = None
     ) -> tuple[int, ...]:
         """The replicas as they are; INVALID_REPLICA_ASSIGNMENT where they cannot be."""
-        repeated = [replica for replica in replicas if replicas.count(replica) > 1]
+        repeated = [replica for replica, count in Counter(replicas).items() if count > 1]
         missing = [replica for replica in replicas if replica not in self._metadata.brokers]
         if not replicas:
             reason = "an empty replica list."
@@ -188,7 +189,12 @@ class TopicPlanner:
             )
         if name in self._metadata.topics:
             raise ApiError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
-        check_collision(name, self._metadata.topics)
+        other = self._metadata.colliding_topic(name)
+        if other is not None:
+            raise ApiError(
+                ErrorCode.invalid_topic_exception,
+                f"Topic '{name}' collides with existing topic: {other}",
+            )
 
     def _assignments(self, new: NewTopic) -> list[tuple[int, ...]]:
         """The replicas of each partition of a new topic, in order of partition."""

@@ -68,10 +68,10 @@ def handle(side: ControllerSide, call: Call, request: ElectLeadersRequest) -> El
     del call
     if request.election_type not in {PREFERRED, UNCLEAN}:
         return ElectLeadersResponse(error_code=ErrorCode.invalid_request)
-    means_all = request.topic_partitions is None
+    asked = request.topic_partitions
     wanted = {
         (named.topic, partition): None
-        for named in request.topic_partitions or _all_partitions(side)
+        for named in (_all_partitions(side) if asked is None else asked)
         for partition in named.partitions
     }
     try:
@@ -83,7 +83,7 @@ def handle(side: ControllerSide, call: Call, request: ElectLeadersRequest) -> El
     results: dict[str, list[PartitionResult]] = {topic: [] for topic, _ in wanted}
     for (topic, partition), refusal in zip(wanted, answers, strict=True):
         code = ErrorCode.none if refusal is None else refusal.error_code
-        if means_all and code is ErrorCode.election_not_needed:
+        if asked is None and code is ErrorCode.election_not_needed:
             continue
         results[topic].append(
             PartitionResult(

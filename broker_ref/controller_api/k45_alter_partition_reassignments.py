@@ -1,8 +1,9 @@
-"""AlterPartitionReassignments (45), version 0: move partitions to other brokers (KIP-455).
+"""AlterPartitionReassignments (45), versions 0 and 1: move partitions to other brokers (KIP-455).
 
 Behaviour: each partition gets the replicas named, or with none named its reassignment is cancelled
 (NO_REASSIGNMENT_IN_PROGRESS). Replicas on unknown brokers, repeated ones and an empty list are
-INVALID_REPLICA_ASSIGNMENT. The answer says that the move has begun; ListPartitionReassignments
+INVALID_REPLICA_ASSIGNMENT; from version 1 another number of replicas can be refused, as
+INVALID_REPLICATION_FACTOR (KIP-860). The answer says that the move has begun; ListPartitionReassignments
 tells which are under way.
 """
 
@@ -38,6 +39,7 @@ class AlterPartitionReassignmentsRequest:
     """What to move."""
 
     topics: tuple[ReassignableTopic, ...]
+    allow_replication_factor_change: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,9 @@ def handle(
         for partition in topic.partitions
     }
     try:
-        refusals = side.controller.alter_reassignments(wanted)
+        refusals = side.controller.alter_reassignments(
+            wanted, may_change_factor=request.allow_replication_factor_change
+        )
     except ApiError as error:
         return AlterPartitionReassignmentsResponse(
             error_code=error.error_code, error_message=error.message
@@ -101,5 +105,5 @@ def handle(
 
 
 API: Final = Api(
-    key=45, versions=range(1), request=AlterPartitionReassignmentsRequest, handle=handle
+    key=45, versions=range(2), request=AlterPartitionReassignmentsRequest, handle=handle
 )

@@ -80,7 +80,7 @@ class Group:
 
     def add(self, member: Member, join: Reply[JoinResult] | None = None) -> None:
         """Take a member in, who waits for `join`; the first one leads."""
-        assert self.static_members.get(member.group_instance_id or "") is None
+        assert member.group_instance_id not in self.static_members
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
         if not self.members:
@@ -315,6 +315,8 @@ def _topics_of(subscription: bytes) -> list[str]:
     cursor = Cursor(subscription)
     cursor.fixed(_INT16, "the version")
     count = cursor.fixed(_INT32, "the number of topics")
+    if count < 0:
+        raise MalformedRequestError(f"the number of topics is {count}")
     topics = []
     for _ in range(count):
         name = cursor.take(cursor.fixed(_INT16, "a topic"), "a topic")

@@ -113,5 +113,5 @@ class Loading:
         for group_id, value in self._groups.items():
             groups[group_id] = group_from_record(group_id, value)
         for group_id in self._shard.offsets.groups():
-            if group_id not in groups:
+            if group_id not in groups and self._shard.offsets.latest(group_id):
                 groups[group_id] = Group(group_id, state_timestamp_ms=now_ms)

@@ -185,6 +185,7 @@ class Membership:
         group.update(member, request.protocols)
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
+        # As in Kafka, a request that this one takes the place of is never answered.
         group.await_join(member, reply)
 
     # Static members
@@ -415,7 +416,8 @@ class Membership:
     def _leave(self, group: Group, identity: MemberIdentity) -> ErrorCode:
         member_id = identity.member_id
         if not member_id:
-            member_id = group.static_members.get(identity.group_instance_id or "", "")
+            instance_id = identity.group_instance_id
+            member_id = "" if instance_id is None else group.static_members.get(instance_id, "")
             if not member_id:
                 return ErrorCode.unknown_member_id
         elif member_id in group.pending_members:

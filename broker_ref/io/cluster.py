@@ -307,7 +307,11 @@ class Cluster:
     def _call(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         assert self._loop is not None
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        return future.result(_CALL_TIMEOUT_SECONDS)
+        try:
+            return future.result(_CALL_TIMEOUT_SECONDS)
+        except BaseException:
+            future.cancel()
+            raise
 
 
 def cluster_configs(brokers: int, configs: Mapping[str, str]) -> dict[str, str]:
@@ -336,15 +340,23 @@ def _reserve(port: int) -> PortReservation:
 async def start_all(
     settings: Sequence[BrokerSettings], *, faults: Faults | None = None
 ) -> list[Broker]:
-    """Start brokers together; where one cannot start, stop the others and raise its error."""
-    starting = [Broker.start(each, faults=faults) for each in settings]
-    results = await asyncio.gather(*starting, return_exceptions=True)
-    started = [result for result in results if isinstance(result, Broker)]
-    for result in results:
-        if isinstance(result, BaseException):
-            await stop_all(started, controlled=False)
-            raise result
-    return started
+    """Start brokers together; where one cannot start, end the others and raise its error."""
+    started: list[Broker] = []
+
+    async def start(each: BrokerSettings) -> None:
+        started.append(await Broker.start(each, faults=faults))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for each in settings:
+                group.create_task(start(each))
+    except BaseException as error:
+        for broker in started:
+            broker.kill()
+        if isinstance(error, ExceptionGroup):
+            raise error.exceptions[0] from None
+        raise
+    return sorted(started, key=lambda broker: broker.node_id)
 
 
 async def stop_all(

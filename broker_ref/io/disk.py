@@ -64,7 +64,9 @@ class DiskStorage:
         return DiskFile(path, full, self._descriptors)
 
     def exists(self, path: str) -> bool:
-        return self._resolve(path).exists()
+        full = self._resolve(path)
+        with _errors("look up", full):
+            return full.exists()
 
     def list(self, directory: str) -> list[str]:
         full = self._resolve(directory)

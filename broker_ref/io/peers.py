@@ -58,6 +58,8 @@ class Peers:
 
     def apply(self, effect: PeerEffect) -> None:
         """Carry out one effect; the events it leads to come in later turns of the loop."""
+        if self._is_closed:
+            return
         match effect:
             case SendRequest():
                 self._send(effect)

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker_ref.io.cluster import broker_directory, controller_directory
+from broker_ref.io.cluster import broker_directory, controller_directory, stop_all
 from broker_ref.io.controller import ControllerServer
+from broker_ref.io.running import until_asked_or_ended
 from broker_ref.io.settings import BrokerStartError, ControllerSettings
 
 READY_TIMEOUT_SECONDS: Final = 90.0
@@ -60,12 +61,12 @@ async def run(
         addresses = await asyncio.gather(*(_ready_line(child) for child in children))
         ready(",".join(addresses))
         watching = [asyncio.create_task(_tell_of_end(child)) for child in children]
-        await stop_asked.wait()
+        await until_asked_or_ended(stop_asked, controller.ended)
         for task in watching:
             task.cancel()
     finally:
         await asyncio.gather(*(_end(child) for child in children))
-        await controller.stop()
+        await stop_all([], controller)
 
 
 async def _spawn(

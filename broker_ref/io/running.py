@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from broker_ref.faults import Faults
 from broker_ref.io.clock import SystemClock
@@ -143,3 +143,14 @@ class RunningNode:
         else:
             self.ended.set_exception(error)
             self.ended.exception()  # Whoever wants to know of it asks; nobody has to.
+
+
+async def until_asked_or_ended(stop_asked: asyncio.Event, *ended: asyncio.Future[None]) -> None:
+    """Wait for a signal; raises the error of a node that ended by itself."""
+    asked = asyncio.ensure_future(stop_asked.wait())
+    waiting: set[asyncio.Future[Any]] = {asked, *ended}
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    for future in ended:
+        if future.done():
+            future.result()

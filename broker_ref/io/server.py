@@ -136,6 +136,8 @@ class Server:
 
     def poke(self) -> None:
         """Let the node go on, after something was asked of it that is no event."""
+        if self._is_stopping:
+            return
         self._time_passed()
         self._arm_deadline()
 

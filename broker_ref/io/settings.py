@@ -41,6 +41,11 @@ class BrokerSettings:
     def parsed_configs(self) -> BrokerConfig:
         """Check everything that can be checked before anything starts: `BrokerStartError`."""
         check_host(self.host, self.advertised_host)
+        if self.configs.get("node.id", str(self.node_id)) != str(self.node_id):
+            raise BrokerStartError(
+                f"config 'node.id' is {self.configs['node.id']} where broker {self.node_id} is to "
+                "start: leave it out, ids are given with the broker"
+            )
         return parse_configs({"node.id": str(self.node_id), **self.configs}, rack=self.rack)
 
 

@@ -127,7 +127,7 @@ class ControllerNode:
     @property
     def failure(self) -> str | None:
         """Why it cannot go on; to be stopped at once."""
-        return self._failure
+        return self._failure or self.controller.failure
 
     def handle(self, event: Event, now_ms: int) -> list[Effect | PeerEffect]:
         """Take one event in; what it leads to, for whichever connection, is to be carried out."""
@@ -207,6 +207,7 @@ class ControllerNode:
             FrameReceived(connection_id=pending.connection_id, frame=frame),
             self._now_ms,
             wrap=lambda inner: enclosed(EnvelopeResponse(response_data=inner)),
+            is_answer_lost=pending.is_answer_lost,
         )
 
 

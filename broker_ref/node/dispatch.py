@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kio.schema.errors import ErrorCode
+
 from broker_ref.api.contract import Api, Call, Hangup, NoAnswer, Wait
 from broker_ref.events import (
     CloseConnection,
@@ -21,6 +23,7 @@ from broker_ref.events import (
     NoResponse,
     SendFrame,
 )
+from broker_ref.protocol.error_responses import error_frame
 from broker_ref.protocol.frames import (
     RequestHeader,
     finish_header,
@@ -29,7 +32,7 @@ from broker_ref.protocol.frames import (
     response_frame,
 )
 from broker_ref.protocol.reader import Cursor, MalformedRequestError, read_message
-from broker_ref.replication.purgatory import Completion, Purgatory
+from broker_ref.replication.purgatory import Completion, Failed, Purgatory
 
 API_VERSIONS_KEY: Final = 18
 
@@ -88,8 +91,15 @@ class Dispatcher:
         """Note the address that a client has connected from, `host:port`."""
         self._hosts[connection_id] = peer.rpartition(":")[0]
 
-    def serve(self, event: FrameReceived, now_ms: int, *, wrap: Encode | None = None) -> None:
-        """Answer a frame, now or later."""
+    def serve(
+        self,
+        event: FrameReceived,
+        now_ms: int,
+        *,
+        wrap: Encode | None = None,
+        is_answer_lost: bool = False,
+    ) -> None:
+        """Answer a frame, now or later; the last two are those of `Pending`."""
         connection_id = event.connection_id
         cursor = Cursor(event.frame)
         try:
@@ -104,7 +114,9 @@ class Dispatcher:
         except MalformedRequestError as error:
             self.close_connection(connection_id, str(error))
             return
-        pending = Pending(connection_id=connection_id, header=header, wrap=wrap)
+        pending = Pending(
+            connection_id=connection_id, header=header, wrap=wrap, is_answer_lost=is_answer_lost
+        )
         self.admit(Request(pending=pending, api=api, message=message, frame=event.frame), now_ms)
 
     def handle(self, request: Request, now_ms: int) -> None:
@@ -126,6 +138,22 @@ class Dispatcher:
             return
         frame = frame if pending.wrap is None else pending.wrap(frame)
         self._effects.append(SendFrame(connection_id=pending.connection_id, frame=frame))
+
+    def refuse(self, request: Request, error_code: ErrorCode) -> None:
+        """Answer with one error code for all that was asked; Produce with acks=0 by closing."""
+        header = request.pending.header
+        frame = error_frame(
+            request.message,
+            api_key=header.api_key,
+            version=header.api_version,
+            correlation_id=header.correlation_id,
+            error_code=error_code,
+        )
+        if frame is None:
+            reason = f"{error_code.name} for a request that has no answer"
+            self.close_connection(request.pending.connection_id, reason)
+        else:
+            self.send_response(request.pending, frame)
 
     def close_connection(self, connection_id: ConnectionId, reason: str) -> None:
         """Answer by closing the connection."""
@@ -164,6 +192,8 @@ class Dispatcher:
                 )
             case NoAnswer():
                 self._effects.append(NoResponse(connection_id=pending.connection_id))
+            case Failed():
+                self.close_connection(pending.connection_id, "the node failed on the request")
             case Hangup():
                 self.close_connection(pending.connection_id, outcome.reason)
             case _:

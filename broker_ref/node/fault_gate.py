@@ -24,7 +24,6 @@ from broker_ref.faults import (
     Rule,
 )
 from broker_ref.node.dispatch import Dispatcher, Request
-from broker_ref.protocol.error_responses import error_frame
 from broker_ref.protocol.identifiers import Uuid
 from broker_ref.schedule import Schedule
 
@@ -67,7 +66,7 @@ class FaultGate:
             case Drop():
                 self._dispatcher.close_connection(connection_id, "a fault drops the request")
             case Refuse():
-                self._refuse(request, verdict)
+                self._dispatcher.refuse(request, verdict.error_code)
             case LoseAnswer():
                 pending = dataclasses.replace(request.pending, is_answer_lost=True)
                 self._serve(dataclasses.replace(request, pending=pending))
@@ -90,22 +89,6 @@ class FaultGate:
             for rule, request in self._held
             if request.pending.connection_id != connection_id
         ]
-
-    def _refuse(self, request: Request, verdict: Refuse) -> None:
-        header = request.pending.header
-        frame = error_frame(
-            request.message,
-            api_key=header.api_key,
-            version=header.api_version,
-            correlation_id=header.correlation_id,
-            error_code=verdict.error_code,
-        )
-        if frame is None:
-            self._dispatcher.close_connection(
-                request.pending.connection_id, "a fault refuses a request that has no answer"
-            )
-        else:
-            self._dispatcher.send_response(request.pending, frame)
 
     def _describe(self, request: Request) -> RequestInfo:
         header = request.pending.header

@@ -1,13 +1,14 @@
 """Passing on what only the controller can answer.
 
 Purpose: send a client's request to the controller in an Envelope, and its answer to the client.
-Invariant: the client gets the controller's bytes unchanged, or its connection is closed; the
-controller is asked again until it answers or the time for that is over. What it must not know:
+Invariant: the client gets the controller's bytes unchanged, or one error code for all it asked;
+the controller is asked again until it answers or the time for that is over. What it must not know:
 what the request means. Source: KIP-590, Kafka's `ForwardingManager`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -23,6 +24,8 @@ ENVELOPE_VERSION: Final = 0
 RETRY_BACKOFF_MS: Final = 100
 FORWARDING_TIMEOUT_MS: Final = 30_000
 """Kafka's default of `request.timeout.ms`."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +70,20 @@ class Forwarding:
             if response.error_code is ErrorCode.none and response.response_data is not None:
                 self._dispatcher.send_response(request.pending, response.response_data)
             else:
-                self._give_up(
-                    request, f"the controller refuses a request: {response.error_code.name}"
-                )
+                logger.warning(
+                    "the controller refuses a request of API key %d: %s",
+                    request.api.key, response.error_code.name,
+                )  # fmt: skip
+                self._give_up(request, ErrorCode.unknown_server_error)
 
         def failed(reason: str) -> None:
             again_ms = self._now_ms() + RETRY_BACKOFF_MS
             if again_ms >= deadline_ms:
-                self._give_up(request, f"the controller does not answer: {reason}")
+                logger.warning(
+                    "the controller does not answer a request of API key %d: %s",
+                    request.api.key, reason,
+                )  # fmt: skip
+                self._give_up(request, ErrorCode.request_timed_out)
                 return
             self._schedule.at(again_ms, lambda _: self._ask(request, deadline_ms))
 
@@ -89,5 +98,5 @@ class Forwarding:
             timeout_ms=max(deadline_ms - self._now_ms(), 1),
         )
 
-    def _give_up(self, request: Request, reason: str) -> None:
-        self._dispatcher.close_connection(request.pending.connection_id, reason)
+    def _give_up(self, request: Request, error_code: ErrorCode) -> None:
+        self._dispatcher.refuse(request, error_code)

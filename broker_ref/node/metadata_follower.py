@@ -137,9 +137,9 @@ class MetadataFollower:
         except (UnreadableRecordError, ValueError) as error:
             self._failed(f"its records cannot be taken in: {error}")
             return
+        self._fetch()
         if commits:
             self._on_change()
-        self._fetch()
 
     def _fetch_snapshot(self) -> None:
         self._controller.send(
@@ -189,8 +189,8 @@ class MetadataFollower:
         self._metadata.replace(records, self._snapshot_id.end_offset)
         self._snapshot = bytearray()
         self._starts_over = False
-        self._on_change()
         self._fetch()
+        self._on_change()
 
     def _failed(self, reason: str) -> None:
         logger.info("fetching metadata from the controller failed: %s", reason)

@@ -3,12 +3,13 @@
 Purpose: Kafka's DelayedOperationPurgatory without threads: an operation names the keys it watches;
 `check` asks it again when one of them has changed, `expire` ends it at its deadline. Invariant: an
 operation is completed exactly once, and is forgotten with its owner; operations are asked in the
-order in which they came. What it must not know: what is waited for.
+order in which they came; one that raises is done, as `Failed`, and the others are asked. What it must not know: what is waited for.
 """
 
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, runtime_checkable
@@ -33,6 +34,13 @@ class KeyedOperation(Protocol):
 
 
 Owner = TypeVar("Owner")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """In place of a response: the operation raised, which is a bug and in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +106,7 @@ class Purgatory(Generic[Owner]):
                     key_changed(key)
         completions = []
         for identity in sorted(watching):
-            message = self._waiting[identity].operation.try_complete(now_ms)
+            message = _asked(self._waiting[identity].operation.try_complete, now_ms)
             if message is not None:
                 completions.append(Completion(owner=self._leave(identity).owner, message=message))
         return completions
@@ -110,7 +118,7 @@ class Purgatory(Generic[Owner]):
             _, identity = heapq.heappop(self._deadlines)
             if identity in self._waiting:
                 waiting = self._leave(identity)
-                message = waiting.operation.expire(now_ms)
+                message = _asked(waiting.operation.expire, now_ms)
                 completions.append(Completion(owner=waiting.owner, message=message))
         return completions
 
@@ -137,3 +145,11 @@ class Purgatory(Generic[Owner]):
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._waiting]
             heapq.heapify(self._deadlines)
         return waiting
+
+
+def _asked(ask: Callable[[int], object | None], now_ms: int) -> object | None:
+    try:
+        return ask(now_ms)
+    except Exception:
+        logger.exception("a request that waited failed; its client is disconnected")
+        return Failed()

@@ -2,8 +2,8 @@
 
 Purpose: strings in, `SourceOptions` or `SinkOptions` out, by the table of `option_table.py`; what
 comes out needs no more checks but those that only a cluster can answer. Invariant: this runs on
-the driver before any task, and each error names option, value and remedy (but never the value
-of a `kafka.*` setting, which may be a secret). What it must not know: Spark, the cluster.
+the driver before any task, and each error names option, value and remedy (but never a value
+that may be a secret). What it must not know: Spark, the cluster.
 """
 
 from __future__ import annotations

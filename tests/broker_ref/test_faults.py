@@ -20,7 +20,7 @@ from broker_ref.faults import (
     Sender,
 )
 
-PRODUCE, FETCH, HEARTBEAT = 0, 1, 63
+PRODUCE, FETCH, ENVELOPE, HEARTBEAT = 0, 1, 58, 63
 
 
 def info(
@@ -109,6 +109,14 @@ def test_a_rule_for_nodes_is_for_one_node_where_it_says_so(faults: Faults) -> No
     faults.drop(Match(sender=Sender.NODE))
     assert faults.on_request(info(HEARTBEAT, sender_id=3), 0) == Drop()
     assert faults.on_request(info(FETCH), 0) is PROCEED
+
+
+def test_an_envelope_is_for_rules_that_name_it(faults: Faults) -> None:
+    faults.drop(Match(), times=1)
+    assert faults.on_request(info(ENVELOPE), 0) is PROCEED
+    assert faults.on_request(info(), 0) == Drop()
+    faults.drop(Match(api_keys=frozenset({ENVELOPE})))
+    assert faults.on_request(info(ENVELOPE), 0) == Drop()
 
 
 def test_a_rule_for_a_partition_is_not_for_another_of_its_topic(faults: Faults) -> None:

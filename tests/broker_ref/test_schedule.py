@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker_ref.schedule import Schedule
 
 
@@ -50,3 +52,19 @@ def test_a_timer_may_cancel_the_next_and_set_another() -> None:
     assert schedule.next_deadline_ms() == 10
     schedule.run(10)
     assert ran == ["first", "set meanwhile"]
+
+
+def test_a_timer_that_fails_takes_no_other_along() -> None:
+    schedule, ran = Schedule(0), list[str]()
+
+    def fail(now_ms: int) -> None:
+        schedule.at(now_ms, lambda _: ran.append("set meanwhile"))
+        raise RuntimeError("a bug")
+
+    schedule.at(10, fail)
+    schedule.at(10, lambda _: ran.append("second"))
+    with pytest.raises(RuntimeError):
+        schedule.run(10)
+    schedule.run(10)
+    schedule.run(10)
+    assert sorted(ran) == ["second", "set meanwhile"]

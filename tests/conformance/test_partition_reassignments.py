@@ -20,11 +20,15 @@ Replicas = Sequence[int] | None
 slow = pytest.mark.slow
 
 
-def reassign(raw: RawConnection, name: str, *replicas: Replicas, version: int = 0) -> Any:
+def reassign(
+    raw: RawConnection, name: str, *replicas: Replicas, version: int = 0, **fields: bool
+) -> Any:
     """Ask for these replicas of partitions 0 and on; None cancels."""
     partitions = [{"partition_index": i, "replicas": r} for i, r in enumerate(replicas)]
     topics = [{"name": name, "partitions": partitions}]
-    response = raw.call("alter_partition_reassignments", version, topics=topics, timeout=30_000)
+    response = raw.call(
+        "alter_partition_reassignments", version, topics=topics, timeout=30_000, **fields
+    )
     assert response.error_code == ErrorCode.none
     return [p.error_code for p in only(response.responses).partitions]
 
@@ -114,6 +118,21 @@ def test_ten_thousand_partitions_are_answered_one_by_one(
     assert len(codes) == 10_000
     assert codes[0] == ErrorCode.no_reassignment_in_progress
     assert set(codes[1:]) == {ErrorCode.unknown_topic_or_partition}
+
+
+@slow
+def test_the_replication_factor_can_be_kept(nodes: Nodes, unique_name: NameFactory) -> None:
+    name = nodes.create(unique_name(), [1, 2])
+
+    def keeping_it(*replicas: int) -> Any:
+        raw, fields = nodes.any(), {"allow_replication_factor_change": False}
+        return only(reassign(raw, name, replicas, version=1, **fields))
+
+    assert keeping_it(1) == ErrorCode.invalid_replication_factor
+    assert keeping_it(1, 2, 3) == ErrorCode.invalid_replication_factor
+    assert keeping_it(7, 8, 9) == ErrorCode.invalid_replica_assignment
+    assert keeping_it(3, 1) == ErrorCode.none
+    await_replicas(nodes, name, 3, 1)
 
 
 @slow

@@ -1,8 +1,7 @@
 """The columns of a DataFrame that is written, checked on the driver.
 
-Purpose: from Spark's schema and the option `topic` to the frozen answer to "which columns, and
-where does the topic come from". Invariant: whatever passes here is written without a further
-look at types. What it must not know: rows, clients.
+Purpose: refuse by name, before any task, what no row of could be written. Invariant: whatever
+passes here is written without a further look at types. What it must not know: rows, clients.
 """
 
 from __future__ import annotations
@@ -62,33 +61,27 @@ _COLUMNS: Final[Mapping[str, _Column]] = MappingProxyType(
 _OF_A_SOURCE: Final = frozenset({"offset", "timestampType"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkColumns:
-    """`names` in the DataFrame's order; `topic` is None where the column `topic` decides."""
+def check_columns(schema: StructType, topic: str | None) -> None:
+    """Whether a DataFrame can be written, where the option `topic` is so.
 
-    names: tuple[str, ...]
-    topic: str | None
-
-    @classmethod
-    def of(cls, schema: StructType, topic: str | None) -> SinkColumns:
-        """Raises `SchemaError` naming a column, or `OptionError` when no topic is given at all."""
-        seen: set[str] = set()
-        for field in schema.fields:
-            _check_column(field.name, field.dataType)
-            if field.name in seen:
-                raise SchemaError(f"column '{field.name}' is there twice: drop or rename one")
-            seen.add(field.name)
-        if "value" not in seen:
-            raise SchemaError(
-                "column 'value' is missing: a DataFrame to be written needs it, as string or "
-                f"binary; it has {_listing(schema.names)}. Build it with to_json(struct(...)), say"
-            )
-        if topic is None and "topic" not in seen:
-            raise OptionError(
-                "no topic to write to: set the option 'topic', or add a string column 'topic' "
-                "that names one for each row"
-            )
-        return cls(names=tuple(schema.names), topic=topic)
+    Raises `SchemaError` naming a column, or `OptionError` when no topic is given at all.
+    """
+    seen: set[str] = set()
+    for field in schema.fields:
+        _check_column(field.name, field.dataType)
+        if field.name in seen:
+            raise SchemaError(f"column '{field.name}' is there twice: drop or rename one")
+        seen.add(field.name)
+    if "value" not in seen:
+        raise SchemaError(
+            "column 'value' is missing: a DataFrame to be written needs it, as string or "
+            f"binary; it has {_listing(schema.names)}. Build it with to_json(struct(...)), say"
+        )
+    if topic is None and "topic" not in seen:
+        raise OptionError(
+            "no topic to write to: set the option 'topic', or add a string column 'topic' "
+            "that names one for each row"
+        )
 
 
 def _check_column(name: str, data_type: DataType) -> None:

@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.options import ClientOptions, SinkOptions
-from pyspark_kafka.sink.columns import SinkColumns
+from pyspark_kafka.sink.columns import check_columns
 from pyspark_kafka.sink.row_batches import arrow_batches
 from pyspark_kafka.sink.task import write_task
 
@@ -50,14 +50,13 @@ class WritePlan:
 
     options: SinkOptions
     schema: StructType
-    columns: SinkColumns
 
     @classmethod
     def of(cls, options: SinkOptions, schema: StructType) -> WritePlan:
         """Raises `SchemaError` and `OptionError`."""
-        columns = SinkColumns.of(schema, options.topic)
+        check_columns(schema, options.topic)
         _check_settings(_Settings(options.client))
-        return cls(options=options, schema=schema, columns=columns)
+        return cls(options=options, schema=schema)
 
     def task(self, batches: Iterable[pa.RecordBatch]) -> Written:
         return Written(

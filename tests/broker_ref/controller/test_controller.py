@@ -169,3 +169,20 @@ def test_ids_that_kafka_reserves_are_never_drawn() -> None:
     assert not uuid_text(drawn).startswith("-")
     assert drawn.bytes[:6] == good[:6]
     assert drawn not in (Uuid(int=0), Uuid(int=1))
+
+
+def test_a_commit_stands_where_the_journal_cannot_be_rewritten_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller_module, "BYTES_BETWEEN_SNAPSHOTS", 0)
+    driver = ControllerDriver(0)
+    told: list[bool] = []
+    driver.controller.on_change = lambda: told.append("t" in driver.metadata.topics)
+    driver.storage.fail_on("write")
+    driver.controller.create_topic(NewTopic(name="t", replication_factor=1))
+    assert told == [True]
+    assert "No space left" in (driver.controller.failure or "")
+    driver.storage.fail_on(None)
+    driver.restart()
+    assert driver.controller.failure is None
+    assert "t" in driver.metadata.topics

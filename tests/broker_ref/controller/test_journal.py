@@ -206,6 +206,6 @@ def test_after_a_failed_write_nothing_more_is_written(operation: str) -> None:
     with pytest.raises(StorageError):
         journal.append(BATCHES[1])
     storage.fail_on(None)
-    with pytest.raises(StorageError, match="restart the broker"):
+    with pytest.raises(StorageError, match="restart the controller"):
         journal.append(BATCHES[2])
     assert BATCHES[2] not in found(storage)

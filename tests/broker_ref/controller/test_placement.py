@@ -16,7 +16,13 @@ from broker_ref.protocol.identifiers import Uuid
 from tests.broker_ref.virtual import seeded_bytes
 
 
-def broker(broker_id: int, rack: str | None = None, *, is_fenced: bool = False) -> Broker:
+def broker(
+    broker_id: int,
+    rack: str | None = None,
+    *,
+    is_fenced: bool = False,
+    in_controlled_shutdown: bool = False,
+) -> Broker:
     return Broker(
         broker_id=broker_id,
         incarnation_id=Uuid(int=broker_id + 1),
@@ -25,6 +31,7 @@ def broker(broker_id: int, rack: str | None = None, *, is_fenced: bool = False) 
         port=1,
         rack=rack,
         is_fenced=is_fenced,
+        in_controlled_shutdown=in_controlled_shutdown,
     )
 
 
@@ -44,6 +51,15 @@ def test_without_racks_partitions_begin_one_further_each() -> None:
     brokers = [broker(i) for i in (0, 4, 7)]
     placed = place(brokers, count=3, replication_factor=2, draw=first)
     assert placed == [(0, 4), (4, 7), (7, 0)]
+
+
+def test_a_broker_that_is_stopping_gets_none_until_it_has_stopped() -> None:
+    stopping = broker(3, in_controlled_shutdown=True)
+    with pytest.raises(ApiError, match=r"only 2 broker\(s\)"):
+        place([broker(1), broker(2), stopping], count=1, replication_factor=3, draw=first)
+    stopped = broker(3, is_fenced=True, in_controlled_shutdown=True)
+    brokers = [broker(1), broker(2), stopped]
+    assert place(brokers, count=1, replication_factor=3, draw=first) == [(1, 2, 3)]
 
 
 def test_every_rack_has_a_replica() -> None:

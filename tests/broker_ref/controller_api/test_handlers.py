@@ -374,6 +374,17 @@ def test_preferred_leaders_are_elected(wire: Wire, version: int) -> None:
     assert nothing.replica_election_results[0].partition_result == ()
 
 
+def test_no_partition_named_is_not_every_partition(wire: Wire) -> None:
+    wire.driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
+    wire.driver.expire(1)
+    wire.driver.start(1)
+    isr_of_all_in(wire.driver)
+    none = k43_elect_leaders.ElectLeadersRequest(topic_partitions=())
+    response = wire.send(k43_elect_leaders.API, none, 2)
+    assert response.replica_election_results == ()
+    assert wire.driver.partition().leader == 2
+
+
 def isr_of_all_in(driver: ControllerDriver) -> None:
     """Every leader takes all its replicas into the ISR."""
     for partition in list(driver.metadata.partitions()):
@@ -384,11 +395,13 @@ def isr_of_all_in(driver: ControllerDriver) -> None:
 def test_reassignments_are_begun_listed_and_cancelled(wire: Wire) -> None:
     wire.driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
 
-    def alter(replicas: tuple[int, ...] | None) -> ErrorCode:
+    def alter(replicas: tuple[int, ...] | None, *, keeps_factor: bool = False) -> ErrorCode:
         module = k45_alter_partition_reassignments
         partition = module.ReassignablePartition(partition_index=0, replicas=replicas)
         topic = module.ReassignableTopic(name="t", partitions=(partition,))
-        request = module.AlterPartitionReassignmentsRequest(topics=(topic,))
+        request = module.AlterPartitionReassignmentsRequest(
+            topics=(topic,), allow_replication_factor_change=not keeps_factor
+        )
         code: ErrorCode = wire.send(module.API, request).responses[0].partitions[0].error_code
         return code
 
@@ -405,6 +418,8 @@ def test_reassignments_are_begun_listed_and_cancelled(wire: Wire) -> None:
     assert alter((3, 9)) is ErrorCode.invalid_replica_assignment
     assert alter((3, 1)) is ErrorCode.none
     assert moving() == [((3, 1, 2), (3,), (2,))]
+    # Two replicas stay: where one is going, that is what there are.
+    assert alter((1, 2, 3), keeps_factor=True) is ErrorCode.invalid_replication_factor
     assert alter(None) is ErrorCode.none
     assert moving() == []
     assert wire.driver.partition().replicas == (1, 2)

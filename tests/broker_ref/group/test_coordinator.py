@@ -276,3 +276,36 @@ def test_an_assignment_that_no_batch_can_hold() -> None:
     sync = made.sync(join.result.member_id, 1, {join.result.member_id: bytes(2_000_000)})
     assert sync.result.error_code is ErrorCode.unknown_server_error
     assert made.groups.describe("g").group_state == "PreparingRebalance"
+
+
+def test_a_group_deleted_before_all_replicas_knew_stays_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Coordinators()
+    assert commit(made, 1).result is ErrorCode.none
+    replicas_lag(monkeypatch, made)
+    made.groups.delete("g", made.now_ms)
+    # The next leader has the deletion, and not yet heard from its followers that they have it.
+    made.restart()
+    assert [group.group_id for group in made.groups.groups()] == []
+
+
+def test_a_static_member_of_the_empty_name_is_not_every_dynamic_member() -> None:
+    made = Coordinators()
+    static = made.join(group_instance_id="")
+    dynamic = made.join()
+    leaves: Any = made.groups.leave("g", [MemberIdentity(member_id="")], made.now_ms)
+    assert leaves.result.members == (ErrorCode.unknown_member_id,)
+    made.advance(6_000)
+    members = {static.result.member_id, dynamic.result.member_id}
+    assert {m.member_id for m in made.groups.describe("g").members} == members
+
+
+def test_a_subscription_of_a_negative_number_of_topics_is_one_that_cannot_be_read() -> None:
+    made = Coordinators()
+    assert commit(made, 1).result is ErrorCode.none
+    protocols = (MemberProtocol(name="range", metadata=b"\0\0\xff\xff\xff\xff"),)
+    made.join(protocols=protocols)
+    made.advance(3_000)
+    codes, _ = made.groups.delete_offsets("g", [T0], made.now_ms)
+    assert codes == {T0: ErrorCode.group_subscribed_to_topic}

@@ -28,6 +28,7 @@ class GroupMachine(RuleBasedStateMachine):
         super().__init__()
         self.made = Coordinators(CONFIG)
         self.joins: list[Any] = []
+        self.last_join: dict[str, Any] = {}
         self.syncs: list[tuple[str, int, Any]] = []
         self.known: dict[str, int] = {}
         self.parts: dict[tuple[str, int], bytes] = {}
@@ -53,7 +54,12 @@ class GroupMachine(RuleBasedStateMachine):
     def join_again(self, number: int, metadata: bytes) -> None:
         member_id, _ = self._pick(number)
         protocols = (MemberProtocol(name="range", metadata=metadata),)
-        self.joins.append(self.made.join(member_id, protocols=protocols))
+        join = self.made.join(member_id, protocols=protocols)
+        superseded = self.last_join.get(member_id)
+        if superseded in self.joins:  # Nobody is told anything of that one any more.
+            self.joins.remove(superseded)
+        self.joins.append(join)
+        self.last_join[member_id] = join
 
     @precondition(lambda self: self.known)
     @rule(number=picks, content=st.binary(max_size=2))

@@ -14,9 +14,13 @@ import kafka
 import pytest
 
 import broker_ref
+from broker_ref.faults import Match
+from broker_ref.io import cluster as cluster_module
 from broker_ref.io.admin import CreateTopicError
 from broker_ref.io.cluster import Cluster, ClusterError
 from broker_ref.io.settings import BrokerStartError
+
+REGISTRATION = 62
 
 
 def consume(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:
@@ -93,6 +97,28 @@ def test_a_failed_start_is_raised_here_and_leaves_nothing(tmp_path: Path) -> Non
     ):
         pass
     assert threading.active_count() == threads
+
+
+def test_an_id_in_the_configs_is_that_of_the_broker() -> None:
+    with (
+        pytest.raises(BrokerStartError, match=r"'node\.id' is 5 where broker 1 is to start"),
+        Cluster(configs={"node.id": "5"}),
+    ):
+        pass
+
+
+def test_a_start_that_takes_too_long_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(2, data=tmp_path)
+    registers = Match(api_keys=frozenset({REGISTRATION}), sender_id=2)
+    with monkeypatch.context() as patched, cluster.faults.hold(registers) as held:
+        patched.setattr(cluster_module, "_CALL_TIMEOUT_SECONDS", 3.0)
+        with pytest.raises(TimeoutError):
+            cluster.start()
+    assert held.hits
+    with Cluster(2, data=tmp_path):
+        pass
 
 
 def test_a_directory_in_use_is_refused_by_name(tmp_path: Path) -> None:

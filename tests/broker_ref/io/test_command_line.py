@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 
-from broker_ref.io.admin import ask, create_topic
+from broker_ref.io.admin import CreateTopicError, ask, create_topic
 from broker_ref.io.operations import live_brokers
 from broker_ref.io.process import BrokerProcess
 from tests.broker_ref.node.requests import batch, produce, produced
@@ -260,6 +260,18 @@ def test_a_broker_process_that_dies_is_told_of_and_the_others_go_on(tmp_path: Pa
         assert process.returncode == 0, stderr
     assert f"the broker with process id {victim} has ended with code -9" in stderr
     assert not any(is_alive(child) for child in others)
+
+
+def test_a_controller_that_ends_by_itself_ends_the_broker_processes(tmp_path: Path) -> None:
+    with started("--data", str(tmp_path), "--processes", *IMPATIENT) as process:
+        address = ready_line(process)
+        children = children_of(process.pid)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
+        with pytest.raises(CreateTopicError):
+            create_topic(address, "t")
+        assert "Cannot append to" in only_line(process)
+    assert children
+    assert not any(is_alive(child) for child in children)
 
 
 def test_broker_processes_end_when_who_started_them_is_killed(tmp_path: Path) -> None:

@@ -234,3 +234,13 @@ def test_what_a_deaf_node_asks_is_done_and_not_heard_of() -> None:
             deaf_peers.close()
 
     with_server(echo, scenario)
+
+
+def test_nothing_is_opened_after_the_end() -> None:
+    async def scenario(peers: Peers, collector: Collector, port: int) -> None:
+        peers.close()
+        peers.apply(request(port, 1))
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert collector.events.empty()
+
+    with_server(echo, scenario)

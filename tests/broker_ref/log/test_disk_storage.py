@@ -211,3 +211,8 @@ def test_a_log_on_disk_survives_being_left_behind(tmp_path: Path) -> None:
     assert [e.last_sequence for e in again.producer_entries] == [99]
     directory.close()
     storage.close()
+
+
+def test_a_name_that_the_system_does_not_take_is_a_storage_error(storage: DiskStorage) -> None:
+    with pytest.raises(StorageError, match="File name too long"):
+        storage.exists("x" * 300)

@@ -12,7 +12,7 @@ from broker_ref.config import BrokerConfig
 from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.controller.metadata import PartitionMetadata
 from broker_ref.faults import Match, Sender
-from broker_ref.node.forwarding import FORWARDING_TIMEOUT_MS
+from broker_ref.node.forwarding import ENVELOPE_KEY, FORWARDING_TIMEOUT_MS
 from broker_ref.node.registration import BrokerState
 from integration.raw import request
 from tests.broker_ref.memory_storage import MemoryStorage
@@ -236,14 +236,14 @@ def test_what_is_passed_on_waits_for_the_controller(
     assert state(cluster).replicas == (2, 3)
 
 
-def test_without_a_controller_the_client_is_hung_up_on_in_the_end(
+def test_without_a_controller_the_client_is_told_so_in_the_end(
     cluster: VirtualCluster, clients: Clients
 ) -> None:
     cluster.crash(CONTROLLER)
     asked = clients.ask(2, create_topics("t"))
     before_ms = cluster.now_ms
-    assert clients.outcome(asked) is None
-    assert asked.is_closed
+    (refused,) = clients.outcome(asked).topics
+    assert refused.error_code is ErrorCode.request_timed_out
     assert cluster.now_ms - before_ms <= FORWARDING_TIMEOUT_MS
 
 
@@ -439,6 +439,15 @@ def test_what_is_passed_on_meets_the_faults_of_the_controller(
     clients.create_topic("t", 1)
 
 
+def test_an_answer_in_an_envelope_can_be_lost(cluster: VirtualCluster, clients: Clients) -> None:
+    envelope = Match(api_keys=frozenset({ENVELOPE_KEY}))
+    with cluster.faults.lose_answer(envelope, times=1) as rule:
+        (made,) = clients.call(2, create_topics("t")).topics
+    assert rule.hits == 1
+    # It was made the first time, and asked for again because no answer came.
+    assert made.error_code is ErrorCode.topic_already_exists
+
+
 def nudge(cluster: VirtualCluster) -> None:
     """Have every node look at what is due."""
     with cluster.faults.hold(CLIENTS_PRODUCE):
@@ -538,3 +547,36 @@ def test_a_controller_that_cannot_note_what_it_decides_ends_and_brokers_go_on(
     cluster.start_controller()
     until_in_sync(cluster, 1, 2)
     assert clients.write(1, "b") is ErrorCode.none
+
+
+def test_a_controller_that_cannot_note_what_a_client_asks_ends(
+    cluster: VirtualCluster, clients: Clients
+) -> None:
+    journal = cluster.controller_storage
+    assert isinstance(journal, MemoryStorage)
+    journal.fail_on("append")
+    asked = clients.ask(1, create_topics("t"))
+    cluster.run_until(lambda: CONTROLLER in cluster.failures)
+    journal.fail_on(None)
+    cluster.start_controller()
+    clients.outcome(asked)
+    clients.create_topic("u", 1)
+
+
+def test_a_broker_goes_on_following_after_a_bug_met_metadata(
+    cluster: VirtualCluster, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = cluster.broker(1).broker
+    assert broker is not None
+
+    def fail(now_ms: int) -> None:
+        raise RuntimeError(f"a bug met at {now_ms}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.replicas, "follow_metadata", fail)
+        with pytest.raises(RuntimeError, match="a bug"):
+            clients.create_topic("t", 1, 2, through=2)
+    cluster.advance(1_000)
+    clients.collect()
+    clients.create_topic("u", 1, 2, through=2)
+    assert clients.write(1, "a", topic="t") is ErrorCode.none

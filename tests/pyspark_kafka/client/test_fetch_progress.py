@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from pyspark_kafka.client.base import IsolationLevel
 from pyspark_kafka.client.librdkafka import fetch as fetch_module
-from pyspark_kafka.client.librdkafka.fetch import Progress
+from pyspark_kafka.client.librdkafka.faults import ErrorEvents
+from pyspark_kafka.client.librdkafka.fetch import Progress, RangeReader
 from tests.pyspark_kafka.client.records import reading
 from tests.pyspark_kafka.client.test_fetch import fetch_range
 
@@ -109,3 +110,78 @@ def test_bytes_that_flow_are_progress_though_nothing_is_visible(
         fetched = client.fetch(fetch_range("t", 0, 10), ("value",), IsolationLevel.READ_COMMITTED)
         assert list(fetched) == []
     assert AbortedData.seconds == 10
+
+
+class Scripted:
+    """A consumer that hands over what a test has put into `calls`, and counts its assignments."""
+
+    calls: ClassVar[list[list[Message]]] = []
+    begun_at: ClassVar[list[int]] = []
+
+    def __init__(self, configuration: dict[str, Any], logger: object) -> None:
+        pass
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.begun_at.append(partitions[0].offset)
+
+    def close(self) -> None:
+        pass
+
+    def consume(self, _count: int, timeout_s: float) -> list[Message]:
+        del timeout_s
+        return self.calls.pop(0)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
+    monkeypatch.setattr(Scripted, "calls", [])
+    monkeypatch.setattr(Scripted, "begun_at", [])
+    monkeypatch.setattr(fetch_module, "Consumer", Scripted)
+    return Scripted
+
+
+def reader(**changed: Any) -> RangeReader:
+    fields: dict[str, Any] = {
+        "fetch_range": fetch_range("t", 3, 7),
+        "columns": ("value", "offset"),
+        "isolation_level": IsolationLevel.READ_COMMITTED,
+        "properties": {},
+        "events": ErrorEvents("broker:9092"),
+        "poll_timeout_ms": 2_000,
+        "existing_offsets": lambda: pytest.fail("nothing is wrong"),
+        "check_existence": lambda: None,
+    }
+    return RangeReader(**fields | changed)
+
+
+def test_what_came_behind_a_passing_unknown_topic_is_read_anew(scripted: type[Scripted]) -> None:
+    unknown = event(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    scripted.calls[:] = [
+        [record(3), unknown, unknown, record(4), record(5)],
+        [record(4), record(5), record(6)],
+    ]
+    batches = list(reader().batches())
+    assert [offset for batch in batches for offset in batch["offset"].to_pylist()] == [3, 4, 5, 6]
+    assert scripted.begun_at == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [[record(3), record(4)], [], [], [record(5), record(6)]],
+        [[record(3)], [event(KafkaError.UNKNOWN_TOPIC_OR_PART)], [record(4), record(5), record(6)]],
+    ],
+    ids=["a full batch", "what came before a failure that passed"],
+)
+def test_what_spark_does_with_a_batch_is_no_waiting(
+    scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch, calls: list[list[Message]]
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(fetch_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(fetch_module, "ROWS_PER_BATCH", 2)
+    scripted.calls[:] = calls
+    rows = 0
+    for batch in reader().batches():
+        rows += batch.num_rows
+        now_s[0] += 600
+    assert rows == 4

@@ -212,12 +212,15 @@ class RangeReader:
         }
         consumer = Consumer(configuration, logger=LOG)
         try:
-            partition = self.fetch_range.topic_partition
-            start = self.fetch_range.start_offset
-            consumer.assign([Assignment(partition.topic, partition.partition, start)])
+            self._begin_at(consumer, self.fetch_range.start_offset)
             yield from self._read(consumer, fetched)
         finally:
             consumer.close()
+
+    def _begin_at(self, consumer: Consumer, offset: int) -> None:
+        """Have the consumer hand over what is at `offset` next, and nothing fetched before."""
+        partition = self.fetch_range.topic_partition
+        consumer.assign([Assignment(partition.topic, partition.partition, offset)])
 
     def _read(self, consumer: Consumer, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
         progress = Progress(fetch_range=self.fetch_range, position=self.fetch_range.start_offset)
@@ -230,13 +233,17 @@ class RangeReader:
             messages = consumer.consume(_MESSAGES_PER_CALL, 0)
             messages = messages or consumer.consume(1, _WAIT_SLICE_S)
             pending.add(progress.take(messages))
-            if before != (progress.position, progress.end_of_partition, fetched.next_offset):
-                deadline = self._deadline()
+            after = (progress.position, progress.end_of_partition, fetched.next_offset)
+            is_news = before != after
             failed = progress.failure()
-            if pending.is_full or failed is not None:
+            if pending.is_full or (failed is not None and pending.messages):
                 yield from pending.drain()
+                is_news = True  # What Spark does with a batch is none of the brokers' time.
+            if is_news:
+                deadline = self._deadline()
             if failed is not None:
                 self._raise_unless_unheard_of(progress, failed)
+                self._begin_at(consumer, progress.position)  # Records came behind it, not taken.
             if not messages:
                 self.events.raise_if_refused(progress.doing)
             if time.monotonic() >= deadline:
