@@ -12,6 +12,7 @@ from broker_ref.config import BrokerConfig
 from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.controller.metadata import PartitionMetadata
 from broker_ref.faults import Match, Sender
+from broker_ref.node import metadata_follower
 from broker_ref.node.forwarding import ENVELOPE_KEY, FORWARDING_TIMEOUT_MS
 from broker_ref.node.registration import BrokerState
 from integration.raw import request
@@ -280,10 +281,21 @@ def test_no_two_brokers_give_out_the_same_producer_id(
 # Following the metadata
 
 
-@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize(
+    ("forgets", "piece_bytes", "pieces"),
+    [(False, 8 << 20, range(1)), (True, 8 << 20, range(1, 2)), (True, 100, range(5, 100))],
+    ids=["by records", "by a snapshot", "by a snapshot in pieces"],
+)
 def test_a_broker_catches_up_on_what_it_has_missed(
-    cluster: VirtualCluster, clients: Clients, forgets: bool
+    cluster: VirtualCluster,
+    clients: Clients,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    forgets: bool,
+    piece_bytes: int,
+    pieces: range,
 ) -> None:
+    monkeypatch.setattr(metadata_follower, "FETCH_BYTES_MAX", piece_bytes)
     clients.create_topic("before", 1, 2, 3)
     draw_producer_ids(clients, 1, 1)
     cluster.crash(address_of(3))
@@ -295,7 +307,7 @@ def test_a_broker_catches_up_on_what_it_has_missed(
         cluster.start_broker(3)
         cluster.run_until(lambda: is_running(cluster, 3))
     snapshots = cluster.faults.requests_seen(Match(api_keys=frozenset({FETCH_SNAPSHOT})))
-    assert bool(snapshots) == forgets
+    assert len(snapshots) in pieces
     assert cluster.broker(3).metadata.topics.keys() == {"before", "meanwhile"}
     assert cluster.broker(3).metadata.records() == cluster.controller.side.metadata.records()
     clients.create_topic("after", 3)
