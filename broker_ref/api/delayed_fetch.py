@@ -15,6 +15,7 @@ diverged is found by these: it cannot without a change of leader.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -54,6 +55,8 @@ class DelayedFetch:
     _by_key: dict[Hashable, list[FetchedPartition]] = field(default_factory=dict)
     _starts: dict[PartitionPlace, LogPosition] = field(default_factory=dict)
     """Where the fetch offsets were when the wait began."""
+    _refused: Answers = field(default_factory=dict)
+    """The answers for partitions in which that cannot be found."""
     _available: dict[PartitionPlace, int] = field(default_factory=dict)
     """Bytes to read of each partition, where there are any."""
     _available_bytes: int = 0
@@ -75,7 +78,7 @@ class DelayedFetch:
         ):
             return self._response(answers, now_ms)
         self._watch()
-        if self._is_due({place: self.wanted[place] for place in answers}):
+        if self._is_due({place: self.wanted[place] for place in answers}) or self._refused:
             return self._response(answers, now_ms)
         return None
 
@@ -119,7 +122,20 @@ class DelayedFetch:
             self._by_key.setdefault(_key(wanted), []).append(wanted)
             idle = self._idle.get(place)
             if idle is not None:
-                self._starts[place] = idle.log.position_of(wanted.asked.fetch_offset)
+                with suppress(LogError):
+                    self._start(idle, wanted)
+
+    def _start(self, partition: Partition, wanted: FetchedPartition) -> LogPosition:
+        """Where the fetch offset is. Raises: LogError, which is then the partition's answer."""
+        place = wanted.place
+        if place not in self._starts:
+            try:
+                self._starts[place] = partition.log.position_of(wanted.asked.fetch_offset)
+            except LogError as error:
+                # A read at the end of what the reader may see finds nothing, and so no damage.
+                self._refused[place] = self.reader.refusal(wanted, error.error_code)
+                raise
+        return self._starts[place]
 
     def _read(self) -> Answers:
         """Read the partitions that may have news, one after the other, within the limits."""
@@ -143,7 +159,7 @@ class DelayedFetch:
         """Whether there is enough, after a look at these partitions."""
         for place, wanted in looked_at.items():
             try:
-                available = self._look(place, wanted)
+                available = self._look(wanted)
             except (ApiError, LogError):
                 return True
             if available is None:
@@ -153,16 +169,14 @@ class DelayedFetch:
                 self._available[place] = available
         return self._available_bytes >= self.limits.min_bytes
 
-    def _look(self, place: PartitionPlace, wanted: FetchedPartition) -> int | None:
+    def _look(self, wanted: FetchedPartition) -> int | None:
         """How many bytes there are to read of a partition; None where it must be answered.
 
         Raises: ApiError, LogError where it cannot be read.
         """
         partition = self.reader.locate(wanted)
         offset = wanted.asked.fetch_offset
-        start = self._starts.get(place)
-        if start is None:
-            start = self._starts[place] = partition.log.position_of(offset)
+        start = self._start(partition, wanted)
         end_offset = self.reader.end_offset(partition)
         if offset == end_offset:
             return 0
@@ -175,7 +189,9 @@ class DelayedFetch:
 
     def _response(self, answers: Answers, now_ms: int) -> FetchResponse:
         try:
-            session_id, told = self.context.close({**answers, **self.absent}, now_ms)
+            session_id, told = self.context.close(
+                {**answers, **self._refused, **self.absent}, now_ms
+            )
         except ApiError as error:
             return FetchResponse(error_code=error.error_code)
         leaders = (answer.current_leader for answer in told.values())

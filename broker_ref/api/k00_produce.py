@@ -18,7 +18,7 @@ range as a sign of the codecs that a broker has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -144,13 +144,15 @@ class DelayedProduce:
         del now_ms
         waiting = False
         for slot in self._slots():
-            outcome = slot.appended.outcome if slot.appended is not None else ErrorCode.none
+            if slot.appended is None:
+                continue
+            outcome = slot.appended.outcome
             if outcome is None:
                 waiting = True
                 continue
-            slot.appended = None
             if outcome is not ErrorCode.none:
-                slot.response = _failed(slot, outcome)
+                slot.response = self._failed(slot.response, slot.appended, outcome)
+            slot.appended = None
         return None if waiting else _response(self.broker, self.request, self.slots)
 
     def expire(self, now_ms: int) -> ProduceResponse:
@@ -160,7 +162,9 @@ class DelayedProduce:
             return done
         for slot in self._slots():
             if slot.appended is not None:
-                slot.response = _failed(slot, ErrorCode.request_timed_out)
+                slot.response = self._failed(
+                    slot.response, slot.appended, ErrorCode.request_timed_out
+                )
         return _response(self.broker, self.request, self.slots)
 
     def keys(self) -> tuple[PartitionKey, ...]:
@@ -169,13 +173,16 @@ class DelayedProduce:
             slot.appended.partition.key for slot in self._slots() if slot.appended is not None
         )
 
+    def _failed(
+        self, response: PartitionResponse, appended: Appended, error_code: ErrorCode
+    ) -> PartitionResponse:
+        """The answer for a batch that is in the log here, and may be lost: it says where."""
+        key = appended.partition.key
+        leader = _leader_elsewhere(self.broker, key.topic, key.partition, error_code)
+        return replace(response, error_code=error_code, current_leader=leader)
+
     def _slots(self) -> tuple[Slot, ...]:
         return tuple(slot for topic in self.slots for slot in topic)
-
-
-def _failed(slot: Slot, error_code: ErrorCode) -> PartitionResponse:
-    """The answer for a batch that is in the log here, and may be lost."""
-    return PartitionResponse(index=slot.response.index, error_code=error_code)
 
 
 def handle(broker: Broker, call: Call, request: ProduceRequest) -> object:
@@ -245,15 +252,21 @@ def _append(
 def _refused(
     broker: Broker, topic: str, partition: int, error: ApiError | LogError
 ) -> PartitionResponse:
-    leader = NO_LEADER
-    if error.error_code is ErrorCode.not_leader_or_follower:
-        leader = current_leader(broker, topic, partition)
     return PartitionResponse(
         index=partition,
         error_code=error.error_code,
         error_message=str(error),
-        current_leader=leader,
+        current_leader=_leader_elsewhere(broker, topic, partition, error.error_code),
     )
+
+
+def _leader_elsewhere(
+    broker: Broker, topic: str, partition: int, error_code: ErrorCode
+) -> LeaderIdAndEpoch:
+    """The present leader, where the error says that it is another (KIP-951)."""
+    if error_code is not ErrorCode.not_leader_or_follower:
+        return NO_LEADER
+    return current_leader(broker, topic, partition)
 
 
 def _check_codec(call: Call, records: bytes) -> None:

@@ -4,8 +4,8 @@ Behaviour: everything below the offset is gone for readers, -1 standing for the 
 answer is the new low watermark, the least log start offset of the replicas that are alive, and
 comes when all of them have it, which followers tell as they fetch, or with REQUEST_TIMED_OUT after
 the timeout. OFFSET_OUT_OF_RANGE above the high watermark, POLICY_VIOLATION where the topic's
-cleanup policy has no `delete`, NOT_LEADER_OR_FOLLOWER where leadership moves meanwhile. The new log
-start offsets survive a crash.
+cleanup policy has no `delete`, INVALID_TOPIC_EXCEPTION for internal topics, NOT_LEADER_OR_FOLLOWER
+where leadership moves meanwhile. The new log start offsets survive a crash.
 """
 
 from __future__ import annotations
@@ -146,6 +146,7 @@ def handle(broker: Broker, call: Call, request: DeleteRecordsRequest) -> object:
 def _delete(broker: Broker, topic: str, requested: RequestedPartition) -> Slot:
     index = requested.partition_index
     try:
+        _check_not_internal(broker, topic, index)
         partition = broker.replicas.partition(topic, index)
         required_offset = partition.delete_records_before(requested.offset)
         low_watermark = partition.low_watermark
@@ -156,6 +157,16 @@ def _delete(broker: Broker, topic: str, requested: RequestedPartition) -> Slot:
         partition=partition,
         required_offset=required_offset,
     )
+
+
+def _check_not_internal(broker: Broker, topic: str, index: int) -> None:
+    """Refuse internal topics, but tell first of partitions that there are not, as Kafka does."""
+    known = broker.metadata.topics.get(topic)
+    if known is not None and known.is_internal and index in known.partitions:
+        raise ApiError(
+            ErrorCode.invalid_topic_exception,
+            f"Clients cannot delete records of internal topic {topic!r}.",
+        )
 
 
 def _is_done(slot: Slot, partition: Partition) -> bool:

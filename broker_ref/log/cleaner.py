@@ -58,11 +58,12 @@ class LogCleaner:
     def run(
         self, now_ms: int, high_watermarks: Mapping[TopicPartition, int], *, budget_bytes: int
     ) -> bool:
-        """Compact until about `budget_bytes` have been read; whether there is more to do at once.
+        """Do work as of about `budget_bytes`, see `clean_log`; whether there is more to do at once.
 
         Only logs in `high_watermarks` are begun, and nothing from there on is touched: the last
-        stable offset where there are transactions. Raises: nothing; a log that is damaged is left
-        alone until the next start, one whose storage fails until the next call.
+        stable offset where there are transactions. Raises: nothing; a log that is damaged, or that
+        an error of ours keeps from being compacted, is left alone until the next start, one whose
+        storage fails until the next call.
         """
         while budget_bytes > 0:
             if self._run is None:
@@ -73,25 +74,16 @@ class LogCleaner:
             if self._logs.get(run.key) is not run.log or run.log.removals != run.removals:
                 self.abort()
                 continue
+            self._run = None  # Unless it goes on: a generator that has raised is at its end, too.
             try:
                 budget_bytes -= next(run.steps)
+                self._run = run
             except StopIteration as finished:
-                self._run = None
                 if not self._finish(run, finished.value):
                     return False
-            except StorageError as error:
-                self._run = None
-                logger.warning("Compaction of %s is put off: %s", run.log.directory, error)
-                return False
-            except LogError as error:
-                self._run = None
-                if error.error_code is ErrorCode.kafka_storage_error:
+            except Exception as error:  # Whatever it is, other logs are to be compacted.
+                if not self._failed(run.log, error):
                     return False
-                self._uncleanable.add(run.log)
-                logger.error(
-                    "%s is not compacted any more until the next start: %s",
-                    run.log.directory, error,
-                )  # fmt: skip
         return True
 
     def abort(self) -> None:
@@ -104,6 +96,7 @@ class LogCleaner:
                 logger.warning("A file of a compaction is left until the next start: %s", error)
 
     def _begin(self, now_ms: int, high_watermarks: Mapping[TopicPartition, int]) -> _Run | None:
+        self._uncleanable.intersection_update(self._logs.values())
         dirtiest: tuple[TopicPartition, Cleanable] | None = None
         for key, log in self._logs.items():
             if (
@@ -113,12 +106,16 @@ class LogCleaner:
                 or key not in high_watermarks
             ):
                 continue
-            found = find_cleanable(
-                log,
-                checkpoint=self._checkpoints.get(key),
-                high_watermark=high_watermarks[key],
-                now_ms=now_ms,
-            )
+            try:
+                found = find_cleanable(
+                    log,
+                    checkpoint=self._checkpoints.get(key),
+                    high_watermark=high_watermarks[key],
+                    now_ms=now_ms,
+                )
+            except Exception as error:  # As in `run`.
+                self._failed(log, error)
+                continue
             if found is not None and (dirtiest is None or found.ratio > dirtiest[1].ratio):
                 dirtiest = key, found
         if dirtiest is None:
@@ -126,6 +123,20 @@ class LogCleaner:
         key, cleanable = dirtiest
         steps = clean_log(cleanable, now_ms=now_ms, map_bytes_max=self._dedupe_buffer_bytes)
         return _Run(key=key, log=cleanable.log, removals=cleanable.log.removals, steps=steps)
+
+    def _failed(self, log: PartitionLog, error: Exception) -> bool:
+        """Note why a log could not be compacted; whether others may be, its storage not failing."""
+        if isinstance(error, StorageError):
+            logger.warning("Compaction of %s is put off: %s", log.directory, error)
+            return False
+        if isinstance(error, LogError) and error.error_code is ErrorCode.kafka_storage_error:
+            return False
+        self._uncleanable.add(log)
+        logger.error(
+            "%s is not compacted any more until the next start: %s", log.directory, error,
+            exc_info=None if isinstance(error, LogError) else error,
+        )  # fmt: skip
+        return True
 
     def _finish(self, run: _Run, end_offset: int) -> bool:
         logger.info("%s is compacted up to offset %d", run.log.directory, end_offset)

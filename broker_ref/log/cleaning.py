@@ -23,9 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from broker_ref.log.batch import BatchHeader, parse_sound_batches
 from broker_ref.log.cleanable import Cleanable
+from broker_ref.log.config import LONG_MAX
 from broker_ref.log.filtering import filter_batch, view_records
 from broker_ref.log.indexes import RELATIVE_OFFSET_MAX
 from broker_ref.log.offset_map import OffsetMap
@@ -34,12 +36,14 @@ from broker_ref.log.records import RecordView
 from broker_ref.log.segment import LogSegment
 
 _READ_BYTES = 64 * 1024
+# Decoding a record takes as long as going through so many bytes, and compressed ones are far less.
+_RECORD_WORK_BYTES = 32
 
 
 def clean_log(
     cleanable: Cleanable, *, now_ms: int, map_bytes_max: int
 ) -> Generator[int, None, int]:
-    """Compact a log, yielding the number of bytes read after every step; the offset it is clean to.
+    """Compact a log, yielding the work of every step as so many bytes; the offset it is clean to.
 
     Closing the generator leaves the log as the last finished group has left it. Raises: LogError,
     StorageError.
@@ -60,35 +64,35 @@ def clean_log(
 
 def _fill_map(cleanable: Cleanable, offsets: OffsetMap) -> Generator[int, None, int]:
     """Note the last offset of every key in the dirty part; the offset up to which that is done."""
-    start_offset = end_offset = cleanable.first_dirty_offset
-    bound = cleanable.first_uncleanable_offset
-    for segment in cleanable.log.segments.between(start_offset, bound):
-        for size_bytes, batches in _windows(segment, start_offset):
-            for header, batch in batches:
-                if not header.is_control and not header.is_transactional:
-                    records = [
-                        (view.key, header.base_offset + view.offset_delta)
-                        for view in view_records(header, batch)
-                    ]
-                    fits = offsets.put_all(records, start_offset=start_offset)
-                    # One batch at least, for else there would never be any progress.
-                    if not fits and end_offset > start_offset:
-                        return end_offset
-                end_offset = header.next_offset
-            yield size_bytes
-    return bound
+    start_offset, end_offset = cleanable.first_dirty_offset, cleanable.first_uncleanable_offset
+    for segment in cleanable.log.segments.between(start_offset, end_offset):
+        for header, batch in chain.from_iterable(_windows(segment, start_offset)):
+            yield _work_bytes(header)
+            if header.is_control or header.is_transactional:
+                continue
+            for view in view_records(header, batch):
+                offset = header.base_offset + view.offset_delta
+                if view.key is None or offset < start_offset:
+                    continue
+                if not offsets.put(view.key, offset):
+                    return offset
+    return end_offset
+
+
+def _work_bytes(header: BatchHeader) -> int:
+    return max(header.size_bytes, header.record_count * _RECORD_WORK_BYTES)
 
 
 def _windows(
     segment: LogSegment, start_offset: int
-) -> Iterator[tuple[int, list[tuple[BatchHeader, memoryview]]]]:
-    """The batches of a segment that end at or after an offset, a window and its size at a time."""
+) -> Iterator[list[tuple[BatchHeader, memoryview]]]:
+    """The batches of a segment that end at or after an offset, a window at a time."""
     offset = max(start_offset, segment.base_offset)
     while data := segment.read(
         offset, end_offset=2**63, max_bytes=_READ_BYTES, at_least_one_batch=True
     ):
         batches = parse_sound_batches(data)
-        yield len(data), batches
+        yield batches
         offset = batches[-1][0].next_offset
 
 
@@ -135,39 +139,36 @@ class _Cleaning:
         cleaned = self.log.begin_cleaned(group[0])
         try:
             for segment in group:
-                for size_bytes, batches in _windows(segment, segment.base_offset):
-                    self._copy(batches, cleaned, last_offsets)
-                    yield size_bytes
+                for batches in _windows(segment, segment.base_offset):
+                    left = []
+                    for header, batch in batches:
+                        yield _work_bytes(header)
+                        left.append(self._filter(header, batch, last_offsets))
+                    data = b"".join(left)
+                    if data:
+                        cleaned.append(data, [header for header, _ in parse_sound_batches(data)])
         except BaseException:
             cleaned.delete()
             raise
         self.log.replace_segments(group, cleaned)
 
-    def _copy(
-        self,
-        batches: list[tuple[BatchHeader, memoryview]],
-        cleaned: LogSegment,
-        last_offsets: set[tuple[int, int]],
-    ) -> None:
-        left = []
-        for header, batch in batches:
-            if header.is_control or header.base_offset >= self.end_offset:
-                left.append(bytes(batch))
-                continue
-            is_last_of_producer = (header.producer_id, header.last_offset) in last_offsets
-            filtered = filter_batch(
-                header,
-                batch,
-                retain=self._retain(header),
-                retain_empty=is_last_of_producer
-                or header.next_offset == self.first_uncleanable_offset,
-                new_delete_horizon_ms=self.now_ms + self.log.config.delete_retention_ms,
-            )
-            if filtered is not None:
-                left.append(filtered)
-        if left:
-            data = b"".join(left)
-            cleaned.append(data, [header for header, _ in parse_sound_batches(data)])
+    def _filter(
+        self, header: BatchHeader, batch: memoryview, last_offsets: set[tuple[int, int]]
+    ) -> bytes:
+        """What is left of a batch, which may be nothing."""
+        if header.is_control or header.base_offset >= self.end_offset:
+            return bytes(batch)
+        is_last_of_producer = (header.producer_id, header.last_offset) in last_offsets
+        delete_horizon_ms = self.now_ms + self.log.config.delete_retention_ms
+        filtered = filter_batch(
+            header,
+            batch,
+            retain=self._retain(header),
+            retain_empty=is_last_of_producer or header.next_offset == self.first_uncleanable_offset,
+            # Beyond int64 there is none, as where Kafka's overflows: tombstones stay.
+            new_delete_horizon_ms=delete_horizon_ms if delete_horizon_ms <= LONG_MAX else None,
+        )
+        return b"" if filtered is None else filtered
 
     def _retain(self, header: BatchHeader) -> Callable[[RecordView], bool]:
         horizon_ms = header.delete_horizon_ms

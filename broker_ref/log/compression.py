@@ -19,7 +19,13 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.log.errors import LogError
 
-DECOMPRESSED_BYTES_MAX = 1 << 30
+DECOMPRESSED_BYTES_MAX = 1 << 27
+"""The most that is decompressed of one batch; Kafka has no such bound.
+
+It is what the largest single record may be (`RECORD_BYTES_MAX`), and 128 times the largest batch
+that a topic takes by default (`max.message.bytes`): even logs that repeat themselves compress by
+no more than about 100, and what compresses further is made to.
+"""
 _PIECE_BYTES = 64 * 1024
 
 # snappy-java's stream format (SnappyOutputStream), which Kafka's Java clients write:

@@ -203,7 +203,6 @@ TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
          "The time after which the next append closes a segment even if it is not full."),
 )
 # fmt: on
-TOPIC_CONFIG_BY_NAME: Mapping[str, TopicConfig] = {row.name: row for row in TOPIC_CONFIGS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,9 @@ know: which records are the last of their key.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+
+from kio.schema.errors import ErrorCode
 
 from broker_ref.log.batch import (
     CONTROL_BIT,
@@ -31,8 +33,10 @@ from broker_ref.log.batch import (
     store_crc,
 )
 from broker_ref.log.compression import Compression, compressed, decompressed_pieces
+from broker_ref.log.errors import LogError
 from broker_ref.log.records import NO_TIMESTAMP, RecordView, split_records, view_record
 
+_RECORDS_HELD_MAX = 10_000
 _FLAGS = LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 
 
@@ -42,42 +46,64 @@ def filter_batch(
     *,
     retain: Callable[[RecordView], bool],
     retain_empty: bool,
-    new_delete_horizon_ms: int,
+    new_delete_horizon_ms: int | None,
 ) -> bytes | None:
     """The batch with only the records that `retain` wants, None where nothing is left.
 
     `new_delete_horizon_ms` is the time from which its tombstones may go, set where none is set yet.
     Raises: LogError where its records cannot be read.
     """
-    views = view_records(header, batch)
-    kept = [view for view in views if retain(view)]
-    if not kept:
+    held: list[RecordView] | None = None
+
+    def kept() -> Iterable[RecordView]:
+        return filter(retain, view_records(header, batch)) if held is None else held
+
+    # Many are read once to count and once to copy, so that they are not in memory all together.
+    if header.record_count <= _RECORDS_HELD_MAX:
+        held = list(kept())
+    count, max_timestamp, has_tombstone = 0, NO_TIMESTAMP, False
+    for view in kept():
+        count += 1
+        max_timestamp = max(max_timestamp, view.timestamp)
+        has_tombstone = has_tombstone or view.is_tombstone
+    if count == 0:
         return _empty(header) if retain_empty else None
-    sets_horizon = header.delete_horizon_ms is None and any(view.is_tombstone for view in kept)
-    if len(kept) == len(views) and not sets_horizon:
-        return bytes(batch)
     base_timestamp, attributes = header.base_timestamp, header.attributes
-    if sets_horizon:
+    if has_tombstone and header.delete_horizon_ms is None and new_delete_horizon_ms is not None:
         base_timestamp, attributes = new_delete_horizon_ms, attributes | DELETE_HORIZON_BIT
-    shift_ms = header.base_timestamp - base_timestamp
-    section = b"".join(view.encode(shift_ms) for view in kept)
-    max_timestamp = header.max_timestamp
-    if header.timestamp_type is TimestampType.CREATE_TIME:
-        max_timestamp = header.base_timestamp + max(view.timestamp_delta for view in kept)
+    elif count == header.record_count:
+        return bytes(batch)
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        max_timestamp = header.max_timestamp
+    section = b"".join(view.encode(base_timestamp) for view in kept())
     return _pack(
         header,
         compressed(header.compression, section),
         attributes=attributes,
         base_timestamp=base_timestamp,
         max_timestamp=max_timestamp,
-        record_count=len(kept),
+        record_count=count,
     )
 
 
-def view_records(header: BatchHeader, batch: memoryview) -> list[RecordView]:
-    """The records of a batch, as much of them as compaction looks at. Raises: LogError."""
+def view_records(header: BatchHeader, batch: memoryview) -> Iterator[RecordView]:
+    """The records of a batch one at a time, as much of them as compaction looks at.
+
+    Raises, while iterating: LogError where they cannot be read, or their offsets do not ascend
+    within the batch's: they would tell which records of other batches go.
+    """
     pieces = decompressed_pieces(header.compression, batch[HEADER_BYTES:])
-    return [view_record(body) for body in split_records(pieces, header.record_count)]
+    delta_min = 0
+    for body in split_records(pieces, header.record_count):
+        view = view_record(body, base_timestamp=header.base_timestamp)
+        if not delta_min <= view.offset_delta <= header.last_offset_delta:
+            raise LogError(
+                ErrorCode.invalid_record,
+                f"A record claims offset {header.base_offset + view.offset_delta} where one from "
+                f"{header.base_offset + delta_min} to {header.last_offset} is due.",
+            )
+        delta_min = view.offset_delta + 1
+        yield view
 
 
 def _empty(header: BatchHeader) -> bytes:

@@ -12,6 +12,7 @@ not know: batches. Source: OffsetIndex, TimeIndex, AbstractIndex of Apache Kafka
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 
 from broker_ref.log.records import NO_TIMESTAMP
 from broker_ref.log.storage import File
@@ -67,6 +68,13 @@ class _SortedEntries:
             found = (first, second)
         return found
 
+    def truncate_to(self, key: int, *, column: int) -> None:
+        """Drop the entries whose `column` is at least `key`."""
+        self.entries = bisect_left(
+            range(self.entries), key, key=lambda index: self.read(index)[column]
+        )
+        self.file.truncate(self.entries * self._entry.size)
+
     def clear(self) -> None:
         self.file.truncate(0)
         self.entries = 0
@@ -101,6 +109,10 @@ class OffsetIndex:
         if last is not None and (last[0] < 0 or not 0 < last[1] < log_bytes):
             return f"its last entry {last} does not fit a log of {log_bytes} bytes"
         return None
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries of batches that end at or after `offset`."""
+        self._entries.truncate_to(offset - self._base_offset, column=0)
 
     def clear(self) -> None:
         self._entries.clear()
@@ -150,6 +162,11 @@ class TimeIndex:
         if last is not None and (last[1] < 0 or last[0] < self._entries.read(0)[0]):
             return f"its last entry {last} lies before its first"
         return None
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries whose timestamp is of a batch that ends at or after `offset`."""
+        self._entries.truncate_to(offset - self._base_offset, column=1)
+        self._last = None
 
     def clear(self) -> None:
         self._entries.clear()

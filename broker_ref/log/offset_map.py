@@ -1,12 +1,11 @@
 """Where the last record of every key is, within bounds (OffsetMap, SkimpyOffsetMap).
 
 Purpose: what compaction compares records against. Invariant: no more memory than allowed, but for
-the batch that fills it. Unlike Kafka's it holds keys, not hashes. What it must not know: segments.
+a single key that needs more. Unlike Kafka's it holds keys, not hashes. What it must not know:
+segments.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 # What Python keeps for an entry besides the bytes of its key: the bytes object, the number, a slot.
 _ENTRY_BYTES = 200
@@ -20,18 +19,15 @@ class OffsetMap:
         self._bytes = 0
         self._offsets: dict[bytes, int] = {}
 
-    def put_all(self, records: Iterable[tuple[bytes | None, int]], *, start_offset: int) -> bool:
-        """Note the records of a batch from an offset on; False where the map has become too large.
-
-        What did not fit is noted all the same, which does no harm: nothing at or above the
-        offset up to which the map counts is compacted, and what is below gives way to it.
-        """
-        for key, offset in records:
-            if key is not None and offset >= start_offset:
-                if key not in self._offsets:
-                    self._bytes += len(key) + _ENTRY_BYTES
-                self._offsets[key] = offset
-        return self._bytes <= self._bytes_max
+    def put(self, key: bytes, offset: int) -> bool:
+        """Note the last offset of a key; False where there is no room. The first always fits."""
+        if key not in self._offsets:
+            size_bytes = self._bytes + len(key) + _ENTRY_BYTES
+            if size_bytes > self._bytes_max and self._offsets:
+                return False
+            self._bytes = size_bytes
+        self._offsets[key] = offset
+        return True
 
     def get(self, key: bytes) -> int:
         """The last offset of a key, -1 where it has none here."""

@@ -20,6 +20,12 @@ from broker_ref.log.errors import LogError
 
 NO_TIMESTAMP = -1
 RECORD_BYTES_MAX = 1 << 27
+RECORDS_MAX = 1 << 20
+"""The most records of one batch that are decoded, which takes some ten seconds.
+
+Nothing else is served meanwhile. Without compression, a batch of the default `max.message.bytes`
+holds at most 150,000; compressed, less than a megabyte can stand for a hundred million.
+"""
 # Length, attributes, timestamp and offset deltas, lengths of key and value, count of headers.
 RECORD_BYTES_MIN = 7
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
@@ -44,24 +50,31 @@ class RecordView:
     `attributes` is its first byte, `tail` all from the offset delta on.
     """
 
-    timestamp_delta: int
+    timestamp: int
     offset_delta: int
     key: bytes | None
     is_tombstone: bool
     attributes: memoryview
     tail: memoryview
 
-    def encode(self, shift_ms: int) -> bytes:
-        """The record, its length in front, after its batch's base timestamp fell by `shift_ms`."""
-        body = b"".join((self.attributes, _varint(self.timestamp_delta + shift_ms), self.tail))
+    def encode(self, base_timestamp: int) -> bytes:
+        """The record, its length in front, in a batch with this base timestamp.
+
+        Raises: LogError(INVALID_RECORD) where the two timestamps are too far apart.
+        """
+        timestamp_delta = _int64(self.timestamp - base_timestamp, "a timestamp delta")
+        body = b"".join((self.attributes, _varint(timestamp_delta), self.tail))
         return _varint(len(body)) + body
 
 
 def split_records(pieces: Iterator[bytes | memoryview], count: int) -> Iterator[memoryview]:
     """The bodies of exactly `count` records, without their lengths, from a stream of pieces.
 
-    Raises, while iterating: LogError(INVALID_RECORD) where bytes are missing or left over.
+    Raises, while iterating: LogError(INVALID_RECORD) where bytes are missing or left over, or
+    there would be more than `RECORDS_MAX`.
     """
+    if count > RECORDS_MAX:
+        raise _invalid(f"the header counts {count} records, more than {RECORDS_MAX}")
     pending = memoryview(b"")
     for index in range(count):
         while (bounds := _record_bounds(pending)) is None or bounds[1] > len(pending):
@@ -90,9 +103,7 @@ def decode_record(body: memoryview, *, base_offset: int, base_timestamp: int) ->
     """One record from its body. Raises: LogError(INVALID_RECORD)."""
     reader = _Reader(body)
     reader.skip(1)  # A record's own attributes are unused.
-    timestamp = base_timestamp + reader.varint()
-    if not _LONG_MIN <= timestamp <= _LONG_MAX:
-        raise _invalid(f"a record claims the timestamp {timestamp}, which is no int64")
+    timestamp = _int64(base_timestamp + reader.varint(), "a record's timestamp")
     record = Record(
         offset=base_offset + reader.varint(),
         timestamp=timestamp,
@@ -104,16 +115,16 @@ def decode_record(body: memoryview, *, base_offset: int, base_timestamp: int) ->
     return record
 
 
-def view_record(body: memoryview) -> RecordView:
+def view_record(body: memoryview, *, base_timestamp: int) -> RecordView:
     """One record from its body, headers unread. Raises: LogError(INVALID_RECORD)."""
     reader = _Reader(body)
     reader.skip(1)
-    timestamp_delta = reader.varint()
+    timestamp = _int64(base_timestamp + reader.varint(), "a record's timestamp")
     position = reader.position
     offset_delta = reader.varint()
     key = reader.nullable_bytes()
     return RecordView(
-        timestamp_delta=timestamp_delta,
+        timestamp=timestamp,
         offset_delta=offset_delta,
         key=key,
         is_tombstone=reader.varint() == -1,
@@ -215,6 +226,12 @@ def _varint(value: int) -> bytes:
         zigzag >>= 7
     encoded.append(zigzag)
     return bytes(encoded)
+
+
+def _int64(value: int, what: str) -> int:
+    if not _LONG_MIN <= value <= _LONG_MAX:
+        raise _invalid(f"{what} of {value} is no int64")
+    return value
 
 
 def _invalid(reason: str) -> LogError:

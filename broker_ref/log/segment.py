@@ -479,14 +479,27 @@ class LogSegment:
                 raise CorruptLog(self.path, item.position, item.reason)
 
     def truncate_to(self, offset: int) -> None:
-        """Durably cut off the batches that end at or after `offset`, and from the indexes too."""
-        position = self.position_of(offset)
-        if position is None:
+        """Durably cut off the batches that end at or after `offset`, and from the indexes too.
+
+        Reads no more than lies between two entries of the index. Raises: CorruptLog, with nothing
+        changed. After a crash the start rebuilds the indexes: the recovery point was lowered before.
+        """
+        kept = []
+        for position, header in self._headers(*self._start_for(offset - 1)):
+            if header.last_offset >= offset:
+                break
+            kept.append((position, header))
+        else:
             return
+        # The indexes first: they may lack entries, but have none of batches that are gone.
+        self._offset_index.truncate_to(offset)
+        self._time_index.truncate_to(offset)
         self._log.truncate(position)
-        self.end_offset = None
-        # No entry but those of batches that stay may outlive a crash: a look-up trusts them.
-        self.rebuild_indexes()
+        self.end_offset = kept[-1][1].next_offset if kept else self.base_offset
+        self._first_batch_timestamp = self._max_timestamp = None
+        self._bytes_since_index_entry = 0
+        for kept_position, kept_header in kept:  # Those that no entry of the time index counts.
+            self._note(kept_position, kept_header)
         self.flush()
 
     def truncate(self, position: int) -> None:

@@ -90,8 +90,9 @@ def _check_records(
             )
         else:
             continue
-        if len(errors) < _RECORD_ERRORS_MAX:
-            errors.append(RecordError(batch_index=index, message=message))
+        errors.append(RecordError(batch_index=index, message=message))
+        if len(errors) == _RECORD_ERRORS_MAX:
+            break
     if errors:
         raise RecordsRejected(
             ErrorCode.invalid_timestamp if bad_timestamp else ErrorCode.invalid_record,

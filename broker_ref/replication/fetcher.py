@@ -111,7 +111,7 @@ class Fetcher:
         self._followed[followed.session_key] = followed
         try:
             self._truncate_without_epochs(partition)
-        except LogError as error:
+        except Exception as error:  # As in `_take`.
             self._failed(followed, error)
         else:
             self._want(followed)
@@ -217,33 +217,31 @@ class Fetcher:
         ):
             return
         if fetched.error_code is ErrorCode.none:
-            self._take_data(followed, fetched)
+            try:
+                self._take_data(followed.partition, fetched)
+                self._want(followed)
+            except Exception as error:  # Whatever it is, the others are to be fetched.
+                self._failed(followed, error)
         elif fetched.error_code is ErrorCode.offset_out_of_range:
             self._session.drop(key)
             self._ask_offset(followed, LATEST_TIMESTAMP, self._take_end_offset)
         else:
             self._refused(followed, fetched.error_code)
 
-    def _take_data(self, followed: _Followed, fetched: FetchedPartition) -> None:
-        partition = followed.partition
+    def _take_data(self, partition: Partition, fetched: FetchedPartition) -> None:
         diverging = fetched.diverging_epoch
-        try:
-            if diverging.epoch >= 0 or diverging.end_offset >= 0:
-                partition.truncate_to_divergence(
-                    DivergingEpoch(epoch=diverging.epoch, end_offset=diverging.end_offset),
-                    now_ms=self._clock(),
-                )
-            else:
-                partition.append_as_follower(
-                    fetched.records or b"",
-                    leader_high_watermark=fetched.high_watermark,
-                    leader_log_start_offset=fetched.log_start_offset,
-                    now_ms=self._clock(),
-                )
-        except LogError as error:
-            self._failed(followed, error)
+        if diverging.epoch >= 0 or diverging.end_offset >= 0:
+            partition.truncate_to_divergence(
+                DivergingEpoch(epoch=diverging.epoch, end_offset=diverging.end_offset),
+                now_ms=self._clock(),
+            )
         else:
-            self._want(followed)
+            partition.append_as_follower(
+                fetched.records or b"",
+                leader_high_watermark=fetched.high_watermark,
+                leader_log_start_offset=fetched.log_start_offset,
+                now_ms=self._clock(),
+            )
 
     def _refused(self, followed: _Followed, error_code: ErrorCode) -> None:
         name = _name(followed.partition)
@@ -257,12 +255,18 @@ class Fetcher:
         logger.info("%s cannot be fetched now: %s", name, error_code.name)
         self._delay(followed)
 
-    def _failed(self, followed: _Followed, error: LogError) -> None:
-        """The log could not take what came: for good where its storage failed, else try again."""
+    def _failed(self, followed: _Followed, error: Exception) -> None:
+        """The log could not take what came: for good where its storage failed, else try again.
+
+        Kafka waits for the next leader epoch where the error is one of ours.
+        """
         if followed.partition.log.storage_error is not None:
             self.leave(followed.partition)
             return
-        logger.error("What was fetched of %s is refused: %s", _name(followed.partition), error)
+        logger.error(
+            "What was fetched of %s is refused: %s", _name(followed.partition), error,
+            exc_info=None if isinstance(error, LogError) else error,
+        )  # fmt: skip
         self._delay(followed)
 
     # Offsets out of range
@@ -314,7 +318,7 @@ class Fetcher:
             return
         try:
             on_offset(followed, answer.offset)
-        except LogError as error:
+        except Exception as error:  # As in `_take`.
             self._failed(followed, error)
         self.start()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -24,10 +25,12 @@ from broker_ref.replication.fetch_sessions import (
 )
 from broker_ref.replication.partition import Partition, PartitionKey
 from integration.raw import request
+from tests.broker_ref.memory_storage import MemoryStorage
 from tests.broker_ref.node.driver import NodeDriver, only_response
 from tests.broker_ref.node.requests import batch, create_topic, produce
 
 READER, WRITER = 1, 2
+MAGIC_POSITION = 16
 
 
 # The cache
@@ -297,6 +300,33 @@ def test_a_waiting_session_is_told_of_what_changed_meanwhile(driver: NodeDriver)
     assert write(driver, 2) == []
     response = only_response(waiting, write(driver, 0))
     assert told(response) == {0: (1, True), 2: (2, True)}
+
+
+@pytest.mark.parametrize("in_session", [True, False])
+def test_damage_at_the_high_watermark_is_answered_and_not_waited_on(in_session: bool) -> None:
+    driver = NodeDriver()
+    create_topic(driver, "t")
+    write(driver, 0)
+    partition = driver.broker.replicas.partition("t", 0)
+    # A second replica in sync that has nothing yet.
+    partition.follow(
+        dataclasses.replace(
+            partition.metadata,
+            replicas=(1, 2),
+            isr=(1, 2),
+            partition_epoch=partition.metadata.partition_epoch + 1,
+        ),
+        driver.now_ms,
+    )
+    driver.call(produce(batch("a"), acks=1))
+    assert (partition.high_watermark, partition.log.log_end_offset) == (1, 2)
+    session = (driver.call(ask({0: 1}, session=(0, 0))).session_id, 1) if in_session else (0, -1)
+    storage = driver.storage
+    assert isinstance(storage, MemoryStorage)
+    storage.overwrite(f"t-0/{0:020d}.log", len(batch("a")) + MAGIC_POSITION, b"\x07")
+    asked = ask({} if in_session else {0: 1}, session=session, max_wait=500)
+    (topic,) = driver.call(asked).responses
+    assert [p.error_code for p in topic.partitions] == [ErrorCode.corrupt_message]
 
 
 def test_slots_are_a_config() -> None:

@@ -215,6 +215,16 @@ def delete_records(name: Any, index: Any, offset: Any) -> Any:
     return delete_records_v2.DeleteRecordsRequest(topics=(topic,), timeout=ms(0))
 
 
+def test_records_of_internal_topics_are_not_deleted(driver: NodeDriver) -> None:
+    for error in (ErrorCode.coordinator_not_available, ErrorCode.none):
+        assert driver.call(request(10, 2, key="g", key_type=0)).error_code is error
+    for index, error in ((0, ErrorCode.invalid_topic_exception),
+                         (99, ErrorCode.unknown_topic_or_partition)):  # fmt: skip
+        (topic,) = driver.call(delete_records("__consumer_offsets", index, 0)).topics
+        (answer,) = topic.partitions
+        assert (answer.error_code, answer.low_watermark) == (error, -1)
+
+
 def test_keyless_records_to_a_compacted_topic_are_named(driver: NodeDriver) -> None:
     create_topic(driver, "c", cleanup_policy="compact")
     refused = produced(driver.call(produce(batch("a", "b", key=None), topic="c")))

@@ -16,6 +16,7 @@ from kio.schema.types import TopicName
 from broker_ref.events import Effect
 from broker_ref.log.partition_log import PartitionLog
 from broker_ref.replication.partition import Partition
+from integration.raw import request as plain_request
 from tests.broker_ref.node.driver import NodeDriver, closes, is_silent, only_response
 from tests.broker_ref.node.requests import (
     batch,
@@ -208,6 +209,31 @@ def test_acks_all_times_out_and_acks_one_does_not_wait(driver: NodeDriver) -> No
     assert driver.advance(799) == []
     answered = produced(only_response(waiting, driver.advance(1)))
     assert answered.error_code is ErrorCode.request_timed_out
+    assert (answered.base_offset, answered.log_start_offset) == (0, 0)
+
+
+def test_a_batch_that_is_in_the_log_is_answered_with_its_place_and_the_new_leader() -> None:
+    driver = NodeDriver()
+    create_topic(driver, "t", message_timestamp_type="LogAppendTime")
+    partition = partition_of(driver)
+    in_sync_with(partition, 2)
+    waiting = plain_request(
+        "produce",
+        10,
+        acks=-1,
+        timeout=800,
+        topic_data=[{"name": "t", "partition_data": [{"index": 0, "records": batch("a")}]}],
+    )
+    appended_ms = driver.now_ms
+    assert driver.send(waiting, connection_id=WRITER) == []
+    moved = dataclasses.replace(partition.metadata, leader=2, leader_epoch=9)
+    driver.broker.metadata.topics["t"].partitions[0] = moved
+    partition.follow(moved, START_MS)
+    answered = produced(only_response(waiting, driver.advance(800)))
+    assert answered.error_code is ErrorCode.not_leader_or_follower
+    assert (answered.base_offset, answered.log_start_offset) == (0, 0)
+    assert answered.log_append_time.timestamp() * 1000 == appended_ms
+    assert (answered.current_leader.leader_id, answered.current_leader.leader_epoch) == (2, 9)
 
 
 def test_nothing_above_the_high_watermark_is_seen(driver: NodeDriver) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,8 +25,9 @@ from broker_ref.log.batch import (
     rewrite,
     unpack_header,
 )
+from broker_ref.log.compression import decompressed_pieces
 from broker_ref.log.errors import LogError
-from broker_ref.log.records import encode_record
+from broker_ref.log.records import RECORDS_MAX, encode_record
 from tests.broker_ref.log.batches import NOW_MS, batch, compressed, patched, with_section
 
 with warnings.catch_warnings():
@@ -218,6 +221,28 @@ def test_a_decompression_bomb_is_refused_within_its_bound(codec: Compression) ->
     with pytest.raises(LogError) as error:
         list(decode_records(packed, decompressed_bytes_max=1_000_000))
     assert error.value.error_code is ErrorCode.corrupt_message
+
+
+def test_a_bomb_is_refused_before_it_takes_much_time_or_memory() -> None:
+    zeros = bytes(1 << 20)
+    sink: Any = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        for _ in range(130):
+            stream.write(zeros)
+    section = sink.getvalue().to_pybytes()
+    assert len(section) < 1 << 20
+    pieces = decompressed_pieces(Compression.ZSTD, memoryview(section))
+    with pytest.raises(LogError) as error:
+        sum(map(len, pieces))
+    assert error.value.error_code is ErrorCode.corrupt_message
+
+
+def test_more_records_than_can_be_decoded_in_reasonable_time_are_refused() -> None:
+    claim = RECORDS_MAX + 1
+    wrong = patched(batch(3), record_count=claim, last_offset_delta=claim - 1)
+    with pytest.raises(LogError, match=f"more than {RECORDS_MAX}") as error:
+        next(decode_records(wrong))
+    assert error.value.error_code is ErrorCode.invalid_record
 
 
 def test_a_snappy_block_that_claims_gigabytes_is_not_believed() -> None:

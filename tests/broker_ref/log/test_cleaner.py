@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import logging
+import weakref
 from collections.abc import Sequence
 from random import Random
 
@@ -17,10 +20,11 @@ from broker_ref.log.batch import (
     encode_batch,
     unpack_header,
 )
-from broker_ref.log.checkpoints import CLEANER_OFFSET_FILE
-from broker_ref.log.config import LogConfig
+from broker_ref.log.checkpoints import CLEANER_OFFSET_FILE, read_offsets
+from broker_ref.log.config import LONG_MAX, LogConfig
 from broker_ref.log.log_directory import LogDirectory
 from broker_ref.log.partition_log import PartitionLog
+from broker_ref.log.segment import LogSegment
 from tests.broker_ref.log.batches import NOW_MS, compressed
 from tests.broker_ref.log.logs import read_all, small
 from tests.broker_ref.memory_storage import MemoryStorage
@@ -193,6 +197,24 @@ def test_a_tombstone_stays_for_its_retention_and_takes_older_values_with_it_at_o
         assert ((b"a", None) in [entry for _, entry in log.entries()]) is kept
 
 
+def test_tombstones_stay_where_their_retention_has_no_end() -> None:
+    log = Compacted(small(**_fields(COMPACT, delete_retention_ms=LONG_MAX)))
+    log.append((b"a", b"1"), (b"b", b"2"))
+    log.append((b"a", None))
+    log.roll()
+    log.clean()
+    assert log.entries() == [(1, (b"b", b"2")), (2, (b"a", None))]
+    end = log.log.log_end_offset
+    assert read_offsets(log.storage, CLEANER_OFFSET_FILE) == {KEY: end}
+    # As with Kafka no horizon was set, so that a shorter retention takes effect.
+    log.log.update_config(small(**_fields(COMPACT, delete_retention_ms=5)))
+    for now_ms in (NOW_MS, NOW_MS + 5):
+        log.append((b"x", b"%d" % now_ms))
+        log.roll()
+        log.clean(now_ms)
+    assert (b"a", None) not in [entry for _, entry in log.entries()]
+
+
 def test_the_last_batch_of_a_producer_and_of_the_clean_part_stay_without_records() -> None:
     log = Compacted()
     log.append((b"a", b"1"), producer=(7, 0, 0))
@@ -278,6 +300,33 @@ def test_a_full_map_takes_several_rounds() -> None:
     assert len(log.records()) == 20
 
 
+def test_a_map_that_is_full_within_a_batch_counts_up_to_there() -> None:
+    config = small(**_fields(COMPACT, segment_bytes=1000))
+    log = Compacted(config, dedupe_buffer_bytes=1000)
+    log.append(*((b"k%d" % i, b"old") for i in range(30)))
+    log.append(*((b"k%d" % i, b"new") for i in range(30)))
+    log.roll()
+    log.directory.clean(NOW_MS, {KEY: 60}, budget_bytes=1)
+    while read_offsets(log.storage, CLEANER_OFFSET_FILE) == {}:
+        assert log.directory.clean(NOW_MS, {KEY: 60}, budget_bytes=1)
+    assert read_offsets(log.storage, CLEANER_OFFSET_FILE) == {KEY: 4}
+    log.clean()
+    assert log.entries() == [(30 + i, (b"k%d" % i, b"new")) for i in range(30)]
+
+
+def test_records_that_take_few_bytes_are_work_too() -> None:
+    log = Compacted(small(**_fields(COMPACT, segment_bytes=1 << 20)))
+    for _ in range(10):
+        log.append(*[(b"k", b"v")] * 3000, codec=Compression.ZSTD)
+    log.roll()
+    assert log.log.size_bytes < 1 << 15
+    calls = 1
+    while log.directory.clean(NOW_MS, {KEY: log.log.log_end_offset}):
+        calls += 1
+    assert calls > 5
+    assert len(log.records()) == 1
+
+
 def test_it_works_in_steps_and_the_log_is_whole_between_them() -> None:
     log = Compacted()
     log.fill(40)
@@ -305,17 +354,74 @@ def test_a_log_that_is_cut_meanwhile_is_looked_at_anew(steps: int) -> None:
 
 
 def test_a_damaged_log_is_left_alone_and_others_are_compacted() -> None:
+    log, other = two_logs()
+    log.storage.overwrite(f"t-0/{0:020d}.log", 70, b"\xff")
+    clean_two(log)
+    assert other.size_bytes < log.log.size_bytes
+    assert log.log.storage_error is None
+
+
+def two_logs() -> tuple[Compacted, PartitionLog]:
+    """Logs of the same records."""
     log = Compacted()
     log.fill(40)
     other = log.directory.open_log("u", 0, config=COMPACT, now_ms=NOW_MS)
     for data in read_all(log.log):
         other.append_as_follower(data, now_ms=NOW_MS)
-    log.storage.overwrite(f"t-0/{0:020d}.log", 70, b"\xff")
-    bounds = {KEY: 40, ("u", 0): 40}
-    while log.directory.clean(NOW_MS, bounds):
+    return log, other
+
+
+def clean_two(log: Compacted) -> None:
+    while log.directory.clean(NOW_MS, {KEY: 40, ("u", 0): 40}):
         pass
+
+
+def test_a_log_whose_first_header_is_damaged_does_not_keep_others_from_being_compacted() -> None:
+    log, _ = two_logs()
+    log.directory.close()
+    log.storage.overwrite(f"t-0/{0:020d}.log", 16, b"\x07")
+    again = Compacted(storage=log.storage)
+    other = again.directory.open_log("u", 0, config=COMPACT, now_ms=NOW_MS)
+    clean_two(again)
+    assert other.size_bytes < again.log.size_bytes
+
+
+def test_an_error_of_ours_leaves_one_log_as_it_is_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, other = two_logs()
+    before = log.records()
+    replace = PartitionLog.replace_segments
+
+    def fail(self: PartitionLog, old: Sequence[LogSegment], cleaned: LogSegment) -> None:
+        if self is log.log:
+            raise RuntimeError("a bug")
+        replace(self, old, cleaned)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "replace_segments", fail)
+        clean_two(log)
+    assert log.records() == before
     assert other.size_bytes < log.log.size_bytes
-    assert log.log.storage_error is None
+    assert "RuntimeError: a bug" in caplog.text
+    assert set(read_offsets(log.storage, CLEANER_OFFSET_FILE)) == {("u", 0)}
+    clean_two(log)
+    assert log.records() == before
+
+
+def test_a_log_that_could_not_be_compacted_is_let_go_when_it_is_deleted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL)  # What pytest captures holds on to tracebacks.
+    log, _ = two_logs()
+    log.storage.overwrite(f"t-0/{0:020d}.log", 70, b"\xff")
+    clean_two(log)
+    log.directory.delete_log("t", 0, unique_id="id")
+    gone = weakref.ref(log.log)
+    del log.log
+    log.directory.clean(NOW_MS, {})
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_full_disk_puts_compaction_off() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from random import Random
 
 import pytest
@@ -143,6 +144,74 @@ def test_truncation_leaves_what_was_there_before(offset: int) -> None:
     after = read_all(log)
     log.close()
     assert read_all(open_log(storage, recovery_point=log.log_end_offset)) == after
+
+
+def appended(count: int, *, sealed: int | None = None) -> tuple[PartitionLog, MemoryStorage]:
+    """One segment of batches whose timestamps rise and fall; closed and opened after `sealed`."""
+    storage = MemoryStorage()
+    log = open_log(storage, config=ONE_SEGMENT)
+    for i in range(count):
+        if i == sealed:
+            log.close()
+            log = open_log(storage, config=ONE_SEGMENT, recovery_point=log.log_end_offset)
+        stamp = NOW_MS + i - 40 * (i % 3)
+        log.append(batch(2, timestamp=stamp), leader_epoch=0, now_ms=NOW_MS)
+    return log, storage
+
+
+ONE_SEGMENT = small(segment_bytes=1 << 20)
+COUNT = 14
+
+
+@pytest.mark.parametrize("sealed", [None, 6, 9])
+@pytest.mark.parametrize("batches", range(COUNT))
+def test_a_segment_that_was_cut_is_indexed_and_found_as_if_it_had_never_been_longer(
+    batches: int, sealed: int | None
+) -> None:
+    log, storage = appended(COUNT, sealed=sealed)
+    log.truncate_to(2 * batches + 1, now_ms=NOW_MS)
+    assert log.segments.active.end_offset == log.log_end_offset == 2 * batches
+    expected, of_expected = appended(batches, sealed=sealed)
+    index, time_index = (f"{DIRECTORY}/{0:020d}.{suffix}" for suffix in ("index", "timeindex"))
+    for added in range(3):
+        assert read_all(log) == read_all(expected)
+        if sealed is None:
+            assert storage.read(index) == of_expected.read(index)
+        stamps = [unpack_header(data).max_timestamp for data in read_all(log)]
+        for stamp, offset in struct.iter_unpack("!qi", storage.read(time_index)):
+            assert (stamp, offset % 2) == (max(stamps[: offset // 2 + 1]), 1)
+        assert log.segments.active.max_timestamp == max(stamps, default=-1)
+        assert log.segments.active.first_timestamp == (stamps[0] if stamps else -1)
+        for stamp in range(NOW_MS - 90, NOW_MS + COUNT + 10):
+            assert log.offset_for_timestamp(stamp, end_offset=100) == (
+                expected.offset_for_timestamp(stamp, end_offset=100)
+            )
+        for each in (log, expected):
+            each.append(batch(2, timestamp=NOW_MS + added), leader_epoch=0, now_ms=NOW_MS)
+    log.close()
+    again = open_log(storage, config=ONE_SEGMENT, recovery_point=log.log_end_offset)
+    assert state(again) == state(expected)
+
+
+def test_cutting_a_record_off_does_not_read_the_whole_segment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = open_log(MemoryStorage(), config=small(segment_bytes=1 << 20, index_interval_bytes=4096))
+    for _ in range(1000):
+        log.append(batch(value=bytes(200)), leader_epoch=0, now_ms=NOW_MS)
+    size_bytes, bytes_read = log.size_bytes, 0
+    read = MemoryFile.read
+
+    def counted(file: MemoryFile, position: int, length: int) -> bytes:
+        nonlocal bytes_read
+        data = read(file, position, length)
+        bytes_read += len(data)
+        return data
+
+    monkeypatch.setattr(MemoryFile, "read", counted)
+    log.segments.active.truncate_to(999)
+    assert log.size_bytes == size_bytes // 1000 * 999
+    assert bytes_read < size_bytes // 10
 
 
 def test_truncation_at_the_end_forgets_an_epoch_without_records() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from broker_ref.log.batch import (
+    HEADER_BYTES,
     Compression,
     TimestampType,
     crc_matches,
@@ -17,7 +18,7 @@ from broker_ref.log.batch import (
 from broker_ref.log.config import LogConfig
 from broker_ref.log.errors import LogError, RecordsRejected
 from broker_ref.log.partition_log import AppendResult, PartitionLog
-from tests.broker_ref.log.batches import NOW_MS, batch, compressed, patched
+from tests.broker_ref.log.batches import NOW_MS, batch, compressed, patched, with_section
 from tests.broker_ref.log.logs import open_log, read_all, small, split
 from tests.broker_ref.memory_storage import MemoryStorage
 
@@ -134,6 +135,15 @@ def test_a_compacted_topic_refuses_records_without_a_key() -> None:
     assert isinstance(error, RecordsRejected)
     assert error.error_code is ErrorCode.invalid_record
     assert [e.batch_index for e in error.record_errors] == [0, 1]
+
+
+def test_records_are_named_up_to_a_number_and_the_rest_is_not_looked_at() -> None:
+    log = open_log(MemoryStorage(), config=small(cleanup_policy=("compact",)))
+    plain = batch(150, key=None)
+    garbled = with_section(plain, plain[HEADER_BYTES:-1] + b"\xff", Compression.NONE)
+    error = refused(log, garbled)
+    assert isinstance(error, RecordsRejected)
+    assert [e.batch_index for e in error.record_errors] == list(range(100))
 
 
 def test_a_producer_with_the_wrong_timestamp_type_is_refused() -> None:

@@ -1,0 +1,152 @@
+"""One fetcher and its partitions, the leader's answers made by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.config import BrokerConfig
+from broker_ref.events import Channel
+from broker_ref.log.errors import LogError
+from broker_ref.replication.fetcher import Fetcher, FetcherSurroundings
+from broker_ref.replication.follower_messages import (
+    FetchedPartition,
+    FetchedTopic,
+    FetchResponse,
+    ListedPartition,
+    ListedTopic,
+    ListOffsetsResponse,
+)
+from broker_ref.schedule import Schedule
+
+TOPIC_ID = UUID(int=7)
+BACKOFF_MS = BrokerConfig().replica_fetch_backoff_ms
+
+
+class Replica:
+    """What a fetcher sees of a partition; `errors` are what its next changes raise."""
+
+    leader_epoch = 3
+    high_watermark = 0
+
+    def __init__(self, index: int) -> None:
+        self.metadata = SimpleNamespace(topic_id=TOPIC_ID, topic="t", partition=index)
+        self.key = SimpleNamespace(topic="t", partition=index)
+        self.log = SimpleNamespace(
+            log_start_offset=0,
+            log_end_offset=0,
+            leader_epochs=SimpleNamespace(latest=None),
+            storage_error=None,
+        )
+        self.errors: list[Exception] = []
+
+    def append_as_follower(self, records: bytes, **_: object) -> None:
+        self.truncate_to(self.log.log_end_offset + len(records))
+
+    def truncate_to(self, offset: int, **_: object) -> None:
+        if self.errors:
+            raise self.errors.pop()
+        self.log.log_end_offset = offset
+
+
+class Leader:
+    """A fetcher and what it has asked; a session all along."""
+
+    def __init__(self, *replicas: Replica) -> None:
+        self.now_ms = 0
+        self.asked: list[Any] = []
+        self.schedule = Schedule(0)
+        outbox: Any = SimpleNamespace(send=lambda _, **asked: self.asked.append(asked))
+        self.fetcher = Fetcher(
+            surroundings=FetcherSurroundings(
+                config=BrokerConfig(),
+                outbox=outbox,
+                schedule=self.schedule,
+                broker_epoch=lambda: 1,
+                clock=lambda: self.now_ms,
+            ),
+            channel=Channel(node_id=1, host="leader", port=1, purpose="fetcher"),
+        )
+        for replica in replicas:
+            followed: Any = replica
+            self.fetcher.follow(followed)
+        self.fetcher.start()
+
+    def answer(self, *indexes: int) -> None:
+        """A byte for each of these partitions."""
+        got = [
+            FetchedPartition(
+                partition_index=index, error_code=ErrorCode.none, high_watermark=0, records=b"x"
+            )
+            for index in indexes
+        ]
+        self.answer_with(*got)
+
+    def answer_with(self, *got: FetchedPartition) -> None:
+        topic = FetchedTopic(topic_id=TOPIC_ID, partitions=got)
+        response = FetchResponse(error_code=ErrorCode.none, session_id=5, responses=(topic,))
+        self.asked[-1]["on_response"](response)
+
+    def last_asked(self) -> tuple[list[tuple[int, int]], list[int]]:
+        """Partition and offset of what was asked for anew, and what was forgotten."""
+        request = self.asked[-1]["request"]
+        return (
+            [(p.partition, p.fetch_offset) for topic in request.topics for p in topic.partitions],
+            [index for topic in request.forgotten_topics_data for index in topic.partitions],
+        )
+
+    def pass_time(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
+        self.schedule.run(self.now_ms)
+
+
+@pytest.mark.parametrize(
+    ("error", "has_traceback"),
+    [(RuntimeError("a bug"), True), (LogError(ErrorCode.corrupt_message, "damaged"), False)],
+)
+def test_a_partition_that_fails_is_put_off_and_the_others_go_on(
+    error: Exception, has_traceback: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = Replica(0), Replica(1)
+    bad.errors.append(error)
+    leader = Leader(bad, good)
+    leader.answer(0, 1)
+    assert (bad.log.log_end_offset, good.log.log_end_offset) == (0, 1)
+    assert leader.last_asked() == ([(1, 1)], [0])
+    assert str(error) in caplog.text
+    assert ("Traceback" in caplog.text) == has_traceback
+    leader.answer(1)
+    leader.pass_time(BACKOFF_MS)
+    leader.answer(1)
+    assert leader.last_asked() == ([(0, 0), (1, 3)], [])
+    leader.answer(0)
+    assert bad.log.log_end_offset == 1
+
+
+def test_a_truncation_that_fails_does_not_keep_others_from_being_fetched() -> None:
+    bad, good = Replica(0), Replica(1)
+    bad.log.log_end_offset = 5
+    bad.errors.append(RuntimeError("a bug, before the first fetch"))
+    leader = Leader(bad, good)
+    assert leader.last_asked() == ([(1, 0)], [])
+    leader.answer(1)
+    leader.pass_time(BACKOFF_MS)
+    leader.answer(1)
+    assert leader.last_asked() == ([(0, 5), (1, 2)], [])
+    bad.errors.append(RuntimeError("a bug, after the leader told where its log ends"))
+    leader.answer_with(
+        FetchedPartition(
+            partition_index=0, error_code=ErrorCode.offset_out_of_range, high_watermark=-1
+        )
+    )
+    listed = ListedPartition(partition_index=0, error_code=ErrorCode.none, offset=2)
+    topic = ListedTopic(name="t", partitions=(listed,))
+    leader.asked[-2]["on_response"](ListOffsetsResponse(topics=(topic,)))
+    assert (bad.errors, leader.last_asked()) == ([], ([], [0]))
+    leader.pass_time(BACKOFF_MS)
+    leader.answer(1)
+    assert leader.last_asked() == ([(0, 5), (1, 3)], [])
