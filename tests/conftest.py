@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from random import randrange
 from typing import Any
@@ -23,6 +23,8 @@ from integration.raw import RawConnection
 
 BROKERS_OF_CONFORMANCE = 3
 LONG_TESTS = ("tests/examples/", "tests/spark/")
+STARTS_BROKERS = {"cluster_with", "three_brokers"}
+STARTING_BROKERS_TIMEOUT_S = 240
 _CLUSTERS = pytest.StashKey[list[Cluster]]()
 _UNAVAILABLE = pytest.StashKey[str]()
 _DESELECTED = pytest.StashKey[int]()
@@ -92,12 +94,21 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     ]
 
 
+def _fixtures(item: pytest.Item) -> Sequence[str]:
+    """The fixtures that a test uses, and those that they use."""
+    return getattr(item, "fixturenames", ())
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only Apache Kafka serves, unless the run is against it.
 
-    With `-n`, what takes longest comes first.
+    With `-n`, what takes longest comes first. Tests that start brokers, and may end them, have
+    more time than others, unless they say how much.
     """
+    for item in items:
+        if not item.get_closest_marker("timeout") and STARTS_BROKERS & set(_fixtures(item)):
+            item.add_marker(pytest.mark.timeout(STARTING_BROKERS_TIMEOUT_S))
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: not item.nodeid.startswith(LONG_TESTS))
     if _backend(config) in ("kafka", "testcontainers"):
@@ -120,8 +131,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show with a failure what the cluster printed last."""
     report = yield
-    names = getattr(item, "fixturenames", ())
-    if report.failed and {"cluster", "cluster_with", "one_broker", "three_brokers"} & set(names):
+    uses_cluster = {"cluster", "one_broker", *STARTS_BROKERS} & set(_fixtures(item))
+    if report.failed and uses_cluster:
         for cluster in item.config.stash[_CLUSTERS]:
             if logs := cluster.logs()[-_LOG_CHARACTERS_MAX:]:
                 report.sections.append((f"end of the logs of {cluster.version}", logs))

@@ -49,14 +49,14 @@ def group(new_group: Callable[[], str]) -> str:
     return new_group()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def one_broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One broker, whatever `--brokers` is, that compacts often; nobody stops it."""
     with open_cluster(request.config, configs={"log.cleaner.backoff.ms": "100"}) as opened:
         yield opened
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def three_brokers(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Three brokers in three racks, whatever `--brokers` is; they may be ended: see `nodes`."""
     with open_cluster(request.config, brokers=3, racks=RACKS, configs=SETTINGS) as opened:

@@ -22,8 +22,8 @@ from tests.conformance.wire import LATEST, describe_topics, fetch, list_offset, 
 
 BROKERS = (1, 2, 3)
 RACKS = {1: "a", 2: "b", 3: "c"}
-SESSION_TIMEOUT_MS = 3_000
-REPLICA_LAG_MS = 1_500
+SESSION_TIMEOUT_MS = 5_000
+REPLICA_LAG_MS = 2_500
 SETTINGS = {
     # A broker that died is found out soon, a follower that only hangs sooner.
     "broker.session.timeout.ms": str(SESSION_TIMEOUT_MS),

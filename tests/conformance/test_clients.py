@@ -8,9 +8,11 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
+from integration.clusters import Cluster
 from tests.conformance.batches import NOW_MS
 from tests.conformance.clients import Client, ClientError, Confluent, Message, Settings, Topic
 from tests.conformance.eventually import eventually
+from tests.conformance.wire import partitions_led
 
 TopicFactory = Callable[..., str]
 NameFactory = Callable[[], str]
@@ -135,7 +137,7 @@ def test_a_missing_topic_is_made_by_the_first_write(
 ) -> None:
     name = unique_name()
     assert client.write(name, [Message()]) == [0]
-    assert client.topics()[name] == 1
+    eventually(lambda: client.topics().get(name) == 1)
 
 
 def test_reading_starts_at_any_offset(client: Client, topic: TopicFactory) -> None:
@@ -178,10 +180,15 @@ def test_beyond_the_last_record_no_time_is_found(topic: TopicFactory, client: Cl
     assert client.offset_at(name, NOW_MS + 1) is None
 
 
-def test_topics_are_created_and_listed(client: Client, unique_name: NameFactory) -> None:
+def test_topics_are_created_and_listed(
+    client: Client, cluster: Cluster, unique_name: NameFactory
+) -> None:
     name = unique_name()
     client.create(Topic(name=name, partitions=3, configs={"retention.ms": "5000"}))
     eventually(lambda: client.topics().get(name) == 3)
+    # A client asks any broker for the settings.
+    addresses = [cluster.address(broker_id) for broker_id in cluster.broker_ids]
+    eventually(lambda: all(partitions_led(address, name) == 3 for address in addresses))
     configs = client.configs(name)
     assert (configs["retention.ms"], configs["cleanup.policy"]) == ("5000", "delete")
 

@@ -134,11 +134,11 @@ def test_groups_are_listed(
     member: MemberFactory,
     topic: TopicFactory,
     group: str,
-    unique_name: Callable[[], str],
+    new_group: Callable[[], str],
 ) -> None:
     stable_alone(member())
-    simple = unique_name()
-    commit(raw, simple, topic(), 1)
+    simple = new_group()
+    assert commit(raw, simple, topic(), 1) == ErrorCode.none
     everything = listed(raw)
     one = everything[group]
     assert (one.protocol_type, one.group_state, one.group_type) == ("consumer", "Stable", "classic")
@@ -158,12 +158,12 @@ def test_groups_are_deleted(
     member: MemberFactory,
     topic: TopicFactory,
     group: str,
-    unique_name: Callable[[], str],
+    new_group: Callable[[], str],
 ) -> None:
     name = topic()
     one = stable_alone(member())
-    commit(raw, group, name, 1, **one.identity())
-    unknown = unique_name()
+    assert commit(raw, group, name, 1, **one.identity()) == ErrorCode.none
+    unknown = new_group()
     assert delete(raw, group, unknown) == [
         ErrorCode.non_empty_group,
         ErrorCode.group_id_not_found,
@@ -175,7 +175,7 @@ def test_groups_are_deleted(
     assert group not in listed(raw)
     assert delete(raw, group) == [ErrorCode.group_id_not_found]
     for version in served(raw, "delete_groups"):
-        commit(raw, group, name, 1)
+        assert commit(raw, group, name, 1) == ErrorCode.none
         answer = raw.call("delete_groups", version, groups_names=[group])
         assert only(answer.results).error_code == ErrorCode.none, version
 

@@ -13,6 +13,7 @@ from integration.clusters import Cluster
 from tests.conformance.eventually import eventually
 
 PARTITIONS = 4
+REBALANCE_S = 60.0
 
 
 @pytest.fixture
@@ -60,9 +61,9 @@ def test_members_share_a_topic_as_they_come_and_go(
         first, second = share(one), share(two)
         return len(first) == len(second) == 2 and first | second == everything
 
-    eventually(halves)
+    eventually(halves, timeout_s=REBALANCE_S)
     two.close()
-    eventually(lambda: share(one) == everything)
+    eventually(lambda: share(one) == everything, timeout_s=REBALANCE_S)
     one.close()
 
 
@@ -111,12 +112,12 @@ def test_clients_of_two_kinds_share_a_topic(
         first, second = {one.partition for one in python.assignment()}, share(other)
         return len(first) == len(second) == 2 and not first & second
 
-    eventually(halves)
+    eventually(halves, timeout_s=REBALANCE_S)
     other.close()
 
     def alone() -> bool:
         python.poll(timeout_ms=50)
         return len(python.assignment()) == PARTITIONS
 
-    eventually(alone)
+    eventually(alone, timeout_s=REBALANCE_S)
     python.close()

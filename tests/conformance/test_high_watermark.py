@@ -82,7 +82,7 @@ def test_acks_all_waits_for_it(nodes: Nodes, name: str) -> None:
     append(nodes.to(1), name, batch(values("b")))
     # Answered means committed: readers see it at once.
     assert fetch(nodes.to(1), name).high_watermark == 2
-    assert nodes.known(name).isr == {1}
+    nodes.await_isr(name, 1)
 
 
 def test_acks_all_gives_up_after_the_producers_timeout(

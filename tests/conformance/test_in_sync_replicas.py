@@ -25,7 +25,7 @@ def test_a_follower_that_hangs_leaves_and_returns_when_it_caught_up(
     nodes.pause(3)
     # Answered when the follower is waited for no longer: it hangs, and counts until it is out.
     append(nodes.to(1), name, batch(values("b")))
-    assert nodes.known(name).isr == {1, 2}
+    nodes.await_isr(name, 1, 2)
     append(nodes.to(1), name, batch(values("c")))
     nodes.resume(3)
     nodes.await_isr(name, 1, 2, 3)
@@ -40,7 +40,7 @@ def test_a_follower_that_dies_leaves_and_returns_when_it_caught_up(
     append(nodes.to(1), name, batch(values("a")))
     nodes.kill(3)
     append(nodes.to(1), name, batch(values("b")))
-    assert nodes.known(name).isr == {1, 2}
+    nodes.await_isr(name, 1, 2)
     nodes.start(3)
     nodes.await_isr(name, 1, 2, 3)
     nodes.await_stored(3, name, "a", "b")

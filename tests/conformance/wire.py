@@ -60,6 +60,13 @@ def describe_topics(raw: RawConnection, *topics: str, version: int = 12) -> Any:
     )
 
 
+def partitions_led(address: str, topic: str) -> int:
+    """How many partitions of a topic have a leader, as the broker at `address` sees it."""
+    with RawConnection(address) as raw:
+        found = only(describe_topics(raw, topic).topics)
+    return sum(partition.leader_id >= 0 for partition in found.partitions)
+
+
 def produce_request(
     topic: str,
     records: bytes | None,

@@ -39,7 +39,7 @@ def test_a_killed_broker_comes_back_with_its_topics_on_the_same_port() -> None:
 @pytest.mark.kafka_only
 @pytest.mark.timeout(300)
 def test_three_brokers_serve_while_any_one_of_them_or_the_controller_is_gone() -> None:
-    quick = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+    quick = {"broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "500"}
     with open_cluster("kafka", brokers=3, configs=quick, racks={2: "b"}) as cluster:
         assert cluster.broker_ids == (1, 2, 3)
         assert [cluster.address(i) for i in (1, 2, 3)] == cluster.bootstrap_servers.split(",")

@@ -12,14 +12,15 @@ import pytest
 from kafka.admin import ConfigResource, KafkaAdminClient
 
 from integration.clusters import Cluster
-from integration.raw import RawConnection
 from tests.conformance.clients import PYTHON_SILENT, TIMEOUT_S
 from tests.conformance.eventually import eventually
+from tests.conformance.wire import partitions_led
 
 pytestmark = pytest.mark.slow
 
 PARTITIONS = 6
 RECORDS = 300
+REBALANCE_S = 60.0
 
 
 @pytest.fixture
@@ -34,17 +35,10 @@ def topic(admin: Any, processes: Cluster, unique_name: Callable[[], str], replic
     name = unique_name()
     options = {"num_partitions": PARTITIONS, "replication_factor": replicas}
     admin.create_topics({name: options})
-    eventually(lambda: all(led_as_seen_by(processes, b, name) for b in processes.broker_ids))
+    # A consumer that asks a broker which has not heard of a topic yet has nothing to assign.
+    addresses = [processes.address(broker_id) for broker_id in processes.broker_ids]
+    eventually(lambda: all(partitions_led(address, name) == PARTITIONS for address in addresses))
     return name
-
-
-def led_as_seen_by(processes: Cluster, broker_id: int, topic: str) -> bool:
-    """A consumer that asks a broker which has not heard of a topic yet has nothing to assign."""
-    with RawConnection(processes.address(broker_id)) as raw:
-        request = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
-        (described,) = raw.call("metadata", 9, **request).topics
-    led = [partition for partition in described.partitions if partition.leader_id >= 0]
-    return len(led) == PARTITIONS
 
 
 def leaders(admin: Any, topic: str) -> set[int]:
@@ -112,9 +106,12 @@ def test_what_is_produced_is_consumed_by_a_group(
                 shares = [len(first.assignment()), len(second.assignment())]
                 return shares == [PARTITIONS // 2, PARTITIONS // 2]
 
-            eventually(shared)
+            eventually(shared, timeout_s=REBALANCE_S)
             assert not first.assignment() & second.assignment()
-        eventually(lambda: not poll(first) and len(first.assignment()) == PARTITIONS)
+        eventually(
+            lambda: not poll(first) and len(first.assignment()) == PARTITIONS,
+            timeout_s=REBALANCE_S,
+        )
 
 
 def test_groups_are_administered(

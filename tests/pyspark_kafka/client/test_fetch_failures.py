@@ -65,7 +65,7 @@ def test_offsets_beyond_the_end(bootstrap: str, topic: TopicFactory) -> None:
 def test_an_end_that_the_log_does_not_reach(bootstrap: str, topic: TopicFactory) -> None:
     name = topic()
     write(bootstrap, name, [Record(value=b"v")] * 10)
-    with reading(bootstrap, poll_timeout_ms=500) as client:
+    with reading(bootstrap, poll_timeout_ms=3_000) as client:
         batches = client.fetch(fetch_range(name, 5, 15), ("offset",), COMMITTED)
         assert next(batches).column("offset").to_pylist() == [5, 6, 7, 8, 9]
         with pytest.raises(OffsetOutOfRange, match=rf"{name}-0: offsets 10 to 15 .*end 10"):
@@ -108,7 +108,7 @@ def test_a_silent_broker(
         proxy(bootstrap) as between,
         reading(
             between.address,
-            poll_timeout_ms=1_000,
+            poll_timeout_ms=3_000,
             queued_max_messages_kbytes="64",
             fetch_max_bytes="65536",
             message_max_bytes="65536",

@@ -149,7 +149,7 @@ def test_an_open_transaction_holds_the_end_back(
     one.begin_transaction()
     produce(one, name, [b"open"])
     write(bootstrap, name, [Record(value=b"b")])
-    with reading(bootstrap, poll_timeout_ms=1_000) as client:
+    with reading(bootstrap, poll_timeout_ms=3_000) as client:
         assert ends(client, name) == (1, 3)
         assert values(client, name, 0, 1, COMMITTED) == [b"a"]
         assert values(client, name, 0, 3, UNCOMMITTED) == [b"a", b"open", b"b"]
