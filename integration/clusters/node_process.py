@@ -7,6 +7,7 @@ What it must not know: what the node is and when it is ready.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -93,8 +94,11 @@ class NodeProcess:
         self._is_paused = False
 
     def pause(self) -> None:
-        """SIGSTOP: all its threads stand still."""
-        self._started().send_signal(signal.SIGSTOP)
+        """SIGSTOP: all its threads stand still when this returns."""
+        process = self._started()
+        process.send_signal(signal.SIGSTOP)
+        # Sent is not taken: for some milliseconds its threads may run on.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self._is_paused = True
 
     def resume(self) -> None:
