@@ -43,7 +43,7 @@ class Clients:
         opened = ConnectionOpened(
             connection_id=self._connections, peer="client:1", local=address_of(broker_id)
         )
-        assert self._cluster.handle(broker_id, opened) == []
+        self._note(broker_id, self._cluster.handle(broker_id, opened))
         frame = FrameReceived(connection_id=self._connections, frame=request_frame(asked))
         self._note(broker_id, self._cluster.handle(broker_id, frame))
         return found
@@ -85,6 +85,12 @@ class Clients:
             self.call(broker_id, produce(batch(value), topic=topic, acks=acks, timeout=5_000))
         ).error_code
         return code
+
+    def hang_up(self, broker_id: int) -> None:
+        """Have who waits for a broker learn that it is gone."""
+        self.collect()
+        for (asked_id, _), asked in self._asked.items():
+            asked.is_closed = asked.is_closed or (asked_id == broker_id and asked.is_open)
 
     def _note(self, broker_id: int, effects: list[Any]) -> None:
         for effect in effects:

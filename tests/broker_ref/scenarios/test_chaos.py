@@ -13,9 +13,10 @@ from random import Random
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.broker_ref.node.clients import Asked
 from tests.broker_ref.node.requests import produced
 from tests.broker_ref.replication.cluster import values
-from tests.broker_ref.scenarios.three_brokers import BROKERS, Asked, ThreeBrokers
+from tests.broker_ref.scenarios.three_brokers import BROKERS, ThreeBrokers
 
 STEPS = 60
 PRODUCE_TIMEOUT_MS = 4_000

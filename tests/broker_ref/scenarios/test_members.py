@@ -9,7 +9,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from integration.raw import request
-from tests.broker_ref.scenarios.three_brokers import BROKERS, TOPIC, Asked, ThreeBrokers
+from tests.broker_ref.node.clients import Asked
+from tests.broker_ref.scenarios.three_brokers import BROKERS, TOPIC, ThreeBrokers
 
 SESSION_MS = 6_000
 REBALANCE_MS = 10_000

@@ -8,7 +8,6 @@ forgets. All nodes are real, as are all requests; time, network and disks are th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
@@ -16,20 +15,13 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import PartitionMetadata
-from broker_ref.events import (
-    CloseConnection,
-    ConnectionOpened,
-    Effect,
-    Event,
-    FrameReceived,
-    SendFrame,
-)
+from broker_ref.events import Event
 from broker_ref.log.storage import Storage
 from broker_ref.node.registration import BrokerState
 from broker_ref.replication.partition import Partition
 from integration.raw import request
 from tests.broker_ref.memory_storage import MemoryStorage
-from tests.broker_ref.node.driver import read_response, request_frame
+from tests.broker_ref.node.clients import Asked, Clients
 from tests.broker_ref.node.requests import batch, produce, produced
 from tests.broker_ref.replication.cluster import values
 from tests.broker_ref.virtual import CONTROLLER, Address, VirtualCluster, address_of
@@ -46,20 +38,6 @@ STEPS_MAX: Final = 5_000
 """Events within one moment: more are nodes that send each other the same for ever."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Asked:
-    """A request of a client, and its answer once there is one."""
-
-    request: Any
-    answer: Any = None
-    is_broken: bool = False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it is neither answered nor will be."""
-        return self.answer is None and not self.is_broken
-
-
 class ThreeBrokers(VirtualCluster):
     """Three running brokers that all know topic `t`, led by broker 1."""
 
@@ -73,8 +51,7 @@ class ThreeBrokers(VirtualCluster):
             "offsets_topic_replication_factor": 3,
             **configs,
         }
-        self._asked: dict[tuple[int, int], Asked] = {}
-        self._connections = 0
+        self._clients = Clients(self)
         self._failing: set[Address] = set()
         self._moment_ms = self._steps = 0
         super().__init__(*(BrokerConfig(node_id=broker_id, **settings) for broker_id in BROKERS))
@@ -109,16 +86,7 @@ class ThreeBrokers(VirtualCluster):
 
     def ask(self, broker_id: int, asked: Any) -> Asked:
         """Send a request on a connection of its own."""
-        self._connections += 1
-        found = Asked(request=asked)
-        self._asked[broker_id, self._connections] = found
-        opened = ConnectionOpened(
-            connection_id=self._connections, peer="client:1", local=address_of(broker_id)
-        )
-        self._note(broker_id, self.handle(broker_id, opened))
-        frame = FrameReceived(connection_id=self._connections, frame=request_frame(asked))
-        self._note(broker_id, self.handle(broker_id, frame))
-        return found
+        return self._clients.ask(broker_id, asked)
 
     def write(
         self, broker_id: int, value: str, *, acks: int = -1, timeout_ms: int = 30_000
@@ -129,7 +97,7 @@ class ThreeBrokers(VirtualCluster):
     def answered(self, asked: Asked) -> Any:
         """The answer, as time goes on."""
         self.run_until(lambda: not self.is_open(asked))
-        assert not asked.is_broken
+        assert not asked.is_closed
         return asked.answer
 
     def written(self, broker_id: int, value: str) -> None:
@@ -140,26 +108,14 @@ class ThreeBrokers(VirtualCluster):
 
     def outcome(self, asked: Asked) -> ErrorCode | None:
         """What a produce request of one partition was answered; None: nothing so far, or ever."""
-        if self.is_open(asked) or asked.is_broken:
+        if self.is_open(asked) or asked.is_closed:
             return None
         code: ErrorCode = produced(asked.answer).error_code
         return code
 
     def is_open(self, asked: Asked) -> bool:
         """Whether no answer has come so far."""
-        for broker_id in BROKERS:
-            self._note(broker_id, self.take_effects(broker_id))
-        return asked.is_open
-
-    def _note(self, broker_id: int, effects: list[Effect]) -> None:
-        for effect in effects:
-            asked = self._asked.get((broker_id, effect.connection_id))
-            if asked is None or not asked.is_open:
-                continue
-            if isinstance(effect, SendFrame):
-                asked.answer = read_response(asked.request, effect.frame)
-            elif isinstance(effect, CloseConnection):
-                asked.is_broken = True
+        return self._clients.is_open(asked)
 
     # What is so
 
@@ -242,9 +198,9 @@ class ThreeBrokers(VirtualCluster):
     def crash(self, address: Address) -> None:
         """As a virtual cluster does; who waits for an answer from there gets none."""
         super().crash(address)
-        for (broker_id, _), asked in self._asked.items():
-            if address_of(broker_id) == address and self.is_open(asked):
-                asked.is_broken = True
+        for broker_id in BROKERS:
+            if address_of(broker_id) == address:
+                self._clients.hang_up(broker_id)
 
     def kill_controller(self, *, forgets: Random | None = None) -> None:
         """End the controller; with `forgets`, its machine."""
