@@ -103,24 +103,36 @@ class Chaos:
     def forget(self) -> None:
         """A machine loses power; it is back at once, or when others have found out."""
         cluster = self.cluster
-        in_sync = set(cluster.state.isr)
         victim = self.random.choice(BROKERS)
-        healthy = in_sync - {victim}
-        if cluster.cut or victim in self.down or not healthy or in_sync & self.down:
+        healthy = set(cluster.state.isr) - {victim}
+        if cluster.cut or victim in self.down or not healthy or self.in_sync() & self.down:
             return
         if not all(cluster.runs(broker_id) for broker_id in healthy):
             return
         self.history.append(f"power loss of {victim}")
         before = cluster.broker_epoch(victim)
+        counts = victim in self.in_sync()
         cluster.kill(victim, forgets=self.random)
         if self.random.random() < 0.5:
             cluster.start_broker(victim)
         else:
             self.down.add(victim)
-        if victim in in_sync:
+        if counts:
             cluster.run_until(
-                lambda: victim not in cluster.state.isr or cluster.broker_epoch(victim) != before
+                lambda: victim not in self.in_sync() or cluster.broker_epoch(victim) != before
             )
+
+    def in_sync(self) -> set[int]:
+        """Who is in the ISR, or will be when the controller hears what the leader has asked.
+
+        Until a broker registers anew the controller cannot know that it is another life of it.
+        """
+        cluster = self.cluster
+        found = set(cluster.state.isr)
+        for broker_id in filter(cluster.leads, BROKERS):
+            asked = cluster.replica(broker_id).isr_state
+            found |= asked.maximal_isr if asked is not None else set()
+        return found
 
     def bounce_controller(self) -> None:
         self.history.append("power loss of the controller")
