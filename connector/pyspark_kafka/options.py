@@ -42,12 +42,12 @@ from pyspark_kafka.source.offsets import (
     parse_timestamps,
 )
 from pyspark_kafka.source.selection import Assign, Selection, Subscribe, SubscribePattern
+from pyspark_kafka.topic_names import LEGAL_NAMES, is_topic_name
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _BOOTSTRAP_SERVER: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/,\[\]]+):([0-9]{1,5})")
 _RATE_LIMITS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 
@@ -371,10 +371,10 @@ def _check_offsets_per_trigger(given: _Given) -> None:
 
 
 def _check_topic_name(option: str, topic: str) -> None:
-    if not _TOPIC_NAME.fullmatch(topic) or topic in (".", ".."):
+    if not is_topic_name(topic):
         raise OptionError(
             f"option '{option}' names the topic '{topic}', which no topic can be called: Kafka "
-            "allows 1 to 249 letters, digits, '.', '_' and '-'"
+            f"allows {LEGAL_NAMES}"
         )
 
 

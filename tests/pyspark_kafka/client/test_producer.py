@@ -241,6 +241,11 @@ def test_a_topic_that_is_not_created(
         DeliveryFailed, match=r"no such name was not written: .*no name for a topic"
     ):
         producer.flush()
+    # By now librdkafka knows that there is no such topic, and does not even take a record.
+    with pytest.raises(
+        DeliveryFailed, match=r"no such name was not written: .*no name for a topic"
+    ):
+        producer.send(rows("no such name", [b"x"]))
     producer.abort()
 
 

@@ -34,6 +34,7 @@ from pyspark_kafka.client.librdkafka.faults import (
     translate,
 )
 from pyspark_kafka.errors import AuthenticationFailed, DeliveryFailed, KafkaError, RowError
+from pyspark_kafka.topic_names import LEGAL_NAMES, is_topic_name
 
 PRODUCER_DEFAULTS: Final[Mapping[str, str]] = {
     # Java's defaults where librdkafka's differ and the user would notice.
@@ -63,6 +64,7 @@ _GRACE_S: Final = 5.0
 """Beyond `delivery.timeout.ms`, for librdkafka to notice and tell."""
 _IDLE_S_MAX: Final = 300.0
 _ABORT_S: Final = 5.0
+_NO_SUCH_TOPIC: Final = (Code._UNKNOWN_TOPIC, Code.UNKNOWN_TOPIC_OR_PART, Code.TOPIC_EXCEPTION)
 
 
 @dataclass(slots=True)
@@ -92,14 +94,9 @@ class _Deliveries:
             f"'kafka.delivery.timeout.ms' ({self.events.unreachable() or 'no error was seen'}); "
             "check that the brokers run and are reached, and the partition's leader and in-sync "
             "replicas against 'min.insync.replicas', or raise that option to wait longer",
-            Code._UNKNOWN_TOPIC: "the topic does not exist and was not created by the broker: "
-            "create it, or correct its name",
-            Code.UNKNOWN_TOPIC_OR_PART: "the topic does not exist and was not created by the "
-            "broker: create it, or correct its name",
+            **dict.fromkeys(_NO_SUCH_TOPIC, _topic_remedy(message.topic() or "")),
             Code._UNKNOWN_PARTITION: "the topic has no such partition: correct the column "
             "'partition', or leave it null for the partitioner to choose",
-            Code.TOPIC_EXCEPTION: "it is no name for a topic: a name has 1 to 249 of the "
-            "characters a-z, A-Z, 0-9, '.', '_' and '-'",
             Code.INVALID_TIMESTAMP: "the column 'timestamp' is outside of the topic's "
             "'message.timestamp.before.max.ms' and 'message.timestamp.after.max.ms'",
         }.get(error.code(), "the rows of this task count as not written; see the broker's log")
@@ -233,9 +230,18 @@ class LibrdkafkaProducer:
                 f"a record is for partition {partition} of topic {topic}, which has no such "
                 "partition: correct the column 'partition', or leave it null"
             )
+        remedy = f"; {_topic_remedy(topic)}" if error.code() in _NO_SUCH_TOPIC else ""
         return DeliveryFailed(
-            f"a record for {where} was not written: {error.str()} ({error.name()})"
+            f"a record for {where} was not written: {error.str()} ({error.name()}){remedy}"
         )
+
+
+def _topic_remedy(topic: str) -> str:
+    if not is_topic_name(topic):
+        return f"it is no name for a topic, which has {LEGAL_NAMES}"
+    return (
+        "the topic does not exist and was not created by the broker: create it, or correct its name"
+    )
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
