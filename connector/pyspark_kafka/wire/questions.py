@@ -329,21 +329,20 @@ class _ListingOffsets:
         failures: list[Refused | KafkaError],
         broker: str,
     ) -> None:
-        due = set(partitions)
-        for topic in response.topics:
-            for answer in topic.partitions:
-                partition = TopicPartition(topic.name, answer.partition_index)
-                if partition not in due:
-                    failures.append(_not_asked(Api.LIST_OFFSETS, broker, partition))
-                    return
-                due.remove(partition)
-                if answer.error_code is not ErrorCode.none:
-                    self._router.note(answer.error_code, topic=partition.topic)
-                    failures.append(Refused(answer.error_code, self.doing([partition])))
-                else:
-                    self.offsets[partition] = answer.offset if answer.offset >= 0 else None
-        if due:
-            failures.append(_left_out(Api.LIST_OFFSETS, broker, due))
+        answers = [
+            (TopicPartition(topic.name, answer.partition_index), answer)
+            for topic in response.topics
+            for answer in topic.partitions
+        ]
+        if wrong := _unlike([partition for partition, _ in answers], partitions):
+            failures.append(ProtocolError(f"{Api.LIST_OFFSETS.title} to {broker} failed: {wrong}"))
+            return
+        for partition, answer in answers:
+            if answer.error_code is not ErrorCode.none:
+                self._router.note(answer.error_code, topic=partition.topic)
+                failures.append(Refused(answer.error_code, self.doing([partition])))
+            else:
+                self.offsets[partition] = answer.offset if answer.offset >= 0 else None
 
     def _forget(self, partitions: list[TopicPartition]) -> None:
         for partition in partitions:
@@ -376,18 +375,19 @@ def _committed_offsets(
         router.note(found.error_code, group_id=group_id)
         raise Refused(found.error_code, doing)
     offsets: dict[TopicPartition, int | None] = {}
+    answered: list[TopicPartition] = []
     for topic in found.topics:
         for answer in topic.partitions:
             partition = TopicPartition(topic.name, answer.partition_index)
+            answered.append(partition)
             if answer.error_code is not ErrorCode.none:
                 router.note(answer.error_code, topic=topic.name, group_id=group_id)
                 raise Refused(answer.error_code, f"{doing}, {partition},")
             committed = answer.committed_offset
             offsets[partition] = committed if committed >= 0 else None
-    left_out = set(partitions) - offsets.keys()
-    if left_out:
-        raise _left_out(Api.OFFSET_FETCH, connection.broker, left_out)
-    return {partition: offsets[partition] for partition in partitions}
+    if wrong := _unlike(answered, partitions):
+        raise ProtocolError(f"{doing} failed: {connection.broker} answered, but {wrong}")
+    return offsets
 
 
 def _offset_fetch(
@@ -407,15 +407,10 @@ def _offset_fetch(
     )
 
 
-def _not_asked(api: Api, broker: str, partition: TopicPartition) -> ProtocolError:
-    return ProtocolError(
-        f"{api.title} to {broker} failed: it answered for {partition}, which was not asked for, "
-        f"or twice; {remedy(ProtocolError)}"
-    )
-
-
-def _left_out(api: Api, broker: str, partitions: Collection[TopicPartition]) -> ProtocolError:
-    return ProtocolError(
-        f"{api.title} to {broker} failed: the answer leaves out {min(partitions)}; "
-        f"{remedy(ProtocolError)}"
-    )
+def _unlike(answered: Collection[TopicPartition], asked: Collection[TopicPartition]) -> str | None:
+    """What is wrong with an answer about these partitions, if anything."""
+    if left_out := set(asked) - set(answered):
+        return f"the answer leaves out {min(left_out)}; {remedy(ProtocolError)}"
+    if len(answered) > len(asked):
+        return f"the answer is about more than what was asked; {remedy(ProtocolError)}"
+    return None

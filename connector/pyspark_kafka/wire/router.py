@@ -83,7 +83,9 @@ class Router:
 
     def connection(self, broker: Broker, *, deadline: float) -> Connection:
         """The connection to this broker, opened where there is none that works."""
-        return self._connection(broker.address, str(broker), deadline)
+        found = self._connection(broker.address, str(broker), deadline)
+        found.broker = str(broker)  # it may have been met as a bootstrap server
+        return found
 
     def any_connection(self, *, deadline: float) -> Connection:
         """A connection to whichever broker is there: an open one, a known one, a bootstrap server.

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from kio.schema.index import api_key_map
 from kio.serial import entity_writer
 
 from integration import raw
@@ -177,3 +178,38 @@ class ScriptedBroker:
         for thread in self._threads:
             thread.join(timeout=10)
         assert not self._errors, self._errors
+
+
+Fields = Mapping[str, Any]
+
+
+class Answers:
+    """What a broker answers per API, in turn; the last answer is given ever again.
+
+    An answer is `Fields` of the response, or a script of its own that gets peer and request. `asked`
+    notes the names of the APIs in the order they were asked.
+    """
+
+    def __init__(self, **answers: list[Any]) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    def __call__(self, peer: Peer) -> None:
+        peer.negotiate()
+        self.serve(peer)
+
+    def serve(self, peer: Peer) -> None:
+        """Answer until the client closes."""
+        while True:
+            asked = peer.read()
+            api = api_key_map[asked.api_key]
+            self.asked.append(api)
+            turns = self.answers[api]
+            answer = turns.pop(0) if len(turns) > 1 else turns[0]
+            if callable(answer):
+                answer(peer, asked)
+            else:
+                peer.answer(asked, api, **answer)
+
+    def count(self, api: str) -> int:
+        return self.asked.count(api)
