@@ -279,7 +279,7 @@ class Connection:
             self.fail(
                 ProtocolError,
                 f"the broker announced a response of {length} bytes, where {_FRAME_BYTES_MIN} to "
-                f"{self._response_bytes_max} are accepted",
+                f"{self._response_bytes_max} are accepted{_hint(length)}",
             )
         elif not self._in_flight:
             self.fail(ProtocolError, "the broker sent a response to no request")
@@ -343,18 +343,24 @@ def wait_any(
 ) -> list[Pending[Any]]:
     """Wait until one of them is done, whichever their brokers; all that are, none at the deadline.
 
-    A pending that has failed is done.
+    A pending that has failed is done. What comes behind one that is done is left where it is.
     """
     while True:
         connections = {id(p.connection): p.connection for p in pendings if not p.done}
         for connection in connections.values():
-            while connection._take_what_is_there():
+            wanted = [p for p in pendings if p.connection is connection]
+            while connection._take_what_is_there() and not any(p.done for p in wanted):
                 pass
         done = [pending for pending in pendings if pending.done]
         left_s = clock.left_s(deadline)
         if done or not left_s or not connections:
             return done
         wait([connection._transport for connection in connections.values()], [], left_s)
+
+
+def _hint(length: int) -> str:
+    """Who else speaks on ports: a TLS alert begins with 0x15 and version 3."""
+    return " (it is an alert of TLS: this listener wants it)" if length >> 16 == 0x1503 else ""
 
 
 def _drop(parts: deque[memoryview], count: int) -> None:

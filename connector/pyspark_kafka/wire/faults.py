@@ -23,6 +23,7 @@ from pyspark_kafka.errors import (
     KafkaError,
     LeaderNotAvailable,
     OffsetOutOfRange,
+    ProtocolError,
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
@@ -117,6 +118,7 @@ _REMEDIES: Final[Mapping[type[KafkaError], str]] = {
     CorruptBatchError: "the record batch is damaged on the broker's disk or on the way; read the "
     "other offsets around it, or delete it with DeleteRecords",
     LeaderNotAvailable: "start a broker that has an in-sync replica of it",
+    ProtocolError: "check that this is a Kafka broker, and what stands between; see its log",
     UnknownTopicOrPartition: "create it, or correct its name; without the right to DESCRIBE a "
     "topic the broker says the same",
 }

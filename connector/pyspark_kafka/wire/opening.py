@@ -8,6 +8,8 @@ nothing stays open after a failure. What it must not know: which broker to open.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -22,7 +24,6 @@ from pyspark_kafka.wire.transport import Address, Connect, TransportError, conne
 from pyspark_kafka.wire.versions import SPOKEN, Api, BrokerVersions
 
 _SOFTWARE_NAME: Final = "pyspark-kafka"
-_SOFTWARE_VERSION: Final = "0.1.0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ def _api_versions(version: int) -> Request[Any]:
         Api.API_VERSIONS,
         version,
         client_software_name=_SOFTWARE_NAME,
-        client_software_version=_SOFTWARE_VERSION,
+        client_software_version=_software_version(),
     )
 
     def read(reader: Reader) -> Any:
@@ -98,3 +99,11 @@ def _api_versions(version: int) -> Request[Any]:
         read=read,
         throttle_ms=request.throttle_ms,
     )
+
+
+@cache
+def _software_version() -> str:
+    try:
+        return metadata.version(_SOFTWARE_NAME)
+    except metadata.PackageNotFoundError:  # run from a directory
+        return "unknown"

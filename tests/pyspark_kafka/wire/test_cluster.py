@@ -41,6 +41,7 @@ from tests.pyspark_kafka.client.records import Record, producer, put
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 COMMITTED = IsolationLevel.READ_COMMITTED
 CLOCK = Clock()
+SESSIONS = {"broker.session.timeout.ms": "2500", "broker.heartbeat.interval.ms": "250"}
 
 
 def soon() -> float:
@@ -223,7 +224,7 @@ def test_an_epoch_from_the_future_is_refused(questions: Questions, filled: str) 
 def test_questions_are_answered_while_brokers_die(
     cluster_with: Callable[..., Cluster], unique_name: Callable[[], str]
 ) -> None:
-    three = cluster_with(brokers=3)
+    three = cluster_with(SESSIONS, brokers=3)
     name = unique_name()
     three.create_topic(name, partitions=6, replication_factor=3)
     partitions = [TopicPartition(name, index) for index in range(6)]

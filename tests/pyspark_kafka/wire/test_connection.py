@@ -198,6 +198,7 @@ def _no_utf8(peer: Peer) -> None:
         (_announcing(2**31 - 1), ProtocolError, "announced a response of 2147483647 bytes"),
         (_announcing(-1), ProtocolError, "announced a response of -1 bytes"),
         (_announcing(3), ProtocolError, "announced a response of 3 bytes"),
+        (_announcing(0x15030300), ProtocolError, "(it is an alert of TLS"),
         (_wrong_correlation_id, ProtocolError, "correlation id 1001, which is none"),
         (_trailing_bytes, ProtocolError, "4 bytes follow the response to Metadata v12"),
         (_huge_array, ProtocolError, "MetadataResponse.brokers claims 2147483647 elements"),
@@ -374,6 +375,23 @@ def test_one_wait_for_several_brokers() -> None:
         assert pendings[0].result().cluster_id == "slow"
         for connection in connections:
             connection.close()
+
+
+def test_what_comes_behind_a_response_does_not_hold_it_up() -> None:
+    """A long response behind it would else be read to its end first."""
+
+    def script(peer: Peer) -> None:
+        both = [peer.read(), peer.read()]
+        ids = [asked.correlation_id for asked in both]
+        peer.send(b"".join(answer_frame(one, "metadata", METADATA_VERSION) for one in ids))
+        peer.hang()
+
+    with ScriptedBroker(negotiated(script)) as broker:
+        connection = opened(broker)
+        pendings = [connection.send(metadata(), deadline=soon()) for _ in range(2)]
+        assert wait_any(pendings, deadline=soon(), clock=CLOCK) == pendings[:1]
+        assert wait_any(pendings[1:], deadline=soon(), clock=CLOCK) == pendings[1:]
+        connection.close()
 
 
 def test_a_failed_pending_is_done() -> None:
