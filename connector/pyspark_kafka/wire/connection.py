@@ -173,7 +173,11 @@ class Connection:
         size = len(header) + sum(len(part) for part in request.body)
         pending = Pending(self, request, correlation_id)
         self._in_flight.append(pending)
-        self._write([_LENGTH.pack(size) + header, *request.body], request, deadline)
+        try:
+            self._write([_LENGTH.pack(size) + header, *request.body], request, deadline)
+        except BaseException:
+            self.fail(BrokerUnreachable, f"{request} was interrupted while it was sent")
+            raise
         return pending
 
     def receive(self, pending: Pending[T], *, deadline: float) -> T:
@@ -284,8 +288,12 @@ class Connection:
         elif not self._in_flight:
             self.fail(ProtocolError, "the broker sent a response to no request")
         else:
-            self._body = memoryview(pa.allocate_buffer(length)).cast("B")
-            self._unfilled = self._body
+            try:
+                self._body = memoryview(pa.allocate_buffer(length)).cast("B")
+            except MemoryError:
+                self.fail(KafkaError, f"there is no memory for a response of {length} bytes")
+            else:
+                self._unfilled = self._body
 
     def _take_frame(self, body: memoryview) -> None:
         pending = self._in_flight[0]

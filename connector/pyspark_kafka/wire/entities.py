@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import io
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
@@ -25,6 +26,9 @@ from pyspark_kafka.wire.versions import Api
 
 Plain = Any
 """int, str, bytes, bool, None, uuid.UUID, a sequence, or a mapping of field names to Plain."""
+
+_HEADER_START: Final = struct.Struct(">hhi")
+"""API key, version and correlation id, with which every version of the header begins."""
 
 _ReadField = Callable[[Reader, bool], Any]
 """Reads a field; the flag is whether the version is flexible."""
@@ -48,21 +52,29 @@ def entity_bytes(entity: Any) -> bytes:
 
 def request_header(api: Api, version: int, *, correlation_id: int, client_id: str) -> bytes:
     """The header before a request's body."""
+    return _HEADER_START.pack(api, version, correlation_id) + _header_end(api, version, client_id)
+
+
+@cache
+def _header_end(api: Api, version: int, client_id: str) -> bytes:
+    """What follows the correlation id, which is the same for every request of a client."""
     header = load_request_schema(api, version).__header_schema__
     fields = {
         "request_api_key": api,
         "request_api_version": version,
-        "correlation_id": correlation_id,
+        "correlation_id": 0,
         "client_id": client_id,
     }
-    return entity_bytes(_build(header, fields))
+    return entity_bytes(_build(header, fields))[_HEADER_START.size :]
 
 
+@cache
 def response_schema(api: Api, version: int) -> Any:
     """kio's class for the response to this request."""
     return load_response_schema(api, version)
 
 
+@cache
 def has_flexible_header(api: Api, version: int) -> bool:
     """Whether tagged fields follow the correlation id of this response."""
     header = response_schema(api, version).__header_schema__

@@ -25,6 +25,7 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _VARINT_BYTES_MAX: Final = 5
+_UINT32_MAX: Final = 2**32 - 1
 _ERROR_CODES: Final = {int(code): code for code in ErrorCode}
 
 
@@ -75,14 +76,15 @@ class Reader:
     def unsigned_varint(self, what: str) -> int:
         """At most 32 bits in at most five bytes."""
         value = 0
-        for index in range(_VARINT_BYTES_MAX):
-            byte = self.view(1, what)[0]
-            value |= (byte & 0x7F) << (7 * index)
-            if byte < 0x80:
-                if value > 0xFFFF_FFFF:
-                    break
+        start = self.position
+        end = min(start + _VARINT_BYTES_MAX, self._size)
+        for position in range(start, end):
+            byte = self._data[position]
+            value |= (byte & 0x7F) << (7 * (position - start))
+            if byte < 0x80 and value <= _UINT32_MAX:
+                self.position = position + 1
                 return value
-        raise MalformedResponse(f"{what} before byte {self.position} is no varint of 32 bits")
+        raise MalformedResponse(f"{what} at byte {start} is no varint of 32 bits")
 
     def view(self, length: int, what: str) -> memoryview:
         """The next `length` bytes, not copied."""

@@ -24,6 +24,9 @@ from typing import Final, Protocol
 _PARTS_MAX: Final = 64
 """Buffers of one `sendmsg`; the least that POSIX promises is 16, Linux and macOS take 1024."""
 
+_UNUSABLE: Final = (OSError, ValueError, OverflowError)
+"""What looking up an address raises that cannot be one: a broker may advertise anything."""
+
 
 class TransportError(Exception):
     """The way to the peer is broken or was never there; says why."""
@@ -120,6 +123,8 @@ def connect(address: Address, timeout_s: float) -> Transport:
             return TcpTransport(_connected(family, kind, protocol, at, share_s))
         except OSError as error:
             reasons.append(_reason(error))
+        except OverflowError as error:
+            reasons.append(str(error))
     raise TransportError("; ".join(dict.fromkeys(reasons)) or "the name has no address")
 
 
@@ -160,14 +165,14 @@ def _resolve(address: Address, timeout_s: float) -> _Resolved:
     """The host's addresses. Looking up a name cannot be bounded, so that a thread does it."""
     try:
         return _lookup(address, socket.AI_NUMERICHOST)
-    except (OSError, UnicodeError):
+    except _UNUSABLE:
         pass
     answers: list[_Resolved | Exception] = []
 
     def look_up() -> None:
         try:
             answers.append(_lookup(address, 0))
-        except (OSError, UnicodeError) as error:
+        except _UNUSABLE as error:
             answers.append(error)
 
     thread = threading.Thread(target=look_up, name=f"resolve {address.host}", daemon=True)

@@ -330,6 +330,25 @@ def test_a_broker_that_stops_reading_is_given_up() -> None:
         assert not connection.is_usable
 
 
+def test_an_interrupted_request_is_not_followed_by_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def script(peer: Peer) -> None:
+        peer.negotiate()
+        peer.hang()
+
+    with ScriptedBroker(script) as broker:
+        connection = opened(broker)
+        monkeypatch.setattr("pyspark_kafka.wire.connection.wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            connection.send(large(64_000_000), deadline=soon())
+        with pytest.raises(BrokerUnreachable, match="interrupted while it was sent"):
+            connection.send(metadata(), deadline=soon())
+
+
 def test_answers_are_taken_while_a_large_request_is_sent() -> None:
     size = 32_000_000
 

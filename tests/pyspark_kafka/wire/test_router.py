@@ -247,6 +247,18 @@ def test_a_name_that_nobody_knows() -> None:
         connect(Address("no-such-host.invalid", 9), 5.0)
 
 
+@pytest.mark.parametrize("port", [-1, 70_000, 2**31 - 1, -(2**31)])
+def test_a_port_that_is_none(port: int) -> None:
+    with pytest.raises(TransportError):
+        connect(Address("127.0.0.1", port), 0.5)
+
+
+@pytest.mark.parametrize("host", ["a\0b", "x" * 300, "a..b", "\U0001f600", "[]", "%"])
+def test_a_host_that_is_none(host: str) -> None:
+    with pytest.raises(TransportError):
+        connect(Address(host, 9), 5.0)
+
+
 def test_a_name_of_several_addresses_is_tried_at_each(
     monkeypatch: pytest.MonkeyPatch, dead: str
 ) -> None:
