@@ -10,6 +10,7 @@ from kio.schema.index import api_key_map, schema_name_map
 
 from pyspark_kafka.errors import (
     AuthenticationFailed,
+    BrokerUnreachable,
     KafkaError,
     LeaderNotAvailable,
     UnknownTopicOrPartition,
@@ -74,6 +75,12 @@ def test_every_code_has_a_reaction_and_what_kafka_retries_is_retried() -> None:
     [
         (ErrorCode.not_leader_or_follower, Reaction.REFRESH_METADATA, LeaderNotAvailable),
         (ErrorCode.fenced_leader_epoch, Reaction.REFRESH_METADATA, LeaderNotAvailable),
+        (ErrorCode.kafka_storage_error, Reaction.REFRESH_METADATA, LeaderNotAvailable),
+        (ErrorCode.leader_not_available, Reaction.REFRESH_METADATA, LeaderNotAvailable),
+        (ErrorCode.listener_not_found, Reaction.REFRESH_METADATA, LeaderNotAvailable),
+        (ErrorCode.replica_not_available, Reaction.REFRESH_METADATA, LeaderNotAvailable),
+        (ErrorCode.offset_not_available, Reaction.RETRY, LeaderNotAvailable),
+        (ErrorCode.network_exception, Reaction.REFRESH_METADATA, BrokerUnreachable),
         (ErrorCode.unknown_leader_epoch, Reaction.RETRY, LeaderNotAvailable),
         (ErrorCode.unknown_topic_id, Reaction.REFRESH_METADATA, UnknownTopicOrPartition),
         (ErrorCode.not_coordinator, Reaction.FIND_COORDINATOR, KafkaError),
