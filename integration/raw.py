@@ -20,7 +20,8 @@ from functools import cache
 from types import TracebackType
 from typing import Any, Self
 
-from kio.index import load_request_schema, load_response_from_request
+from kio.index import load_request_schema, load_response_from_request, load_response_schema
+from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.protocol import Entity, RequestPayload
@@ -167,6 +168,11 @@ def request(api: str, version: int, /, **fields: Plain) -> RequestPayload:
     return built
 
 
+def response(api: str, version: int, /, **fields: Plain) -> Any:
+    """A response, as `request` makes requests: for tests that play the broker."""
+    return _build(load_response_schema(api_key(api), version), fields)
+
+
 def _build(entity_type: type[Entity], values: Mapping[str, Plain]) -> Any:
     known = {field.name: field for field in dataclasses.fields(entity_type)}
     unknown = values.keys() - known.keys()
@@ -200,7 +206,7 @@ def _convert(hint: Any, value: Plain) -> Any:
         return _build(hint, value)
     if isinstance(hint, type) and issubclass(hint, datetime.timedelta):
         return datetime.timedelta(milliseconds=value)
-    return value
+    return ErrorCode(value) if hint is ErrorCode else value
 
 
 def _implicit_default(hint: Any) -> Any:
@@ -211,6 +217,8 @@ def _implicit_default(hint: Any) -> Any:
         return ()
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast("type[Entity]", hint), {})
+    if hint is ErrorCode:
+        return ErrorCode.none
     for kind, default in ((bool, False), (datetime.timedelta, datetime.timedelta()), (str, "")):
         if issubclass(hint, kind):
             return default

@@ -15,7 +15,9 @@
         ├── FetchTimeout
         ├── CorruptBatchError
         ├── AuthenticationFailed
-        └── DeliveryFailed
+        ├── DeliveryFailed
+        ├── ProtocolError            an answer that is none to what was asked
+        └── UnsupportedVersion
 
 Every message says what happened, to which topic, partition, offset or option, and what to do
 next. None carries a secret. All of them survive pickling (Spark carries them between processes
@@ -89,3 +91,11 @@ class AuthenticationFailed(KafkaError):
 
 class DeliveryFailed(KafkaError):
     """A record was not accepted by the broker."""
+
+
+class ProtocolError(KafkaError):
+    """What a broker sent is no answer to what it was asked: malformed, or out of order."""
+
+
+class UnsupportedVersion(KafkaError):
+    """A broker and this client have no version of a request in common."""

@@ -1,0 +1,194 @@
+"""kio's entities: requests to bytes, and bytes to responses.
+
+Purpose: one way to build a request of any version from plain values, and to read a response of the
+schema that kio has for it. kio writes; it does not read: its reader allocates what an array's
+length promises and refuses tags it does not know (see ADR 2). Invariant: `read_entity` makes the
+entities of kio's own classes, or raises `MalformedResponse`. What it must not know: what a message
+means.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import io
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Final, Union, get_args, get_origin
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_writer
+
+from pyspark_kafka.wire.reader import Reader
+from pyspark_kafka.wire.versions import Api
+
+Plain = Any
+"""int, str, bytes, bool, None, uuid.UUID, a sequence, or a mapping of field names to Plain."""
+
+_HEADER_START: Final = struct.Struct(">hhi")
+"""API key, version and correlation id, with which every version of the header begins."""
+
+_ReadField = Callable[[Reader, bool], Any]
+"""Reads a field; the flag is whether the version is flexible."""
+
+
+def request_entity(api: Api, version: int, fields: Mapping[str, Plain]) -> Any:
+    """The request of this version; durations are milliseconds.
+
+    A field that this version does not have is left out, one that has no default must be given:
+    else `TypeError`.
+    """
+    return _build(load_request_schema(api, version), fields)
+
+
+def entity_bytes(entity: Any) -> bytes:
+    """One entity as kio writes it."""
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+def request_header(api: Api, version: int, *, correlation_id: int, client_id: str) -> bytes:
+    """The header before a request's body."""
+    return _HEADER_START.pack(api, version, correlation_id) + _header_end(api, version, client_id)
+
+
+@cache
+def _header_end(api: Api, version: int, client_id: str) -> bytes:
+    """What follows the correlation id, which is the same for every request of a client."""
+    header = load_request_schema(api, version).__header_schema__
+    fields = {
+        "request_api_key": api,
+        "request_api_version": version,
+        "correlation_id": 0,
+        "client_id": client_id,
+    }
+    return entity_bytes(_build(header, fields))[_HEADER_START.size :]
+
+
+@cache
+def response_schema(api: Api, version: int) -> Any:
+    """kio's class for the response to this request."""
+    return load_response_schema(api, version)
+
+
+@cache
+def has_flexible_header(api: Api, version: int) -> bool:
+    """Whether tagged fields follow the correlation id of this response."""
+    header = response_schema(api, version).__header_schema__
+    return bool(header.__flexible__)
+
+
+def read_entity(schema: Any, reader: Reader) -> Any:
+    """One entity of kio's class `schema`; raises `MalformedResponse`."""
+    return _entity_reader(schema)(reader)
+
+
+def _build(schema: Any, values: Mapping[str, Plain]) -> Any:
+    built = {}
+    for field in dataclasses.fields(schema):
+        if field.name in values:
+            built[field.name] = _convert(field.type, values[field.name])
+        elif field.default is dataclasses.MISSING:
+            raise TypeError(f"{schema.__name__} v{schema.__version__} needs {field.name!r}")
+    return schema(**built)
+
+
+def _convert(hint: Any, value: Plain) -> Any:
+    inner, _ = _without_none(hint)
+    if value is None:
+        return None
+    if get_origin(inner) is tuple and isinstance(value, Sequence):
+        element = get_args(inner)[0]
+        return tuple([_convert(element, item) for item in value])
+    if isinstance(value, Mapping):
+        return _build(inner, value)
+    if isinstance(inner, type) and issubclass(inner, datetime.timedelta):
+        return datetime.timedelta(milliseconds=value)
+    return value
+
+
+@cache
+def _entity_reader(schema: Any) -> Callable[[Reader], Any]:
+    flexible: bool = schema.__flexible__
+    name = schema.__name__
+    plain: list[tuple[str, _ReadField]] = []
+    tagged: dict[int, tuple[str, _ReadField]] = {}
+    for field in dataclasses.fields(schema):
+        read_field = _field_reader(field, f"{name}.{field.name}")
+        if "tag" in field.metadata:
+            assert field.default is not dataclasses.MISSING, (schema, field.name)
+            tagged[field.metadata["tag"]] = (field.name, read_field)
+        else:
+            plain.append((field.name, read_field))
+
+    def read(reader: Reader) -> Any:
+        values = {field_name: read_field(reader, flexible) for field_name, read_field in plain}
+
+        def read_tagged(tag: int) -> bool:
+            if tag not in tagged:
+                return False
+            field_name, read_field = tagged[tag]
+            values[field_name] = read_field(reader, flexible)
+            return True
+
+        if flexible:
+            reader.tagged_fields(read_tagged, name)
+        return schema(**values)
+
+    return read
+
+
+def _field_reader(field: dataclasses.Field[Any], what: str) -> _ReadField:
+    inner, nullable = _without_none(field.type)
+    is_array = get_origin(inner) is tuple
+    element_type = get_args(inner)[0] if is_array else inner
+    if isinstance(element_type, type) and dataclasses.is_dataclass(element_type):
+        read_struct = _entity_reader(element_type)
+        element: _ReadField = lambda reader, _flexible: read_struct(reader)  # noqa: E731
+        if nullable and not is_array:
+            return lambda reader, _: read_struct(reader) if reader.int8(what) > 0 else None
+    else:
+        kind = field.metadata["kafka_type"]
+        primitives = _NULLABLE_PRIMITIVES if nullable and not is_array else _PRIMITIVES
+        read_primitive = primitives.get(kind, _PRIMITIVES.get(kind))
+        if read_primitive is None:
+            raise TypeError(f"{what}: a reader for {kind!r} is missing here")
+        found = read_primitive
+        element = lambda reader, flexible: found(reader, flexible, what)  # noqa: E731
+    if not is_array:
+        return element
+    read_array = Reader.nullable_array if nullable else Reader.array
+    return lambda reader, flexible: read_array(
+        reader, lambda: element(reader, flexible), what, flexible=flexible
+    )
+
+
+def _milliseconds(reader: Reader, _flexible: bool, what: str) -> datetime.timedelta:
+    return datetime.timedelta(milliseconds=reader.int32(what))
+
+
+_PRIMITIVES: Final[Mapping[str, Callable[[Reader, bool, str], Any]]] = {
+    "bool": lambda reader, _, what: reader.boolean(what),
+    "error_code": lambda reader, _, what: reader.error_code(what),
+    "int8": lambda reader, _, what: reader.int8(what),
+    "int16": lambda reader, _, what: reader.int16(what),
+    "int32": lambda reader, _, what: reader.int32(what),
+    "int64": lambda reader, _, what: reader.int64(what),
+    "string": lambda reader, flexible, what: reader.string(what, flexible=flexible),
+    "timedelta_i32": _milliseconds,
+    "uuid": lambda reader, _, what: reader.uuid(what),
+}
+_NULLABLE_PRIMITIVES: Final[Mapping[str, Callable[[Reader, bool, str], Any]]] = {
+    "string": lambda reader, flexible, what: reader.nullable_string(what, flexible=flexible),
+}
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """A type without its `| None`, and whether it had one."""
+    if get_origin(hint) not in (UnionType, Union):
+        return hint, False
+    (inner,) = [member for member in get_args(hint) if member is not NoneType]
+    return inner, True

@@ -1,0 +1,323 @@
+"""Fetch, versions 4 to 17, written and read by hand.
+
+Purpose: the hot message. What kio would copy into a `bytes` of every partition is a view into the
+frame here, and lives as long as somebody holds it. Invariant: a response names only partitions
+that were asked for, each once. What it must not know: record batches, and when to fetch what.
+
+Every request stands alone (no fetch sessions): session id 0, epoch -1. Source: FetchRequest.json
+and FetchResponse.json of Kafka; KIP-320 (leader epochs), 392 (preferred replica), 516 (topic ids),
+951 (the leader's address in the response).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.client.base import IsolationLevel, TopicPartition
+from pyspark_kafka.wire.connection import Request
+from pyspark_kafka.wire.metadata import Broker
+from pyspark_kafka.wire.reader import MalformedResponse, Reader
+from pyspark_kafka.wire.transport import Address
+from pyspark_kafka.wire.versions import Api
+
+LAST_VERSION_BY_NAME: Final = 12
+"""Later ones name topics by id alone."""
+_FIRST_FLEXIBLE: Final = 12
+_CONSUMER: Final = -1
+_NO_SESSION: Final = (0, -1)
+_UNKNOWN: Final = -1
+_INT8: Final = struct.Struct(">b")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchPartition:
+    """What is wanted of one partition; -1 for an unknown epoch. `topic_id` from version 13 on."""
+
+    topic_partition: TopicPartition
+    topic_id: UUID | None
+    fetch_offset: int
+    partition_bytes_max: int
+    current_leader_epoch: int = _UNKNOWN
+    last_fetched_epoch: int = _UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """What is wanted of the whole response. The broker waits `wait_ms_max` for `bytes_min`."""
+
+    isolation_level: IsolationLevel
+    wait_ms_max: int = 500
+    bytes_min: int = 1
+    bytes_max: int = 50 * 1024 * 1024
+    rack: str = ""
+
+
+class AbortedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+
+
+class LeaderEpoch(NamedTuple):
+    """Who leads a partition since which epoch, in the eyes of a broker that does not."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+class EpochEnd(NamedTuple):
+    """Where the log of the last epoch that both sides have ends: what is behind was cut off."""
+
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedPartition:
+    """A partition's answer. `records` is a view into the frame: whole batches, one cut off at most.
+
+    `aborted` is None where the broker gave none: under read_uncommitted. Offsets are -1 and the
+    optional ones None where the version or the broker does not say.
+    """
+
+    topic_partition: TopicPartition
+    error_code: ErrorCode
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: tuple[AbortedTransaction, ...] | None
+    preferred_read_replica: int | None
+    current_leader: LeaderEpoch | None
+    diverging: EpochEnd | None
+    records: memoryview = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponse:
+    """`endpoints` are the brokers that `current_leader`s name (version 16)."""
+
+    throttle_ms: int
+    error_code: ErrorCode
+    partitions: tuple[FetchedPartition, ...]
+    endpoints: tuple[Broker, ...]
+
+
+def fetch_version(negotiated: int, partitions: Sequence[FetchPartition]) -> int:
+    """The version to use: by name where a topic's id is not known."""
+    if all(partition.topic_id is not None for partition in partitions):
+        return negotiated
+    return min(negotiated, LAST_VERSION_BY_NAME)
+
+
+def fetch_request(
+    version: int, limits: FetchLimits, partitions: Sequence[FetchPartition]
+) -> Request[FetchResponse]:
+    """A Fetch of these partitions, which must be different ones."""
+    asked = {_asked_as(version, wanted): wanted.topic_partition for wanted in partitions}
+    assert len(asked) == len(partitions), "each partition once"
+    return Request(
+        api=Api.FETCH,
+        version=version,
+        body=(_write(version, limits, partitions),),
+        read=partial(_read, version, asked),
+        throttle_ms=lambda response: response.throttle_ms,
+    )
+
+
+_AskedAs = tuple[str | UUID | None, int]
+"""A partition as the version names it: by its topic's name or id."""
+
+
+def _asked_as(version: int, wanted: FetchPartition) -> _AskedAs:
+    partition = wanted.topic_partition
+    by_name = version <= LAST_VERSION_BY_NAME
+    return (partition.topic if by_name else wanted.topic_id), partition.partition
+
+
+def _write(version: int, limits: FetchLimits, partitions: Sequence[FetchPartition]) -> bytes:
+    flexible = version >= _FIRST_FLEXIBLE
+    out = bytearray()
+    if version <= 14:  # later it is a tagged field, of which consumers keep the default
+        out += _INT32.pack(_CONSUMER)
+    out += _INT32.pack(limits.wait_ms_max)
+    out += _INT32.pack(limits.bytes_min)
+    out += _INT32.pack(limits.bytes_max)
+    out += _INT8.pack(limits.isolation_level.value)
+    if version >= 7:
+        for number in _NO_SESSION:
+            out += _INT32.pack(number)
+    topics: dict[str, list[FetchPartition]] = {}
+    for wanted in partitions:
+        topics.setdefault(wanted.topic_partition.topic, []).append(wanted)
+    out += _length(len(topics), flexible=flexible)
+    for topic, of_topic in topics.items():
+        if version <= LAST_VERSION_BY_NAME:
+            out += _string(topic, flexible=flexible)
+        else:
+            topic_id = of_topic[0].topic_id
+            assert topic_id is not None, topic
+            out += topic_id.bytes
+        out += _length(len(of_topic), flexible=flexible)
+        for wanted in of_topic:
+            out += _write_partition(version, wanted)
+        out += b"\0" if flexible else b""
+    if version >= 7:
+        out += _length(0, flexible=flexible)  # forgotten topics, of a session
+    if version >= 11:
+        out += _string(limits.rack, flexible=flexible)
+    return bytes(out) + (b"\0" if flexible else b"")
+
+
+def _write_partition(version: int, wanted: FetchPartition) -> bytes:
+    out = bytearray(_INT32.pack(wanted.topic_partition.partition))
+    if version >= 9:
+        out += _INT32.pack(wanted.current_leader_epoch)
+    out += _INT64.pack(wanted.fetch_offset)
+    if version >= 12:
+        out += _INT32.pack(wanted.last_fetched_epoch)
+    if version >= 5:
+        out += _INT64.pack(_UNKNOWN)  # log start offset, of followers
+    out += _INT32.pack(wanted.partition_bytes_max)
+    return bytes(out) + (b"\0" if version >= _FIRST_FLEXIBLE else b"")
+
+
+def _length(count: int, *, flexible: bool) -> bytes:
+    return _unsigned_varint(count + 1) if flexible else _INT32.pack(count)
+
+
+def _string(text: str, *, flexible: bool) -> bytes:
+    data = text.encode()
+    return (_unsigned_varint(len(data) + 1) if flexible else struct.pack(">h", len(data))) + data
+
+
+def _unsigned_varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read(version: int, asked: dict[_AskedAs, TopicPartition], reader: Reader) -> FetchResponse:
+    flexible = version >= _FIRST_FLEXIBLE
+    throttle_ms = reader.int32("throttle_time_ms")
+    error_code = ErrorCode.none
+    if version >= 7:
+        error_code = reader.error_code("error_code")
+        reader.int32("session_id")
+    due = dict(asked)
+    topics = reader.array(lambda: _read_topic(version, due, reader), "responses", flexible=flexible)
+    endpoints: tuple[Broker, ...] = ()
+
+    def read_tagged(tag: int) -> bool:
+        nonlocal endpoints
+        if tag != 0 or version < 16:
+            return False
+        endpoints = reader.array(lambda: _read_broker(reader), "node_endpoints", flexible=True)
+        return True
+
+    if flexible:
+        reader.tagged_fields(read_tagged, "the response")
+    return FetchResponse(
+        throttle_ms=throttle_ms,
+        error_code=error_code,
+        partitions=tuple([partition for topic in topics for partition in topic]),
+        endpoints=endpoints,
+    )
+
+
+def _read_topic(
+    version: int, due: dict[_AskedAs, TopicPartition], reader: Reader
+) -> tuple[FetchedPartition, ...]:
+    flexible = version >= _FIRST_FLEXIBLE
+    topic: str | UUID | None
+    if version <= LAST_VERSION_BY_NAME:
+        topic = reader.string("topic", flexible=flexible)
+    else:
+        topic = reader.uuid("topic_id")
+    partitions = reader.array(
+        lambda: _read_partition(version, topic, due, reader), "partitions", flexible=flexible
+    )
+    if flexible:
+        reader.skip_tagged_fields("a topic")
+    return partitions
+
+
+def _read_partition(
+    version: int,
+    topic: str | UUID | None,
+    due: dict[_AskedAs, TopicPartition],
+    reader: Reader,
+) -> FetchedPartition:
+    flexible = version >= _FIRST_FLEXIBLE
+    index = reader.int32("partition_index")
+    topic_partition = due.pop((topic, index), None)
+    if topic_partition is None:
+        raise MalformedResponse(f"partition {index} of topic {topic} was not asked for, or twice")
+    error_code = reader.error_code("error_code")
+    high_watermark = reader.int64("high_watermark")
+    last_stable_offset = reader.int64("last_stable_offset")
+    log_start_offset = reader.int64("log_start_offset") if version >= 5 else _UNKNOWN
+    aborted = reader.nullable_array(
+        lambda: _read_aborted(reader, flexible=flexible), "aborted_transactions", flexible=flexible
+    )
+    preferred = reader.int32("preferred_read_replica") if version >= 11 else _UNKNOWN
+    records = reader.nullable_data("records", flexible=flexible)
+    tagged = _TaggedOfPartition()
+    if flexible:
+        reader.tagged_fields(lambda tag: tagged.read(tag, reader), "a partition")
+    return FetchedPartition(
+        topic_partition=topic_partition,
+        error_code=error_code,
+        high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
+        log_start_offset=log_start_offset,
+        aborted=aborted,
+        preferred_read_replica=None if preferred == _UNKNOWN else preferred,
+        current_leader=tagged.current_leader,
+        diverging=tagged.diverging,
+        records=memoryview(b"") if records is None else records,
+    )
+
+
+@dataclass(slots=True)
+class _TaggedOfPartition:
+    diverging: EpochEnd | None = None
+    current_leader: LeaderEpoch | None = None
+
+    def read(self, tag: int, reader: Reader) -> bool:
+        if tag == 0:
+            diverging = EpochEnd(reader.int32("epoch"), reader.int64("end_offset"))
+            self.diverging = diverging if diverging.end_offset >= 0 else None
+        elif tag == 1:
+            leader = LeaderEpoch(reader.int32("leader_id"), reader.int32("leader_epoch"))
+            self.current_leader = leader if leader.leader_id >= 0 else None
+        else:
+            return False
+        reader.skip_tagged_fields(f"tag {tag} of a partition")
+        return True
+
+
+def _read_aborted(reader: Reader, *, flexible: bool) -> AbortedTransaction:
+    aborted = AbortedTransaction(reader.int64("producer_id"), reader.int64("first_offset"))
+    if flexible:
+        reader.skip_tagged_fields("an aborted transaction")
+    return aborted
+
+
+def _read_broker(reader: Reader) -> Broker:
+    broker_id = reader.int32("node_id")
+    host = reader.string("host", flexible=True)
+    port = reader.int32("port")
+    rack = reader.nullable_string("rack", flexible=True)
+    reader.skip_tagged_fields("a node endpoint")
+    return Broker(broker_id=broker_id, address=Address(host, port), rack=rack)

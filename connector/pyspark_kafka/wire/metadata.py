@@ -1,0 +1,174 @@
+"""What a cluster says of itself: brokers, topics by name and id, leaders and their epochs.
+
+Purpose: the Metadata request, and one picture of the cluster out of many answers. Invariant:
+knowledge never goes back: a leader of an older epoch does not replace a newer one's, unless the
+topic was made anew (KIP-320, as `Metadata.updateLatestMetadata` of Kafka's client). Asking creates
+no topic. What it must not know: connections, time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.wire.connection import Request, entity_request
+from pyspark_kafka.wire.transport import Address
+from pyspark_kafka.wire.versions import Api
+
+NO_LEADER: Final = -1
+_FIRST_RELIABLE_EPOCHS: Final = 9
+"""Before Kafka 2.4 brokers did not pass epochs on accurately while partitions were reassigned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    broker_id: int
+    address: Address
+    rack: str | None = None
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_id} at {self.address}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMetadata:
+    """`leader_id` is `NO_LEADER` where there is none; `leader_epoch` -1 where it is unknown."""
+
+    partition: int
+    error_code: ErrorCode
+    leader_id: int
+    leader_epoch: int = -1
+    replicas: tuple[int, ...] = ()
+    offline_replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicMetadata:
+    """`topic_id` is None where the broker is too old to have topic ids."""
+
+    name: str
+    topic_id: UUID | None
+    is_internal: bool
+    partitions: Mapping[int, PartitionMetadata]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMetadata:
+    """`failed` are topics that were asked for and are not there, or not for us, with the code."""
+
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
+    failed: Mapping[str, ErrorCode] = field(default_factory=dict)
+    cluster_id: str | None = None
+    controller_id: int | None = None
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionMetadata | None:
+        topic = self.topics.get(topic_partition.topic)
+        return None if topic is None else topic.partitions.get(topic_partition.partition)
+
+    def topic_by_id(self, topic_id: UUID) -> TopicMetadata | None:
+        return next((t for t in self.topics.values() if t.topic_id == topic_id), None)
+
+    def merged(self, news: ClusterMetadata) -> ClusterMetadata:
+        """This and what was just learnt of some topics; the brokers are those of the news."""
+        topics = {name: topic for name, topic in self.topics.items() if name not in news.failed}
+        for name, topic in news.topics.items():
+            topics[name] = _newer(topics.get(name), topic)
+        failed = {name: code for name, code in self.failed.items() if name not in news.topics}
+        return replace(news, topics=topics, failed={**failed, **news.failed})
+
+    def with_leader(
+        self, topic_partition: TopicPartition, leader_id: int, leader_epoch: int
+    ) -> ClusterMetadata:
+        """What a broker said of a partition's leader while refusing a request (KIP-951)."""
+        known = self.partition(topic_partition)
+        if known is None or leader_epoch <= known.leader_epoch or leader_id not in self.brokers:
+            return self
+        topic = self.topics[topic_partition.topic]
+        moved = replace(
+            known, leader_id=leader_id, leader_epoch=leader_epoch, error_code=ErrorCode.none
+        )
+        partitions = {**topic.partitions, topic_partition.partition: moved}
+        return replace(
+            self, topics={**self.topics, topic.name: replace(topic, partitions=partitions)}
+        )
+
+
+def _newer(old: TopicMetadata | None, new: TopicMetadata) -> TopicMetadata:
+    """`new`, but for partitions of which `old` knows a later epoch."""
+    if old is None or (new.topic_id is not None and new.topic_id != old.topic_id):
+        return new
+    partitions = {
+        index: known
+        if (known := old.partitions.get(index)) is not None
+        and 0 <= partition.leader_epoch < known.leader_epoch
+        else partition
+        for index, partition in new.partitions.items()
+    }
+    return replace(new, partitions=partitions)
+
+
+def metadata_request(version: int, topics: Collection[str] | None) -> Request[Any]:
+    """Metadata of these topics; of all there are for None, of the brokers alone for none."""
+    named = None if topics is None else [{"name": name, "topic_id": None} for name in topics]
+    return entity_request(
+        Api.METADATA,
+        version,
+        topics=named,
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+
+
+def cluster_metadata(response: Any) -> ClusterMetadata:
+    """A Metadata response (kio's entity of any version) as one picture."""
+    topics = {}
+    failed = {}
+    for topic in response.topics:
+        if topic.name is None:
+            continue
+        # Kafka fills in the partitions of a topic whose leaders it does not know.
+        if topic.error_code in (ErrorCode.none, ErrorCode.leader_not_available):
+            topics[topic.name] = _topic(topic)
+        else:
+            failed[topic.name] = topic.error_code
+    return ClusterMetadata(
+        brokers={
+            broker.node_id: Broker(
+                broker_id=broker.node_id,
+                address=Address(broker.host, broker.port),
+                rack=broker.rack,
+            )
+            for broker in response.brokers
+        },
+        topics=topics,
+        failed=failed,
+        cluster_id=response.cluster_id,
+        controller_id=response.controller_id if response.controller_id >= 0 else None,
+    )
+
+
+def _topic(topic: Any) -> TopicMetadata:
+    has_epochs = topic.__version__ >= _FIRST_RELIABLE_EPOCHS
+    return TopicMetadata(
+        name=topic.name,
+        topic_id=getattr(topic, "topic_id", None),
+        is_internal=topic.is_internal,
+        partitions={
+            partition.partition_index: PartitionMetadata(
+                partition=partition.partition_index,
+                error_code=partition.error_code,
+                leader_id=partition.leader_id,
+                leader_epoch=partition.leader_epoch if has_epochs else -1,
+                replicas=tuple(partition.replica_nodes),
+                offline_replicas=tuple(getattr(partition, "offline_replicas", ())),
+            )
+            for partition in topic.partitions
+        },
+    )

@@ -1,0 +1,109 @@
+"""From an address to a connection that knows which versions the broker speaks.
+
+Purpose: connect, then ApiVersions, which every connection begins with (KIP-511: at version 3, and
+again at version 0 where the broker does not know that one). Invariant: bounded by its deadline;
+nothing stays open after a failure. What it must not know: which broker to open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.errors import BrokerUnreachable, KafkaError
+from pyspark_kafka.wire.connection import RESPONSE_BYTES_MAX, Connection, Request, entity_request
+from pyspark_kafka.wire.entities import read_entity, response_schema
+from pyspark_kafka.wire.faults import error_class, remedy, said
+from pyspark_kafka.wire.reader import Reader
+from pyspark_kafka.wire.retry import Clock
+from pyspark_kafka.wire.transport import Address, Connect, TransportError, connect
+from pyspark_kafka.wire.versions import SPOKEN, Api, BrokerVersions
+
+_SOFTWARE_NAME: Final = "pyspark-kafka"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How this client opens connections; `connect` is where TLS and SASL will enter.
+
+    `connect_timeout_s` is `socket.connection.setup.timeout.ms`: what one broker may take.
+    """
+
+    client_id: str
+    clock: Clock
+    connect: Connect = connect
+    connect_timeout_s: float = 10.0
+    response_bytes_max: int = RESPONSE_BYTES_MAX
+
+    def open(self, address: Address, *, broker: str, deadline: float) -> Connection:
+        """Connect and negotiate; raises `BrokerUnreachable`, `ProtocolError`, ..."""
+        timeout_s = min(self.connect_timeout_s, self.clock.left_s(deadline))
+        try:
+            transport = self.connect(address, timeout_s)
+        except TransportError as error:
+            raise BrokerUnreachable(
+                f"connecting to {broker} failed: {error}; {remedy(BrokerUnreachable)}"
+            ) from None
+        connection = Connection(
+            transport,
+            broker=broker,
+            client_id=self.client_id,
+            clock=self.clock,
+            response_bytes_max=self.response_bytes_max,
+        )
+        try:
+            connection.versions = _negotiate(connection, deadline)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _negotiate(connection: Connection, deadline: float) -> BrokerVersions:
+    latest = SPOKEN[Api.API_VERSIONS].last
+    response = connection.call(_api_versions(latest), deadline=deadline)
+    if response.error_code is ErrorCode.unsupported_version:
+        response = connection.call(_api_versions(0), deadline=deadline)
+    code = response.error_code
+    if code is not ErrorCode.none:
+        kind: type[KafkaError] = error_class(code)
+        raise kind(f"{connection.broker} answered ApiVersions with {said(code)}; {remedy(kind)}")
+    ranges = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+    return BrokerVersions(broker=connection.broker, ranges=ranges)
+
+
+def _api_versions(version: int) -> Request[Any]:
+    """A broker that does not know the version answers in version 0, saying so in front."""
+    request = entity_request(
+        Api.API_VERSIONS,
+        version,
+        client_software_name=_SOFTWARE_NAME,
+        client_software_version=_software_version(),
+    )
+
+    def read(reader: Reader) -> Any:
+        start = reader.position
+        is_unsupported = reader.error_code("the error code") is ErrorCode.unsupported_version
+        reader.position = start
+        schema = response_schema(Api.API_VERSIONS, 0 if is_unsupported else version)
+        return read_entity(schema, reader)
+
+    return Request(
+        api=request.api,
+        version=version,
+        body=request.body,
+        read=read,
+        throttle_ms=request.throttle_ms,
+    )
+
+
+@cache
+def _software_version() -> str:
+    try:
+        return metadata.version(_SOFTWARE_NAME)
+    except metadata.PackageNotFoundError:  # run from a directory
+        return "unknown"

@@ -1,0 +1,416 @@
+"""What the port asks about topics, offsets and groups, asked until it is answered.
+
+Purpose: `list_topics`, `describe_topics`, `list_offsets` and `committed_offsets` of `KafkaClient`
+over the router. What a cluster says while leaders and coordinators move, and a broker that has
+died, are no answers: the question is asked again, of whoever is named by then. Invariant: every
+question ends within `api_timeout_s`, with an answer or an error of `pyspark_kafka.errors`. What
+it must not know: sockets, and who asks.
+
+What passes by itself is tried again after short, growing pauses until the time is over. What
+mostly does not (an unknown topic, an error of the server, a malformed answer) is tried
+`retries` times, `retry_interval_s` apart.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.client.base import (
+    AtTimestamp,
+    IsolationLevel,
+    OffsetQuery,
+    TopicDescription,
+    TopicPartition,
+)
+from pyspark_kafka.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    KafkaError,
+    LeaderNotAvailable,
+    ProtocolError,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
+from pyspark_kafka.wire.connection import Connection, Pending, entity_request
+from pyspark_kafka.wire.faults import REACTIONS, Reaction, error_class, remedy, said
+from pyspark_kafka.wire.metadata import Broker, ClusterMetadata, TopicMetadata
+from pyspark_kafka.wire.retry import Backoff
+from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.versions import Api
+
+T = TypeVar("T")
+
+LOG: Final = logging.getLogger("pyspark_kafka.wire")
+LOG.addHandler(logging.NullHandler())  # else warnings without a configured handler go to stderr
+_FIRST_TRY_S: Final = 2.0
+_TRY_GROWTH: Final = 1.5
+"""A slow cluster gets longer and longer tries; the default timeout has eight of them."""
+_TIMEOUT_OPTION: Final = "kafka.default.api.timeout.ms"
+_CONSUMER: Final = -1
+_FIRST_OF_MANY_GROUPS: Final = 8
+_UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
+
+
+@dataclass(slots=True, kw_only=True)
+class Questions:
+    """See `KafkaClient` for the four questions. `bootstrap_servers` is for errors."""
+
+    router: Router
+    bootstrap_servers: str
+    api_timeout_s: float = 60.0
+    retries: int = 3
+    retry_interval_s: float = 1.0
+    backoff: Backoff = field(default=Backoff())
+
+    def list_topics(self) -> Collection[str]:
+        found = self.until_answered(
+            lambda deadline: self.router.refresh(None, deadline=deadline), "listing topics"
+        )
+        names = {name for name, topic in found.topics.items() if not topic.is_internal}
+        unseen = {name for name, code in found.failed.items() if code not in _UNKNOWN}
+        return sorted(names | unseen)
+
+    def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        if not topics:
+            return {}
+
+        def ask(deadline: float) -> ClusterMetadata:
+            found = self.router.refresh(sorted(topics), deadline=deadline)
+            for name, code in sorted(found.failed.items()):
+                if code not in _UNKNOWN:
+                    raise Refused(code, f"describing topic {name}")
+            return found
+
+        found = self.until_answered(ask, f"describing topics {', '.join(sorted(topics))}")
+        return {name: _description(topic) for name, topic in sorted(found.topics.items())}
+
+    def list_offsets(
+        self, queries: Mapping[TopicPartition, OffsetQuery], isolation_level: IsolationLevel
+    ) -> Mapping[TopicPartition, int | None]:
+        asking = _ListingOffsets(self.router, queries, isolation_level)
+        if queries:
+            self.until_answered(asking, asking.doing(queries), about=queries)
+        return {partition: asking.offsets[partition] for partition in queries}
+
+    def committed_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int | None]:
+        if not partitions:
+            return {}
+        return self.until_answered(
+            lambda deadline: _committed_offsets(self.router, group_id, partitions, deadline),
+            _reading_commits(group_id),
+            about=partitions,
+        )
+
+    def until_answered(
+        self,
+        ask: Callable[[float], T],
+        doing: str,
+        *,
+        about: Collection[TopicPartition] = (),
+        timeout_s: float | None = None,
+    ) -> T:
+        """Call `ask` with the deadline of each try until it raises neither `Refused` nor an error
+        that may pass; all tries take `timeout_s`, or `api_timeout_s`, together.
+
+        `about` are partitions that have to exist: where one is unknown after `retries` tries, the
+        metadata decides whether to go on. Raises `KafkaError`s.
+        """
+        clock = self.router.clock
+        timeout_s = self.api_timeout_s if timeout_s is None else timeout_s
+        deadline = clock.now() + timeout_s
+        try_s = _FIRST_TRY_S
+        tries = lasting = 0
+        while True:
+            tries += 1
+            failed: Refused | KafkaError
+            try:
+                return ask(min(deadline, clock.now() + try_s))
+            except (AuthenticationFailed, UnsupportedVersion):
+                raise
+            except (Refused, BrokerUnreachable, ProtocolError) as error:
+                failed = error
+            LOG.warning("%s, try %d: %s", doing, tries, failed)
+            if _may_pass(failed):
+                go_on = self.backoff.pause(tries, clock=clock, deadline=deadline)
+            else:
+                lasting += 1
+                if lasting >= self.retries or _is_refusal_of_us(failed):
+                    self._raise_lasting(failed, about, deadline)
+                    lasting = 0
+                clock.sleep(min(self.retry_interval_s, clock.left_s(deadline)))
+                go_on = clock.now() < deadline
+            if not go_on:
+                raise self._out_of_time(failed, doing, timeout_s)
+            try_s *= _TRY_GROWTH
+
+    def _raise_lasting(
+        self, failed: Refused | KafkaError, about: Collection[TopicPartition], deadline: float
+    ) -> None:
+        """Raise, unless a broker knows all partitions of what others call unknown."""
+        if isinstance(failed, KafkaError):
+            raise failed
+        if failed.code in _UNKNOWN and about:
+            topics = {partition.topic for partition in about}
+            try:
+                metadata = self.router.refresh(topics, deadline=deadline)
+            except (Refused, BrokerUnreachable):
+                return
+            raise_missing(metadata, about, self.bootstrap_servers)
+            return
+        kind = error_class(failed.code)
+        raise kind(
+            f"{failed.doing} failed at {self.bootstrap_servers}: {said(failed.code)}; "
+            f"{remedy(kind)}"
+        )
+
+    def _out_of_time(
+        self, failed: Refused | KafkaError, doing: str, timeout_s: float
+    ) -> KafkaError:
+        longer = f"or raise '{_TIMEOUT_OPTION}' to wait longer"
+        if isinstance(failed, BrokerUnreachable):
+            reason = str(failed).partition(f"; {remedy(BrokerUnreachable)}")[0]
+            return BrokerUnreachable(
+                f"{doing} failed: {self.bootstrap_servers} did not answer within {timeout_s:g} s "
+                f"({reason}); {remedy(BrokerUnreachable)}, {longer}"
+            )
+        if isinstance(failed, KafkaError):
+            return failed
+        kind = error_class(failed.code)
+        if kind is LeaderNotAvailable:
+            return LeaderNotAvailable(
+                f"{failed.doing} failed: no leader answered for it within {timeout_s:g} s "
+                f"({said(failed.code)}); {remedy(kind)}, {longer}"
+            )
+        return kind(
+            f"{failed.doing} failed: {said(failed.code)} was all the answer within {timeout_s:g} "
+            f"s; see the brokers' logs, {longer}"
+        )
+
+
+def raise_missing(
+    metadata: ClusterMetadata, partitions: Collection[TopicPartition], bootstrap_servers: str
+) -> None:
+    """Raises `UnknownTopicOrPartition` for the first one that `metadata` does not have, if any."""
+    for partition in sorted(partitions):
+        topic = metadata.topics.get(partition.topic)
+        if topic is None:
+            raise UnknownTopicOrPartition(
+                f"topic {partition.topic!r} does not exist at {bootstrap_servers}, or may not be "
+                "seen: create it, correct its name, or grant DESCRIBE"
+            )
+        if partition.partition not in topic.partitions:
+            raise UnknownTopicOrPartition(
+                f"topic {partition.topic!r} has {len(topic.partitions)} partitions, and no "
+                f"partition {partition.partition}"
+            )
+
+
+def topic_id_text(topic: TopicMetadata) -> str | None:
+    """A topic's id as Kafka prints it."""
+    if topic.topic_id is None:
+        return None
+    return base64.urlsafe_b64encode(topic.topic_id.bytes).rstrip(b"=").decode()
+
+
+def _description(topic: TopicMetadata) -> TopicDescription:
+    return TopicDescription(
+        name=topic.name,
+        topic_id=topic_id_text(topic),
+        partitions=tuple(sorted(topic.partitions)),
+        is_internal=topic.is_internal,
+    )
+
+
+def _may_pass(failed: Refused | KafkaError) -> bool:
+    """Whether it may be over in a while. "Unknown" may be too, but mostly is the truth."""
+    if isinstance(failed, Refused):
+        return REACTIONS[failed.code] is not Reaction.FAIL and failed.code not in _UNKNOWN
+    return isinstance(failed, BrokerUnreachable)
+
+
+def _is_refusal_of_us(failed: Refused | KafkaError) -> bool:
+    return isinstance(failed, Refused) and error_class(failed.code) is AuthenticationFailed
+
+
+class _ListingOffsets:
+    """One `list_offsets`: each try asks the leaders of what is not known yet, all at once."""
+
+    def __init__(
+        self,
+        router: Router,
+        queries: Mapping[TopicPartition, OffsetQuery],
+        isolation_level: IsolationLevel,
+    ) -> None:
+        self.offsets: dict[TopicPartition, int | None] = {}
+        self._router = router
+        self._queries = queries
+        self._isolation_level = isolation_level
+
+    @staticmethod
+    def doing(partitions: Collection[TopicPartition]) -> str:
+        first = min(partitions)
+        more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
+        return f"listing offsets of {first}{more}"
+
+    def __call__(self, deadline: float) -> None:
+        failures: list[Refused | KafkaError] = []
+        sent: list[tuple[list[TopicPartition], Connection, Pending[Any]]] = []
+        for leader, epochs in self._by_leader(failures, deadline).items():
+            partitions = list(epochs)
+            try:
+                sent.append((partitions, *self._send(leader, epochs, deadline)))
+            except (BrokerUnreachable, ProtocolError) as error:
+                self._forget(partitions)
+                failures.append(error)
+        for partitions, connection, pending in sent:
+            try:
+                response = connection.receive(pending, deadline=deadline)
+            except (BrokerUnreachable, ProtocolError) as error:
+                self._router.failed(connection)
+                self._forget(partitions)
+                failures.append(error)
+            else:
+                self._take(response, partitions, failures, connection.broker)
+        if failures:
+            raise max(failures, key=lambda failure: not _may_pass(failure))
+
+    def _by_leader(
+        self, failures: list[Refused | KafkaError], deadline: float
+    ) -> dict[Broker, dict[TopicPartition, int]]:
+        """The epochs of the partitions whose leader is known, by leader."""
+        wanted = sorted(self._queries.keys() - self.offsets.keys())
+        self._router.topics({partition.topic for partition in wanted}, deadline=deadline)
+        found: dict[Broker, dict[TopicPartition, int]] = {}
+        for partition in wanted:
+            try:
+                leader = self._router.leader(partition)
+            except Refused as refused:
+                failures.append(Refused(refused.code, self.doing([partition])))
+            else:
+                found.setdefault(leader.broker, {})[partition] = leader.leader_epoch
+        return found
+
+    def _send(
+        self, leader: Broker, epochs: Mapping[TopicPartition, int], deadline: float
+    ) -> tuple[Connection, Pending[Any]]:
+        connection = self._router.connection(leader, deadline=deadline)
+        topics: dict[str, list[dict[str, int]]] = {}
+        for partition, leader_epoch in epochs.items():
+            query = self._queries[partition]
+            topics.setdefault(partition.topic, []).append(
+                {
+                    "partition_index": partition.partition,
+                    "current_leader_epoch": leader_epoch,
+                    "timestamp": query.timestamp_ms if isinstance(query, AtTimestamp) else query,
+                }
+            )
+        request = entity_request(
+            Api.LIST_OFFSETS,
+            connection.versions.choose(Api.LIST_OFFSETS),
+            replica_id=_CONSUMER,
+            isolation_level=self._isolation_level.value,
+            topics=[{"name": name, "partitions": queries} for name, queries in topics.items()],
+            timeout=int(self._router.clock.left_s(deadline) * 1000),
+        )
+        return connection, connection.send(request, deadline=deadline)
+
+    def _take(
+        self,
+        response: Any,
+        partitions: list[TopicPartition],
+        failures: list[Refused | KafkaError],
+        broker: str,
+    ) -> None:
+        answers = [
+            (TopicPartition(topic.name, answer.partition_index), answer)
+            for topic in response.topics
+            for answer in topic.partitions
+        ]
+        if wrong := _unlike([partition for partition, _ in answers], partitions):
+            failures.append(ProtocolError(f"{Api.LIST_OFFSETS.title} to {broker} failed: {wrong}"))
+            return
+        for partition, answer in answers:
+            if answer.error_code is not ErrorCode.none:
+                self._router.note(answer.error_code, topic=partition.topic)
+                failures.append(Refused(answer.error_code, self.doing([partition])))
+            else:
+                self.offsets[partition] = answer.offset if answer.offset >= 0 else None
+
+    def _forget(self, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            self._router.forget_topic(partition.topic)
+
+
+def _reading_commits(group_id: str) -> str:
+    return f"reading the committed offsets of group {group_id!r}"
+
+
+def _committed_offsets(
+    router: Router, group_id: str, partitions: Collection[TopicPartition], deadline: float
+) -> dict[TopicPartition, int | None]:
+    doing = _reading_commits(group_id)
+    coordinator = router.coordinator(group_id, deadline=deadline)
+    try:
+        connection = router.connection(coordinator, deadline=deadline)
+        response = router.ask(
+            connection, _offset_fetch(connection, group_id, partitions), deadline=deadline
+        )
+    except (BrokerUnreachable, ProtocolError):
+        router.forget_coordinator(group_id)
+        raise
+    found = response
+    if response.__version__ >= _FIRST_OF_MANY_GROUPS:
+        if [group.group_id for group in response.groups] != [group_id]:
+            raise ProtocolError(f"{doing} failed: {connection.broker} answered for other groups")
+        (found,) = response.groups
+    if found.error_code is not ErrorCode.none:
+        router.note(found.error_code, group_id=group_id)
+        raise Refused(found.error_code, doing)
+    offsets: dict[TopicPartition, int | None] = {}
+    answered: list[TopicPartition] = []
+    for topic in found.topics:
+        for answer in topic.partitions:
+            partition = TopicPartition(topic.name, answer.partition_index)
+            answered.append(partition)
+            if answer.error_code is not ErrorCode.none:
+                router.note(answer.error_code, topic=topic.name, group_id=group_id)
+                raise Refused(answer.error_code, f"{doing}, {partition},")
+            committed = answer.committed_offset
+            offsets[partition] = committed if committed >= 0 else None
+    if wrong := _unlike(answered, partitions):
+        raise ProtocolError(f"{doing} failed: {connection.broker} answered, but {wrong}")
+    return offsets
+
+
+def _offset_fetch(
+    connection: Connection, group_id: str, partitions: Collection[TopicPartition]
+) -> Any:
+    indexes: dict[str, list[int]] = {}
+    for partition in sorted(partitions):
+        indexes.setdefault(partition.topic, []).append(partition.partition)
+    topics = [{"name": name, "partition_indexes": found} for name, found in indexes.items()]
+    return entity_request(
+        Api.OFFSET_FETCH,
+        connection.versions.choose(Api.OFFSET_FETCH),
+        group_id=group_id,
+        topics=topics,
+        groups=[{"group_id": group_id, "topics": topics}],
+        require_stable=True,  # offsets of an open transaction are waited for, as Kafka's client does
+    )
+
+
+def _unlike(answered: Collection[TopicPartition], asked: Collection[TopicPartition]) -> str | None:
+    """What is wrong with an answer about these partitions, if anything."""
+    if left_out := set(asked) - set(answered):
+        return f"the answer leaves out {min(left_out)}; {remedy(ProtocolError)}"
+    if len(answered) > len(asked):
+        return f"the answer is about more than what was asked; {remedy(ProtocolError)}"
+    return None

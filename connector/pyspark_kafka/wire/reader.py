@@ -1,0 +1,173 @@
+"""Kafka's primitive types out of one frame, with every length checked before it is believed.
+
+Purpose: the one place that turns bytes of a broker into numbers, strings and slices. Invariant:
+nothing but `MalformedResponse` comes out of bad bytes, and what is made of a frame is bounded by
+the frame's own size: byte fields are views into it, and an array never has more elements than
+bytes are left. What it must not know: any message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, TypeVar
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+T = TypeVar("T")
+
+ELEMENTS_MAX: Final = 5_000_000
+"""Most array elements of one frame; metadata of 500,000 partitions with three replicas each."""
+
+_INT8: Final = struct.Struct(">b")
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_VARINT_BYTES_MAX: Final = 5
+_UINT32_MAX: Final = 2**32 - 1
+_ERROR_CODES: Final = {int(code): code for code in ErrorCode}
+
+
+class MalformedResponse(Exception):  # noqa: N818
+    """These bytes are not what they should be; says what was read, where, and why it cannot be."""
+
+
+class Reader:
+    """A position in a frame. `what` of its methods names the field, for the error."""
+
+    __slots__ = ("_data", "_elements_left", "_size", "position")
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._size = len(data)
+        self._elements_left = ELEMENTS_MAX
+        self.position = 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes are behind the position."""
+        return self._size - self.position
+
+    def int8(self, what: str) -> int:
+        return self._fixed(_INT8, what)
+
+    def int16(self, what: str) -> int:
+        return self._fixed(_INT16, what)
+
+    def int32(self, what: str) -> int:
+        return self._fixed(_INT32, what)
+
+    def int64(self, what: str) -> int:
+        return self._fixed(_INT64, what)
+
+    def boolean(self, what: str) -> bool:
+        return self._fixed(_INT8, what) != 0
+
+    def uuid(self, what: str) -> UUID | None:
+        """None for the id of zeros, by which Kafka says that there is none."""
+        data = bytes(self.view(16, what))
+        return UUID(bytes=data) if any(data) else None
+
+    def error_code(self, what: str) -> ErrorCode:
+        """A code that kio does not know is UNKNOWN_SERVER_ERROR, as for Kafka's own clients."""
+        return _ERROR_CODES.get(self.int16(what), ErrorCode.unknown_server_error)
+
+    def unsigned_varint(self, what: str) -> int:
+        """At most 32 bits in at most five bytes."""
+        value = 0
+        start = self.position
+        end = min(start + _VARINT_BYTES_MAX, self._size)
+        for position in range(start, end):
+            byte = self._data[position]
+            value |= (byte & 0x7F) << (7 * (position - start))
+            if byte < 0x80 and value <= _UINT32_MAX:
+                self.position = position + 1
+                return value
+        raise MalformedResponse(f"{what} at byte {start} is no varint of 32 bits")
+
+    def view(self, length: int, what: str) -> memoryview:
+        """The next `length` bytes, not copied."""
+        start = self.position
+        if length < 0 or length > self._size - start:
+            raise MalformedResponse(
+                f"{what} claims {length} bytes at byte {start}, and {self._size - start} are left"
+            )
+        self.position = start + length
+        return self._data[start : self.position]
+
+    def string(self, what: str, *, flexible: bool) -> str:
+        return _not_null(self.nullable_string(what, flexible=flexible), what)
+
+    def nullable_string(self, what: str, *, flexible: bool) -> str | None:
+        length = self.unsigned_varint(what) - 1 if flexible else self.int16(what)
+        if length == -1:
+            return None
+        try:
+            return str(self.view(length, what), "utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedResponse(f"{what} is not UTF-8: {error.reason}") from None
+
+    def nullable_data(self, what: str, *, flexible: bool) -> memoryview | None:
+        """A field of bytes or records."""
+        length = self.unsigned_varint(what) - 1 if flexible else self.int32(what)
+        return None if length == -1 else self.view(length, what)
+
+    def array(self, element: Callable[[], T], what: str, *, flexible: bool) -> tuple[T, ...]:
+        return _not_null(self.nullable_array(element, what, flexible=flexible), what)
+
+    def nullable_array(
+        self, element: Callable[[], T], what: str, *, flexible: bool
+    ) -> tuple[T, ...] | None:
+        length = self.unsigned_varint(what) - 1 if flexible else self.int32(what)
+        if length == -1:
+            return None
+        possible = min(self.left, self._elements_left)
+        if length < 0 or length > possible:
+            raise MalformedResponse(
+                f"{what} claims {length} elements before byte {self.position}, where {possible} "
+                "are possible"
+            )
+        self._elements_left -= length
+        return tuple([element() for _ in range(length)])
+
+    def tagged_fields(self, known: Callable[[int], bool], what: str) -> None:
+        """A section of tagged fields; `known(tag)` reads the field, or says that it does not.
+
+        What it says no to is skipped. What it reads has to be as long as announced.
+        """
+        for _ in range(self.unsigned_varint(f"the number of tagged fields of {what}")):
+            tag = self.unsigned_varint(f"a tag of {what}")
+            field = f"tag {tag} of {what}"
+            size = self.unsigned_varint(f"the size of {field}")
+            start = self.position
+            if size > self.left:
+                raise MalformedResponse(f"{field} claims {size} bytes, and {self.left} are left")
+            if not known(tag):
+                self.position = start + size
+            elif self.position != start + size:
+                raise MalformedResponse(
+                    f"{field} takes {self.position - start} bytes, and claims {size}"
+                )
+
+    def skip_tagged_fields(self, what: str) -> None:
+        self.tagged_fields(lambda _tag: False, what)
+
+    def end(self, what: str) -> None:
+        """Check that nothing is left."""
+        if self.left:
+            raise MalformedResponse(f"{self.left} bytes follow {what}")
+
+    def _fixed(self, layout: struct.Struct, what: str) -> int:
+        position = self.position
+        if layout.size > self._size - position:
+            raise MalformedResponse(f"the frame of {self._size} bytes ends within {what}")
+        self.position = position + layout.size
+        (value,) = layout.unpack_from(self._data, position)
+        return int(value)
+
+
+def _not_null(value: T | None, what: str) -> T:
+    if value is None:
+        raise MalformedResponse(f"{what} is null, and must not be")
+    return value

@@ -1,0 +1,299 @@
+"""Which broker to ask, and the one connection to each.
+
+Purpose: a pool of connections, the cached metadata, and who leads or coordinates what. Invariant:
+every call is one try that ends at its deadline with an answer or an error; a connection that failed
+is never lent again, and what was found wrong is asked for anew before it is used. What it must not
+know: which errors are worth another try (`questions`), and what requests mean.
+
+Brokers that failed last are tried last, so that one that hangs does not take every try's time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError
+from pyspark_kafka.wire.connection import Connection, Request, entity_request
+from pyspark_kafka.wire.faults import REACTIONS, Reaction, remedy, said
+from pyspark_kafka.wire.metadata import (
+    NO_LEADER,
+    Broker,
+    ClusterMetadata,
+    PartitionMetadata,
+    cluster_metadata,
+    metadata_request,
+)
+from pyspark_kafka.wire.opening import Opening
+from pyspark_kafka.wire.retry import Clock
+from pyspark_kafka.wire.transport import Address
+from pyspark_kafka.wire.versions import Api
+
+METADATA_AGE_S_MAX: Final = 300.0
+"""`metadata.max.age.ms`."""
+_GROUP: Final = 0
+_FIRST_OF_MANY_COORDINATORS: Final = 4
+
+
+class Refused(Exception):  # noqa: N818
+    """A broker answered with an error code, or the metadata has one; never leaves this package."""
+
+    def __init__(self, code: ErrorCode, doing: str) -> None:
+        super().__init__(code, doing)
+        self.code = code
+        self.doing = doing
+
+    def __str__(self) -> str:
+        return f"{self.doing}: {said(self.code)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """The broker that leads a partition, and since which epoch (-1: unknown)."""
+
+    broker: Broker
+    leader_epoch: int
+
+
+class Router:
+    """Connections to one cluster, found by its `bootstrap` servers. One thread, one process."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        opening: Opening,
+        *,
+        metadata_age_s_max: float = METADATA_AGE_S_MAX,
+    ) -> None:
+        self.clock: Clock = opening.clock
+        self.metadata = ClusterMetadata()
+        self._bootstrap = _rotated(bootstrap, opening.clock.random())
+        self._opening = opening
+        self._metadata_age_s_max = metadata_age_s_max
+        self._learnt_at: dict[str, float] = {}
+        self._coordinators: dict[str, Broker] = {}
+        self._pool: dict[Address, Connection] = {}
+        self._failed_at: dict[Address, float] = {}
+
+    # --- connections ---
+
+    def connection(self, broker: Broker, *, deadline: float) -> Connection:
+        """The connection to this broker, opened where there is none that works."""
+        found = self._connection(broker.address, str(broker), deadline)
+        found.broker = str(broker)  # it may have been met as a bootstrap server
+        return found
+
+    def any_connection(self, *, deadline: float) -> Connection:
+        """A connection to whichever broker is there: an open one, a known one, a bootstrap server.
+
+        Raises `BrokerUnreachable` with what was met at each.
+        """
+        usable = [c for c in self._pool.values() if c.is_usable]
+        if usable:
+            return min(usable, key=lambda c: (self.clock.left_s(c.throttled_until), c.in_flight))
+        names = {b.address: str(b) for b in self.metadata.brokers.values()}
+        candidates = dict.fromkeys([*names, *self._bootstrap])
+        failures: list[str] = []
+        left = sorted(candidates, key=lambda address: self._failed_at.get(address, 0.0))
+        for index, address in enumerate(left):
+            share_s = self.clock.left_s(deadline) / (len(left) - index)
+            name = names.get(address, f"bootstrap server {address}")
+            try:
+                return self._connection(address, name, self.clock.now() + share_s)
+            except (BrokerUnreachable, ProtocolError) as error:
+                failures.append(str(error).partition(f"; {remedy(type(error))}")[0])
+        raise BrokerUnreachable(
+            f"no broker can be asked ({'; '.join(failures)}); {remedy(BrokerUnreachable)}"
+        )
+
+    def _connection(self, address: Address, name: str, deadline: float) -> Connection:
+        pooled = self._pool.pop(address, None)
+        if pooled is not None and pooled.is_usable:
+            self._pool[address] = pooled
+            return pooled
+        try:
+            opened = self._opening.open(address, broker=name, deadline=deadline)
+        except KafkaError:
+            self._failed_at[address] = self.clock.now()
+            raise
+        self._failed_at.pop(address, None)
+        self._pool[address] = opened
+        return opened
+
+    def failed(self, connection: Connection) -> None:
+        """Say that this connection failed in use, so that its broker is not the next one tried."""
+        for address, pooled in list(self._pool.items()):
+            if pooled is connection:
+                self._failed_at[address] = self.clock.now()
+                del self._pool[address]
+        connection.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._pool.values():
+            connection.close()
+        self._pool.clear()
+
+    def ask_any(self, make: Any, *, deadline: float) -> Any:
+        """Send `make(connection)` to any broker and wait for the answer."""
+        connection = self.any_connection(deadline=deadline)
+        return self.ask(connection, make(connection), deadline=deadline)
+
+    def ask(self, connection: Connection, request: Request[Any], *, deadline: float) -> Any:
+        """`connection.call`, which notes a failure."""
+        try:
+            return connection.call(request, deadline=deadline)
+        except (BrokerUnreachable, ProtocolError):
+            if not connection.is_usable:
+                self.failed(connection)
+            raise
+
+    # --- metadata ---
+
+    def refresh(self, topics: Collection[str] | None, *, deadline: float) -> ClusterMetadata:
+        """Ask for these topics, or for all with None, and return just what was answered."""
+
+        def make(connection: Connection) -> Request[Any]:
+            return metadata_request(connection.versions.choose(Api.METADATA), topics)
+
+        response = self.ask_any(make, deadline=deadline)
+        code = getattr(response, "error_code", ErrorCode.none)
+        if code is not ErrorCode.none:
+            if code is ErrorCode.rebootstrap_required:  # KIP-1102: what we know is of no use
+                self.metadata = replace(self.metadata, brokers={})
+                self.close()
+            raise Refused(code, "asking for metadata")
+        news = cluster_metadata(response)
+        self._take(news, is_all=topics is None)
+        return news
+
+    def topics(self, names: Collection[str], *, deadline: float) -> ClusterMetadata:
+        """Metadata in which each of these topics is fresh: known, or known to have failed now."""
+        oldest = self.clock.now() - self._metadata_age_s_max
+        stale = sorted(name for name in names if self._learnt_at.get(name, oldest) <= oldest)
+        if stale:
+            self.refresh(stale, deadline=deadline)
+        return self.metadata
+
+    def forget_topic(self, topic: str) -> None:
+        """What is known of this topic was found wrong: ask before it is used again."""
+        self._learnt_at.pop(topic, None)
+
+    def leader(self, topic_partition: TopicPartition) -> Leader:
+        """Who leads a partition, as far as is known: ask for its `topics` first.
+
+        Raises `Refused` with the code that says why nobody is known; the topic is then asked for
+        when it is wanted next.
+        """
+        metadata = self.metadata
+        doing = f"finding the leader of {topic_partition}"
+        partition = metadata.partition(topic_partition)
+        code = _why_unusable(metadata, topic_partition, partition)
+        if partition is None or code is not ErrorCode.none:
+            self.forget_topic(topic_partition.topic)
+            raise Refused(code, doing)
+        broker = metadata.brokers[partition.leader_id]
+        return Leader(broker=broker, leader_epoch=partition.leader_epoch)
+
+    def leader_moved(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        leader_id: int,
+        leader_epoch: int,
+        endpoints: Sequence[Broker] = (),
+    ) -> None:
+        """What a broker said of the leader while refusing (KIP-951): saves asking for metadata.
+
+        Where it says nothing new, the topic is to be asked for.
+        """
+        brokers = {**self.metadata.brokers, **{b.broker_id: b for b in endpoints}}
+        known = replace(self.metadata, brokers=brokers)
+        moved = known.with_leader(topic_partition, leader_id, leader_epoch)
+        if moved is known:
+            self.forget_topic(topic_partition.topic)
+        self.metadata = moved
+
+    def _take(self, news: ClusterMetadata, *, is_all: bool) -> None:
+        if is_all:
+            gone = self.metadata.topics.keys() - news.topics.keys() - news.failed.keys()
+            kept = {n: t for n, t in self.metadata.topics.items() if n not in gone}
+            self.metadata = replace(self.metadata, topics=kept)
+            self._learnt_at = {n: at for n, at in self._learnt_at.items() if n not in gone}
+        self.metadata = self.metadata.merged(news)
+        now = self.clock.now()
+        self._learnt_at.update(dict.fromkeys(news.topics, now))
+        for name in news.failed:  # may pass: ask again next time
+            self._learnt_at.pop(name, None)
+        self._drop_unknown_brokers()
+
+    def _drop_unknown_brokers(self) -> None:
+        known = {broker.address for broker in self.metadata.brokers.values()}
+        known.update(self._bootstrap, (b.address for b in self._coordinators.values()))
+        for address, connection in list(self._pool.items()):
+            if address not in known and not connection.in_flight:
+                self._pool.pop(address).close()
+        self._failed_at = {a: at for a, at in self._failed_at.items() if a in known}
+
+    # --- coordinators ---
+
+    def coordinator(self, group_id: str, *, deadline: float) -> Broker:
+        """The broker that coordinates a group; raises `Refused`."""
+        known = self._coordinators.get(group_id)
+        if known is not None:
+            return known
+
+        def make(connection: Connection) -> Request[Any]:
+            version = connection.versions.choose(Api.FIND_COORDINATOR)
+            return entity_request(
+                Api.FIND_COORDINATOR,
+                version,
+                key=group_id,
+                coordinator_keys=[group_id],
+                key_type=_GROUP,
+            )
+
+        response = self.ask_any(make, deadline=deadline)
+        doing = f"finding the coordinator of group {group_id!r}"
+        found = response
+        if response.__version__ >= _FIRST_OF_MANY_COORDINATORS:
+            if [answer.key for answer in response.coordinators] != [group_id]:
+                raise ProtocolError(f"{doing} failed: the answer is about other groups")
+            (found,) = response.coordinators
+        if found.error_code is not ErrorCode.none:
+            raise Refused(found.error_code, doing)
+        broker = Broker(broker_id=found.node_id, address=Address(found.host, found.port))
+        self._coordinators[group_id] = broker
+        return broker
+
+    def forget_coordinator(self, group_id: str) -> None:
+        """It was found to be another one, or not to answer."""
+        self._coordinators.pop(group_id, None)
+
+    def note(self, code: ErrorCode, *, topic: str | None = None, group_id: str = "") -> None:
+        """Forget what this code of a response says is wrong."""
+        reaction = REACTIONS[code]
+        if reaction is Reaction.REFRESH_METADATA and topic is not None:
+            self.forget_topic(topic)
+        elif reaction is Reaction.FIND_COORDINATOR:
+            self.forget_coordinator(group_id)
+
+
+def _why_unusable(
+    metadata: ClusterMetadata, wanted: TopicPartition, partition: PartitionMetadata | None
+) -> ErrorCode:
+    if partition is None:
+        return metadata.failed.get(wanted.topic, ErrorCode.unknown_topic_or_partition)
+    if partition.leader_id == NO_LEADER or partition.leader_id not in metadata.brokers:
+        return ErrorCode.leader_not_available
+    return ErrorCode.none
+
+
+def _rotated(bootstrap: Sequence[Address], random_number: float) -> tuple[Address, ...]:
+    """In the order given, begun anywhere, so that many clients do not all ask the first one."""
+    start = int(random_number * len(bootstrap))
+    return (*bootstrap[start:], *bootstrap[:start])

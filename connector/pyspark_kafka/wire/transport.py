@@ -1,0 +1,201 @@
+"""Bytes to and from one address, and waiting for several at once.
+
+Purpose: the only place with sockets. TLS and SASL enter here later: another `Connect` gives
+another `Transport`, and nothing above changes. Invariant: `send` and `receive_into` never wait;
+`connect` and `wait` end within the seconds they are given. What it must not know: Kafka.
+
+Seam for TLS: a transport may hold bytes that its file descriptor knows nothing of. So nobody waits
+for a transport before `receive_into` has said that nothing is there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, Protocol
+
+_PARTS_MAX: Final = 64
+"""Buffers of one `sendmsg`; the least that POSIX promises is 16, Linux and macOS take 1024."""
+
+_UNUSABLE: Final = (OSError, ValueError, OverflowError)
+"""What looking up an address raises that cannot be one: a broker may advertise anything."""
+
+
+class TransportError(Exception):
+    """The way to the peer is broken or was never there; says why."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """From `host:port` or `[IPv6]:port`, already checked by the options."""
+        host, _, port = text.strip().rpartition(":")
+        return cls(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+class Transport(Protocol):
+    """A two-way stream of bytes. After an error only `close` may be called."""
+
+    def send(self, parts: Iterable[memoryview]) -> int:
+        """How many bytes of the parts, in order, were taken just now; 0 if none can be.
+
+        Raises `TransportError`.
+        """
+
+    def receive_into(self, buffer: memoryview) -> int | None:
+        """How many bytes were put at the buffer's start; None if none are there yet.
+
+        Raises `TransportError`, also where the peer has closed.
+        """
+
+    def fileno(self) -> int:
+        """What to wait for."""
+
+    def close(self) -> None: ...
+
+
+Connect = Callable[[Address, float], Transport]
+"""Opens a transport within so many seconds, or raises `TransportError`."""
+
+
+class TcpTransport:
+    """Plain TCP."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._socket = connected
+
+    def send(self, parts: Iterable[memoryview]) -> int:
+        try:
+            return self._socket.sendmsg(list(islice(parts, _PARTS_MAX)))
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise TransportError(_reason(error)) from None
+
+    def receive_into(self, buffer: memoryview) -> int | None:
+        try:
+            count = self._socket.recv_into(buffer)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise TransportError(_reason(error)) from None
+        if count == 0:
+            raise TransportError("the connection was closed by the other side")
+        return count
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def connect(address: Address, timeout_s: float) -> Transport:
+    """Plain TCP to the first of the host's addresses that answers, each given its share of time."""
+    deadline = time.monotonic() + timeout_s
+    candidates = _resolve(address, timeout_s)
+    reasons = []
+    for index, (family, kind, protocol, _, at) in enumerate(candidates):
+        share_s = (deadline - time.monotonic()) / (len(candidates) - index)
+        if share_s <= 0:
+            reasons.append("no time was left to try all addresses")
+            break
+        try:
+            return TcpTransport(_connected(family, kind, protocol, at, share_s))
+        except OSError as error:
+            reasons.append(_reason(error))
+        except OverflowError as error:
+            reasons.append(str(error))
+    raise TransportError("; ".join(dict.fromkeys(reasons)) or "the name has no address")
+
+
+def wait(
+    reading: Collection[Transport], writing: Collection[Transport], timeout_s: float
+) -> list[Transport]:
+    """Wait until one of them can be read or written, as asked; those that can, maybe none."""
+    events: dict[int, int] = {}
+    transports: dict[int, Transport] = {}
+    for event, wanted in ((selectors.EVENT_READ, reading), (selectors.EVENT_WRITE, writing)):
+        for transport in wanted:
+            events[transport.fileno()] = events.get(transport.fileno(), 0) | event
+            transports[transport.fileno()] = transport
+    with selectors.DefaultSelector() as selector:
+        for descriptor, mask in events.items():
+            selector.register(descriptor, mask, transports[descriptor])
+        return [key.data for key, _ in selector.select(max(0.0, timeout_s))]
+
+
+def _connected(
+    family: int, kind: int, protocol: int, at: tuple[str | int, ...], timeout_s: float
+) -> socket.socket:
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.settimeout(timeout_s)
+        opened.connect(at)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+_Candidate = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str | int, ...]]
+_Resolved = list[_Candidate]
+
+
+def _resolve(address: Address, timeout_s: float) -> _Resolved:
+    """The host's addresses. Looking up a name cannot be bounded, so that a thread does it."""
+    try:
+        return _lookup(address, socket.AI_NUMERICHOST)
+    except _UNUSABLE:
+        pass
+    answers: list[_Resolved | Exception] = []
+
+    def look_up() -> None:
+        try:
+            answers.append(_lookup(address, 0))
+        except _UNUSABLE as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=look_up, name=f"resolve {address.host}", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if not answers:
+        raise TransportError(f"the name was not resolved within {timeout_s:.3g} s")
+    answer = answers[0]
+    if isinstance(answer, Exception):
+        raise TransportError(f"the name cannot be resolved ({answer})")
+    return answer
+
+
+def _lookup(address: Address, flags: int) -> _Resolved:
+    return [
+        (family, kind, protocol, name, (str(at[0]), *at[1:]))
+        for family, kind, protocol, name, at in socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=flags
+        )
+    ]
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, TimeoutError) and error.errno is None:
+        return os.strerror(errno.ETIMEDOUT)
+    return error.strerror or str(error)

@@ -1,0 +1,85 @@
+"""Which version of each API we speak, and which one with a given broker.
+
+Purpose: the table, and the choice of the highest version that both sides have. Invariant: a first
+version here has every field that we rely on, so that no field is dropped silently in an old one.
+What it must not know: messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from pyspark_kafka.errors import UnsupportedVersion
+
+
+class Api(IntEnum):
+    """Kafka's API keys; the names are Kafka's."""
+
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    API_VERSIONS = 18
+
+    @property
+    def title(self) -> str:
+        """As Kafka's documentation writes it: `ListOffsets`."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoken:
+    """Versions `first` to `last`.
+
+    From `throttled_from` on the broker answers at once and it is the client that has to wait for
+    the throttle time (KIP-219; `shouldClientThrottle` of Kafka's response classes).
+    """
+
+    first: int
+    last: int
+    throttled_from: int
+
+
+SPOKEN: Final[Mapping[Api, Spoken]] = {
+    # 4: isolation level and record batches v2. 13: topics by id. 18 says nothing to consumers.
+    Api.FETCH: Spoken(first=4, last=17, throttled_from=8),
+    Api.LIST_OFFSETS: Spoken(first=2, last=10, throttled_from=3),  # 2: isolation level
+    Api.METADATA: Spoken(first=4, last=13, throttled_from=6),  # 4: no creation by asking
+    Api.OFFSET_FETCH: Spoken(first=2, last=9, throttled_from=4),  # 10 has topics by id alone
+    Api.FIND_COORDINATOR: Spoken(first=1, last=5, throttled_from=2),  # 1: kinds of keys
+    Api.API_VERSIONS: Spoken(first=0, last=3, throttled_from=2),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerVersions:
+    """What one broker has said it speaks: first and last version by API key."""
+
+    broker: str
+    ranges: Mapping[int, tuple[int, int]]
+
+    def choose(self, api: Api, *, at_most: int | None = None) -> int:
+        """The highest version of both sides, `at_most` a further bound.
+
+        Raises `UnsupportedVersion` naming both ranges.
+        """
+        spoken = SPOKEN[api]
+        last = spoken.last if at_most is None else min(spoken.last, at_most)
+        if api not in self.ranges:
+            raise UnsupportedVersion(
+                f"{self.broker} does not have {api.title}, of which this client speaks versions "
+                f"{spoken.first} to {last}: check that it is a Kafka broker (0.11 or later)"
+            )
+        theirs_first, theirs_last = self.ranges[api]
+        chosen = min(last, theirs_last)
+        if chosen < max(spoken.first, theirs_first):
+            raise UnsupportedVersion(
+                f"{self.broker} has {api.title} in versions {theirs_first} to {theirs_last}, and "
+                f"this client speaks {spoken.first} to {last}: upgrade the older one, or set "
+                "'engine' to 'librdkafka'"
+            )
+        return chosen

@@ -1,0 +1,251 @@
+"""The wire client against a cluster: what Apache Kafka and the reference broker answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+from confluent_kafka import Producer
+from kio.schema.errors import ErrorCode
+
+from integration.clusters import Cluster
+from integration.raw import RawConnection
+from pyspark_kafka.client.base import (
+    EARLIEST,
+    LATEST,
+    AtTimestamp,
+    IsolationLevel,
+    TopicPartition,
+)
+from pyspark_kafka.errors import UnknownTopicOrPartition
+from pyspark_kafka.wire.connection import wait_any
+from pyspark_kafka.wire.fetch import (
+    FetchedPartition,
+    FetchLimits,
+    FetchPartition,
+    fetch_request,
+    fetch_version,
+)
+from pyspark_kafka.wire.opening import Opening
+from pyspark_kafka.wire.questions import Questions
+from pyspark_kafka.wire.retry import Clock
+from pyspark_kafka.wire.router import Router
+from pyspark_kafka.wire.transport import Address
+from pyspark_kafka.wire.versions import SPOKEN, Api
+from tests.conftest import TopicFactory
+from tests.pyspark_kafka.client.records import Record, producer, put
+
+UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
+COMMITTED = IsolationLevel.READ_COMMITTED
+CLOCK = Clock()
+SESSIONS = {"broker.session.timeout.ms": "2500", "broker.heartbeat.interval.ms": "250"}
+
+
+def soon() -> float:
+    return time.monotonic() + 30.0
+
+
+def asking(bootstrap_servers: str) -> Questions:
+    addresses = [Address.parse(text) for text in bootstrap_servers.split(",")]
+    return Questions(
+        router=Router(addresses, Opening(client_id="wire-tests", clock=CLOCK)),
+        bootstrap_servers=bootstrap_servers,
+        retry_interval_s=0.1,
+    )
+
+
+@pytest.fixture
+def questions(bootstrap: str) -> Iterator[Questions]:
+    found = asking(bootstrap)
+    yield found
+    found.router.close()
+
+
+@pytest.fixture
+def filled(bootstrap: str, topic: TopicFactory) -> str:
+    """A topic of two partitions: three records at 1000, 2000 and 3000 ms, and none."""
+    name = topic(partitions=2)
+    records = [Record(value=b"v%d" % i, timestamp_ms=i * 1000) for i in (1, 2, 3)]
+    put(producer(bootstrap), name, records)
+    return name
+
+
+def wanted(router: Router, partition: TopicPartition, offset: int = 0) -> FetchPartition:
+    router.topics([partition.topic], deadline=soon())
+    return FetchPartition(
+        topic_partition=partition,
+        topic_id=router.metadata.topics[partition.topic].topic_id,
+        fetch_offset=offset,
+        partition_bytes_max=1_000_000,
+        current_leader_epoch=router.leader(partition).leader_epoch,
+    )
+
+
+def fetch(
+    router: Router, one: FetchPartition, isolation_level: IsolationLevel, version: int
+) -> FetchedPartition:
+    connection = router.connection(router.leader(one.topic_partition).broker, deadline=soon())
+    limits = FetchLimits(isolation_level=isolation_level, wait_ms_max=100)
+    request = fetch_request(version, limits, [one])
+    response = connection.call(request, deadline=soon())
+    assert response.error_code is ErrorCode.none
+    (found,) = response.partitions
+    return found
+
+
+def test_topics(questions: Questions, filled: str) -> None:
+    assert filled in questions.list_topics()
+    assert "__consumer_offsets" not in questions.list_topics()
+    described = questions.describe_topics([filled, "no-such-topic"])
+    assert described.keys() == {filled}
+    assert described[filled].partitions == (0, 1)
+    assert len(described[filled].topic_id or "") == 22
+    assert "no-such-topic" not in questions.list_topics()  # asking creates nothing
+
+
+def test_offsets(questions: Questions, filled: str) -> None:
+    partitions = [TopicPartition(filled, 0), TopicPartition(filled, 1)]
+    for level in (COMMITTED, UNCOMMITTED):
+        assert questions.list_offsets(dict.fromkeys(partitions, EARLIEST), level) == {
+            partitions[0]: 0,
+            partitions[1]: 0,
+        }
+        assert questions.list_offsets(dict.fromkeys(partitions, LATEST), level) == {
+            partitions[0]: 3,
+            partitions[1]: 0,
+        }
+    for timestamp_ms, offset in ((0, 0), (1001, 1), (3000, 2), (3001, None)):
+        at = AtTimestamp(timestamp_ms=timestamp_ms)
+        found = questions.list_offsets({partitions[0]: at}, COMMITTED)
+        assert found == {partitions[0]: offset}
+
+
+def test_what_does_not_exist(questions: Questions, filled: str) -> None:
+    with pytest.raises(UnknownTopicOrPartition, match=f"'{filled}' has 2 partitions, and no"):
+        questions.list_offsets({TopicPartition(filled, 2): LATEST}, COMMITTED)
+    with pytest.raises(UnknownTopicOrPartition, match="'no-such-topic' does not exist"):
+        questions.list_offsets({TopicPartition("no-such-topic", 0): LATEST}, COMMITTED)
+
+
+def test_committed_offsets(
+    questions: Questions, filled: str, raw: RawConnection, unique_name: Callable[[], str]
+) -> None:
+    group_id = unique_name()
+    partitions = [TopicPartition(filled, 0), TopicPartition(filled, 1)]
+    assert questions.committed_offsets(group_id, partitions) == dict.fromkeys(partitions)
+    offsets = [{"partition_index": 0, "committed_offset": 2, "committed_metadata": ""}]
+    coordinator = questions.router.coordinator(group_id, deadline=soon())
+    with RawConnection(str(coordinator.address)) as connection:
+        connection.call(
+            "offset_commit",
+            7,
+            group_id=group_id,
+            generation_id_or_member_epoch=-1,
+            topics=[{"name": filled, "partitions": offsets}],
+        )
+    found = questions.committed_offsets(group_id, partitions)
+    assert found == {partitions[0]: 2, partitions[1]: None}
+
+
+@pytest.mark.parametrize("version", range(SPOKEN[Api.FETCH].first, SPOKEN[Api.FETCH].last + 1))
+def test_fetch_in_every_version(questions: Questions, filled: str, version: int) -> None:
+    one = wanted(questions.router, TopicPartition(filled, 0))
+    found = fetch(questions.router, one, COMMITTED, version)
+    assert found.error_code is ErrorCode.none
+    assert (found.high_watermark, found.last_stable_offset) == (3, 3)
+    assert found.aborted == ()
+    for value in (b"v1", b"v2", b"v3"):
+        assert value in bytes(found.records)
+    empty = fetch(
+        questions.router, wanted(questions.router, one.topic_partition, 3), COMMITTED, version
+    )
+    assert bytes(empty.records) == b""
+    beyond = wanted(questions.router, one.topic_partition, 4)
+    refused = fetch(questions.router, beyond, COMMITTED, version)
+    assert refused.error_code is ErrorCode.offset_out_of_range
+
+
+def test_fetches_are_pipelined_and_waited_for_together(questions: Questions, filled: str) -> None:
+    router = questions.router
+    ones = [wanted(router, TopicPartition(filled, 0), offset) for offset in (0, 1, 2)]
+    connection = router.connection(router.leader(ones[0].topic_partition).broker, deadline=soon())
+    version = fetch_version(connection.versions.choose(Api.FETCH), ones)
+    limits = FetchLimits(isolation_level=UNCOMMITTED)
+    pendings = [
+        connection.send(fetch_request(version, limits, [one]), deadline=soon()) for one in ones
+    ]
+    left = list(pendings)
+    while left:
+        done = wait_any(left, deadline=soon(), clock=CLOCK)
+        assert done
+        left = [pending for pending in left if pending not in done]
+    assert all(pending.result().partitions[0].high_watermark == 3 for pending in pendings)
+
+
+@pytest.mark.kafka_only
+def test_an_aborted_transaction_is_named(
+    questions: Questions, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
+) -> None:
+    name = topic()
+    put(producer(bootstrap), name, [Record(value=b"before")])
+    transactional = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": unique_name(), "linger.ms": 0}
+    )
+    transactional.init_transactions(30)
+    transactional.begin_transaction()
+    transactional.produce(name, value=b"dropped", partition=0)
+    transactional.flush(30)
+    partition = TopicPartition(name, 0)
+    assert questions.list_offsets({partition: LATEST}, COMMITTED) == {partition: 1}
+    assert questions.list_offsets({partition: LATEST}, UNCOMMITTED) == {partition: 2}
+    transactional.abort_transaction(30)
+    deadline = soon()
+    while questions.list_offsets({partition: LATEST}, COMMITTED) != {partition: 3}:
+        assert time.monotonic() < deadline
+    version = SPOKEN[Api.FETCH].last
+    committed = fetch(questions.router, wanted(questions.router, partition), COMMITTED, version)
+    assert committed.aborted is not None
+    assert [one.first_offset for one in committed.aborted] == [1]
+    plain = fetch(questions.router, wanted(questions.router, partition), UNCOMMITTED, version)
+    assert plain.aborted is None
+
+
+def test_an_epoch_from_the_future_is_refused(questions: Questions, filled: str) -> None:
+    one = wanted(questions.router, TopicPartition(filled, 0))
+    future = dataclasses.replace(one, current_leader_epoch=one.current_leader_epoch + 1)
+    refused = fetch(questions.router, future, COMMITTED, SPOKEN[Api.FETCH].last)
+    assert refused.error_code is ErrorCode.unknown_leader_epoch
+
+
+@pytest.mark.slow
+def test_questions_are_answered_while_brokers_die(
+    cluster_with: Callable[..., Cluster], unique_name: Callable[[], str]
+) -> None:
+    three = cluster_with(SESSIONS, brokers=3)
+    name = unique_name()
+    three.create_topic(name, partitions=6, replication_factor=3)
+    partitions = [TopicPartition(name, index) for index in range(6)]
+    questions = asking(three.bootstrap_servers)
+    queries = dict.fromkeys(partitions, LATEST)
+    group_id = unique_name()
+    with closing(questions.router):
+
+        def ask() -> None:
+            assert questions.list_offsets(queries, COMMITTED) == dict.fromkeys(partitions, 0)
+            assert questions.committed_offsets(group_id, partitions) == dict.fromkeys(partitions)
+            assert name in questions.list_topics()
+
+        ask()
+        coordinator = questions.router.coordinator(group_id, deadline=soon()).broker_id
+        three.kill_broker(coordinator)
+        ask()
+        three.start_broker(coordinator)
+        paused = questions.router.leader(partitions[0]).broker.broker_id
+        three.pause_broker(paused)
+        try:
+            ask()
+        finally:
+            three.resume_broker(paused)

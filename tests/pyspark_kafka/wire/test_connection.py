@@ -1,0 +1,477 @@
+"""What a connection makes of a broker that is slow, confused or gone."""
+
+from __future__ import annotations
+
+import random
+import re
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyspark_kafka.errors import BrokerUnreachable, ProtocolError
+from pyspark_kafka.wire.connection import Connection, Request, entity_request, wait_any
+from pyspark_kafka.wire.opening import Opening
+from pyspark_kafka.wire.retry import Clock
+from pyspark_kafka.wire.transport import Address
+from pyspark_kafka.wire.versions import Api
+from tests.pyspark_kafka.wire.scripted import (
+    Asked,
+    Peer,
+    Script,
+    ScriptedBroker,
+    answer_frame,
+    frame,
+)
+
+CLOCK = Clock()
+SHORT_S = 0.3
+LONG_S = 20.0
+METADATA_VERSION = 12
+FIND_COORDINATOR_VERSION = 3
+
+
+def soon(seconds: float = LONG_S) -> float:
+    return time.monotonic() + seconds
+
+
+def opened(broker: ScriptedBroker, clock: Clock = CLOCK, **options: Any) -> Connection:
+    opening = Opening(client_id="tests", clock=clock, **options)
+    return opening.open(Address.parse(broker.address), broker="broker 7", deadline=soon())
+
+
+def metadata() -> Request[Any]:
+    return entity_request(
+        Api.METADATA, METADATA_VERSION, topics=[], include_topic_authorized_operations=False
+    )
+
+
+def find_coordinator() -> Request[Any]:
+    return entity_request(Api.FIND_COORDINATOR, FIND_COORDINATOR_VERSION, key="g")
+
+
+def large(size: int) -> Request[int]:
+    """A request that no broker would understand, of so many bytes."""
+    return Request(
+        api=Api.METADATA,
+        version=METADATA_VERSION,
+        body=(bytes(size),),
+        read=lambda reader: len(reader.view(reader.left, "all")),
+        throttle_ms=lambda _: 0,
+    )
+
+
+def answer_metadata(peer: Peer, asked: Asked, cluster_id: str = "c", **fields: Any) -> None:
+    peer.answer(asked, "metadata", cluster_id=cluster_id, **fields)
+
+
+def negotiated(script: Script) -> Script:
+    def play(peer: Peer) -> None:
+        peer.negotiate()
+        script(peer)
+
+    return play
+
+
+def test_requests_are_pipelined_and_answers_found_by_correlation_id() -> None:
+    def script(peer: Peer) -> None:
+        asked = [peer.read() for _ in range(3)]  # all three before the first answer
+        for index, one in enumerate(asked):
+            answer_metadata(peer, one, cluster_id=f"c{index}")
+        peer.hang()
+
+    with ScriptedBroker(negotiated(script)) as broker:
+        connection = opened(broker)
+        pendings = [connection.send(metadata(), deadline=soon()) for _ in range(3)]
+        last = connection.receive(pendings[2], deadline=soon())
+        assert last.cluster_id == "c2"
+        assert [p.result().cluster_id for p in pendings] == ["c0", "c1", "c2"]
+        assert connection.in_flight == 0
+        assert connection.is_usable
+        connection.close()
+
+
+def test_an_answer_in_single_bytes_is_put_together() -> None:
+    def script(peer: Peer) -> None:
+        for byte in answer_frame(peer.read().correlation_id, "metadata", METADATA_VERSION):
+            peer.send(bytes([byte]))
+        peer.hang()
+
+    with ScriptedBroker(negotiated(script)) as broker:
+        connection = opened(broker)
+        assert connection.call(metadata(), deadline=soon()).topics == ()
+        connection.close()
+
+
+def test_a_broker_without_version_3_of_api_versions_is_asked_in_version_0() -> None:
+    versions = []
+
+    def script(peer: Peer) -> None:
+        asked = peer.read()
+        versions.append(asked.version)
+        # What Kafka does: an answer of version 0, whatever was asked.
+        peer.send(answer_frame(asked.correlation_id, "api_versions", 0, error_code=35, api_keys=[]))
+        asked = peer.read()
+        versions.append(asked.version)
+        peer.answer(
+            asked,
+            "api_versions",
+            api_keys=[{"api_key": 3, "min_version": 0, "max_version": 5}],
+        )
+        peer.hang()
+
+    with ScriptedBroker(script) as broker:
+        connection = opened(broker)
+        assert connection.versions.choose(Api.METADATA) == 5
+        connection.close()
+    assert versions == [3, 0]
+
+
+def _silence(peer: Peer) -> None:
+    peer.read()
+    peer.hang()
+
+
+def _close(peer: Peer) -> None:
+    peer.read()
+
+
+def _half_a_frame(peer: Peer) -> None:
+    data = answer_frame(peer.read().correlation_id, "metadata", METADATA_VERSION)
+    peer.send(data[: len(data) // 2])
+
+
+def _half_a_length(peer: Peer) -> None:
+    peer.read()
+    peer.send(b"\0\0")
+
+
+def _half_a_frame_then_silence(peer: Peer) -> None:
+    _half_a_frame(peer)
+    peer.hang()
+
+
+def _announcing(length: int) -> Script:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.send(struct.pack(">i", length) + b"abcdefgh")
+        peer.hang()
+
+    return script
+
+
+def _wrong_correlation_id(peer: Peer) -> None:
+    peer.send(answer_frame(peer.read().correlation_id + 1000, "metadata", METADATA_VERSION))
+    peer.hang()
+
+
+def _trailing_bytes(peer: Peer) -> None:
+    data = answer_frame(peer.read().correlation_id, "metadata", METADATA_VERSION)
+    peer.send(frame(data[4:] + b"more"))
+    peer.hang()
+
+
+def _huge_array(peer: Peer) -> None:
+    """Throttle time 0, then 2**31 brokers in a frame of some bytes."""
+    correlation_id = struct.pack(">i", peer.read().correlation_id)
+    peer.send(frame(correlation_id + b"\0" + bytes(4) + b"\x80\x80\x80\x80\x08" + bytes(20)))
+    peer.hang()
+
+
+def _no_utf8(peer: Peer) -> None:
+    data = answer_frame(peer.read().correlation_id, "metadata", METADATA_VERSION, cluster_id="abc")
+    peer.send(data.replace(b"abc", b"\xff\xfe\xfd"))
+    peer.hang()
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "reason"),
+    [
+        (_silence, BrokerUnreachable, "no answer came to Metadata v12 in time"),
+        (_close, BrokerUnreachable, "the connection was closed by the other side;"),
+        (_half_a_frame, BrokerUnreachable, "closed by the other side, in the middle of a"),
+        (_half_a_length, BrokerUnreachable, "closed by the other side, in the middle of a"),
+        (_half_a_frame_then_silence, BrokerUnreachable, "no answer came to Metadata v12 in time"),
+        (_announcing(2**31 - 1), ProtocolError, "announced a response of 2147483647 bytes"),
+        (_announcing(-1), ProtocolError, "announced a response of -1 bytes"),
+        (_announcing(3), ProtocolError, "announced a response of 3 bytes"),
+        (_announcing(0x15030300), ProtocolError, "(it is an alert of TLS"),
+        (_wrong_correlation_id, ProtocolError, "correlation id 1001, which is none"),
+        (_trailing_bytes, ProtocolError, "4 bytes follow the response to Metadata v12"),
+        (_huge_array, ProtocolError, "MetadataResponse.brokers claims 2147483647 elements"),
+        (_no_utf8, ProtocolError, "MetadataResponse.cluster_id is not UTF-8"),
+    ],
+)
+def test_what_is_no_answer_is_an_error_naming_broker_and_request(
+    script: Script, kind: type[Exception], reason: str
+) -> None:
+    with ScriptedBroker(negotiated(script)) as broker:
+        connection = opened(broker)
+        began = time.monotonic()
+        with pytest.raises(kind, match=re.escape(reason)) as caught:
+            connection.call(metadata(), deadline=soon(SHORT_S))
+        assert time.monotonic() - began < 5
+        assert str(caught.value).startswith("Metadata v12 to broker 7 failed: ")
+        assert not connection.is_usable
+        with pytest.raises(kind, match=re.escape(reason)):
+            connection.send(metadata(), deadline=soon())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_garbage_never_hangs_or_crashes(seed: int) -> None:
+    data = random.Random(seed).randbytes(64)
+
+    def script(peer: Peer) -> None:
+        asked = peer.read()
+        peer.send(frame(struct.pack(">i", asked.correlation_id) + data))
+        peer.hang()
+
+    with ScriptedBroker(negotiated(script)) as broker:
+        connection = opened(broker)
+        try:
+            connection.call(metadata(), deadline=soon(SHORT_S))
+        except (ProtocolError, BrokerUnreachable) as error:
+            assert "Metadata v12 to broker 7" in str(error), data.hex()  # noqa: PT017
+        connection.close()
+
+
+def test_answers_out_of_order_fail_all_that_was_asked() -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        second = peer.read()
+        peer.answer(second, "find_coordinator", host="h", port=1, error_message=None)
+        peer.hang()
+
+    with ScriptedBroker(negotiated(script)) as broker:
+        connection = opened(broker)
+        first = connection.send(metadata(), deadline=soon())
+        second = connection.send(find_coordinator(), deadline=soon())
+        expected = r"correlation id 2 \(FindCoordinator v3\) out of order, where 1 \(Metadata v12\)"
+        with pytest.raises(ProtocolError, match=f"FindCoordinator v3 to broker 7.*{expected}"):
+            connection.receive(second, deadline=soon())
+        with pytest.raises(ProtocolError, match=f"^Metadata v12 to broker 7.*{expected}"):
+            first.result()
+
+
+def test_a_late_answer_is_not_taken_for_a_later_request() -> None:
+    late = threading.Event()
+
+    def script(peer: Peer) -> None:
+        asked = peer.read()
+        late.wait()
+        answer_metadata(peer, asked)
+        peer.until_closed()
+
+    with ScriptedBroker(negotiated(script)) as broker:
+        connection = opened(broker)
+        with pytest.raises(BrokerUnreachable, match="no answer came to Metadata v12 in time"):
+            connection.call(metadata(), deadline=soon(SHORT_S))
+        late.set()
+        with pytest.raises(BrokerUnreachable, match="FindCoordinator v3 to broker 7 failed"):
+            connection.call(find_coordinator(), deadline=soon())
+
+
+def test_who_waits_behind_another_request_is_told_so() -> None:
+    with ScriptedBroker(negotiated(_silence)) as broker:
+        connection = opened(broker)
+        connection.send(metadata(), deadline=soon())
+        with pytest.raises(
+            BrokerUnreachable,
+            match=r"no answer came to FindCoordinator v3 \(nor to Metadata v12, sent before\)",
+        ):
+            connection.call(find_coordinator(), deadline=soon(SHORT_S))
+
+
+def test_an_abandoned_answer_is_read_past() -> None:
+    def script(peer: Peer) -> None:
+        for name in ("unwanted", "wanted"):
+            answer_metadata(peer, peer.read(), cluster_id=name)
+        peer.hang()
+
+    with ScriptedBroker(negotiated(script)) as broker:
+        connection = opened(broker)
+        unwanted = connection.send(metadata(), deadline=soon())
+        unwanted.abandon()
+        assert connection.call(metadata(), deadline=soon()).cluster_id == "wanted"
+        assert unwanted.done
+        assert unwanted.result() is None  # a response can be of many megabytes
+        connection.close()
+
+
+def _closes_when_idle(peer: Peer) -> None:
+    peer.negotiate()
+
+
+def _speaks_unasked(peer: Peer) -> None:
+    peer.negotiate()
+    peer.send(frame(bytes(8)))
+    peer.hang()
+
+
+@pytest.mark.parametrize("script", [_closes_when_idle, _speaks_unasked])
+def test_an_idle_connection_that_is_of_no_use_is_noticed(script: Script) -> None:
+    with ScriptedBroker(script) as broker:
+        connection = opened(broker)
+        deadline = soon()
+        while connection.is_usable:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_a_broker_that_stops_reading_is_given_up() -> None:
+    def script(peer: Peer) -> None:
+        peer.negotiate()
+        peer.hang()
+
+    with ScriptedBroker(script) as broker:
+        connection = opened(broker)
+        with pytest.raises(BrokerUnreachable, match="Metadata v12 could not be sent in time"):
+            connection.send(large(64_000_000), deadline=soon(SHORT_S))
+        assert not connection.is_usable
+
+
+def test_an_interrupted_request_is_not_followed_by_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def script(peer: Peer) -> None:
+        peer.negotiate()
+        peer.hang()
+
+    with ScriptedBroker(script) as broker:
+        connection = opened(broker)
+        monkeypatch.setattr("pyspark_kafka.wire.connection.wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            connection.send(large(64_000_000), deadline=soon())
+        with pytest.raises(BrokerUnreachable, match="interrupted while it was sent"):
+            connection.send(metadata(), deadline=soon())
+
+
+def test_answers_are_taken_while_a_large_request_is_sent() -> None:
+    size = 32_000_000
+
+    def script(peer: Peer) -> None:
+        first = peer.read()
+        # Kafka does not read on before this is written.
+        peer.send(frame(struct.pack(">i", first.correlation_id) + bytes(size)))
+        second = peer.read()
+        peer.send(frame(struct.pack(">i", second.correlation_id) + bytes(2)))
+        peer.hang()
+
+    with ScriptedBroker(negotiated(script)) as broker:
+        connection = opened(broker)
+        first = connection.send(large(1), deadline=soon())
+        connection.call(large(size), deadline=soon())
+        assert first.done
+        connection.close()
+
+
+def test_one_wait_for_several_brokers() -> None:
+    go_on = threading.Event()
+
+    def slow(peer: Peer) -> None:
+        asked = peer.read()
+        go_on.wait()
+        answer_metadata(peer, asked, cluster_id="slow")
+        peer.hang()
+
+    def fast(peer: Peer) -> None:
+        answer_metadata(peer, peer.read(), cluster_id="fast")
+        peer.hang()
+
+    with ScriptedBroker(negotiated(slow)) as first, ScriptedBroker(negotiated(fast)) as second:
+        connections = [opened(first), opened(second)]
+        pendings = [c.send(metadata(), deadline=soon()) for c in connections]
+        done = wait_any(pendings, deadline=soon(), clock=CLOCK)
+        assert done == [pendings[1]]
+        left = [pendings[0]]
+        assert wait_any(left, deadline=soon(0.05), clock=CLOCK) == []
+        assert connections[0].is_usable  # that it was not done yet is no failure
+        go_on.set()
+        assert wait_any(left, deadline=soon(), clock=CLOCK) == left
+        assert pendings[0].result().cluster_id == "slow"
+        for connection in connections:
+            connection.close()
+
+
+def test_what_comes_behind_a_response_does_not_hold_it_up() -> None:
+    """A long response behind it would else be read to its end first."""
+
+    def script(peer: Peer) -> None:
+        both = [peer.read(), peer.read()]
+        ids = [asked.correlation_id for asked in both]
+        peer.send(b"".join(answer_frame(one, "metadata", METADATA_VERSION) for one in ids))
+        peer.hang()
+
+    with ScriptedBroker(negotiated(script)) as broker:
+        connection = opened(broker)
+        pendings = [connection.send(metadata(), deadline=soon()) for _ in range(2)]
+        assert wait_any(pendings, deadline=soon(), clock=CLOCK) == pendings[:1]
+        assert wait_any(pendings[1:], deadline=soon(), clock=CLOCK) == pendings[1:]
+        connection.close()
+
+
+def test_a_failed_pending_is_done() -> None:
+    with ScriptedBroker(negotiated(_close)) as broker:
+        connection = opened(broker)
+        pending = connection.send(metadata(), deadline=soon())
+        assert wait_any([pending], deadline=soon(), clock=CLOCK) == [pending]
+        with pytest.raises(BrokerUnreachable, match="closed by the other side"):
+            pending.result()
+
+
+def throttled(throttle_time_ms: int) -> Script:
+    def script(peer: Peer) -> None:
+        answer_metadata(peer, peer.read(), throttle_time=throttle_time_ms)
+        answer_metadata(peer, peer.read())
+        peer.hang()
+
+    return negotiated(script)
+
+
+def test_a_throttled_broker_is_left_alone_for_that_long() -> None:
+    slept_s: list[float] = []
+    clock = Clock(sleep=slept_s.append)
+    with ScriptedBroker(throttled(5_000)) as broker:
+        connection = opened(broker, clock)
+        connection.call(metadata(), deadline=soon())
+        assert slept_s == []
+        connection.call(metadata(), deadline=soon())
+        assert slept_s == [pytest.approx(5.0, abs=0.5)]
+        connection.close()
+
+
+def test_throttling_beyond_the_deadline_is_an_error_at_once() -> None:
+    with ScriptedBroker(throttled(60_000)) as broker:
+        connection = opened(broker)
+        connection.call(metadata(), deadline=soon())
+        with pytest.raises(BrokerUnreachable, match=r"throttles this client for another 60 s|59\."):
+            connection.send(metadata(), deadline=soon(1.0))
+        assert connection.is_usable
+        connection.close()
+
+
+def _never(peer: Peer) -> None:
+    peer.hang()
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (_never, "no answer came to ApiVersions v3 in time"),
+        (lambda peer: peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "announced a response of"),
+    ],
+)
+def test_who_does_not_negotiate_is_no_broker(script: Callable[[Peer], None], reason: str) -> None:
+    with (
+        ScriptedBroker(script) as broker,
+        pytest.raises((BrokerUnreachable, ProtocolError), match=reason),
+    ):
+        Opening(client_id="tests", clock=CLOCK).open(
+            Address.parse(broker.address), broker="broker 7", deadline=soon(SHORT_S)
+        )

@@ -1,0 +1,148 @@
+"""Responses as kio writes them are read as they were; anything else is malformed, and no more."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.wire.entities import read_entity, request_entity
+from pyspark_kafka.wire.reader import MalformedResponse, Reader
+from pyspark_kafka.wire.versions import SPOKEN, Api
+from tests.pyspark_kafka.wire.messages import entities, entity_bytes
+
+RESPONSES = [
+    load_response_schema(api, version)
+    for api, spoken in SPOKEN.items()
+    if api is not Api.FETCH
+    for version in range(spoken.first, spoken.last + 1)
+]
+ANY_RESPONSE: st.SearchStrategy[Any] = st.sampled_from(RESPONSES)
+
+
+def read(schema: Any, data: bytes) -> Any:
+    reader = Reader(memoryview(data))
+    entity = read_entity(schema, reader)
+    reader.end("the response")
+    return entity
+
+
+@pytest.mark.parametrize("schema", RESPONSES, ids=lambda s: f"{s.__name__} v{s.__version__}")
+def test_every_version_of_every_response_is_read(schema: Any) -> None:
+    @settings(max_examples=25)
+    @given(entities(schema))
+    def check(entity: Any) -> None:
+        assert read(schema, entity_bytes(entity)) == entity
+
+    check()
+
+
+@given(st.data())
+def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -> None:
+    schema = data.draw(ANY_RESPONSE)
+    found = bytearray(entity_bytes(data.draw(entities(schema))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        if not found:
+            break
+        position = data.draw(st.integers(0, len(found) - 1))
+        match data.draw(st.sampled_from(["flip", "cut", "insert", "end"])):
+            case "flip":
+                found[position] ^= data.draw(st.integers(1, 255))
+            case "cut":
+                del found[position : position + data.draw(st.integers(1, 8))]
+            case "insert":
+                found[position:position] = data.draw(st.binary(max_size=8))
+            case "end":
+                del found[position:]
+    try:
+        read(schema, bytes(found))
+    except MalformedResponse as error:
+        assert str(error)  # noqa: PT017
+
+
+@given(ANY_RESPONSE, st.binary(max_size=80))
+def test_garbage_is_malformed_or_a_response(schema: Any, data: bytes) -> None:
+    with contextlib.suppress(MalformedResponse):
+        read(schema, data)
+
+
+def reader_of(data: str) -> Reader:
+    return Reader(memoryview(bytes.fromhex(data)))
+
+
+@pytest.mark.parametrize(
+    ("data", "value"), [("00", 0), ("7f", 127), ("8001", 128), ("ffffffff0f", 2**32 - 1)]
+)
+def test_varints(data: str, value: int) -> None:
+    reader = reader_of(data)
+    assert reader.unsigned_varint("n") == value
+    assert reader.left == 0
+
+
+@pytest.mark.parametrize("data", ["", "80", "ffffffff1f", "8080808080", "ffffffffffffffffff01"])
+def test_what_is_no_varint(data: str) -> None:
+    with pytest.raises(MalformedResponse, match="n "):
+        reader_of(data).unsigned_varint("n")
+
+
+def test_an_array_that_is_longer_than_the_frame_is_refused_before_it_is_made() -> None:
+    with pytest.raises(MalformedResponse, match="n claims 2147483647 elements"):
+        reader_of("7fffffff00").array(lambda: None, "n", flexible=False)
+
+
+def test_arrays_of_nothing_have_a_bound() -> None:
+    """Elements may be read without taking a byte, by a reader that is wrong; not for ever."""
+    data = bytes(4_000_000)
+    reader = Reader(memoryview(b"\x00\x3d\x09\x00" + data))
+    reader.array(lambda: None, "n", flexible=False)
+    reader.position = 0
+    with pytest.raises(MalformedResponse, match="1000000 are possible"):
+        reader.array(lambda: None, "n", flexible=False)
+
+
+@pytest.mark.parametrize("data", ["ffff", "fffe", "7fff6162"])
+def test_strings_that_are_none(data: str) -> None:
+    with pytest.raises(MalformedResponse, match="name"):
+        reader_of(data).string("name", flexible=False)
+
+
+def test_unknown_tags_are_skipped_and_known_ones_have_to_fill_their_size() -> None:
+    reader = reader_of("02 05 03 616263 07 01 2a".replace(" ", ""))
+    seen = []
+
+    def known(tag: int) -> bool:
+        if tag == 7:
+            seen.append(reader.int8("seven"))
+        return tag == 7
+
+    reader.tagged_fields(known, "x")
+    assert seen == [42]
+    reader = reader_of("0107022a00")
+    with pytest.raises(MalformedResponse, match="tag 7 of x takes 1 bytes, and claims 2"):
+        reader.tagged_fields(known, "x")
+    with pytest.raises(MalformedResponse, match="tag 7 of x claims 9 bytes, and 1 are left"):
+        reader_of("0107092a").tagged_fields(known, "x")
+
+
+def test_an_error_code_from_the_future_is_the_servers() -> None:
+    assert reader_of("7fff").error_code("code") is ErrorCode.unknown_server_error
+
+
+def test_a_request_takes_the_fields_of_its_version() -> None:
+    values = {
+        "topics": [{"name": "t", "topic_id": None}],
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+    }
+    old = request_entity(Api.METADATA, 4, values)
+    assert not hasattr(old, "include_topic_authorized_operations")
+    new = request_entity(Api.METADATA, 12, values)
+    assert new.topics[0].name == "t"
+    assert new.allow_auto_topic_creation is False
+    with pytest.raises(TypeError, match="MetadataRequest v12 needs 'topics'"):
+        request_entity(Api.METADATA, 12, {})

@@ -1,0 +1,226 @@
+"""Questions are asked until they are answered, and no longer than is worth while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from pyspark_kafka.client.base import LATEST, IsolationLevel, TopicPartition
+from pyspark_kafka.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    KafkaError,
+    LeaderNotAvailable,
+    ProtocolError,
+    UnknownTopicOrPartition,
+)
+from pyspark_kafka.wire.opening import Opening
+from pyspark_kafka.wire.questions import Questions
+from pyspark_kafka.wire.retry import Backoff, Clock
+from pyspark_kafka.wire.router import Router
+from pyspark_kafka.wire.transport import Address
+from tests.pyspark_kafka.wire.scripted import Answers, Asked, Fields, Peer, ScriptedBroker, frame
+from tests.pyspark_kafka.wire.test_router import cluster
+
+T0 = TopicPartition("t", 0)
+G = "group"
+
+
+def questions(broker: ScriptedBroker, **options: Any) -> Questions:
+    opening = Opening(client_id="tests", clock=Clock())
+    settings: dict[str, Any] = {
+        "api_timeout_s": 20.0,
+        "retry_interval_s": 0.01,
+        "backoff": Backoff(first_s=0.01, longest_s=0.02),
+        **options,
+    }
+    return Questions(
+        router=Router([Address.parse(broker.address)], opening),
+        bootstrap_servers=broker.address,
+        **settings,
+    )
+
+
+def offsets(*found: tuple[int, int]) -> Fields:
+    """ListOffsets' answer for partitions 0 and on: error code and offset."""
+    partitions = [
+        {"partition_index": i, "error_code": code, "offset": offset}
+        for i, (code, offset) in enumerate(found)
+    ]
+    return {"topics": [{"name": "t", "partitions": partitions}]}
+
+
+def commits(*, group_error: int = 0, error_code: int = 0, offset: int = 3) -> Fields:
+    partition = {
+        "partition_index": 0,
+        "committed_offset": offset,
+        "metadata": "",
+        "error_code": error_code,
+    }
+    topics = [{"name": "t", "partitions": [partition]}] if not group_error else []
+    return {"groups": [{"group_id": G, "error_code": group_error, "topics": topics}]}
+
+
+def garbage(peer: Peer, asked: Asked) -> None:
+    peer.send(frame(asked.correlation_id.to_bytes(4) + b"\xff" * 9))
+
+
+def silence(peer: Peer, _: Asked) -> None:
+    peer.hang()
+
+
+Ask = Callable[[Questions], Any]
+
+
+def ask_offsets(one: Questions) -> Any:
+    return one.list_offsets({T0: LATEST}, IsolationLevel.READ_COMMITTED)[T0]
+
+
+def ask_commits(one: Questions) -> Any:
+    return one.committed_offsets(G, [T0])[T0]
+
+
+def run(ask: Ask, answers: Answers, **options: Any) -> Any:
+    """Ask a broker that answers so, and is leader and coordinator of everything."""
+    with ScriptedBroker(answers) as broker:
+        answers.answers.setdefault("metadata", [cluster(broker)])
+        coordinator = {"key": G, "node_id": 1, "host": "127.0.0.1", "port": broker.port}
+        answers.answers.setdefault(
+            "find_coordinator", [{"coordinators": [{**coordinator, "error_message": None}]}]
+        )
+        asking = questions(broker, **options)
+        with closing(asking.router):
+            return ask(asking)
+
+
+@pytest.mark.parametrize(
+    ("code", "metadata_asked"), [(6, 2), (74, 2), (9, 2), (3, 2), (75, 1), (78, 1), (7, 1)]
+)
+def test_a_moving_leader_is_looked_for_and_asked_again(code: int, metadata_asked: int) -> None:
+    answers = Answers(list_offsets=[offsets((code, -1)), offsets((0, 42))])
+    assert run(ask_offsets, answers) == 42
+    assert answers.count("list_offsets") == 2
+    assert answers.count("metadata") == metadata_asked
+
+
+def test_what_was_answered_is_not_asked_again() -> None:
+    with ScriptedBroker(answers := Answers(metadata=[])) as broker:
+        metadata = cluster(broker)
+        one = metadata["topics"][0]["partitions"][0]
+        metadata["topics"][0]["partitions"] = [{**one, "partition_index": i} for i in (0, 1)]
+        second = {"partition_index": 1, "error_code": 0, "offset": 8}
+        answers.answers |= {
+            "metadata": [metadata],
+            "list_offsets": [
+                offsets((0, 7), (6, -1)),
+                {"topics": [{"name": "t", "partitions": [second]}]},
+            ],
+        }
+        asking = questions(broker)
+        with closing(asking.router):
+            both = {T0: LATEST, TopicPartition("t", 1): LATEST}
+            assert list(asking.list_offsets(both, IsolationLevel.READ_COMMITTED).values()) == [7, 8]
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, 88])
+def test_a_moving_coordinator_is_asked_again(code: int) -> None:
+    answers = Answers(offset_fetch=[commits(group_error=code), commits(offset=9)])
+    assert run(ask_commits, answers) == 9
+    assert answers.count("find_coordinator") == (2 if code in (15, 16) else 1)
+
+
+def test_no_commit_is_none() -> None:
+    assert run(ask_commits, Answers(offset_fetch=[commits(offset=-1)])) is None
+
+
+@pytest.mark.parametrize(
+    ("ask", "api", "answer"),
+    [
+        (ask_offsets, "list_offsets", garbage),
+        (ask_offsets, "list_offsets", {"topics": []}),
+        (ask_offsets, "list_offsets", offsets((0, 1), (0, 2))),
+        (ask_commits, "offset_fetch", garbage),
+        (ask_commits, "offset_fetch", {"groups": []}),
+        (ask_commits, "offset_fetch", {"groups": [{"group_id": G}]}),
+    ],
+)
+def test_what_is_no_answer_is_tried_three_times(ask: Ask, api: str, answer: Any) -> None:
+    answers = Answers(**{api: [answer]})
+    with pytest.raises(ProtocolError, match="broker 1 at"):
+        run(ask, answers)
+    assert answers.count(api) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "tries"),
+    [(-1, KafkaError, 3), (42, KafkaError, 3), (29, AuthenticationFailed, 1)],
+)
+def test_errors_that_do_not_pass(code: int, kind: type[KafkaError], tries: int) -> None:
+    answers = Answers(list_offsets=[offsets((code, -1))])
+    with pytest.raises(kind, match=rf"listing offsets of t-0 failed at .*\({code}\)"):
+        run(ask_offsets, answers)
+    assert answers.count("list_offsets") == tries
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [({"error_code": 3}, "topic 't' does not exist at"), ({}, "'t' has 1 partitions, and no")],
+)
+def test_what_does_not_exist_is_said_after_three_tries(fields: dict[str, Any], text: str) -> None:
+    partition = T0 if fields else TopicPartition("t", 1)
+    with ScriptedBroker(answers := Answers(metadata=[])) as broker:
+        answers.answers["metadata"] = [cluster(broker, **fields)]
+        asking = questions(broker)
+        with closing(asking.router), pytest.raises(UnknownTopicOrPartition, match=text):
+            asking.list_offsets({partition: LATEST}, IsolationLevel.READ_COMMITTED)
+        assert answers.count("metadata") == 4
+
+
+def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_on() -> None:
+    answers = Answers(list_offsets=[*[offsets((3, -1))] * 5, offsets((0, 2))])
+    assert run(ask_offsets, answers) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "text"),
+    [
+        (offsets((6, -1)), LeaderNotAvailable, "no leader answered for it within 0.3 s"),
+        (offsets((7, -1)), BrokerUnreachable, "REQUEST_TIMED_OUT"),
+        (silence, BrokerUnreachable, "did not answer within 0.3 s .*no answer came to ListOff"),
+        (lambda peer, _: peer.close(), BrokerUnreachable, "did not answer within 0.3 s"),
+    ],
+)
+def test_the_time_is_over_at_last(answer: Any, kind: type[KafkaError], text: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(kind, match=text) as caught:
+        run(ask_offsets, Answers(list_offsets=[answer]), api_timeout_s=0.3)
+    assert "raise 'kafka.default.api.timeout.ms' to wait longer" in str(caught.value)
+    assert time.monotonic() - began < 5
+
+
+def test_describing_and_listing() -> None:
+    topics = [
+        {"name": "t", "partitions": [{"partition_index": i} for i in (1, 0)]},
+        {"name": "__consumer_offsets", "is_internal": True},
+        {"name": "gone", "error_code": 3},
+    ]
+    answers = Answers(metadata=[{"topics": topics}])
+    assert run(lambda one: one.list_topics(), answers) == ["t"]
+    answers = Answers(metadata=[{"topics": topics}])
+    described = run(lambda one: one.describe_topics(["t", "gone"]), answers)
+    assert described["t"].partitions == (0, 1)
+    assert "gone" not in described
+
+
+def test_nothing_is_asked_about_nothing() -> None:
+    answers = Answers()
+    with ScriptedBroker(answers) as broker:
+        asking = questions(broker)
+        assert asking.describe_topics([]) == {}
+        assert asking.list_offsets({}, IsolationLevel.READ_COMMITTED) == {}
+        assert asking.committed_offsets(G, []) == {}
+        assert broker.connections == 0

@@ -1,0 +1,273 @@
+"""Which broker is asked, and what is remembered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.errors import BrokerUnreachable, ProtocolError
+from pyspark_kafka.wire.metadata import Broker
+from pyspark_kafka.wire.opening import Opening
+from pyspark_kafka.wire.retry import Clock
+from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.transport import Address, TransportError, connect
+from tests.pyspark_kafka.wire.scripted import ALL_VERSIONS, Answers, Peer, ScriptedBroker
+
+T0 = TopicPartition("t", 0)
+LONG_S = 20.0
+
+
+def soon(seconds: float = LONG_S) -> float:
+    return time.monotonic() + seconds
+
+
+def router(*bootstrap: ScriptedBroker | str, **options: Any) -> closing[Router]:
+    addresses = [b if isinstance(b, str) else b.address for b in bootstrap]
+    clock = Clock(random=lambda: 0.0)  # begin with the first bootstrap server
+    opening = Opening(client_id="tests", clock=clock)
+    return closing(Router([Address.parse(a) for a in addresses], opening, **options))
+
+
+def cluster(
+    *brokers: ScriptedBroker,
+    leader_id: int = 1,
+    leader_epoch: int = 5,
+    error_code: int = 0,
+) -> dict[str, Any]:
+    """Metadata of these brokers, 1 and so on, and of topic `t` with one partition."""
+    partition = {"partition_index": 0, "leader_id": leader_id, "leader_epoch": leader_epoch}
+    return {
+        "brokers": [
+            {"node_id": i, "host": "127.0.0.1", "port": b.port, "rack": None}
+            for i, b in enumerate(brokers, 1)
+        ],
+        "topics": [{"name": "t", "error_code": error_code, "partitions": [partition]}],
+    }
+
+
+@pytest.fixture
+def dead() -> str:
+    """An address where nobody listens any more."""
+    with ScriptedBroker(Peer.hang) as broker:
+        return broker.address
+
+
+@pytest.fixture
+def hanging() -> Iterator[ScriptedBroker]:
+    with ScriptedBroker(Peer.hang) as broker:
+        yield broker
+
+
+def test_a_dead_and_a_hanging_bootstrap_server_leave_time_for_one_that_answers(
+    dead: str, hanging: ScriptedBroker
+) -> None:
+    answers = Answers(metadata=[{"topics": []}])
+    with ScriptedBroker(answers) as good, router(dead, hanging, good) as one:
+        one.refresh([], deadline=soon(1.0))
+        assert answers.asked == ["metadata"]
+        one.close()
+        one.refresh([], deadline=soon(1.0))  # now the good one is the first to be tried
+        assert hanging.connections == 1
+
+
+def test_no_broker_at_all_names_what_was_met_at_each(dead: str, hanging: ScriptedBroker) -> None:
+    with router(dead, hanging) as one, pytest.raises(BrokerUnreachable) as caught:
+        one.refresh([], deadline=soon(0.4))
+    text = str(caught.value)
+    assert f"connecting to bootstrap server {dead} failed: Connection refused" in text
+    assert f"ApiVersions v3 to bootstrap server {hanging.address} failed: no answer" in text
+    assert text.count("check 'kafka.bootstrap.servers'") == 1
+
+
+def test_a_connection_is_used_again_until_the_broker_closes_it() -> None:
+    def once(peer: Peer) -> None:
+        peer.negotiate()
+        peer.answer(peer.read(), "metadata")
+
+    with ScriptedBroker(once, Answers(metadata=[{}])) as broker, router(broker) as one:
+        connection = one.any_connection(deadline=soon())
+        assert one.any_connection(deadline=soon()) is connection
+        one.refresh([], deadline=soon())
+        while connection.is_usable:  # until the end of the first script is noticed
+            time.sleep(0.01)
+        one.refresh([], deadline=soon())
+        assert broker.connections == 2
+
+
+def test_metadata_is_asked_for_once_until_it_is_forgotten_or_old() -> None:
+    answers = Answers(metadata=[])
+    with ScriptedBroker(answers) as broker, router(broker, metadata_age_s_max=3600.0) as one:
+        answers.answers["metadata"] = [cluster(broker)]
+        for _ in range(3):
+            one.topics(["t"], deadline=soon())
+            assert one.leader(T0).leader_epoch == 5
+        assert answers.count("metadata") == 1
+        one.forget_topic("t")
+        one.topics(["t"], deadline=soon())
+        assert answers.count("metadata") == 2
+    with ScriptedBroker(answers) as broker, router(broker, metadata_age_s_max=0.0) as one:
+        for _ in range(2):
+            one.topics(["t"], deadline=soon())
+        assert answers.count("metadata") == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "partition", "code"),
+    [
+        ({"error_code": 3}, T0, ErrorCode.unknown_topic_or_partition),
+        ({"error_code": 29}, T0, ErrorCode.topic_authorization_failed),
+        ({"leader_id": -1}, T0, ErrorCode.leader_not_available),
+        ({"leader_id": 9}, T0, ErrorCode.leader_not_available),
+        ({}, TopicPartition("t", 1), ErrorCode.unknown_topic_or_partition),
+        ({}, TopicPartition("u", 0), ErrorCode.unknown_topic_or_partition),
+    ],
+)
+def test_who_has_no_leader_is_refused_and_asked_for_again(
+    fields: dict[str, Any], partition: TopicPartition, code: ErrorCode
+) -> None:
+    answers = Answers(metadata=[])
+    with ScriptedBroker(answers) as broker, router(broker) as one:
+        answers.answers["metadata"] = [cluster(broker, **fields)]
+        for count in (1, 2):
+            one.topics([partition.topic], deadline=soon())
+            with pytest.raises(Refused) as caught:
+                one.leader(partition)
+            assert caught.value.code is code
+            assert answers.count("metadata") == count
+
+
+def test_the_leader_is_asked_at_the_address_it_advertises() -> None:
+    first, second = Answers(metadata=[]), Answers(metadata=[{}])
+    with ScriptedBroker(first) as one, ScriptedBroker(second) as two, router(one) as found:
+        first.answers["metadata"] = [cluster(one, two, leader_id=2)]
+        found.topics(["t"], deadline=soon())
+        leader = found.leader(T0).broker
+        connection = found.connection(leader, deadline=soon())
+        assert connection.broker == f"broker 2 at 127.0.0.1:{two.port}"
+        assert two.connections == 1
+
+
+def test_what_a_refusal_says_of_the_leader_saves_asking() -> None:
+    answers = Answers(metadata=[])
+    with ScriptedBroker(answers) as broker, router(broker) as one:
+        later = cluster(broker)
+        later["brokers"].append({"node_id": 8, "host": "elsewhere", "port": 1, "rack": None})
+        answers.answers["metadata"] = [cluster(broker), later]
+        one.topics(["t"], deadline=soon())
+        new = Broker(broker_id=8, address=Address("elsewhere", 1))
+        one.leader_moved(T0, leader_id=8, leader_epoch=6, endpoints=[new])
+        one.topics(["t"], deadline=soon())
+        assert one.leader(T0).broker == new
+        assert answers.count("metadata") == 1
+        one.leader_moved(T0, leader_id=8, leader_epoch=6)  # nothing new: ask
+        one.topics(["t"], deadline=soon())
+        assert answers.count("metadata") == 2
+        assert one.leader(T0).broker == new  # the answer was of an older epoch
+
+
+def test_brokers_that_left_the_cluster_are_let_go() -> None:
+    first, second = Answers(metadata=[]), Answers(metadata=[{}])
+    with ScriptedBroker(first) as one, ScriptedBroker(second) as two, router(one) as found:
+        first.answers["metadata"] = [cluster(one, two, leader_id=2), cluster(one)]
+        found.topics(["t"], deadline=soon())
+        connection = found.connection(found.leader(T0).broker, deadline=soon())
+        found.refresh(["t"], deadline=soon())
+        assert not connection.is_usable
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_coordinator_is_found_and_remembered(version: int) -> None:
+    found = {"node_id": 4, "host": "h", "port": 9, "error_message": None}
+    fields = found if version < 4 else {"coordinators": [{"key": "g", **found}]}
+    answers = Answers(find_coordinator=[fields])
+
+    def script(peer: Peer) -> None:
+        peer.negotiate({**ALL_VERSIONS, 10: (0, version)})
+        answers.serve(peer)
+
+    with ScriptedBroker(script) as broker, router(broker) as one:
+        expected = Broker(broker_id=4, address=Address("h", 9))
+        for _ in range(2):
+            assert one.coordinator("g", deadline=soon()) == expected
+        assert answers.count("find_coordinator") == 1
+        one.forget_coordinator("g")
+        assert one.coordinator("g", deadline=soon()) == expected
+        assert answers.count("find_coordinator") == 2
+
+
+def test_no_coordinator() -> None:
+    fields = {"coordinators": [{"key": "g", "error_code": 15, "error_message": None}]}
+    with ScriptedBroker(Answers(find_coordinator=[fields])) as broker, router(broker) as one:
+        with pytest.raises(Refused) as caught:
+            one.coordinator("g", deadline=soon())
+        assert caught.value.code is ErrorCode.coordinator_not_available
+
+
+def test_a_coordinator_of_another_group_is_no_answer() -> None:
+    fields = {"coordinators": [{"key": "x", "error_message": None}]}
+    with (
+        ScriptedBroker(Answers(find_coordinator=[fields])) as broker,
+        router(broker) as one,
+        pytest.raises(ProtocolError, match="'g' failed: the answer is about other groups"),
+    ):
+        one.coordinator("g", deadline=soon())
+
+
+def test_a_throttled_broker_is_not_asked_while_another_one_can_be() -> None:
+    first, second = Answers(metadata=[]), Answers(metadata=[{}])
+    with ScriptedBroker(first) as one, ScriptedBroker(second) as two, router(one) as found:
+        first.answers["metadata"] = [{**cluster(one, two, leader_id=2), "throttle_time": 60_000}]
+        found.topics(["t"], deadline=soon())
+        found.connection(found.leader(T0).broker, deadline=soon())
+        found.refresh([], deadline=soon(1.0))
+        assert (first.count("metadata"), second.count("metadata")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("h:9", Address("h", 9)),
+        ("[::1]:9", Address("::1", 9)),
+        ("10.0.0.1:65535", Address("10.0.0.1", 65_535)),
+    ],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert Address.parse(text) == address
+    assert str(address) == text
+
+
+def test_a_name_that_nobody_knows() -> None:
+    with pytest.raises(TransportError, match=r"name (cannot be|was not) resolved"):
+        connect(Address("no-such-host.invalid", 9), 5.0)
+
+
+@pytest.mark.parametrize("port", [-1, 70_000, 2**31 - 1, -(2**31)])
+def test_a_port_that_is_none(port: int) -> None:
+    with pytest.raises(TransportError):
+        connect(Address("127.0.0.1", port), 0.5)
+
+
+@pytest.mark.parametrize("host", ["a\0b", "x" * 300, "a..b", "\U0001f600", "[]", "%"])
+def test_a_host_that_is_none(host: str) -> None:
+    with pytest.raises(TransportError):
+        connect(Address(host, 9), 5.0)
+
+
+def test_a_name_of_several_addresses_is_tried_at_each(
+    monkeypatch: pytest.MonkeyPatch, dead: str
+) -> None:
+    """As `localhost` is ::1 first on many machines, where brokers do not listen."""
+    from pyspark_kafka.wire import transport  # noqa: PLC0415
+
+    lookup: Callable[..., Any] = transport._lookup
+    refused = lookup(Address.parse(dead), 0)
+    with ScriptedBroker(Peer.hang) as broker:
+        good = lookup(Address.parse(broker.address), 0)
+        monkeypatch.setattr(transport, "_lookup", lambda *_: [*refused, *good])
+        connect(Address("two", 1), 5.0).close()

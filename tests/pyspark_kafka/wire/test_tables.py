@@ -1,0 +1,127 @@
+"""Versions, error codes and pauses: the tables, and what is computed of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+from kio.schema.index import api_key_map, schema_name_map
+
+from pyspark_kafka.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    KafkaError,
+    LeaderNotAvailable,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
+from pyspark_kafka.wire.faults import REACTIONS, Reaction, error_class, remedy, said
+from pyspark_kafka.wire.retry import Backoff, Clock
+from pyspark_kafka.wire.versions import SPOKEN, Api, BrokerVersions
+
+
+def versions(first: int, last: int) -> BrokerVersions:
+    return BrokerVersions(broker="broker 7", ranges={Api.FETCH: (first, last)})
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "chosen"), [(0, 11, 11), (4, 4, 4), (0, 99, 17), (17, 18, 17)]
+)
+def test_the_highest_version_of_both_is_chosen(first: int, last: int, chosen: int) -> None:
+    assert versions(first, last).choose(Api.FETCH) == chosen
+
+
+def test_a_choice_can_be_bounded() -> None:
+    assert versions(0, 17).choose(Api.FETCH, at_most=12) == 12
+    with pytest.raises(UnsupportedVersion, match="speaks 4 to 12"):
+        versions(13, 17).choose(Api.FETCH, at_most=12)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 3), (18, 20)])
+def test_nothing_in_common_names_both_ranges(first: int, last: int) -> None:
+    expected = f"broker 7 has Fetch in versions {first} to {last}, and this client speaks 4 to 17"
+    with pytest.raises(UnsupportedVersion, match=expected):
+        versions(first, last).choose(Api.FETCH)
+
+
+def test_an_api_that_the_broker_does_not_have() -> None:
+    with pytest.raises(UnsupportedVersion, match=r"broker 7 does not have FindCoordinator"):
+        versions(4, 17).choose(Api.FIND_COORDINATOR)
+
+
+def test_the_table_is_of_versions_that_kio_has() -> None:
+    for api, spoken in SPOKEN.items():
+        name = api_key_map[api]
+        assert name == api.name.lower()
+        known = schema_name_map[name]
+        assert set(range(spoken.first, spoken.last + 1)) <= known.keys()
+        assert spoken.first <= spoken.throttled_from <= spoken.last
+
+
+def test_every_code_has_a_reaction_and_what_kafka_retries_is_retried() -> None:
+    assert REACTIONS.keys() == set(ErrorCode)
+    passing = {Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINATOR}
+    assert {code for code, reaction in REACTIONS.items() if reaction in passing} == {
+        code for code in ErrorCode if code.retriable
+    }
+    assert [c for c, reaction in REACTIONS.items() if reaction is Reaction.SUCCEED] == [
+        ErrorCode.none
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "reaction", "kind"),
+    [
+        (ErrorCode.not_leader_or_follower, Reaction.REFRESH_METADATA, LeaderNotAvailable),
+        (ErrorCode.fenced_leader_epoch, Reaction.REFRESH_METADATA, LeaderNotAvailable),
+        (ErrorCode.kafka_storage_error, Reaction.REFRESH_METADATA, LeaderNotAvailable),
+        (ErrorCode.leader_not_available, Reaction.REFRESH_METADATA, LeaderNotAvailable),
+        (ErrorCode.listener_not_found, Reaction.REFRESH_METADATA, LeaderNotAvailable),
+        (ErrorCode.replica_not_available, Reaction.REFRESH_METADATA, LeaderNotAvailable),
+        (ErrorCode.offset_not_available, Reaction.RETRY, LeaderNotAvailable),
+        (ErrorCode.network_exception, Reaction.REFRESH_METADATA, BrokerUnreachable),
+        (ErrorCode.unknown_leader_epoch, Reaction.RETRY, LeaderNotAvailable),
+        (ErrorCode.unknown_topic_id, Reaction.REFRESH_METADATA, UnknownTopicOrPartition),
+        (ErrorCode.not_coordinator, Reaction.FIND_COORDINATOR, KafkaError),
+        (ErrorCode.coordinator_load_in_progress, Reaction.RETRY, KafkaError),
+        (ErrorCode.topic_authorization_failed, Reaction.FAIL, AuthenticationFailed),
+        (ErrorCode.unknown_server_error, Reaction.FAIL, KafkaError),
+    ],
+)
+def test_codes(code: ErrorCode, reaction: Reaction, kind: type[KafkaError]) -> None:
+    assert REACTIONS[code] is reaction
+    assert error_class(code) is kind
+    assert remedy(kind)
+
+
+def test_a_code_is_said_as_kafka_says_it() -> None:
+    assert said(ErrorCode.not_coordinator) == "NOT_COORDINATOR (16)"
+
+
+def test_pauses_grow_to_a_bound() -> None:
+    backoff = Backoff(first_s=0.1, longest_s=1.0, jitter=0.0)
+    assert [backoff.pause_s(tries, 0.5) for tries in (1, 2, 3, 4, 5)] == [0.1, 0.2, 0.4, 0.8, 1.0]
+
+
+@given(st.integers(1, 10**6), st.floats(0, 1, exclude_max=True))
+def test_pauses_are_near_what_they_should_be(tries: int, random_number: float) -> None:
+    plain = Backoff(jitter=0.0).pause_s(tries, 0.5)
+    assert 0.8 * plain <= Backoff().pause_s(tries, random_number) <= min(1.2 * plain, 1.0)
+
+
+def test_a_pause_ends_at_the_deadline() -> None:
+    now_s = 10.0
+    slept_s: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        slept_s.append(seconds)
+        now_s += seconds
+
+    clock = Clock(now=lambda: now_s, sleep=sleep, random=lambda: 0.5)
+    backoff = Backoff(first_s=0.25, longest_s=4.0)
+    assert backoff.pause(1, clock=clock, deadline=10.5)
+    assert not backoff.pause(2, clock=clock, deadline=10.5)
+    assert not backoff.pause(3, clock=clock, deadline=10.5)
+    assert slept_s == [0.25, 0.25, 0.0]
