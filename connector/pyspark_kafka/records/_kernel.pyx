@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-# cython: initializedcheck=False
+# cython: initializedcheck=False, auto_pickle=False, autotestdict=False
 """The compiled twin: record batches to Arrow without a Python object per record.
 
 Purpose: the same rows, the same batches of them and the same errors as `_pure`, at the speed of
@@ -34,6 +34,8 @@ from pyspark_kafka.records.contract import (
 )
 from pyspark_kafka.records.transactions import AbortedProducers, is_abort_marker
 
+__all__ = ["crc_of", "decode"]
+
 
 cdef extern from "crc32c.h" nogil:
     void crc32c_prepare()
@@ -55,7 +57,7 @@ include "_kernel_rows.pxi"
 # Arrow
 
 
-cdef class Memory:
+cdef class _Memory:
     """A block that was filled, for Arrow to hold and in the end to free."""
 
     cdef uint8_t *data
@@ -74,7 +76,7 @@ cdef object taken(Block *block, size_t size_bytes):
     It is cut to its size only where most of it is unused. The C library keeps freed memory for the
     next block of that size, but a cut one goes back to the system, and new pages are dear.
     """
-    cdef Memory memory = Memory()
+    cdef _Memory memory = _Memory()
     if size_bytes < block.capacity // 2 and grow(block, size_bytes) != OK:
         raise MemoryError
     memset(block.data + size_bytes, 0, PADDING_BYTES)
@@ -99,7 +101,7 @@ def decode(data, wanted):
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        return Decoding(memoryview(data), wanted).run(<const uint8_t *> view.buf, view.len)
+        return _Decoding(memoryview(data), wanted).run(<const uint8_t *> view.buf, view.len)
     except BatchFault as fault:
         raise as_error(fault, wanted) from None
     finally:
@@ -118,7 +120,7 @@ def crc_of(data, by_tables=False):
         PyBuffer_Release(&view)
 
 
-cdef class Decoding:
+cdef class _Decoding:
     """One call of `decode`: what goes on between one `step` and the next."""
 
     cdef State state
@@ -251,9 +253,9 @@ cdef class Decoding:
         if name == "value":
             return taken_binary(&state.value, type_, rows)
         if name == "topic":
-            return same_for_all(self.wanted.topic, type_).slice(0, rows)
+            return _same_for_all(self.wanted.topic, type_).slice(0, rows)
         if name == "partition":
-            return same_for_all(self.wanted.partition, type_).slice(0, rows)
+            return _same_for_all(self.wanted.partition, type_).slice(0, rows)
         if name == "offset":
             return fixed(type_, rows, taken(&state.offset, rows * sizeof(int64_t)))
         if name == "timestamp":
@@ -285,7 +287,7 @@ cdef class Decoding:
 
 
 @lru_cache(maxsize=8)
-def same_for_all(value, type_):
+def _same_for_all(value, type_):
     """A column of one value as long as a batch may be, of which each batch takes a part."""
     return pa.repeat(pa.scalar(value, type_), ROWS_MAX)
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from tests.pyspark_kafka.records.twins import KERNEL_IS_BUILT, needs_kernel
 
+PROJECT = Path(__file__).parents[3]
 SHOW = "import pyspark_kafka.records as r; print(r.TWIN, r.decode.__module__)"
 WITHOUT_KERNEL = "import sys; sys.modules['pyspark_kafka.records._kernel'] = None; "
 
@@ -46,3 +50,15 @@ def test_what_cannot_load_raises() -> None:
 
 def test_what_does_not_exist_raises() -> None:
     assert "PYSPARK_KAFKA_RECORDS=fast: choose from cython, pure" in run(SHOW, "fast").stderr
+
+
+@needs_kernel
+@pytest.mark.full  # mypy reads all of the package anew
+@pytest.mark.timeout(300)
+def test_the_kernel_is_what_its_stub_says() -> None:
+    command = [sys.executable, "-m", "mypy.stubtest", "pyspark_kafka.records._kernel"]
+    environment = os.environ | {"MYPYPATH": str(PROJECT / "connector")}
+    done = subprocess.run(
+        command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout

@@ -111,7 +111,7 @@ def asked(draw: st.DrawFn) -> Wanted:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(made=logs(sound_rows), asked=asked())
 def test_sound_logs(made: list[bytes], asked: Wanted) -> None:
     same(b"".join(made), asked)
@@ -160,13 +160,13 @@ def mutated(draw: st.DrawFn, data: bytes) -> bytes:
     return bytes(damaged)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(made=logs(sound_rows), asked=asked(), data=st.data())
 def test_mutated_logs(made: list[bytes], asked: Wanted, data: st.DataObject) -> None:
     same(data.draw(mutated(b"".join(made))), asked)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(made=logs(sound_rows), asked=asked(), data=st.data())
 def test_mutated_batches_with_a_fitting_crc(
     made: list[bytes], asked: Wanted, data: st.DataObject
