@@ -218,24 +218,34 @@ cdef int read_header(State *state) noexcept nogil:
 
 cdef int read_records(State *state) noexcept nogil:
     """The records from `index` on; `FULL` comes before a record, which then is read again."""
-    cdef Record record
+    # Two, for the address of `common` goes nowhere: it can live in registers.
+    cdef Record common, record
     cdef int event
-    cdef int64_t offset
     while state.index < state.batch.record_count:
-        if not read_common_record(state, &record):
+        if read_common_record(state, &common):
+            event = take_record(state, &common)
+        else:
             event = read_record(state, &record)
-            if event != OK:
-                return event
-        offset = state.batch.base_offset + record.offset_delta
-        if state.start_offset <= offset < state.end_offset:
-            event = append(state, &record, offset)
-            if event != OK:
-                return event
-        state.record = record.end
-        state.index += 1
-        state.delta_min = <int64_t> record.offset_delta + 1
+            if event == OK:
+                event = take_record(state, &record)
+        if event != OK:
+            return event
     if state.record < state.section_end:
         return fail(state, TRAILING, 1, state.section_end - state.record)
+    return OK
+
+
+cdef inline int take_record(State *state, Record *record) noexcept nogil:
+    """Make the record a row, if it is wanted, and go on to the next."""
+    cdef int64_t offset = state.batch.base_offset + record.offset_delta
+    cdef int event
+    if state.start_offset <= offset < state.end_offset:
+        event = append(state, record, offset)
+        if event != OK:
+            return event
+    state.record = record.end
+    state.index += 1
+    state.delta_min = <int64_t> record.offset_delta + 1
     return OK
 
 

@@ -1,7 +1,7 @@
 # Fields to columns: rows are copied into blocks of memory that grow. A part of `_kernel.pyx`.
 # Invariant: a row is there whole or not at all, except where memory ends, which ends it all.
 
-cdef int append(State *state, Record *record, int64_t offset) noexcept nogil:
+cdef inline int append(State *state, Record *record, int64_t offset) noexcept nogil:
     """The record as a row; `FULL` if it belongs into the next Arrow batch."""
     cdef bint log_append_time = (state.batch.attributes & LOG_APPEND_TIME_BIT) != 0
     cdef int64_t base = state.batch.max_timestamp if log_append_time else state.batch.base_timestamp
@@ -12,7 +12,7 @@ cdef int append(State *state, Record *record, int64_t offset) noexcept nogil:
         fail(state, TIMESTAMP, 2, base, delta)
         state.fault_offset = offset
         return FAULT
-    if state.headers_wanted and not header_keys_are_utf8(state, record):
+    if state.headers_wanted and record.header_count > 0 and not header_keys_are_utf8(state, record):
         fail(state, HEADER_KEY, 0)
         state.fault_offset = offset
         return FAULT
@@ -38,8 +38,13 @@ cdef int append(State *state, Record *record, int64_t offset) noexcept nogil:
         (<int64_t *> state.timestamp.data)[row] = (base + delta) * 1000
     if state.timestamp_type_wanted:
         (<int32_t *> state.timestamp_type.data)[row] = log_append_time
-    if state.headers_wanted and put_headers(state, row, record) != OK:
-        return MEMORY
+    if state.headers_wanted:
+        if record.header_count == 0:
+            clear_bit(&state.header_lists_valid, row)
+            state.header_lists_nulls += 1
+        elif put_headers(state, record) != OK:
+            return MEMORY
+        (<int32_t *> state.header_lists.data)[row + 1] = <int32_t> state.header_count
     state.row_count += 1
     state.payload_bytes += payload_bytes
     return OK
@@ -80,14 +85,11 @@ cdef inline int put(
     return OK
 
 
-cdef int put_headers(State *state, int64_t row, Record *record) noexcept nogil:
+cdef int put_headers(State *state, Record *record) noexcept nogil:
     cdef const uint8_t *at = record.headers
     cdef const uint8_t *field = NULL
     cdef int32_t field_bytes = 0
     cdef int32_t index
-    if record.header_count == 0:
-        clear_bit(&state.header_lists_valid, row)
-        state.header_lists_nulls += 1
     if state.header_capacity - state.header_count < record.header_count:
         if grow_headers(state, record.header_count) != OK:
             return MEMORY
@@ -99,7 +101,6 @@ cdef int put_headers(State *state, int64_t row, Record *record) noexcept nogil:
         if put(&state.header_values, state.header_count, field, field_bytes, record.end) != OK:
             return MEMORY
         state.header_count += 1
-    (<int32_t *> state.header_lists.data)[row + 1] = <int32_t> state.header_count
     return OK
 
 

@@ -233,6 +233,14 @@ class TestTransactions:
         data = self.DATA[: self.DATA.index(b"a2") + 3]
         assert values(decode(data, wanted(aborted=[]))) == [b"a1", b"b1", b"plain", b"a2"]
 
+    @pytest.mark.parametrize(("first_offset", "is_left_out"), [(0, True), (2, True), (3, False)])
+    def test_one_that_begins_inside_a_batch(
+        self, decode: Decode, first_offset: int, is_left_out: bool
+    ) -> None:
+        data = plain([b"a", b"b", b"c"], producer_id=1, attributes=TRANSACTIONAL)
+        found = decode(data, wanted(aborted=[(1, first_offset)]))
+        assert values(found) == ([] if is_left_out else [b"a", b"b", b"c"])
+
     def test_a_marker_below_the_range_counts(self, decode: Decode) -> None:
         found = decode(self.DATA, wanted(4, 7, aborted=[(1, 0)]))
         assert values(found) == [b"a2"]
