@@ -29,11 +29,11 @@ from pyspark_kafka.client.base import (
     TopicDescription,
     TopicPartition,
 )
+from pyspark_kafka.client.fetch_faults import ExistingOffsets, RangeFaults
 from pyspark_kafka.client.librdkafka.asking import Asking, Unanswered
 from pyspark_kafka.client.librdkafka.faults import LOG, ErrorEvents, code_of, error_class
 from pyspark_kafka.client.librdkafka.fetch import (
     CONSUMER_OWNED,
-    ExistingOffsets,
     RangeReader,
 )
 from pyspark_kafka.client.librdkafka.producer import IdleProducer
@@ -183,12 +183,15 @@ class LibrdkafkaClient:
         self, fetch_range: FetchRange, columns: tuple[str, ...], isolation_level: IsolationLevel
     ) -> Iterator[pa.RecordBatch]:
         return RangeReader(
-            fetch_range=fetch_range,
+            faults=RangeFaults(
+                fetch_range=fetch_range,
+                isolation_level=isolation_level,
+                bootstrap_servers=self._settings.bootstrap_servers,
+                poll_timeout_ms=self._settings.poll_timeout_ms,
+            ),
             columns=columns,
-            isolation_level=isolation_level,
             properties=self._settings.consumer,
             events=ErrorEvents(self._settings.bootstrap_servers),
-            poll_timeout_ms=self._settings.poll_timeout_ms,
             existing_offsets=lambda: self._existing_offsets(fetch_range.topic_partition),
             check_existence=lambda: self._raise_missing([fetch_range.topic_partition]),
         ).batches()

@@ -28,7 +28,8 @@ from confluent_kafka import Consumer, Message
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as Assignment
 
-from pyspark_kafka.client.base import FetchRange, IsolationLevel, TopicPartition
+from pyspark_kafka.client.base import FetchRange, TopicPartition
+from pyspark_kafka.client.fetch_faults import TIMEOUT_OPTION, ExistingOffsets, RangeFaults
 from pyspark_kafka.client.librdkafka.arrow import record_batch
 from pyspark_kafka.client.librdkafka.faults import (
     LOG,
@@ -39,7 +40,6 @@ from pyspark_kafka.client.librdkafka.faults import (
 )
 from pyspark_kafka.errors import (
     BrokerUnreachable,
-    FetchTimeout,
     KafkaError,
     LeaderNotAvailable,
     OffsetOutOfRange,
@@ -51,7 +51,6 @@ BYTES_PER_BATCH: Final = 16 * 1024 * 1024
 _MESSAGES_PER_CALL: Final = 5_000
 _WAIT_SLICE_S: Final = 0.2
 _STATISTICS_MS_MAX: Final = 1_000
-_TIMEOUT_OPTION: Final = "kafkaConsumer.pollTimeoutMs"
 
 CONSUMER_DEFAULTS: Final[Mapping[str, str]] = {
     # Without this, librdkafka pauses a second whenever its queue has filled up: 4 times slower.
@@ -72,21 +71,6 @@ CONSUMER_OWNED: Final[Mapping[str, str]] = {
     "allow.auto.create.topics": "false",
 }
 """What reading exactly one range relies on; not the user's to set."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExistingOffsets:
-    """What exists now of a partition; the last two are where the two isolation levels end."""
-
-    log_start_offset: int
-    last_stable_offset: int
-    high_watermark: int
-
-    def __str__(self) -> str:
-        return (
-            f"the log begins at {self.log_start_offset}, its last stable offset is "
-            f"{self.last_stable_offset} and its end {self.high_watermark}"
-        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -187,14 +171,17 @@ class RangeReader:
     `UnknownTopicOrPartition` where that is certain.
     """
 
-    fetch_range: FetchRange
+    faults: RangeFaults
     columns: tuple[str, ...]
-    isolation_level: IsolationLevel
     properties: Mapping[str, str] = field(repr=False)
     events: ErrorEvents
-    poll_timeout_ms: int
     existing_offsets: Callable[[], ExistingOffsets]
     check_existence: Callable[[], None]
+
+    @property
+    def fetch_range(self) -> FetchRange:
+        """What is wanted."""
+        return self.faults.fetch_range
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """See `KafkaClient.fetch`."""
@@ -205,9 +192,11 @@ class RangeReader:
             **CONSUMER_DEFAULTS,
             **self.properties,
             **CONSUMER_OWNED,
-            "statistics.interval.ms": min(_STATISTICS_MS_MAX, max(1, self.poll_timeout_ms // 4)),
+            "statistics.interval.ms": min(
+                _STATISTICS_MS_MAX, max(1, self.faults.poll_timeout_ms // 4)
+            ),
             "stats_cb": fetched,
-            "isolation.level": self.isolation_level.name.lower(),
+            "isolation.level": self.faults.isolation_level.name.lower(),
             "error_cb": self.events,
         }
         consumer = Consumer(configuration, logger=LOG)
@@ -252,7 +241,7 @@ class RangeReader:
         yield from pending.drain()
 
     def _deadline(self) -> float:
-        return time.monotonic() + self.poll_timeout_ms / 1000
+        return time.monotonic() + self.faults.waited_s
 
     def _raise_unless_unheard_of(self, progress: Progress, error: Code) -> None:
         """A broker may not have heard yet of a partition that is new; librdkafka asks others."""
@@ -266,55 +255,23 @@ class RangeReader:
         if error_class(error) is not OffsetOutOfRange:
             servers = self.events.bootstrap_servers
             return translate(error, doing=progress.doing, bootstrap_servers=servers)
-        return self._out_of_range(progress, self.existing_offsets())
-
-    def _out_of_range(self, progress: Progress, existing: ExistingOffsets) -> KafkaError:
-        wanted = self.fetch_range
-        return OffsetOutOfRange(
-            f"{wanted.topic_partition}: offsets {progress.position} to {wanted.end_offset} "
-            f"(exclusive) are wanted, but {existing}; records were deleted (retention, "
-            "DeleteRecords), or the topic was recreated or cut short"
-        )
+        return self.faults.out_of_range(progress.position, self.existing_offsets())
 
     def _timeout(self, progress: Progress) -> KafkaError:
         """Why nothing came for so long, as well as can be told.
 
         Raises `UnknownTopicOrPartition` where the topic is gone.
         """
-        waited_s = self.poll_timeout_ms / 1000
-        servers = self.events.bootstrap_servers
         try:
             existing = self.existing_offsets()
         except BrokerUnreachable as error:
             return unreachable(
                 progress.doing,
-                bootstrap_servers=servers,
-                waited_s=waited_s,
+                bootstrap_servers=self.faults.bootstrap_servers,
+                waited_s=self.faults.waited_s,
                 reason=self.events.unreachable() or str(error),
-                option=_TIMEOUT_OPTION,
+                option=TIMEOUT_OPTION,
             )
         except LeaderNotAvailable:
-            return FetchTimeout(
-                f"{progress.doing}: nothing came for {waited_s:g} s, and no leader answers for the "
-                "partition; start a broker that has an in-sync replica of it, or raise "
-                f"'{_TIMEOUT_OPTION}' to wait longer"
-            )
-        wanted = self.fetch_range
-        if existing.high_watermark < wanted.end_offset:
-            return self._out_of_range(progress, existing)
-        if (
-            self.isolation_level is IsolationLevel.READ_COMMITTED
-            and existing.last_stable_offset < wanted.end_offset
-        ):
-            return FetchTimeout(
-                f"{wanted.topic_partition}: the range ends at offset {wanted.end_offset}, but "
-                f"{existing}, and that has not changed for {waited_s:g} s: with "
-                "'kafka.isolation.level' read_committed reading ends at the last stable offset, "
-                "where the oldest open transaction begins. Wait until it is decided, end it with "
-                "kafka-transactions.sh, or read with read_uncommitted"
-            )
-        return FetchTimeout(
-            f"{progress.doing}: nothing came from {servers} for {waited_s:g} s, though the range "
-            f"ends at {wanted.end_offset} and {existing}; if the brokers are slow, raise "
-            f"'{_TIMEOUT_OPTION}'"
-        )
+            return self.faults.no_leader(progress.position)
+        return self.faults.nothing_came(progress.position, existing)
