@@ -23,7 +23,9 @@ help: ## show this list
 
 setup: $(VENV)/.ready ## make .venv with the project (editable) and its development tools
 
-$(VENV)/.ready: pyproject.toml constraints.txt | python
+KERNEL := hatch_build.py $(wildcard connector/pyspark_kafka/records/_kernel*.p?? connector/pyspark_kafka/records/*.h)
+
+$(VENV)/.ready: pyproject.toml constraints.txt $(KERNEL) | python
 	@echo "Setting up $(VENV) (a minute or two) ..." >&2
 	@$(PYTHON) -m venv $(VENV)
 	@{ $(PIP) install --constraint constraints.txt pip && \
@@ -79,7 +81,7 @@ format: $(VENV)/.ready ## format and fix what can be fixed
 
 lock: $(VENV)/.ready ## write constraints.txt anew from pyproject.toml
 	@$(PIP) install uv
-	@printf 'pip\nhatchling\neditables\nsetuptools\n' | $(BIN)/uv pip compile --quiet pyproject.toml - --group dev \
+	@printf 'pip\nhatchling\neditables\n' | $(BIN)/uv pip compile --quiet pyproject.toml - --group dev \
 	  --extra spark --universal --python-version 3.11 --no-header --no-annotate --upgrade -o constraints.txt
 
 clean: ## remove what make made

@@ -20,6 +20,7 @@ import pytest
 from integration import clusters
 from integration.clusters import Cluster
 from integration.raw import RawConnection
+from pyspark_kafka import records
 
 BROKERS_OF_CONFORMANCE = 3
 LONG_TESTS = ("tests/examples/", "tests/spark/")
@@ -91,6 +92,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [
         f"cluster: {clusters.describe(_backend(config))}, {count}",
         f"seed of fault scenarios: {config.stash[_SEED]} (replay with --seed={config.stash[_SEED]})",
+        f"records: the {records.TWIN} twin (PYSPARK_KAFKA_RECORDS)",
     ]
 
 

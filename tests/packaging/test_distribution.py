@@ -1,6 +1,8 @@
 """What is shipped, and what it is set up with."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -41,17 +43,35 @@ def test_the_constraints_are_not_stale(requirement: Requirement) -> None:
     assert requirement.specifier.contains(pinned), f"{pinned} is not {requirement}: run `make lock`"
 
 
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    directory = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
+KERNEL = "pyspark_kafka/records/_kernel.abi3.so"
+VARIABLE = "PYSPARK_KAFKA_RECORDS"
+SHOW_TWIN = "import pyspark_kafka.records as r; print(r.TWIN)"
+
+
+def build(directory: Path, **environment: str) -> tuple[Path, str]:
+    """Build a wheel; gives its path and what was said meanwhile."""
+    done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)],
         cwd=PROJECT,
-        check=True,
+        env={k: v for k, v in os.environ.items() if k != VARIABLE} | environment,
+        check=False,
         capture_output=True,
-        timeout=60,
+        text=True,
+        timeout=100,
     )
+    if done.returncode:
+        raise BuildRefusedError(done.stdout + done.stderr)
     (path,) = directory.glob("*.whl")
+    return path, done.stdout + done.stderr
+
+
+class BuildRefusedError(Exception):
+    """hatchling ended with an error; this is its output."""
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    path, _ = build(tmp_path_factory.mktemp("wheel"), PYSPARK_KAFKA_RECORDS="pure")
     return zipfile.ZipFile(path)
 
 
@@ -63,7 +83,36 @@ def test_the_wheel_ships_both_packages_and_nothing_else(wheel: zipfile.ZipFile) 
     for package in ("pyspark_kafka", "broker_ref"):
         assert f"{package}/__init__.py" in names
         assert f"{package}/py.typed" in names
-    assert not [name for name in names if name.endswith(".log")]
+    assert not [name for name in names if name.endswith((".log", ".pyx", ".pxi", ".h", ".so"))]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_the_kernel_is_compiled_where_it_can_be(tmp_path: Path) -> None:
+    path, _ = build(tmp_path, PYSPARK_KAFKA_RECORDS="cython")
+    assert "-cp311-abi3-" in path.name
+    with zipfile.ZipFile(path) as compiled:
+        assert KERNEL in compiled.namelist()
+        compiled.extractall(tmp_path / "installed")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "installed")}
+    environment.pop(VARIABLE, None)
+    shown = subprocess.check_output([sys.executable, "-c", SHOW_TWIN], env=environment, text=True)
+    assert shown == "cython\n"
+
+
+@pytest.mark.slow
+def test_without_a_compiler_the_wheel_is_pure_and_says_so(tmp_path: Path) -> None:
+    path, said = build(tmp_path, CC="/does/not/exist")
+    assert path.name.endswith("-py3-none-any.whl")
+    assert "Install a C compiler and Python's headers" in " ".join(said.split())
+    with zipfile.ZipFile(path) as pure:
+        assert KERNEL not in pure.namelist()
+
+
+@pytest.mark.slow
+def test_without_a_compiler_asking_for_the_kernel_fails(tmp_path: Path) -> None:
+    with pytest.raises(BuildRefusedError, match="does/not/exist"):
+        build(tmp_path, CC="/does/not/exist", PYSPARK_KAFKA_RECORDS="cython")
 
 
 def test_pyspark_is_the_users_part() -> None:

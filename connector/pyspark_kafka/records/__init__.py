@@ -1,0 +1,43 @@
+"""Kafka's record batches to Arrow: `decode`, by one of two twins.
+
+Purpose: choose the twin. `PYSPARK_KAFKA_RECORDS=cython` is the compiled kernel, `pure` the one in
+plain Python; where it is not set, the kernel if it was built. Invariant: `decode` is the same
+function of its arguments whichever it is; asking for a twin that cannot load raises. What it must
+not know: connections, Spark.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Final
+
+from pyspark_kafka.errors import OptionError
+from pyspark_kafka.records.contract import AbortedTransaction, Decode, Decoded, Wanted
+
+__all__ = ["TWIN", "AbortedTransaction", "Decode", "Decoded", "Wanted", "decode"]
+
+_VARIABLE: Final = "PYSPARK_KAFKA_RECORDS"
+_MODULES: Final = {"cython": "_kernel", "pure": "_pure"}
+
+
+def _load(asked: str | None) -> tuple[str, Decode]:
+    """The twin's name, and its `decode`. Raises `OptionError` if what is asked cannot be had."""
+    if asked and asked not in _MODULES:
+        raise OptionError(f"{_VARIABLE}={asked}: choose from {', '.join(_MODULES)}")
+    for twin in [asked] if asked else _MODULES:
+        try:
+            module = importlib.import_module(f"{__name__}.{_MODULES[twin]}")
+        except ImportError as error:
+            if asked:
+                raise OptionError(
+                    f"{_VARIABLE}={asked}: it cannot be loaded ({error}). Install pyspark-kafka "
+                    "where there is a C compiler (or from a wheel built for this platform), or "
+                    f"set {_VARIABLE}=pure"
+                ) from error
+        else:
+            return twin, module.decode
+    raise AssertionError("the pure twin always loads")
+
+
+TWIN, decode = _load(os.environ.get(_VARIABLE))

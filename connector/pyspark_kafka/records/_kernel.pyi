@@ -1,0 +1,6 @@
+from pyspark_kafka.records.contract import Buffer, Decoded, Wanted
+
+__all__ = ["crc_of", "decode"]
+
+def decode(data: Buffer, wanted: Wanted) -> Decoded: ...
+def crc_of(data: Buffer, by_tables: bool = False) -> int: ...

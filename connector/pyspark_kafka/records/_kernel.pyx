@@ -1,0 +1,296 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False, auto_pickle=False, autotestdict=False
+"""The compiled twin: record batches to Arrow without a Python object per record.
+
+Purpose: the same rows, the same batches of them and the same errors as `_pure`, at the speed of
+memory; the layouts stand there. Invariant: nothing outside the given bytes is read, whatever they
+say; a length is compared with what is left before it is used. What it must not know: the pure
+twin, connections, Spark.
+
+How it goes: `step` runs without the GIL through batches and their records and copies rows into
+growing blocks of memory. It comes back, as an `Event`, for what needs Python (a batch that is
+compressed or belongs to a transaction, rows to be made an Arrow batch, a fault) and goes on where
+it was.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+
+from functools import lru_cache
+
+import pyarrow as pa
+
+from pyspark_kafka.columns import HEADERS_TYPE, SOURCE_SCHEMA
+from pyspark_kafka.records.compression import Codec, decompress
+from pyspark_kafka.records.contract import (
+    HEADER_OVERHEAD_BYTES,
+    ROWS_MAX,
+    BatchFault,
+    Decoded,
+    Fault,
+    as_error,
+)
+from pyspark_kafka.records.transactions import AbortedProducers, is_abort_marker
+
+__all__ = ["crc_of", "decode"]
+
+
+cdef extern from "crc32c.h" nogil:
+    void crc32c_prepare()
+    uint32_t crc32c(const uint8_t *data, size_t size)
+    uint32_t crc32c_by_tables(const uint8_t *data, size_t size)
+
+
+cdef extern from * nogil:
+    bint add_overflows "__builtin_add_overflow"(int64_t, int64_t, int64_t *)
+
+
+crc32c_prepare()
+
+include "_kernel_state.pxi"
+include "_kernel_parsing.pxi"
+include "_kernel_rows.pxi"
+
+
+# Arrow
+
+
+cdef class _Memory:
+    """A block that was filled, for Arrow to hold and in the end to free."""
+
+    cdef uint8_t *data
+    cdef Py_ssize_t size_bytes
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.size_bytes, 1, flags)
+
+    def __dealloc__(self):
+        free(self.data)
+
+
+cdef object taken(Block *block, size_t size_bytes):
+    """The block as an Arrow buffer; the block is empty again.
+
+    It is cut to its size only where most of it is unused. The C library keeps freed memory for the
+    next block of that size, but a cut one goes back to the system, and new pages are dear.
+    """
+    cdef _Memory memory = _Memory()
+    if size_bytes < block.capacity // 2 and grow(block, size_bytes) != OK:
+        raise MemoryError
+    memset(block.data + size_bytes, 0, PADDING_BYTES)
+    memory.data = block.data
+    memory.size_bytes = <Py_ssize_t> size_bytes
+    memset(block, 0, sizeof(Block))
+    return pa.py_buffer(memory)
+
+
+cdef object taken_binary(Binary *column, object type_, int64_t rows):
+    valid = taken(&column.valid, (rows + 7) // 8) if column.nulls else None
+    offsets = taken(&column.offsets, (rows + 1) * sizeof(int32_t))
+    data = taken(&column.data, column.data.size)
+    return pa.Array.from_buffers(type_, rows, [valid, offsets, data], null_count=column.nulls)
+
+
+# The way in
+
+
+def decode(data, wanted):
+    """As `contract.Decode` says."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return _Decoding(memoryview(data), wanted).run(<const uint8_t *> view.buf, view.len)
+    except BatchFault as fault:
+        raise as_error(fault, wanted) from None
+    finally:
+        PyBuffer_Release(&view)
+
+
+def crc_of(data, by_tables=False):
+    """CRC-32C by the processor or by tables, to be tested against each other."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if by_tables:
+            return crc32c_by_tables(<const uint8_t *> view.buf, view.len)
+        return crc32c(<const uint8_t *> view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef class _Decoding:
+    """One call of `decode`: what goes on between one `step` and the next."""
+
+    cdef State state
+    cdef const uint8_t *start
+    cdef object data
+    cdef object wanted
+    cdef object aborted
+    cdef object section
+    cdef object schema
+    cdef list batches
+
+    def __cinit__(self, data, wanted):
+        memset(&self.state, 0, sizeof(State))
+        self.data = data.cast("B")
+        self.wanted = wanted
+        self.aborted = None if wanted.aborted is None else AbortedProducers(wanted.aborted)
+        self.schema = wanted.schema
+        self.batches = []
+        columns = wanted.columns
+        self.state.key.wanted = "key" in columns
+        self.state.value.wanted = "value" in columns
+        self.state.offset_wanted = "offset" in columns
+        self.state.timestamp_wanted = "timestamp" in columns
+        self.state.timestamp_type_wanted = "timestampType" in columns
+        self.state.headers_wanted = "headers" in columns
+        self.state.filters = self.aborted is not None
+        self.state.start_offset = wanted.start_offset
+        self.state.end_offset = wanted.end_offset
+        self.state.next_offset = wanted.start_offset
+        self.state.bytes_max = wanted.bytes_max
+        self.state.rows_max = wanted.rows_max
+
+    def __dealloc__(self):
+        release_rows(&self.state)
+
+    cdef object run(self, const uint8_t *data, Py_ssize_t size_bytes):
+        cdef int event
+        self.start = data
+        self.state.data = data
+        self.state.end = data + size_bytes
+        self.state.position = data
+        while True:
+            with nogil:
+                event = step(&self.state)
+            if event == DONE:
+                break
+            if event == FULL:
+                self.flush()
+            elif event == LOOK:
+                self.look()
+            else:
+                self.fail(event)
+        if self.state.row_count:
+            self.flush()
+        return Decoded(batches=self.batches, next_offset=self.state.next_offset)
+
+    cdef int fail(self, int event) except -1:
+        cdef int index
+        if event == MEMORY:
+            raise MemoryError
+        details = [self.state.details[index] for index in range(self.state.fault_details)]
+        if self.state.fault == TIMESTAMP:
+            details = [sum(details)]
+        raise BatchFault(Fault(self.state.fault), self.state.fault_offset, *details)
+
+    cdef int look(self) except -1:
+        """Enter or leave a batch that is compressed, transactional or control."""
+        cdef Batch *batch = &self.state.batch
+        if self.aborted is not None:
+            self.aborted.admit(batch.last_offset)
+        if batch.attributes & CONTROL_BIT:
+            if self.aborted is not None and batch.record_count > 0 and self.is_abort_marker():
+                self.aborted.end(batch.producer_id)
+            leave_batch(&self.state)
+        elif batch.last_offset < self.state.start_offset:
+            leave_batch(&self.state)
+        elif (
+            self.aborted is not None
+            and batch.attributes & TRANSACTIONAL_BIT
+            and batch.producer_id in self.aborted
+        ):
+            leave_batch(&self.state)
+        else:
+            self.open_section()
+        return 0
+
+    cdef bint is_abort_marker(self) except -1:
+        cdef Record record
+        cdef int event
+        self.open_section()
+        event = read_record(&self.state, &record)
+        if event != OK:
+            self.fail(event)
+        key = None if record.key_bytes < 0 else (<const char *> record.key)[: record.key_bytes]
+        return is_abort_marker(key, base_offset=self.state.batch.base_offset)
+
+    cdef int open_section(self) except -1:
+        """Go to the records of the batch, decompressed where they are not plain."""
+        cdef Batch *batch = &self.state.batch
+        cdef Py_buffer view
+        cdef Py_ssize_t first = self.state.position - self.start + HEADER_BYTES
+        cdef Py_ssize_t last = first - HEADER_BYTES + batch.size_bytes
+        cdef const uint8_t *plain
+        if not batch.attributes & CODEC_MASK or (first == last and batch.record_count == 0):
+            enter_records(&self.state, self.start + first, self.start + last)
+            return 0
+        self.section = decompress(
+            Codec(batch.attributes & CODEC_MASK),
+            self.data[first:last],
+            base_offset=batch.base_offset,
+            bytes_max=self.wanted.decompressed_bytes_max,
+        )
+        plain = <const uint8_t *> <const char *> (<bytes> self.section)
+        enter_records(&self.state, plain, plain + len(self.section))
+        return 0
+
+    cdef int flush(self) except -1:
+        """The rows so far as an Arrow batch."""
+        arrays = [self.column(name) for name in self.wanted.columns]
+        self.batches.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
+        release_rows(&self.state)
+        return 0
+
+    cdef object column(self, name):
+        cdef State *state = &self.state
+        cdef int64_t rows = state.row_count
+        type_ = SOURCE_SCHEMA.field(name).type
+        if name == "key":
+            return taken_binary(&state.key, type_, rows)
+        if name == "value":
+            return taken_binary(&state.value, type_, rows)
+        if name == "topic":
+            return _same_for_all(self.wanted.topic, type_).slice(0, rows)
+        if name == "partition":
+            return _same_for_all(self.wanted.partition, type_).slice(0, rows)
+        if name == "offset":
+            return fixed(type_, rows, taken(&state.offset, rows * sizeof(int64_t)))
+        if name == "timestamp":
+            return fixed(type_, rows, taken(&state.timestamp, rows * sizeof(int64_t)))
+        if name == "timestampType":
+            return fixed(type_, rows, taken(&state.timestamp_type, rows * sizeof(int32_t)))
+        return self.headers()
+
+    cdef object headers(self):
+        cdef State *state = &self.state
+        cdef int64_t rows = state.row_count
+        pair = HEADERS_TYPE.value_type
+        keys = taken_binary(&state.header_keys, pair.field("key").type, state.header_count)
+        values = taken_binary(&state.header_values, pair.field("value").type, state.header_count)
+        pairs = pa.StructArray.from_buffers(
+            pair, state.header_count, [None], null_count=0, children=[keys, values]
+        )
+        valid = None
+        if state.header_lists_nulls:
+            valid = taken(&state.header_lists_valid, (rows + 7) // 8)
+        offsets = taken(&state.header_lists, (rows + 1) * sizeof(int32_t))
+        return pa.Array.from_buffers(
+            HEADERS_TYPE,
+            rows,
+            [valid, offsets],
+            null_count=state.header_lists_nulls,
+            children=[pairs],
+        )
+
+
+@lru_cache(maxsize=8)
+def _same_for_all(value, type_):
+    """A column of one value as long as a batch may be, of which each batch takes a part."""
+    return pa.repeat(pa.scalar(value, type_), ROWS_MAX)
+
+
+cdef object fixed(object type_, int64_t rows, object data):
+    return pa.Array.from_buffers(type_, rows, [None, data], null_count=0)

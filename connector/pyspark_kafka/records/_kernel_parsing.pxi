@@ -1,0 +1,404 @@
+# Bytes to fields: numbers, batches, records, and every check of them. A part of `_kernel.pyx`.
+# Invariant: nothing at or behind an end is read. `_pure` says the same in fewer words.
+
+cdef inline uint32_t big32(const uint8_t *at) noexcept nogil:
+    return (<uint32_t> at[0] << 24) | (<uint32_t> at[1] << 16) | (<uint32_t> at[2] << 8) | at[3]
+
+
+cdef inline int64_t big64(const uint8_t *at) noexcept nogil:
+    return <int64_t> ((<uint64_t> big32(at) << 32) | big32(at + 4))
+
+
+cdef inline int varint32(const uint8_t **at, const uint8_t *end, int32_t *number) noexcept nogil:
+    cdef uint32_t unsigned
+    cdef int shift
+    cdef uint8_t byte
+    if at[0] == end:
+        return CUT
+    unsigned = at[0][0]
+    at[0] += 1
+    if unsigned > 0x7F:
+        unsigned &= 0x7F
+        shift = 7
+        while True:
+            if at[0] == end:
+                return CUT
+            byte = at[0][0]
+            at[0] += 1
+            if shift == 28 and byte > 0x0F:
+                return TOO_LONG
+            unsigned |= <uint32_t> (byte & 0x7F) << shift
+            if byte <= 0x7F:
+                break
+            shift += 7
+    number[0] = <int32_t> ((unsigned >> 1) ^ (0 - (unsigned & 1)))
+    return 0
+
+
+cdef inline int varint64(const uint8_t **at, const uint8_t *end, int64_t *number) noexcept nogil:
+    cdef uint64_t unsigned
+    cdef int shift
+    cdef uint8_t byte
+    if at[0] == end:
+        return CUT
+    unsigned = at[0][0]
+    at[0] += 1
+    if unsigned > 0x7F:
+        unsigned &= 0x7F
+        shift = 7
+        while True:
+            if at[0] == end:
+                return CUT
+            byte = at[0][0]
+            at[0] += 1
+            if shift == 63 and byte > 0x01:
+                return TOO_LONG
+            unsigned |= <uint64_t> (byte & 0x7F) << shift
+            if byte <= 0x7F:
+                break
+            shift += 7
+    number[0] = <int64_t> ((unsigned >> 1) ^ (0 - (unsigned & 1)))
+    return 0
+
+
+cdef bint is_utf8(const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """Strictly: the shortest form, no surrogates, nothing above U+10FFFF (RFC 3629)."""
+    cdef uint8_t first, low, high
+    cdef int more
+    while at < end:
+        first = at[0]
+        at += 1
+        if first < 0x80:
+            continue
+        low = 0x80
+        high = 0xBF
+        if 0xC2 <= first <= 0xDF:
+            more = 1
+        elif 0xE0 <= first <= 0xEF:
+            more = 2
+            if first == 0xE0:
+                low = 0xA0
+            elif first == 0xED:
+                high = 0x9F
+        elif 0xF0 <= first <= 0xF4:
+            more = 3
+            if first == 0xF0:
+                low = 0x90
+            elif first == 0xF4:
+                high = 0x8F
+        else:
+            return False
+        while more > 0:
+            if at == end or at[0] < low or at[0] > high:
+                return False
+            at += 1
+            more -= 1
+            low = 0x80
+            high = 0xBF
+    return True
+
+
+# Faults
+
+
+cdef int fail(
+    State *state, int fault, int count, int64_t first=0, int64_t second=0, int64_t third=0
+) noexcept nogil:
+    """A fault of the batch, with as many details."""
+    state.fault = fault
+    state.fault_offset = state.batch.base_offset
+    state.fault_details = count
+    state.details[0] = first
+    state.details[1] = second
+    state.details[2] = third
+    return FAULT
+
+
+cdef int fail_record(
+    State *state, int fault, int count, int64_t first=0, int64_t second=0, int64_t third=0
+) noexcept nogil:
+    """A fault of the record at `index`, which is its first detail."""
+    fail(state, fault, count + 1, state.index, first, second)
+    state.details[3] = third
+    return FAULT
+
+
+cdef int fail_number(State *state, int found) noexcept nogil:
+    return fail_record(state, RECORD_CUT if found == CUT else NUMBER, 0)
+
+
+# Batches
+
+
+cdef int step(State *state) noexcept nogil:
+    """Go on until the range is done or Python is needed."""
+    cdef int event
+    cdef Batch *batch = &state.batch
+    while True:
+        if state.in_records:
+            event = read_records(state)
+            if event != OK:
+                return event
+            leave_batch(state)
+        event = read_header(state)
+        if event != OK:
+            return event
+        if state.filters and batch.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT):
+            return LOOK
+        if batch.attributes & CONTROL_BIT or batch.last_offset < state.start_offset:
+            leave_batch(state)
+        elif batch.attributes & CODEC_MASK:
+            return LOOK
+        else:
+            enter_records(state, state.position + HEADER_BYTES, state.position + batch.size_bytes)
+
+
+cdef void enter_records(State *state, const uint8_t *start, const uint8_t *end) noexcept nogil:
+    state.record = start
+    state.section_end = end
+    state.index = 0
+    state.delta_min = 0
+    state.in_records = True
+
+
+cdef void leave_batch(State *state) noexcept nogil:
+    state.in_records = False
+    state.position += state.batch.size_bytes
+    state.offset_min = state.batch.last_offset + 1
+    state.next_offset = min(max(state.next_offset, state.offset_min), state.end_offset)
+
+
+cdef int read_header(State *state) noexcept nogil:
+    """Read and check the header and the CRC of the batch at `position`."""
+    cdef const uint8_t *at = state.position
+    cdef Batch *batch = &state.batch
+    cdef int8_t magic
+    cdef int32_t length
+    cdef uint32_t found
+    if state.next_offset >= state.end_offset or state.end - at < UP_TO_MAGIC_BYTES:
+        return DONE
+    batch.base_offset = big64(at)
+    if batch.base_offset >= state.end_offset:
+        state.next_offset = state.end_offset
+        return DONE
+    length = <int32_t> big32(at + 8)
+    magic = <int8_t> at[16]
+    if magic == 0 or magic == 1:
+        return fail(state, LEGACY, 1, magic)
+    if magic != 2:
+        return fail(state, MAGIC, 1, magic)
+    if length < HEADER_BYTES - LENGTH_END:
+        return fail(state, LENGTH, 1, length)
+    batch.size_bytes = <int64_t> length + LENGTH_END
+    if batch.size_bytes > state.end - at:
+        return DONE
+    if batch.base_offset < state.offset_min:
+        return fail(state, BACKWARD, 1, state.offset_min)
+    found = crc32c(at + ATTRIBUTES, batch.size_bytes - ATTRIBUTES)
+    if found != big32(at + 17):
+        return fail(state, CRC, 2, big32(at + 17), found)
+    batch.attributes = <int16_t> ((at[21] << 8) | at[22])
+    batch.last_offset_delta = <int32_t> big32(at + 23)
+    batch.base_timestamp = big64(at + 27)
+    batch.max_timestamp = big64(at + 35)
+    batch.producer_id = big64(at + 43)
+    batch.record_count = <int32_t> big32(at + 57)
+    if batch.last_offset_delta < 0 or batch.base_offset >= INT64_MAX - batch.last_offset_delta:
+        return fail(state, OFFSETS, 1, batch.last_offset_delta)
+    batch.last_offset = batch.base_offset + batch.last_offset_delta
+    if batch.record_count < 0 or batch.record_count > <int64_t> batch.last_offset_delta + 1:
+        return fail(state, COUNT, 2, batch.record_count, <int64_t> batch.last_offset_delta + 1)
+    if (batch.attributes & CODEC_MASK) > CODEC_MAX:
+        return fail(state, CODEC, 1, batch.attributes & CODEC_MASK)
+    return OK
+
+
+# Records
+
+
+cdef int read_records(State *state) noexcept nogil:
+    """The records from `index` on; `FULL` comes before a record, which then is read again."""
+    # Two, for the address of `common` goes nowhere: it can live in registers.
+    cdef Record common, record
+    cdef int event
+    while state.index < state.batch.record_count:
+        if read_common_record(state, &common):
+            event = take_record(state, &common)
+        else:
+            event = read_record(state, &record)
+            if event == OK:
+                event = take_record(state, &record)
+        if event != OK:
+            return event
+    if state.record < state.section_end:
+        return fail(state, TRAILING, 1, state.section_end - state.record)
+    return OK
+
+
+cdef inline int take_record(State *state, Record *record) noexcept nogil:
+    """Make the record a row, if it is wanted, and go on to the next."""
+    cdef int64_t offset = state.batch.base_offset + record.offset_delta
+    cdef int event
+    if state.start_offset <= offset < state.end_offset:
+        event = append(state, record, offset)
+        if event != OK:
+            return event
+    state.record = record.end
+    state.index += 1
+    state.delta_min = <int64_t> record.offset_delta + 1
+    return OK
+
+
+cdef inline bint short_varint(const uint8_t **at, int32_t *number) noexcept nogil:
+    """A number of at most three bytes, of which all are there to be read."""
+    cdef const uint8_t *start = at[0]
+    cdef uint32_t unsigned = start[0]
+    if unsigned <= 0x7F:
+        at[0] = start + 1
+    elif start[1] <= 0x7F:
+        unsigned = (unsigned & 0x7F) | (<uint32_t> start[1] << 7)
+        at[0] = start + 2
+    elif start[2] <= 0x7F:
+        unsigned = (
+            (unsigned & 0x7F) | (<uint32_t> (start[1] & 0x7F) << 7) | (<uint32_t> start[2] << 14)
+        )
+        at[0] = start + 3
+    else:
+        return False
+    number[0] = <int32_t> ((unsigned >> 1) ^ (0 - (unsigned & 1)))
+    return True
+
+
+cdef inline bint read_common_record(State *state, Record *record) noexcept nogil:
+    """`read_record` for a sound record of short numbers and no headers, and not at the very end.
+
+    False leaves it to that one to find what is uncommon, or wrong.
+    """
+    cdef const uint8_t *at = state.record
+    cdef const uint8_t *end
+    cdef int32_t length = 0, timestamp_delta = 0
+    if state.section_end - at < COMMON_BYTES:
+        return False
+    if not short_varint(&at, &length) or length < 0 or length > state.section_end - at:
+        return False
+    end = at + length
+    at += 1
+    if not short_varint(&at, &timestamp_delta) or not short_varint(&at, &record.offset_delta):
+        return False
+    if (
+        record.offset_delta < state.delta_min
+        or record.offset_delta > state.batch.last_offset_delta
+    ):
+        return False
+    if not short_varint(&at, &record.key_bytes):
+        return False
+    if record.key_bytes < -1 or record.key_bytes > end - at:
+        return False
+    record.key = at
+    at += max(record.key_bytes, 0)
+    if state.section_end - at < 3 or not short_varint(&at, &record.value_bytes):
+        return False
+    # The header count, 0, is the byte before the end.
+    if record.value_bytes < -1 or max(record.value_bytes, 0) != end - at - 1 or (end - 1)[0] != 0:
+        return False
+    record.value = at
+    record.timestamp_delta = timestamp_delta
+    record.header_count = 0
+    record.headers = end
+    record.headers_bytes = 0
+    record.end = end
+    return True
+
+
+cdef int read_record(State *state, Record *record) noexcept nogil:
+    """Where the fields of the record at `state.record` are; all of them are checked."""
+    cdef const uint8_t *at = state.record
+    cdef const uint8_t *end = state.section_end
+    cdef int32_t length = 0
+    cdef int found = varint32(&at, end, &length)
+    if found == CUT:
+        return fail_record(state, RECORDS_CUT, 1, state.batch.record_count)
+    if found != 0:
+        return fail_number(state, found)
+    if length < 0 or length > end - at:
+        return fail_record(state, RECORD_LENGTH, 2, length, end - at)
+    end = at + length
+    record.end = end
+    if at == end:
+        return fail_number(state, CUT)
+    at += 1  # attributes, of which none is in use
+    found = varint64(&at, end, &record.timestamp_delta)
+    if found == 0:
+        found = varint32(&at, end, &record.offset_delta)
+    if found != 0:
+        return fail_number(state, found)
+    if (
+        record.offset_delta < state.delta_min
+        or record.offset_delta > state.batch.last_offset_delta
+    ):
+        return fail_record(
+            state, OFFSET, 3, record.offset_delta, state.delta_min, state.batch.last_offset_delta
+        )
+    if read_field(state, &at, end, &record.key, &record.key_bytes, -1) != OK:
+        return FAULT
+    if read_field(state, &at, end, &record.value, &record.value_bytes, -1) != OK:
+        return FAULT
+    found = varint32(&at, end, &record.header_count)
+    if found != 0:
+        return fail_number(state, found)
+    if record.header_count < 0 or record.header_count > (end - at) // 2:
+        return fail_record(state, HEADER_COUNT, 2, record.header_count, end - at)
+    record.headers = at
+    record.headers_bytes = 0
+    if record.header_count > 0 and read_headers(state, record, &at) != OK:
+        return FAULT
+    if at < end:
+        return fail_record(state, RECORD_REST, 1, end - at)
+    return OK
+
+
+cdef inline int read_field(
+    State *state,
+    const uint8_t **at,
+    const uint8_t *end,
+    const uint8_t **field,
+    int32_t *field_bytes,
+    int32_t bytes_min,
+) noexcept nogil:
+    """A length of at least `bytes_min`, -1 for null, and so many bytes."""
+    cdef int found = varint32(at, end, field_bytes)
+    if found != 0:
+        return fail_number(state, found)
+    if field_bytes[0] < bytes_min or field_bytes[0] > end - at[0]:
+        return fail_record(state, FIELD_LENGTH, 2, field_bytes[0], end - at[0])
+    field[0] = at[0]
+    if field_bytes[0] > 0:
+        at[0] += field_bytes[0]
+    return OK
+
+
+cdef int read_headers(State *state, Record *record, const uint8_t **at) noexcept nogil:
+    """Check the headers, and add up what they count."""
+    cdef const uint8_t *field
+    cdef int32_t key_bytes = 0, value_bytes = 0
+    cdef int32_t index
+    for index in range(record.header_count):
+        if read_field(state, at, record.end, &field, &key_bytes, 0) != OK:
+            return FAULT
+        if read_field(state, at, record.end, &field, &value_bytes, -1) != OK:
+            return FAULT
+        record.headers_bytes += OVERHEAD + key_bytes + max(value_bytes, 0)
+    return OK
+
+
+cdef bint header_keys_are_utf8(State *state, Record *record) noexcept nogil:
+    cdef const uint8_t *at = record.headers
+    cdef const uint8_t *field = NULL
+    cdef int32_t field_bytes = 0
+    cdef int32_t index
+    for index in range(record.header_count):
+        read_field(state, &at, record.end, &field, &field_bytes, 0)
+        if not is_utf8(field, field + field_bytes):
+            return False
+        read_field(state, &at, record.end, &field, &field_bytes, -1)
+    return True

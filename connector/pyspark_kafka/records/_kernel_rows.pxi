@@ -1,0 +1,209 @@
+# Fields to columns: rows are copied into blocks of memory that grow. A part of `_kernel.pyx`.
+# Invariant: a row is there whole or not at all, except where memory ends, which ends it all.
+
+cdef inline int append(State *state, Record *record, int64_t offset) noexcept nogil:
+    """The record as a row; `FULL` if it belongs into the next Arrow batch."""
+    cdef bint log_append_time = (state.batch.attributes & LOG_APPEND_TIME_BIT) != 0
+    cdef int64_t base = state.batch.max_timestamp if log_append_time else state.batch.base_timestamp
+    cdef int64_t delta = 0 if log_append_time else record.timestamp_delta
+    cdef int64_t payload_bytes = 0
+    cdef int64_t row = state.row_count
+    if state.timestamp_wanted and not is_timestamp(base, delta):
+        fail(state, TIMESTAMP, 2, base, delta)
+        state.fault_offset = offset
+        return FAULT
+    if state.headers_wanted and record.header_count > 0 and not header_keys_are_utf8(state, record):
+        fail(state, HEADER_KEY, 0)
+        state.fault_offset = offset
+        return FAULT
+    if state.key.wanted:
+        payload_bytes += max(record.key_bytes, 0)
+    if state.value.wanted:
+        payload_bytes += max(record.value_bytes, 0)
+    if state.headers_wanted:
+        payload_bytes += record.headers_bytes
+    if row == state.rows_max or (row and state.payload_bytes + payload_bytes > state.bytes_max):
+        return FULL
+    if row == state.row_capacity and grow_rows(state) != OK:
+        return MEMORY
+    if state.key.wanted:
+        if put(&state.key, row, record.key, record.key_bytes, state.section_end) != OK:
+            return MEMORY
+    if state.value.wanted:
+        if put(&state.value, row, record.value, record.value_bytes, state.section_end) != OK:
+            return MEMORY
+    if state.offset_wanted:
+        (<int64_t *> state.offset.data)[row] = offset
+    if state.timestamp_wanted:
+        (<int64_t *> state.timestamp.data)[row] = (base + delta) * 1000
+    if state.timestamp_type_wanted:
+        (<int32_t *> state.timestamp_type.data)[row] = log_append_time
+    if state.headers_wanted:
+        if record.header_count == 0:
+            clear_bit(&state.header_lists_valid, row)
+            state.header_lists_nulls += 1
+        elif put_headers(state, record) != OK:
+            return MEMORY
+        (<int32_t *> state.header_lists.data)[row + 1] = <int32_t> state.header_count
+    state.row_count += 1
+    state.payload_bytes += payload_bytes
+    return OK
+
+
+cdef inline bint is_timestamp(int64_t base, int64_t delta) noexcept nogil:
+    """Whether their sum is milliseconds that as microseconds are an int64."""
+    cdef int64_t total
+    return not add_overflows(base, delta, &total) and (
+        -TIMESTAMP_MS_MAX <= total <= TIMESTAMP_MS_MAX
+    )
+
+
+cdef inline int put(
+    Binary *column, int64_t row, const uint8_t *field, int32_t field_bytes, const uint8_t *end
+) noexcept nogil:
+    """Bytes, or null for -1, as row `row`, for which there is room in offsets and validity."""
+    cdef Block *data = &column.data
+    cdef uint8_t *target
+    cdef int32_t copied = 0
+    if field_bytes < 0:
+        clear_bit(&column.valid, row)
+        column.nulls += 1
+        field_bytes = 0
+    elif data.capacity - data.size < <size_t> field_bytes:
+        if grow(data, max(data.capacity * 2, data.size + field_bytes)) != OK:
+            return MEMORY
+    target = data.data + data.size
+    if end - field >= field_bytes + WORD_BYTES and field_bytes <= 512:
+        # Whole words, beyond the field: the source has them, the block its padding.
+        while copied < field_bytes:
+            memcpy(target + copied, field + copied, WORD_BYTES)
+            copied += WORD_BYTES
+    elif field_bytes > 0:
+        memcpy(target, field, field_bytes)
+    data.size += field_bytes
+    (<int32_t *> column.offsets.data)[row + 1] = <int32_t> data.size
+    return OK
+
+
+cdef int put_headers(State *state, Record *record) noexcept nogil:
+    cdef const uint8_t *at = record.headers
+    cdef const uint8_t *field = NULL
+    cdef int32_t field_bytes = 0
+    cdef int32_t index
+    if state.header_capacity - state.header_count < record.header_count:
+        if grow_headers(state, record.header_count) != OK:
+            return MEMORY
+    for index in range(record.header_count):
+        read_field(state, &at, record.end, &field, &field_bytes, 0)
+        if put(&state.header_keys, state.header_count, field, field_bytes, record.end) != OK:
+            return MEMORY
+        read_field(state, &at, record.end, &field, &field_bytes, -1)
+        if put(&state.header_values, state.header_count, field, field_bytes, record.end) != OK:
+            return MEMORY
+        state.header_count += 1
+    return OK
+
+
+# Memory
+
+
+cdef inline void clear_bit(Block *bits, int64_t row) noexcept nogil:
+    bits.data[row >> 3] &= ~(<uint8_t> (1 << (row & 7)))
+
+
+cdef int grow(Block *block, size_t capacity) noexcept nogil:
+    """Room for `capacity` bytes; what is in it stays."""
+    cdef uint8_t *data = <uint8_t *> realloc(block.data, capacity + PADDING_BYTES)
+    if data == NULL:
+        return MEMORY
+    block.data = data
+    block.capacity = capacity
+    return OK
+
+
+cdef int grow_bits(Block *block, int64_t rows) noexcept nogil:
+    """Validity of so many rows; the new ones are valid."""
+    cdef size_t before = block.capacity
+    if grow(block, (rows + 7) // 8) != OK:
+        return MEMORY
+    memset(block.data + before, 0xFF, block.capacity - before)
+    return OK
+
+
+cdef int grow_binary(Binary *column, int64_t rows, size_t bytes_at_first) noexcept nogil:
+    if grow(&column.offsets, (rows + 1) * sizeof(int32_t)) != OK:
+        return MEMORY
+    (<int32_t *> column.offsets.data)[0] = 0
+    if column.data.data == NULL and grow(&column.data, bytes_at_first) != OK:
+        return MEMORY
+    return grow_bits(&column.valid, rows)
+
+
+cdef int grow_rows(State *state) noexcept nogil:
+    """Room for twice as many rows, as far as a batch may have them."""
+    cdef int64_t rows = min(max(state.row_capacity * 2, ROWS_AT_FIRST), state.rows_max)
+    cdef int64_t left = min(<int64_t> (state.end - state.position), state.bytes_max)
+    if state.key.wanted and grow_binary(&state.key, rows, BLOCK_BYTES_AT_FIRST) != OK:
+        return MEMORY
+    if state.value.wanted:
+        if grow_binary(&state.value, rows, max(left, <int64_t> BLOCK_BYTES_AT_FIRST)) != OK:
+            return MEMORY
+    if state.offset_wanted and grow(&state.offset, rows * sizeof(int64_t)) != OK:
+        return MEMORY
+    if state.timestamp_wanted and grow(&state.timestamp, rows * sizeof(int64_t)) != OK:
+        return MEMORY
+    if state.timestamp_type_wanted and grow(&state.timestamp_type, rows * sizeof(int32_t)) != OK:
+        return MEMORY
+    if state.headers_wanted:
+        if grow(&state.header_lists, (rows + 1) * sizeof(int32_t)) != OK:
+            return MEMORY
+        (<int32_t *> state.header_lists.data)[0] = 0
+        if grow_bits(&state.header_lists_valid, rows) != OK or grow_headers(state, 0) != OK:
+            return MEMORY
+    state.row_capacity = rows
+    return OK
+
+
+cdef int grow_headers(State *state, int32_t more) noexcept nogil:
+    """Room for `more` headers than there are."""
+    cdef int64_t headers = max(state.header_count + more, ROWS_AT_FIRST)
+    if more:
+        headers = max(headers, state.header_capacity * 2)
+    if headers <= state.header_capacity:
+        return OK
+    if grow_binary(&state.header_keys, headers, BLOCK_BYTES_AT_FIRST) != OK:
+        return MEMORY
+    if grow_binary(&state.header_values, headers, BLOCK_BYTES_AT_FIRST) != OK:
+        return MEMORY
+    state.header_capacity = headers
+    return OK
+
+
+cdef void release(Block *block) noexcept nogil:
+    free(block.data)
+    memset(block, 0, sizeof(Block))
+
+
+cdef void release_binary(Binary *column) noexcept nogil:
+    release(&column.offsets)
+    release(&column.valid)
+    release(&column.data)
+    column.nulls = 0
+
+
+cdef void release_rows(State *state) noexcept nogil:
+    release_binary(&state.key)
+    release_binary(&state.value)
+    release_binary(&state.header_keys)
+    release_binary(&state.header_values)
+    release(&state.offset)
+    release(&state.timestamp)
+    release(&state.timestamp_type)
+    release(&state.header_lists)
+    release(&state.header_lists_valid)
+    state.header_lists_nulls = 0
+    state.header_count = 0
+    state.header_capacity = 0
+    state.row_count = 0
+    state.row_capacity = 0
+    state.payload_bytes = 0

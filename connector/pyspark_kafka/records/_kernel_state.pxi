@@ -1,0 +1,142 @@
+# What the kernel works on: numbers of the format, the structs, the faults as C integers.
+# A part of `_kernel.pyx`, which includes it.
+
+cdef enum:
+    UP_TO_MAGIC_BYTES = 17
+    LENGTH_END = 12
+    HEADER_BYTES = 61
+    ATTRIBUTES = 21
+    CODEC_MASK = 0x07
+    LOG_APPEND_TIME_BIT = 0x08
+    TRANSACTIONAL_BIT = 0x10
+    CONTROL_BIT = 0x20
+    CODEC_MAX = 4
+    DETAILS_MAX = 4
+    # Blocks have so much behind their end: copies go by whole words, and Arrow likes it.
+    PADDING_BYTES = 64
+    WORD_BYTES = 32
+    # Numbers before a record's key, and that of the key, each of three bytes.
+    COMMON_BYTES = 16
+    ROWS_AT_FIRST = 1024
+    BLOCK_BYTES_AT_FIRST = 64 * 1024
+
+# Why `step` comes back, and what functions under it return.
+cdef enum Event:
+    OK = 0
+    DONE
+    FULL
+    LOOK
+    FAULT
+    MEMORY
+
+# What reading a number can find.
+cdef enum:
+    CUT = 1
+    TOO_LONG = 2
+
+cdef int64_t TIMESTAMP_MS_MAX = INT64_MAX // 1000
+cdef int64_t OVERHEAD = HEADER_OVERHEAD_BYTES
+
+cdef int LEGACY = Fault.LEGACY
+cdef int MAGIC = Fault.MAGIC
+cdef int LENGTH = Fault.LENGTH
+cdef int BACKWARD = Fault.BACKWARD
+cdef int CRC = Fault.CRC
+cdef int OFFSETS = Fault.OFFSETS
+cdef int COUNT = Fault.COUNT
+cdef int CODEC = Fault.CODEC
+cdef int RECORDS_CUT = Fault.RECORDS_CUT
+cdef int RECORD_LENGTH = Fault.RECORD_LENGTH
+cdef int RECORD_CUT = Fault.RECORD_CUT
+cdef int RECORD_REST = Fault.RECORD_REST
+cdef int NUMBER = Fault.NUMBER
+cdef int OFFSET = Fault.OFFSET
+cdef int FIELD_LENGTH = Fault.FIELD_LENGTH
+cdef int HEADER_COUNT = Fault.HEADER_COUNT
+cdef int TRAILING = Fault.TRAILING
+cdef int TIMESTAMP = Fault.TIMESTAMP
+cdef int HEADER_KEY = Fault.HEADER_KEY
+
+
+cdef struct Block:
+    # Memory that grows; `size` bytes of it are in use.
+    uint8_t *data
+    size_t size
+    size_t capacity
+
+cdef struct Binary:
+    # A column of bytes: offsets and validity have an entry for each row.
+    bint wanted
+    Block offsets
+    Block valid
+    Block data
+    int64_t nulls
+
+cdef struct Batch:
+    int64_t base_offset
+    int64_t last_offset
+    int64_t size_bytes
+    int attributes
+    int32_t last_offset_delta
+    int64_t base_timestamp
+    int64_t max_timestamp
+    int64_t producer_id
+    int32_t record_count
+
+cdef struct Record:
+    int64_t timestamp_delta
+    int32_t offset_delta
+    int32_t key_bytes
+    int32_t value_bytes
+    int32_t header_count
+    const uint8_t *key
+    const uint8_t *value
+    const uint8_t *headers
+    int64_t headers_bytes
+    const uint8_t *end
+
+cdef struct State:
+    # What is read, and how far it is.
+    const uint8_t *data
+    const uint8_t *end
+    const uint8_t *position
+    int64_t start_offset
+    int64_t end_offset
+    int64_t next_offset
+    int64_t offset_min
+    bint filters
+    Batch batch
+    # The records of `batch`, while `in_records`.
+    bint in_records
+    const uint8_t *record
+    const uint8_t *section_end
+    int32_t index
+    int64_t delta_min
+    # The rows of the next Arrow batch.
+    int64_t row_count
+    int64_t row_capacity
+    int64_t rows_max
+    int64_t payload_bytes
+    int64_t bytes_max
+    Binary key
+    Binary value
+    bint offset_wanted
+    Block offset
+    bint timestamp_wanted
+    Block timestamp
+    bint timestamp_type_wanted
+    Block timestamp_type
+    # Headers: a list for each row of the pairs in `header_keys` and `header_values`.
+    bint headers_wanted
+    Block header_lists
+    Block header_lists_valid
+    int64_t header_lists_nulls
+    int64_t header_count
+    int64_t header_capacity
+    Binary header_keys
+    Binary header_values
+    # What was found wrong.
+    int fault
+    int64_t fault_offset
+    int fault_details
+    int64_t details[DETAILS_MAX]

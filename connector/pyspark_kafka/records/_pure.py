@@ -1,0 +1,380 @@
+"""The twin written to be read: record batches to Arrow, a Python object per record.
+
+Purpose: say what decoding is, plainly; also what runs where the kernel was not built. Invariant:
+the same rows, the same batches of them and the same errors as `_kernel`. What it must not know:
+the kernel, connections, Spark. Source: KIP-98, DefaultRecordBatch and DefaultRecord of Apache
+Kafka.
+
+A batch, big-endian; its CRC-32C covers all from `attributes` on:
+
+| position | size | field                  | notes                                              |
+| -------: | ---: | ---------------------- | -------------------------------------------------- |
+|        0 |    8 | base offset            |                                                    |
+|        8 |    4 | length                 | bytes after this field                             |
+|       12 |    4 | partition leader epoch |                                                    |
+|       16 |    1 | magic                  | 2; in the legacy formats 0 and 1 at the same place |
+|       17 |    4 | crc                    |                                                    |
+|       21 |    2 | attributes             | 0-2 codec, 3 LogAppendTime, 4 transactional,       |
+|          |      |                        | 5 control                                          |
+|       23 |    4 | last offset delta      | to the base offset                                 |
+|       27 |    8 | base timestamp         | milliseconds                                       |
+|       35 |    8 | max timestamp          | under LogAppendTime that of every record           |
+|       43 |    8 | producer id            |                                                    |
+|       51 |   10 | epoch, base sequence   |                                                    |
+|       57 |    4 | record count           | compaction leaves fewer than offsets, even none    |
+|       61 |      | records                | compressed as one where a codec is set             |
+
+A record; numbers are zigzag varints, of at most 32 bits but for the timestamp's 64:
+
+    length | attributes, 1 byte | timestamp delta | offset delta
+    | key length, -1 for null | key | value length, -1 for null | value
+    | header count | (key length | key | value length, -1 for null | value)*
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from pyspark_kafka.records.compression import Codec, decompress
+from pyspark_kafka.records.contract import (
+    HEADER_OVERHEAD_BYTES,
+    BatchFault,
+    Buffer,
+    Decoded,
+    Fault,
+    Wanted,
+    as_error,
+)
+from pyspark_kafka.records.transactions import AbortedProducers, is_abort_marker
+
+_MAGIC: Final = 2
+_LEGACY_MAGICS: Final = (0, 1)
+_UP_TO_MAGIC_BYTES: Final = 17
+_LENGTH_END: Final = 12
+_ATTRIBUTES: Final = 21
+_BASE_OFFSET: Final = struct.Struct(">q")
+_BEGIN: Final = struct.Struct(">qiib")
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+
+_CODEC_MASK: Final = 0x07
+_LOG_APPEND_TIME_BIT: Final = 0x08
+_TRANSACTIONAL_BIT: Final = 0x10
+_CONTROL_BIT: Final = 0x20
+
+_INT32_BITS: Final = 32
+_INT64_BITS: Final = 64
+_INT64_MAX: Final = 2**63 - 1
+_HEADER_BYTES_MIN: Final = 2
+
+# Arrow's timestamps are int64 microseconds.
+_TIMESTAMP_MS_MAX: Final = _INT64_MAX // 1000
+
+
+def decode(data: Buffer, wanted: Wanted) -> Decoded:
+    """As `contract.Decode` says."""
+    try:
+        return _decode(memoryview(data).cast("B"), wanted)
+    except BatchFault as fault:
+        raise as_error(fault, wanted) from None
+
+
+def _decode(data: memoryview, wanted: Wanted) -> Decoded:
+    rows = _Rows(wanted)
+    aborted = None if wanted.aborted is None else AbortedProducers(wanted.aborted)
+    next_offset, offset_min, position = wanted.start_offset, 0, 0
+    while next_offset < wanted.end_offset and len(data) - position >= _UP_TO_MAGIC_BYTES:
+        base_offset: int = _BASE_OFFSET.unpack_from(data, position)[0]
+        if base_offset >= wanted.end_offset:
+            next_offset = wanted.end_offset
+            break
+        batch = _batch(data[position:], offset_min)
+        if batch is None:
+            break
+        if _is_delivered(batch, aborted, wanted):
+            for record in _records(batch, wanted):
+                if wanted.start_offset <= record.offset < wanted.end_offset:
+                    rows.append(record, batch.timestamp_type)
+        position += batch.size_bytes
+        offset_min = batch.last_offset + 1
+        next_offset = min(max(next_offset, offset_min), wanted.end_offset)
+    return Decoded(batches=rows.finish(), next_offset=next_offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """A whole batch whose header and CRC are sound; `section` are its records as they came."""
+
+    base_offset: int
+    size_bytes: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    record_count: int
+    section: memoryview
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def timestamp_type(self) -> int:
+        """Kafka's ids, which are Spark's: 0 CreateTime, 1 LogAppendTime."""
+        return 1 if self.attributes & _LOG_APPEND_TIME_BIT else 0
+
+
+def _batch(data: memoryview, offset_min: int) -> _Batch | None:
+    """The batch that `data` begins with; None where not all of it is there."""
+    base_offset, length, _, magic = _BEGIN.unpack_from(data)
+    if magic in _LEGACY_MAGICS:
+        raise BatchFault(Fault.LEGACY, base_offset, magic)
+    if magic != _MAGIC:
+        raise BatchFault(Fault.MAGIC, base_offset, magic)
+    if length < _HEADER.size - _LENGTH_END:
+        raise BatchFault(Fault.LENGTH, base_offset, length)
+    size_bytes = length + _LENGTH_END
+    if size_bytes > len(data):
+        return None
+    if base_offset < offset_min:
+        raise BatchFault(Fault.BACKWARD, base_offset, offset_min)
+    (
+        _, _, _, _, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
+        producer_id, _, _, record_count,
+    ) = _HEADER.unpack_from(data)  # fmt: skip
+    if (found := crc32c(data[_ATTRIBUTES:size_bytes])) != crc:
+        raise BatchFault(Fault.CRC, base_offset, crc, found)
+    if last_offset_delta < 0 or base_offset + last_offset_delta >= _INT64_MAX:
+        raise BatchFault(Fault.OFFSETS, base_offset, last_offset_delta)
+    if not 0 <= record_count <= last_offset_delta + 1:
+        raise BatchFault(Fault.COUNT, base_offset, record_count, last_offset_delta + 1)
+    if (codec := attributes & _CODEC_MASK) > max(Codec):
+        raise BatchFault(Fault.CODEC, base_offset, codec)
+    return _Batch(
+        base_offset=base_offset,
+        size_bytes=size_bytes,
+        attributes=attributes,
+        last_offset_delta=last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        record_count=record_count,
+        section=data[_HEADER.size : size_bytes],
+    )
+
+
+def _is_delivered(batch: _Batch, aborted: AbortedProducers | None, wanted: Wanted) -> bool:
+    """Whether the batch's records are to be looked at; keeps account of what is aborted.
+
+    Markers count below the range too: what they end was named for the bytes that were fetched.
+    """
+    if aborted is not None:
+        aborted.admit(batch.last_offset)
+    if batch.attributes & _CONTROL_BIT:
+        if aborted is not None and _is_abort_marker(batch, wanted):
+            aborted.end(batch.producer_id)
+        return False
+    if aborted is not None and batch.attributes & _TRANSACTIONAL_BIT:
+        return batch.last_offset >= wanted.start_offset and batch.producer_id not in aborted
+    return batch.last_offset >= wanted.start_offset
+
+
+def _is_abort_marker(batch: _Batch, wanted: Wanted) -> bool:
+    """A control batch is one record; compaction may have left none."""
+    if batch.record_count == 0:
+        return False
+    return is_abort_marker(next(_records(batch, wanted)).key, base_offset=batch.base_offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[bytes, bytes | None]]
+
+
+def _records(batch: _Batch, wanted: Wanted) -> Iterator[_Record]:
+    """The records of a batch in order, as many as it counts."""
+    section = batch.section
+    if batch.record_count == 0 and not section:
+        return
+    if codec := Codec(batch.attributes & _CODEC_MASK):
+        section = memoryview(
+            decompress(
+                codec,
+                section,
+                base_offset=batch.base_offset,
+                bytes_max=wanted.decompressed_bytes_max,
+            )
+        )
+    position, delta_min = 0, 0
+    for index in range(batch.record_count):
+        fields = _Fields(batch, index, section, position)
+        yield (record := _record(fields, batch, delta_min))
+        position = fields.end
+        delta_min = record.offset - batch.base_offset + 1
+    if position < len(section):
+        raise BatchFault(Fault.TRAILING, batch.base_offset, len(section) - position)
+
+
+def _record(fields: _Fields, batch: _Batch, delta_min: int) -> _Record:
+    fields.byte()  # attributes, of which none is in use
+    timestamp_delta = fields.varint(_INT64_BITS)
+    offset_delta = fields.varint(_INT32_BITS)
+    if not delta_min <= offset_delta <= batch.last_offset_delta:
+        fields.fail(Fault.OFFSET, offset_delta, delta_min, batch.last_offset_delta)
+    key = fields.nullable()
+    value = fields.nullable()
+    count = fields.varint(_INT32_BITS)
+    if not 0 <= count <= fields.left // _HEADER_BYTES_MIN:
+        fields.fail(Fault.HEADER_COUNT, count, fields.left)
+    headers = [(fields.required(), fields.nullable()) for _ in range(count)]
+    if fields.left:
+        fields.fail(Fault.RECORD_REST, fields.left)
+    log_append_time = batch.attributes & _LOG_APPEND_TIME_BIT
+    return _Record(
+        offset=batch.base_offset + offset_delta,
+        timestamp=batch.max_timestamp
+        if log_append_time
+        else batch.base_timestamp + timestamp_delta,
+        key=key,
+        value=value,
+        headers=headers,
+    )
+
+
+class _Fields:
+    """The fields of one record, read one after the other and never past its end."""
+
+    def __init__(self, batch: _Batch, index: int, section: memoryview, position: int) -> None:
+        self._batch = batch
+        self._index = index
+        self._section = section
+        self._position = position
+        self._cut: tuple[Fault, *tuple[int, ...]] = (Fault.RECORDS_CUT, batch.record_count)
+        self.end = len(section)
+        length = self.varint(_INT32_BITS)
+        if not 0 <= length <= self.left:
+            self.fail(Fault.RECORD_LENGTH, length, self.left)
+        self._cut = (Fault.RECORD_CUT,)
+        self.end = self._position + length
+
+    def fail(self, kind: Fault, *details: int) -> NoReturn:
+        raise BatchFault(kind, self._batch.base_offset, self._index, *details)
+
+    @property
+    def left(self) -> int:
+        return self.end - self._position
+
+    def byte(self) -> int:
+        if not self.left:
+            self.fail(*self._cut)
+        self._position += 1
+        return self._section[self._position - 1]
+
+    def varint(self, bits: int) -> int:
+        """A zigzag number of at most `bits` bits, in groups of 7, the lowest first."""
+        unsigned, shift = 0, 0
+        while True:
+            byte = self.byte()
+            unsigned |= (byte & 0x7F) << shift
+            shift += 7
+            if unsigned >> bits or (byte & 0x80 and shift >= bits):
+                self.fail(Fault.NUMBER)
+            if not byte & 0x80:
+                return (unsigned >> 1) ^ -(unsigned & 1)
+
+    def nullable(self) -> bytes | None:
+        length = self.varint(_INT32_BITS)
+        return None if length == -1 else self._take(length)
+
+    def required(self) -> bytes:
+        return self._take(self.varint(_INT32_BITS))
+
+    def _take(self, length: int) -> bytes:
+        if not 0 <= length <= self.left:
+            self.fail(Fault.FIELD_LENGTH, length, self.left)
+        self._position += length
+        return bytes(self._section[self._position - length : self._position])
+
+
+class _Rows:
+    """Rows on their way into Arrow batches of bounded size."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._batches: list[pa.RecordBatch] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self._columns: dict[str, list[Any]] = {name: [] for name in self._wanted.columns}
+        self._row_count = 0
+        self._payload_bytes = 0
+
+    def append(self, record: _Record, timestamp_type: int) -> None:
+        row = self._row(record, timestamp_type)
+        payload_bytes = self._bytes_of(record)
+        if self._row_count == self._wanted.rows_max or (
+            self._row_count and self._payload_bytes + payload_bytes > self._wanted.bytes_max
+        ):
+            self._flush()
+        for name, column in self._columns.items():
+            column.append(row[name])
+        self._row_count += 1
+        self._payload_bytes += payload_bytes
+
+    def finish(self) -> list[pa.RecordBatch]:
+        if self._row_count:
+            self._flush()
+        return self._batches
+
+    def _flush(self) -> None:
+        schema = self._wanted.schema
+        arrays = [pa.array(self._columns[field.name], field.type) for field in schema]
+        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        self._clear()
+
+    def _row(self, record: _Record, timestamp_type: int) -> dict[str, Any]:
+        """Raises `BatchFault` for what has no place in a wanted column, the timestamp first."""
+        row: dict[str, Any] = {
+            "key": record.key,
+            "value": record.value,
+            "topic": self._wanted.topic,
+            "partition": self._wanted.partition,
+            "offset": record.offset,
+            "timestampType": timestamp_type,
+        }
+        if "timestamp" in self._columns:
+            if abs(record.timestamp) > _TIMESTAMP_MS_MAX:
+                raise BatchFault(Fault.TIMESTAMP, record.offset, record.timestamp)
+            row["timestamp"] = record.timestamp * 1000
+        if "headers" in self._columns:
+            row["headers"] = _headers(record)
+        return row
+
+    def _bytes_of(self, record: _Record) -> int:
+        total = 0
+        if "key" in self._columns:
+            total += len(record.key or b"")
+        if "value" in self._columns:
+            total += len(record.value or b"")
+        if "headers" in self._columns:
+            for key, value in record.headers:
+                total += len(key) + len(value or b"") + HEADER_OVERHEAD_BYTES
+        return total
+
+
+def _headers(record: _Record) -> list[tuple[str, bytes | None]] | None:
+    """In their order, repeated keys kept; None where there are none."""
+    try:
+        return [(key.decode(), value) for key, value in record.headers] or None
+    except UnicodeDecodeError:
+        raise BatchFault(Fault.HEADER_KEY, record.offset) from None

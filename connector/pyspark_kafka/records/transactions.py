@@ -1,0 +1,44 @@
+"""Which producers' batches are of aborted transactions, while batches are walked in order.
+
+Purpose: the rule of read_committed (KIP-98), for both twins. Invariant: a producer is in the set
+from the first offset of its aborted transaction up to its abort marker. What it must not know:
+bytes of batches beyond a marker's key. Source: CompletedFetch of Apache Kafka's consumer.
+"""
+
+from __future__ import annotations
+
+from pyspark_kafka.records.contract import AbortedTransaction, BatchFault, Fault
+
+_KEY_BYTES = 4
+_ABORT = 0
+
+
+class AbortedProducers:
+    """The aborted transactions of a fetch response, as of one batch after the other."""
+
+    def __init__(self, aborted: tuple[AbortedTransaction, ...]) -> None:
+        self._later = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
+        self._producer_ids: set[int] = set()
+
+    def admit(self, last_offset: int) -> None:
+        """A batch up to `last_offset` comes: transactions that began by then are in force."""
+        while self._later and self._later[-1].first_offset <= last_offset:
+            self._producer_ids.add(self._later.pop().producer_id)
+
+    def end(self, producer_id: int) -> None:
+        """The producer's abort marker was met."""
+        self._producer_ids.discard(producer_id)
+
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self._producer_ids
+
+
+def is_abort_marker(key: bytes | None, *, base_offset: int) -> bool:
+    """Whether a control record with this key, `version int16 | type int16`, is an abort marker.
+
+    Types that are not known are no markers. Raises `BatchFault` for a key that is none.
+    """
+    version = int.from_bytes(key[:2], "big", signed=True) if key else 0
+    if key is None or len(key) < _KEY_BYTES or version < 0:
+        raise BatchFault(Fault.MARKER, base_offset, len(key or b""), version)
+    return int.from_bytes(key[2:4], "big", signed=True) == _ABORT

@@ -1,0 +1,278 @@
+"""What each twin says of bytes that are not what they should be."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafka.errors import CorruptBatchError, KafkaError
+from pyspark_kafka.records import Decode
+from tests.pyspark_kafka.records.batches import (
+    CONTROL,
+    GZIP,
+    LZ4,
+    SNAPPY,
+    ZSTD,
+    Row,
+    batch,
+    compressed,
+    plain,
+    raw_batch,
+    record_body,
+    sized,
+    varint,
+    wanted,
+    with_crc,
+)
+
+BODY = record_body(Row(key=b"k", value=b"v"), 0)
+
+
+def patched(data: bytes, position: int, new: bytes) -> bytes:
+    """With other bytes and the CRC that fits them."""
+    return with_crc(data[:position] + new + data[position + len(new) :])
+
+
+def section(records: bytes, count: int = 1) -> bytes:
+    return raw_batch(records, count=count, last_offset_delta=9, base_offset=50)
+
+
+def fails(decode: Decode, data: bytes, text: str, **bounds: Any) -> None:
+    with pytest.raises(CorruptBatchError) as raised:
+        decode(data, wanted(aborted=[], **bounds))
+    message = str(raised.value)
+    assert message.startswith("clicks-3: ")
+    assert f"offset {int.from_bytes(data[:8], 'big', signed=True)} " in message.replace(":", " ")
+    assert text in message
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_legacy_formats_are_refused_by_name(decode: Decode, magic: int) -> None:
+    with pytest.raises(KafkaError, match=rf"clicks-3: .* offset 7 .* legacy .* v{magic}.*engine"):
+        decode(raw_batch(b"", count=0, last_offset_delta=0, magic=magic, base_offset=7), wanted())
+    # As short as only such messages are.
+    with pytest.raises(KafkaError, match=rf"legacy message format v{magic}"):
+        decode(struct.pack(">qiIb", 7, 14, 0, magic) + bytes(9), wanted())
+
+
+HEADERS = {
+    "its magic byte is 3": raw_batch(b"", count=0, last_offset_delta=0, magic=3),
+    "a length of -1 bytes": raw_batch(b"", count=0, last_offset_delta=0, length=-1),
+    "a length of 48 bytes": raw_batch(b"", count=0, last_offset_delta=0, length=48),
+    "only offsets from 0 on": plain([b"a"], base_offset=-1),
+    "last offset delta of -1": raw_batch(b"", count=0, last_offset_delta=-1),
+    "it counts -1 records for 1 offsets": raw_batch(b"", count=-1, last_offset_delta=0),
+    "it counts 2 records for 1 offsets": raw_batch(b"", count=2, last_offset_delta=0),
+    "compression codec 5": raw_batch(b"", count=0, last_offset_delta=0, attributes=5),
+    "compression codec 7": raw_batch(b"", count=0, last_offset_delta=0, attributes=7),
+}
+
+
+@pytest.mark.parametrize("text", HEADERS)
+def test_headers(decode: Decode, text: str) -> None:
+    fails(decode, HEADERS[text], text)
+
+
+def test_offsets_beyond_int64(decode: Decode) -> None:
+    data = raw_batch(b"", count=0, last_offset_delta=9, base_offset=2**63 - 10)
+    fails(decode, data, "last offset delta of 9", end_offset=2**63 - 1)
+
+
+@pytest.mark.parametrize("base_offset", [0, 1])
+def test_batches_that_go_back(decode: Decode, base_offset: int) -> None:
+    data = plain([b"a", b"b"]) + plain([b"c"], base_offset=base_offset)
+    with pytest.raises(CorruptBatchError, match=f"offset {base_offset} .*only offsets from 2 on"):
+        decode(data, wanted())
+
+
+def test_every_flipped_bit_under_the_crc_is_found(decode: Decode) -> None:
+    data = plain([b"abc"])
+    for position in range(17, len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x10
+        fails(decode, bytes(damaged), "its CRC is ")
+
+
+def test_a_damaged_batch_below_the_range_is_found_too(decode: Decode) -> None:
+    """Its last offset is under the CRC: one that lies would hide rows of the range."""
+    data = bytearray(plain([b"a"] * 10))
+    data[26] = 1
+    fails(decode, bytes(data), "its CRC is ", start_offset=5)
+
+
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+class TestCompressed:
+    def test_garbage(self, decode: Decode, codec: int) -> None:
+        data = raw_batch(b"\xff" * 40, count=1, last_offset_delta=0, attributes=codec)
+        fails(decode, data, "its records cannot be decompressed as ")
+
+    def test_cut_off(self, decode: Decode, codec: int) -> None:
+        whole = compressed(codec, sized(record_body(Row(value=b"v" * 5000), 0)))
+        data = raw_batch(whole[:-6], count=1, last_offset_delta=0, attributes=codec)
+        fails(decode, data, "its records cannot be decompressed as ")
+
+    def test_a_bomb(self, decode: Decode, codec: int) -> None:
+        before = pa.total_allocated_bytes()
+        data = batch([Row(value=bytes(50_000_000))], codec=codec)
+        fails(decode, data, "more than 1000000 bytes", decompressed_bytes_max=1_000_000)
+        assert pa.total_allocated_bytes() - before < 20_000_000
+
+    def test_exactly_as_much_as_may_be(self, decode: Decode, codec: int) -> None:
+        rows = [Row(value=b"v" * 5000)]
+        size = len(sized(record_body(rows[0], 0)))
+        data = batch(rows, codec=codec)
+        assert decode(data, wanted(decompressed_bytes_max=size)).batches[0].num_rows == 1
+        fails(decode, data, f"more than {size - 1} bytes", decompressed_bytes_max=size - 1)
+
+    def test_nested_compression_is_no_record(self, decode: Decode, codec: int) -> None:
+        inner = compressed(codec, sized(BODY))
+        data = raw_batch(compressed(codec, inner), count=1, last_offset_delta=0, attributes=codec)
+        fails(decode, data, "record 0")
+
+    def test_nothing(self, decode: Decode, codec: int) -> None:
+        data = raw_batch(b"", count=1, last_offset_delta=0, attributes=codec)
+        with pytest.raises(CorruptBatchError, match=r"decompressed|its bytes end before record 0"):
+            decode(data, wanted())
+
+
+def test_snappy_that_lies(decode: Decode) -> None:
+    for block in (b"", b"\0\0\0\0", b"\0\0\0\x09ab", b"\xff\xff\xff\xff"):
+        made = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + b"\0\0\0\x02\x01\0" + block
+        data = raw_batch(made, count=1, last_offset_delta=0, attributes=SNAPPY)
+        with pytest.raises(CorruptBatchError, match=r"decompressed as snappy|record 0"):
+            decode(data, wanted())
+
+
+RECORDS = {
+    "its bytes end before record 0 of 1": (b"", 1),
+    "its bytes end before record 1 of 2": (sized(BODY), 2),
+    "its bytes end before record 0 of 3": (b"\x80", 3),
+    "record 0 claims -1 bytes, and 0 are left": (varint(-1), 1),
+    "record 0 claims 9 bytes, and 8 are left": (varint(9) + bytes(8), 1),
+    "record 0 ends inside one of its fields": (varint(0), 1),
+    "record 0 has 2 bytes behind its last field": (sized(BODY + b"xx"), 1),
+    "3 bytes follow its last record": (sized(BODY) + b"xxx", 1),
+    "9 bytes follow its last record": (sized(BODY), 0),
+    "record 0 claims offset delta -1, where 0 to 9 can come": (
+        sized(record_body(Row(), -1)),
+        1,
+    ),
+    "record 0 claims offset delta 10, where 0 to 9 can come": (sized(record_body(Row(), 10)), 1),
+    "record 1 claims offset delta 3, where 4 to 9 can come": (sized(record_body(Row(), 3)) * 2, 2),
+    "record 0 claims a field of -2 bytes, and 1 are left": (
+        sized(b"\0\0\0" + varint(-2) + b"x"),
+        1,
+    ),
+    "record 0 claims a field of 2 bytes, and 1 are left": (sized(b"\0\0\0" + varint(2) + b"x"), 1),
+    "record 0 claims a field of 2147483647 bytes, and 1 are left": (
+        sized(b"\0\0\0" + varint(2**31 - 1) + b"x"),
+        1,
+    ),
+    "record 0 claims -1 headers, and 0 bytes are left": (
+        sized(b"\0\0\0\1\1" + varint(-1)),
+        1,
+    ),
+    "record 0 claims 2 headers, and 3 bytes are left": (
+        sized(b"\0\0\0\1\1" + varint(2) + b"\0\0\0"),
+        1,
+    ),
+    "record 0 claims a field of -1 bytes, and 1 are left": (
+        sized(b"\0\0\0\1\1" + varint(1) + b"\1\1"),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("text", RECORDS)
+def test_records(decode: Decode, text: str) -> None:
+    records, count = RECORDS[text]
+    fails(decode, section(records, count), text)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\0" + b"\xff" * 9 + b"\x02",
+        b"\0" + b"\x80" * 10 + b"\0",
+        b"\0\0" + b"\xff" * 4 + b"\x10",
+        b"\0\0" + b"\x80" * 5 + b"\0",
+    ],
+)
+def test_numbers_that_are_too_long(decode: Decode, body: bytes) -> None:
+    fails(decode, section(sized(body + bytes(20))), "record 0 holds a number that its type cannot")
+
+
+def test_a_length_that_is_too_long(decode: Decode) -> None:
+    fails(decode, section(b"\x80" * 5 + b"\1"), "record 0 holds a number that its type cannot")
+
+
+def test_the_largest_and_overlong_numbers_are_sound(decode: Decode) -> None:
+    body = b"\0" + b"\xff" * 9 + b"\x01" + b"\x80\x80\x80\x80\0" + b"\1\1\0"
+    (found,) = decode(section(sized(body)), wanted(columns=("offset",))).batches
+    assert found.column(0).to_pylist() == [50]
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\0\0\0", b"\xff\xff\0\0"])
+def test_markers(decode: Decode, key: bytes | None) -> None:
+    data = batch([Row(key=key)], attributes=CONTROL, base_offset=4)
+    fails(decode, data, "the key of its control record has ")
+    assert decode(data, wanted()).next_offset == 5
+
+
+class TestNoPlaceInAColumn:
+    @pytest.mark.parametrize(
+        ("base", "delta"),
+        [(2**63 // 1000 + 1, 0), (-(2**62), 0), (2**63 - 1, 2**62), (0, -(2**63))],
+    )
+    def test_a_timestamp(self, decode: Decode, base: int, delta: int) -> None:
+        data = batch([Row(), Row(timestamp_delta=delta)], base_timestamp=base, base_offset=8)
+        if abs(base) < 2**50:
+            offset, stamp = 9, base + delta
+        else:
+            offset, stamp = 8, base
+        with pytest.raises(KafkaError, match="beyond what Spark can hold") as raised:
+            decode(data, wanted())
+        assert not isinstance(raised.value, CorruptBatchError)
+        assert f"clicks-3: the record at offset {offset} has the timestamp {stamp}," in str(
+            raised.value
+        )
+        assert decode(data, wanted(columns=("value",))).next_offset == 10
+
+    def test_a_timestamp_whose_sum_is_beyond_int64(self, decode: Decode) -> None:
+        base = 2**63 // 1000
+        data = batch([Row(timestamp_delta=2**63 - 1)], base_timestamp=base)
+        with pytest.raises(KafkaError, match=f"timestamp {base + 2**63 - 1},"):
+            decode(data, wanted())
+
+    @pytest.mark.parametrize(
+        "key",
+        [
+            b"\xff",
+            b"a\x80",
+            b"\xc0\x80",
+            b"\xed\xa0\x80",
+            b"\xf4\x90\x80\x80",
+            b"\xe2\x82",
+            b"\xf5",
+        ],
+    )
+    def test_a_header_key(self, decode: Decode, key: bytes) -> None:
+        data = batch([Row(), Row(headers=[(b"ok", b""), (key, b"")])], base_offset=8)
+        with pytest.raises(KafkaError, match=r"^clicks-3: the record at offset 9 .* not UTF-8"):
+            decode(data, wanted())
+        assert decode(data, wanted(columns=("value",))).next_offset == 10
+        assert decode(data, wanted(8, 9)).next_offset == 9
+
+
+def test_header_fields_are_checked_under_a_valid_crc(decode: Decode) -> None:
+    data = patched(plain([b"a"], base_offset=5), 23, struct.pack(">i", -7))
+    fails(decode, data, "last offset delta of -7")
+
+
+def test_what_came_before_is_no_excuse(decode: Decode) -> None:
+    data = plain([b"a"]) + patched(plain([b"b"], base_offset=1), 57, struct.pack(">i", 5))
+    with pytest.raises(CorruptBatchError, match="batch at offset 1 is damaged: it counts 5"):
+        decode(data, wanted())
