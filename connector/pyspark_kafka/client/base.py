@@ -100,8 +100,8 @@ class Producer(Protocol):
         """Drop what is not sent yet, and give up the connection; never raises."""
 
 
-class KafkaClient(Protocol):
-    """One connection to a cluster, made from validated options. Close it, or use `with`.
+class KafkaReads(Protocol):
+    """What reading asks of a cluster, made from validated options. Close it, or use `with`.
 
     A question about topics or offsets is asked until it is answered while leaders or coordinators
     move and brokers restart, for `kafka.default.api.timeout.ms` in all; the caller need not. It
@@ -144,9 +144,6 @@ class KafkaClient(Protocol):
         `CorruptBatchError`.
         """
 
-    def producer(self) -> Producer:
-        """A producer with nothing queued; end it with `close` or `abort`."""
-
     def close(self) -> None: ...
 
     def __enter__(self) -> Self: ...
@@ -157,3 +154,10 @@ class KafkaClient(Protocol):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None: ...
+
+
+class KafkaClient(KafkaReads, Protocol):
+    """An engine: what reading and writing ask of a cluster."""
+
+    def producer(self) -> Producer:
+        """A producer with nothing queued; end it with `close` or `abort`."""

@@ -8,11 +8,13 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from pyspark_kafka.client.base import KafkaClient
+from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.factory import open_client
+from pyspark_kafka.client.native.client import NativeReads
 from pyspark_kafka.options import ClientOptions
 
 TIMEOUT_S = 30.0
+ENGINE = "librdkafka"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +40,10 @@ def options(
     )
 
 
-def reading(bootstrap_servers: str, *, poll_timeout_ms: int = 30_000, **kafka: str) -> KafkaClient:
-    return open_client(options(bootstrap_servers, poll_timeout_ms=poll_timeout_ms, **kafka))
+def reading(bootstrap_servers: str, *, poll_timeout_ms: int = 30_000, **kafka: str) -> KafkaReads:
+    """A client of the engine that the test is for, see the fixture `engine`."""
+    wanted = options(bootstrap_servers, poll_timeout_ms=poll_timeout_ms, **kafka)
+    return NativeReads.of(wanted) if ENGINE == "native" else open_client(wanted)
 
 
 def producer(bootstrap_servers: str, **properties: Any) -> Producer:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka.client.base import IsolationLevel, KafkaClient
+from pyspark_kafka.client.base import IsolationLevel, KafkaClient, KafkaReads
 from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.errors import AuthenticationFailed, BrokerUnreachable
 from tests.pyspark_kafka.client.records import options, reading
@@ -22,7 +22,7 @@ LOGIN: dict[str, Any] = {
 }
 
 
-def fetch(client: KafkaClient) -> object:
+def fetch(client: KafkaReads) -> object:
     return list(client.fetch(fetch_range("t", 0, 1), ("value",), IsolationLevel.READ_COMMITTED))
 
 
@@ -36,7 +36,7 @@ def fetch(client: KafkaClient) -> object:
         fetch,
     ],
 )
-def test_a_refused_login(bootstrap: str, ask: Callable[[KafkaClient], object]) -> None:
+def test_a_refused_login(bootstrap: str, ask: Callable[[KafkaReads], object]) -> None:
     started = time.monotonic()
     with (
         reading(bootstrap, **LOGIN) as client,

@@ -8,12 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka.client.base import FetchRange, IsolationLevel, KafkaClient, TopicPartition
+from pyspark_kafka.client.base import FetchRange, IsolationLevel, KafkaReads, TopicPartition
 from pyspark_kafka.client.librdkafka import fetch as fetch_module
 from pyspark_kafka.columns import SOURCE_SCHEMA
 from pyspark_kafka.errors import KafkaError
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import Record, reading, write
+
+pytestmark = pytest.mark.usefixtures("engine")
+of_librdkafka = pytest.mark.parametrize("engine", ["librdkafka"], indirect=True)
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 ALL_COLUMNS = tuple(SOURCE_SCHEMA.names)
@@ -26,7 +29,7 @@ def fetch_range(topic: str, start: int, end: int, partition: int = 0) -> FetchRa
 
 
 def rows(
-    client: KafkaClient, wanted: FetchRange, columns: tuple[str, ...] = ("offset",)
+    client: KafkaReads, wanted: FetchRange, columns: tuple[str, ...] = ("offset",)
 ) -> list[dict[str, Any]]:
     batches = list(client.fetch(wanted, columns, COMMITTED))
     return [row for batch in batches for row in batch.to_pylist()]
@@ -106,6 +109,7 @@ def test_a_range_inside_compressed_batches(bootstrap: str, topic: TopicFactory, 
     assert [row["value"] for row in read] == [r.value for r in records[17:283]]
 
 
+@of_librdkafka
 def test_batches_are_bounded_in_rows(
     bootstrap: str, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +123,7 @@ def test_batches_are_bounded_in_rows(
     assert max(sizes) < 130
 
 
+@of_librdkafka
 def test_batches_are_bounded_in_bytes(
     bootstrap: str, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

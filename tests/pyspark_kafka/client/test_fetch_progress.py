@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
 from pyspark_kafka.client.base import IsolationLevel
+from pyspark_kafka.client.fetch_faults import RangeFaults
 from pyspark_kafka.client.librdkafka import fetch as fetch_module
 from pyspark_kafka.client.librdkafka.faults import ErrorEvents
 from pyspark_kafka.client.librdkafka.fetch import Progress, RangeReader
@@ -142,12 +143,15 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
 
 def reader(**changed: Any) -> RangeReader:
     fields: dict[str, Any] = {
-        "fetch_range": fetch_range("t", 3, 7),
+        "faults": RangeFaults(
+            fetch_range=fetch_range("t", 3, 7),
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            bootstrap_servers="broker:9092",
+            poll_timeout_ms=2_000,
+        ),
         "columns": ("value", "offset"),
-        "isolation_level": IsolationLevel.READ_COMMITTED,
         "properties": {},
         "events": ErrorEvents("broker:9092"),
-        "poll_timeout_ms": 2_000,
         "existing_offsets": lambda: pytest.fail("nothing is wrong"),
         "check_existence": lambda: None,
     }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
-from pyspark_kafka.client.base import LATEST, IsolationLevel, KafkaClient, TopicPartition
+from pyspark_kafka.client.base import LATEST, IsolationLevel, KafkaReads, TopicPartition
 from pyspark_kafka.errors import FetchTimeout
 from tests.conformance.eventually import eventually
 from tests.conftest import TopicFactory
@@ -15,7 +15,7 @@ from tests.pyspark_kafka.client.proxy import proxy
 from tests.pyspark_kafka.client.records import TIMEOUT_S, Record, producer, reading, write
 from tests.pyspark_kafka.client.test_fetch import fetch_range
 
-pytestmark = pytest.mark.kafka_only
+pytestmark = [pytest.mark.kafka_only, pytest.mark.usefixtures("engine")]
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 
@@ -48,14 +48,14 @@ def transaction(one: Producer, topic: str, values: list[bytes], *, commit: bool)
 
 
 def values(
-    client: KafkaClient, topic: str, start: int, end: int, isolation_level: IsolationLevel
+    client: KafkaReads, topic: str, start: int, end: int, isolation_level: IsolationLevel
 ) -> list[bytes]:
     wanted = fetch_range(topic, start, end)
     batches = client.fetch(wanted, ("value",), isolation_level)
     return [value for batch in batches for value in batch.column("value").to_pylist()]
 
 
-def ends(client: KafkaClient, topic: str) -> tuple[int | None, int | None]:
+def ends(client: KafkaReads, topic: str) -> tuple[int | None, int | None]:
     partition = TopicPartition(topic, 0)
     last_stable, high_watermark = (
         client.list_offsets({partition: LATEST}, level)[partition]
@@ -64,7 +64,7 @@ def ends(client: KafkaClient, topic: str) -> tuple[int | None, int | None]:
     return last_stable, high_watermark
 
 
-def is_decided(client: KafkaClient, topic: str, end: int) -> None:
+def is_decided(client: KafkaReads, topic: str, end: int) -> None:
     """Wait for the markers: EndTxn is answered before they are written."""
     eventually(lambda: ends(client, topic) == (end, end))
 

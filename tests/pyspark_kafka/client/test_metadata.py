@@ -15,13 +15,15 @@ from pyspark_kafka.client.base import (
     LATEST,
     AtTimestamp,
     IsolationLevel,
-    KafkaClient,
+    KafkaReads,
     TopicPartition,
 )
 from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.errors import BrokerUnreachable, UnknownTopicOrPartition
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import TIMEOUT_S, Record, options, reading, write
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 
@@ -36,13 +38,13 @@ def commit(bootstrap: str, group_id: str, offsets: dict[TopicPartition, int]) ->
 
 
 @pytest.fixture
-def client(bootstrap: str) -> Iterator[KafkaClient]:
+def client(bootstrap: str) -> Iterator[KafkaReads]:
     with reading(bootstrap) as opened:
         yield opened
 
 
 def test_topics_are_listed_without_internal_ones(
-    client: KafkaClient, bootstrap: str, topic: TopicFactory
+    client: KafkaReads, bootstrap: str, topic: TopicFactory
 ) -> None:
     name = topic()
     commit(bootstrap, "makes-the-offsets-topic", {TopicPartition(name, 0): 0})
@@ -53,9 +55,7 @@ def test_topics_are_listed_without_internal_ones(
     assert "__consumer_offsets" not in listed
 
 
-def test_a_topic_is_described_by_id_and_partitions(
-    client: KafkaClient, topic: TopicFactory
-) -> None:
+def test_a_topic_is_described_by_id_and_partitions(client: KafkaReads, topic: TopicFactory) -> None:
     first, second = topic(partitions=3), topic()
     described = client.describe_topics([first, second])
     assert described[first].name == first
@@ -67,7 +67,7 @@ def test_a_topic_is_described_by_id_and_partitions(
 
 
 def test_asking_about_a_topic_does_not_create_it(
-    client: KafkaClient, unique_name: Callable[[], str]
+    client: KafkaReads, unique_name: Callable[[], str]
 ) -> None:
     name = unique_name()
     assert client.describe_topics([name]) == {}
@@ -77,7 +77,7 @@ def test_asking_about_a_topic_does_not_create_it(
     assert name not in client.list_topics()
 
 
-def test_offsets(client: KafkaClient, bootstrap: str, topic: TopicFactory) -> None:
+def test_offsets(client: KafkaReads, bootstrap: str, topic: TopicFactory) -> None:
     name = topic(partitions=2)
     times = [1_700_000_000_000, 1_700_000_001_000, 1_700_000_002_000]
     write(bootstrap, name, [Record(value=b"v", timestamp_ms=at) for at in times])
@@ -89,13 +89,13 @@ def test_offsets(client: KafkaClient, bootstrap: str, topic: TopicFactory) -> No
     assert client.list_offsets({full: after}, COMMITTED) == {full: None}
 
 
-def test_no_questions_have_no_answers(client: KafkaClient) -> None:
+def test_no_questions_have_no_answers(client: KafkaReads) -> None:
     assert client.describe_topics([]) == {}
     assert client.list_offsets({}, COMMITTED) == {}
     assert client.committed_offsets("any", []) == {}
 
 
-def test_a_partition_that_is_not_there_is_named(client: KafkaClient, topic: TopicFactory) -> None:
+def test_a_partition_that_is_not_there_is_named(client: KafkaReads, topic: TopicFactory) -> None:
     name = topic(partitions=2)
     queries = {TopicPartition(name, 0): LATEST, TopicPartition(name, 7): LATEST}
     with pytest.raises(UnknownTopicOrPartition, match=rf"{name}.*7"):
@@ -103,7 +103,7 @@ def test_a_partition_that_is_not_there_is_named(client: KafkaClient, topic: Topi
 
 
 def test_committed_offsets_come_back(
-    client: KafkaClient, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
+    client: KafkaReads, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
 ) -> None:
     name, group = topic(partitions=2), unique_name()
     first, second = TopicPartition(name, 0), TopicPartition(name, 1)
