@@ -44,6 +44,7 @@ def test_quickstart(bootstrap_servers: str) -> None:
     assert re.search(r"\|\s*fr\|\s*bonjour\|\s*\d\|\s*\d\|", output)
 
 
+@pytest.mark.full  # the demo does the same in one
 def test_logs_to_alerts_script_by_script(bootstrap_servers: str, tmp_path: Path) -> None:
     written = run("write_logs.py", bootstrap_servers)
     assert "OpenSSH_2k.log: 2000 lines written to topic ssh-log" in written

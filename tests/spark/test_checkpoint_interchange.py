@@ -105,8 +105,11 @@ def test_no_row_is_lost_or_repeated_when_connectors_take_turns(
 
 @pytest.mark.parametrize(
     "steps",
-    [[OURS, f"{OURS}!"], [SPARKS_OWN, f"{OURS}!"], [OURS, f"{SPARKS_OWN}!"]],
-    ids=["ours-by-ours", "sparks-own-by-ours", "ours-by-sparks-own"],
+    [
+        pytest.param([OURS, f"{OURS}!"], id="ours-by-ours"),
+        pytest.param([SPARKS_OWN, f"{OURS}!"], id="sparks-own-by-ours"),
+        pytest.param([OURS, f"{SPARKS_OWN}!"], id="ours-by-sparks-own", marks=pytest.mark.full),
+    ],
 )
 def test_a_batch_replayed_from_its_checkpoint_has_the_same_rows(
     steps: list[str], bootstrap: str, topic: TopicFactory, tmp_path: Path
