@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.base import EARLIEST, LATEST, FetchRange, IsolationLevel
 from pyspark_kafka.client.fetch_faults import TIMEOUT_OPTION, ExistingOffsets, RangeFaults
-from pyspark_kafka.client.native.fetch_sizes import FETCH_BYTES_MAX, FetchSizes
+from pyspark_kafka.client.native.fetch_sizes import FetchSizes
 from pyspark_kafka.errors import (
     BrokerUnreachable,
     CorruptBatchError,
@@ -91,7 +91,7 @@ class RangeReader:
     rack: str = ""
     wait_ms_max: int = 500
     answer_s: float = 30.0
-    sizes: FetchSizes = field(default_factory=lambda: FetchSizes(bytes_max=FETCH_BYTES_MAX))
+    sizes: FetchSizes = field(default_factory=FetchSizes)
     retrying: Backoff = field(default=Backoff())
     reconnecting: Backoff = field(default=Backoff())
     _preferred: int | None = None
@@ -126,15 +126,14 @@ class RangeReader:
                 if position < following < end:
                     self.sizes.came(len(fetched.records), following - position)
                     in_flight = self._send_ahead(following, deadline)
-                decoded = decode(fetched.records, self._wanted(position, fetched))
-                self.sizes.decoded(sum(b.nbytes for b in decoded.batches), len(fetched.records))
-                yield from decoded.batches
-                if decoded.next_offset > position:
-                    if in_flight is not None and in_flight.position != decoded.next_offset:
-                        in_flight.pending.abandon()  # its headers said one thing, its records more
+                next_offset = yield from self._rows(position, fetched)
+                if next_offset > position:
+                    if in_flight is not None and in_flight.position != next_offset:
+                        in_flight.pending.abandon()  # The headers said one thing, the rest another.
                         in_flight = None
-                    position, tries = decoded.next_offset, 0
+                    position, tries = next_offset, 0
                     deadline = self._deadline()  # What Spark does meanwhile is not waiting.
+                    del fetched  # The next answer is on its way: hold no more than that.
                 elif self._is_at_end(asked, fetched):
                     return
                 else:
@@ -143,12 +142,21 @@ class RangeReader:
             if in_flight is not None:
                 in_flight.pending.abandon()
 
+    def _rows(
+        self, position: int, fetched: FetchedPartition
+    ) -> Generator[pa.RecordBatch, None, int]:
+        """Yield what came from `position` on; returns where to go on."""
+        decoded = decode(fetched.records, self._wanted(position, fetched))
+        self.sizes.decoded(sum(b.nbytes for b in decoded.batches), len(fetched.records))
+        yield from decoded.batches
+        return decoded.next_offset
+
     def _go_on_without_progress(
         self, asked: _InFlight, fetched: FetchedPartition, deadline: float
     ) -> None:
         """See that the next try differs, or comes later; raises where there is none."""
         if len(fetched.records) > 0:
-            if not self.sizes.hold_no_batch(asked.size):
+            if not self.sizes.held_no_batch(asked.size):
                 raise CorruptBatchError(
                     f"{self.faults.doing(asked.position)}: {asked.size} bytes hold no whole "
                     f"batch; {remedy(CorruptBatchError)}"
@@ -213,7 +221,7 @@ class RangeReader:
             rack=self.rack,
         )
         version = fetch_version(connection.versions.choose(Api.FETCH), [partition])
-        if version <= LAST_VERSION_BY_NAME and not self._has_looked:
+        if version <= LAST_VERSION_BY_NAME and topic_id is not None and not self._has_looked:
             self._look_anew(deadline)  # A fetch by name does not tell one topic from the next.
         request = fetch_request(version, limits, [partition])
         try:
