@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import logging
+from threading import Event
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.base import IsolationLevel
+from pyspark_kafka.client.native import fetch as fetch_module
 from pyspark_kafka.client.native.client import NativeReads
 from pyspark_kafka.client.native.fetch import following_offset
+from pyspark_kafka.client.native.fetch_sizes import (
+    DECODED_BYTES_MAX,
+    FETCH_BYTES_MAX,
+    WHOLE_BATCH_BYTES_MAX,
+    FetchSizes,
+)
+from pyspark_kafka.client.native.settings import NativeSettings
+from pyspark_kafka.errors import UnknownTopicOrPartition
+from pyspark_kafka.wire.metadata import topic_id_text
+from pyspark_kafka.wire.retry import Clock
 from tests.pyspark_kafka.client.records import options
 from tests.pyspark_kafka.client.test_fetch import fetch_range
 from tests.pyspark_kafka.records.batches import plain
-from tests.pyspark_kafka.wire.scripted import Answers, ScriptedBroker
+from tests.pyspark_kafka.wire.scripted import ALL_VERSIONS, Answers, Peer, ScriptedBroker
 from tests.pyspark_kafka.wire.test_router import cluster
 
+COMMITTED = IsolationLevel.READ_COMMITTED
 BATCH = plain([b"a", b"b", b"c"])
 
 
@@ -32,10 +47,42 @@ def fetched(records: bytes = b"", **fields: Any) -> dict[str, Any]:
     return {"responses": [{"topic": "t", "partitions": [partition | fields]}]}
 
 
+def listed(offset: int) -> dict[str, Any]:
+    partition = {"partition_index": 0, "error_code": 0, "offset": offset}
+    return {"topics": [{"name": "t", "partitions": [partition]}]}
+
+
+def opened(broker: ScriptedBroker, **kafka: Any) -> NativeReads:
+    return NativeReads.of(
+        NativeSettings.of(options(broker.address, poll_timeout_ms=5_000, **kafka))
+    )
+
+
+def offsets(
+    client: NativeReads, start: int = 0, end: int = 3, *, topic_id: UUID | None = None
+) -> list[int]:
+    batches = client.fetch(
+        fetch_range("t", start, end),
+        ("offset",),
+        COMMITTED,
+        topic_id=None if topic_id is None else topic_id_text(topic_id),
+    )
+    return [offset for batch in batches for offset in batch["offset"].to_pylist()]
+
+
 def read(*brokers: ScriptedBroker) -> list[int]:
-    with NativeReads.of(options(brokers[0].address, poll_timeout_ms=5_000)) as client:
-        batches = client.fetch(fetch_range("t", 0, 3), ("offset",), IsolationLevel.READ_COMMITTED)
-        return [offset for batch in batches for offset in batch["offset"].to_pylist()]
+    with opened(brokers[0]) as client:
+        return offsets(client)
+
+
+def identified(metadata: dict[str, Any], topic_id: UUID) -> dict[str, Any]:
+    """The same, and the topic has this id."""
+    return metadata | {"topics": [topic | {"topic_id": topic_id} for topic in metadata["topics"]]}
+
+
+def fetched_by_id(topic_id: UUID, records: bytes = b"", **fields: Any) -> dict[str, Any]:
+    (topic,) = fetched(records, **fields)["responses"]
+    return {"responses": [{"topic_id": topic_id, "partitions": topic["partitions"]}]}
 
 
 def test_the_replica_that_the_leader_names_is_read() -> None:
@@ -64,7 +111,7 @@ def test_what_passes_is_asked_again(first: dict[str, Any]) -> None:
 
 
 def test_where_nothing_below_the_end_can_be_shown_the_range_is_read() -> None:
-    answers = Answers(metadata=[], fetch=[fetched()])
+    answers = Answers(metadata=[], fetch=[fetched()], list_offsets=[listed(0)])
     with ScriptedBroker(answers) as broker:
         answers.answers["metadata"] = [cluster(broker)]
         assert read(broker) == []
@@ -83,3 +130,171 @@ def test_where_nothing_below_the_end_can_be_shown_the_range_is_read() -> None:
 )
 def test_the_next_offset_is_known_from_headers(data: bytes, following: int) -> None:
     assert following_offset(memoryview(data)) == following
+
+
+OLD, NEW = UUID(int=1), UUID(int=2)
+UNKNOWN_ID = int(ErrorCode.unknown_topic_id)
+
+
+def test_a_topic_made_anew_under_the_read_is_not_read_as_if_it_were_the_old_one() -> None:
+    answers = Answers(
+        fetch=[
+            fetched_by_id(OLD, BATCH, high_watermark=9, last_stable_offset=9),
+            fetched_by_id(OLD, error_code=UNKNOWN_ID),
+            fetched_by_id(NEW, BATCH),
+        ]
+    )
+    with ScriptedBroker(answers) as broker, opened(broker) as client:
+        known = cluster(broker)
+        answers.answers["metadata"] = [identified(known, OLD), identified(known, NEW)]
+        with pytest.raises(UnknownTopicOrPartition, match="'t' was deleted and created again"):
+            offsets(client, 0, 6)
+    assert answers.count("fetch") == 2
+
+
+def test_what_an_earlier_read_knew_of_another_topic_of_this_name_is_asked_anew() -> None:
+    answers = Answers(fetch=[fetched_by_id(OLD, BATCH), fetched_by_id(NEW, BATCH)])
+    with ScriptedBroker(answers) as broker, opened(broker) as client:
+        known = cluster(broker)
+        answers.answers["metadata"] = [identified(known, OLD), identified(known, NEW)]
+        assert offsets(client, topic_id=OLD) == [0, 1, 2]
+        assert offsets(client, topic_id=NEW) == [0, 1, 2]
+    assert answers.asked == ["metadata", "fetch", "metadata", "fetch"]
+
+
+def test_a_broker_that_fetches_by_name_is_asked_for_the_id_first() -> None:
+    by_name = {**ALL_VERSIONS, 1: (4, 12)}
+    answers = Answers(fetch=[fetched(BATCH)])
+
+    def old(peer: Peer) -> None:
+        peer.negotiate(by_name)
+        answers.serve(peer)
+
+    with ScriptedBroker(old) as broker, opened(broker) as client:
+        known = cluster(broker)
+        answers.answers["metadata"] = [identified(known, OLD), identified(known, NEW)]
+        with pytest.raises(UnknownTopicOrPartition, match="'t' was deleted and created again"):
+            offsets(client, topic_id=OLD)
+    assert answers.count("fetch") == 0
+
+
+def test_a_short_range_is_one_request_once_the_topic_is_known() -> None:
+    more = fetched_by_id(OLD, BATCH, high_watermark=9, last_stable_offset=9)
+    answers = Answers(fetch=[more])
+    with ScriptedBroker(answers) as broker, opened(broker) as client:
+        answers.answers["metadata"] = [identified(cluster(broker), OLD)]
+        for _ in range(3):
+            assert offsets(client, topic_id=OLD) == [0, 1, 2]
+        assert broker.connections == 1
+    assert answers.asked == ["metadata", "fetch", "fetch", "fetch"]
+
+
+def test_an_idle_connection_that_the_broker_closed_is_opened_anew_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "pyspark_kafka")
+    answers = Answers(fetch=[fetched(BATCH)])
+    closed = Event()
+
+    def serve_once(peer: Peer) -> None:
+        peer.negotiate()
+        for api in ("metadata", "fetch"):
+            peer.answer(peer.read(), api, **answers.answers[api][0])
+        peer.close()
+        closed.set()
+
+    with ScriptedBroker(serve_once, answers) as broker, opened(broker) as client:
+        answers.answers["metadata"] = [cluster(broker)]
+        assert offsets(client) == [0, 1, 2]
+        assert closed.wait(5)
+        caplog.clear()
+        assert offsets(client) == [0, 1, 2]
+        assert broker.connections == 2
+    assert caplog.messages == []
+
+
+def test_a_connection_idle_for_longer_than_the_client_keeps_it_is_not_used() -> None:
+    answers = Answers(fetch=[fetched(BATCH)])
+    now_s = [0.0]
+    with ScriptedBroker(answers) as broker:
+        answers.answers["metadata"] = [cluster(broker)]
+        settings = NativeSettings.of(options(broker.address, connections_max_idle_ms="60000"))
+        with NativeReads.of(settings, Clock(now=lambda: now_s[0])) as client:
+            for at_s, connections in ((0, 1), (59, 1), (118, 1), (179, 2)):
+                now_s[0] = at_s
+                assert offsets(client) == [0, 1, 2]
+                assert broker.connections == connections
+
+
+def test_a_reader_left_with_an_answer_on_its_way_leaves_the_connection() -> None:
+    first = fetched(BATCH, high_watermark=9, last_stable_offset=9)
+    behind = fetched(plain([b"d"], base_offset=3), high_watermark=9, last_stable_offset=9)
+    answers = Answers(fetch=[first, behind, fetched(BATCH)])
+    with ScriptedBroker(answers) as broker, opened(broker) as client:
+        answers.answers["metadata"] = [cluster(broker)]
+        reading: Any = client.fetch(fetch_range("t", 0, 9), ("offset",), COMMITTED)
+        assert next(reading).num_rows == 3
+        reading.close()
+        assert offsets(client) == [0, 1, 2]
+        assert broker.connections == 1
+    assert answers.count("fetch") == 3
+
+
+def test_what_was_asked_ahead_is_used_only_where_the_records_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = iter([4, 6])
+    monkeypatch.setattr(fetch_module, "following_offset", lambda _: next(said))
+    ends = {"high_watermark": 6, "last_stable_offset": 6}
+    rest = plain([b"d", b"e", b"f"], base_offset=3)
+    answers = Answers(fetch=[fetched(BATCH, **ends), fetched(rest, **ends), fetched(rest, **ends)])
+    with ScriptedBroker(answers) as broker, opened(broker) as client:
+        answers.answers["metadata"] = [cluster(broker)]
+        assert offsets(client, 0, 6) == [0, 1, 2, 3, 4, 5]
+    assert answers.count("fetch") == 3
+
+
+def test_tiered_storage_that_takes_too_long_is_no_end() -> None:
+    """KIP-405: a broker then answers with nothing, though the records are there."""
+    answers = Answers(fetch=[fetched(), fetched(BATCH)], list_offsets=[listed(3)])
+    with ScriptedBroker(answers) as broker:
+        answers.answers["metadata"] = [cluster(broker)]
+        assert read(broker) == [0, 1, 2]
+
+
+def test_a_replica_that_nobody_knows_is_not_waited_for() -> None:
+    answers = Answers(fetch=[fetched(preferred_read_replica=9), fetched(BATCH)])
+    with ScriptedBroker(answers) as broker, opened(broker, client_rack="here") as client:
+        answers.answers["metadata"] = [cluster(broker)]
+        assert offsets(client) == [0, 1, 2]
+    assert answers.asked == ["metadata", "fetch", "fetch"]
+
+
+def test_an_answer_that_takes_too_long_is_asked_for_again() -> None:
+    answers = Answers(fetch=[lambda peer, _: peer.hang(), fetched(BATCH)])
+    with ScriptedBroker(answers) as broker:
+        answers.answers["metadata"] = [cluster(broker)]
+        with opened(broker, request_timeout_ms="50", fetch_max_wait_ms="50") as client:
+            assert offsets(client) == [0, 1, 2]
+        assert broker.connections == 2
+
+
+def test_a_fetch_asks_for_what_is_likely_and_no_more_than_allowed() -> None:
+    sizes = FetchSizes()
+    assert sizes.ask(10) < 100_000
+    assert sizes.ask(10_000_000) == FETCH_BYTES_MAX
+    sizes.came(1_000_000, 10_000)
+    assert 100_000 < sizes.ask(1_000) < 250_000
+    sizes.decoded(100_000_000, 1_000_000)
+    assert sizes.ask(10_000_000) == DECODED_BYTES_MAX // 100
+    assert FetchSizes(bytes_max=1_000).ask(10_000_000) == 1_000
+
+
+def test_a_fetch_grows_to_a_whole_batch_and_shrinks_to_what_comes_in_time() -> None:
+    sizes = FetchSizes(bytes_max=1_000)
+    assert sizes.held_no_batch(1_000)
+    assert sizes.ask(10) == 2_000
+    assert not sizes.held_no_batch(WHOLE_BATCH_BYTES_MAX)
+    slow = FetchSizes()
+    slow.took_too_long(slow.ask(10_000_000))
+    assert slow.ask(10_000_000) == FETCH_BYTES_MAX // 4

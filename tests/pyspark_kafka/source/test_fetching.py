@@ -127,6 +127,19 @@ def test_recreated_topic_is_not_read_as_if_it_were_the_old_one() -> None:
     assert read(client, 0, 4, topic_id="new") == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("topic_id", ["another", None])
+def test_a_client_that_pins_ids_is_not_asked_before_it_fetches(topic_id: str | None) -> None:
+    client = FakeClient({"t": topic(4)})
+    client.pins_topic_ids = True
+    if topic_id is None:
+        assert read(client, 0, 4) == [0, 1, 2, 3]
+        assert client.asked == ["fetch"]
+    else:
+        with pytest.raises(DataLossError, match="offsets 0 to 4 .* 't' was deleted and created"):
+            read(client, 0, 4, topic_id=topic_id)
+        assert read(client, 0, 4, topic_id=topic_id, failOnDataLoss="false") == []
+
+
 def test_brokers_without_topic_ids() -> None:
     client = FakeClient({"t": topic(2, topic_id=None)})
     assert read(client, 0, 2) == [0, 1]
