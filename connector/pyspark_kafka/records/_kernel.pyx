@@ -52,6 +52,7 @@ crc32c_prepare()
 include "_kernel_state.pxi"
 include "_kernel_parsing.pxi"
 include "_kernel_rows.pxi"
+include "_kernel_common.pxi"
 
 
 # Arrow

@@ -15,8 +15,6 @@ cdef enum:
     # Blocks have so much behind their end: copies go by whole words, and Arrow likes it.
     PADDING_BYTES = 64
     WORD_BYTES = 32
-    # Numbers before a record's key, and that of the key, each of three bytes.
-    COMMON_BYTES = 16
     ROWS_AT_FIRST = 1024
     BLOCK_BYTES_AT_FIRST = 64 * 1024
 
