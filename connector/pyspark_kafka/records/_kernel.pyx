@@ -43,11 +43,48 @@ cdef extern from "crc32c.h" nogil:
     uint32_t crc32c_by_tables(const uint8_t *data, size_t size)
 
 
+cdef extern from "common_records.h" nogil:
+    enum:
+        COMMON_WORD_BYTES
+        COMMON_AHEAD_BYTES
+        COMMON_NUMBER_MAX
+
+    ctypedef struct common_column:
+        bint wanted
+        uint8_t *data
+        int32_t *offsets
+        uint8_t *valid
+        int64_t size
+        int64_t nulls
+        int64_t null_from
+
+    ctypedef struct common_rows:
+        const uint8_t *record
+        const uint8_t *end_max
+        int64_t row
+        int64_t row_end
+        int32_t delta_min
+        int32_t delta_max
+        int64_t base_offset
+        int64_t base_timestamp
+        int64_t delta_unit
+        int64_t *offsets
+        int64_t *timestamps
+        common_column key
+        common_column value
+
+    void common_prepare()
+    void common_take(common_rows *rows)
+    void common_clear_bits(uint8_t *bits, int64_t row, int64_t row_end)
+    void common_copy(uint8_t *to, const uint8_t *field, size_t size, bint ahead)
+
+
 cdef extern from * nogil:
     bint add_overflows "__builtin_add_overflow"(int64_t, int64_t, int64_t *)
 
 
 crc32c_prepare()
+common_prepare()
 
 include "_kernel_state.pxi"
 include "_kernel_parsing.pxi"

@@ -70,38 +70,10 @@ cdef inline int put(
     elif data.capacity - data.size < <size_t> field_bytes:
         if grow(data, max(data.capacity * 2, data.size + field_bytes)) != OK:
             return MEMORY
-    copy_field(data.data + data.size, field, field_bytes, end)
+    common_copy(data.data + data.size, field, field_bytes, end - field >= COMMON_WORD_BYTES)
     data.size += field_bytes
     (<int32_t *> column.offsets.data)[row + 1] = <int32_t> data.size
     return OK
-
-
-cdef inline void copy_field(
-    uint8_t *target, const uint8_t *field, int32_t field_bytes, const uint8_t *end
-) noexcept nogil:
-    """The field, which lies before `end`, to where there is room for it and a block's padding.
-
-    Two copies of a size that the compiler knows, which overlap, take one branch that is the same
-    for most fields of a column; the loop of a copy of any size is left by a branch that is not.
-    """
-    if field_bytes <= WORD_BYTES:
-        if end - field >= WORD_BYTES:
-            memcpy(target, field, WORD_BYTES)
-        elif field_bytes > 0:
-            memcpy(target, field, field_bytes)
-    elif field_bytes <= 2 * WORD_BYTES:
-        memcpy(target, field, WORD_BYTES)
-        memcpy(target + field_bytes - WORD_BYTES, field + field_bytes - WORD_BYTES, WORD_BYTES)
-    elif field_bytes <= 4 * WORD_BYTES:
-        memcpy(target, field, 2 * WORD_BYTES)
-        target += field_bytes - 2 * WORD_BYTES
-        memcpy(target, field + field_bytes - 2 * WORD_BYTES, 2 * WORD_BYTES)
-    elif field_bytes <= 8 * WORD_BYTES:
-        memcpy(target, field, 4 * WORD_BYTES)
-        target += field_bytes - 4 * WORD_BYTES
-        memcpy(target, field + field_bytes - 4 * WORD_BYTES, 4 * WORD_BYTES)
-    else:
-        memcpy(target, field, field_bytes)
 
 
 cdef int put_headers(State *state, Record *record) noexcept nogil:
@@ -128,21 +100,6 @@ cdef int put_headers(State *state, Record *record) noexcept nogil:
 
 cdef inline void clear_bit(Block *bits, int64_t row) noexcept nogil:
     bits.data[row >> 3] &= ~(<uint8_t> (1 << (row & 7)))
-
-
-cdef void clear_bits(Block *bits, int64_t row, int64_t row_end) noexcept nogil:
-    """Those of rows from `row` to before `row_end`."""
-    cdef int64_t first_byte = (row + 7) >> 3
-    cdef int64_t last_byte = row_end >> 3
-    if first_byte < last_byte:
-        memset(bits.data + first_byte, 0, last_byte - first_byte)
-    while row < row_end and row & 7:
-        clear_bit(bits, row)
-        row += 1
-    row = max(row, last_byte << 3)
-    while row < row_end:
-        clear_bit(bits, row)
-        row += 1
 
 
 cdef int grow(Block *block, size_t capacity) noexcept nogil:

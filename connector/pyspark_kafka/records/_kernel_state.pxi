@@ -14,7 +14,6 @@ cdef enum:
     DETAILS_MAX = 4
     # Blocks have so much behind their end: copies go by whole words, and Arrow likes it.
     PADDING_BYTES = 64
-    WORD_BYTES = 32
     ROWS_AT_FIRST = 1024
     BLOCK_BYTES_AT_FIRST = 64 * 1024
 
