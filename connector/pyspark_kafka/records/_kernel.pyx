@@ -75,6 +75,9 @@ cdef extern from "common_records.h" nogil:
 
     void common_prepare()
     void common_take(common_rows *rows)
+    void common_note_nulls(
+        uint8_t *valid, int32_t *offsets, int32_t size, int64_t null_from, int64_t row_end
+    )
     void common_clear_bits(uint8_t *bits, int64_t row, int64_t row_end)
     void common_copy(uint8_t *to, const uint8_t *field, size_t size, bint ahead)
 
@@ -125,6 +128,9 @@ cdef object taken(Block *block, size_t size_bytes):
 
 
 cdef object taken_binary(Binary *column, object type_, int64_t rows):
+    if column.null_from == 0 and rows <= ROWS_MAX:
+        return _nulls(type_).slice(0, rows)
+    note_nulls(column, rows)
     valid = taken(&column.valid, (rows + 7) // 8) if column.nulls else None
     offsets = taken(&column.offsets, (rows + 1) * sizeof(int32_t))
     data = taken(&column.data, column.data.size)
@@ -299,6 +305,8 @@ cdef class _Decoding:
         if name == "timestamp":
             return fixed(type_, rows, taken(&state.timestamp, rows * sizeof(int64_t)))
         if name == "timestampType":
+            if not state.timestamp_type_mixed:
+                return _same_for_all(state.timestamp_type_of_all, type_).slice(0, rows)
             return fixed(type_, rows, taken(&state.timestamp_type, rows * sizeof(int32_t)))
         return self.headers()
 
@@ -328,6 +336,11 @@ cdef class _Decoding:
 def _same_for_all(value, type_):
     """A column of one value as long as a batch may be, of which each batch takes a part."""
     return pa.repeat(pa.scalar(value, type_), ROWS_MAX)
+
+
+@lru_cache(maxsize=2)
+def _nulls(type_):
+    return pa.nulls(ROWS_MAX, type_)
 
 
 cdef object fixed(object type_, int64_t rows, object data):

@@ -43,7 +43,10 @@ cdef int take_common_records(State *state) noexcept nogil:
     common_take(&rows)
     close_column(&rows.key, &state.key, state)
     close_column(&rows.value, &state.value, state)
-    put_constants(state, rows.row, log_append_time)
+    if state.timestamp_type_wanted:
+        put_timestamp_type(state, state.row_count, rows.row, log_append_time)
+    if state.headers_wanted:
+        put_no_headers(state, rows.row)
     state.record = rows.record
     state.index += <int32_t> (rows.row - state.row_count)
     state.delta_min = rows.delta_min
@@ -72,7 +75,7 @@ cdef inline void open_column(common_column *column, const Binary *binary) noexce
     column.valid = binary.valid.data
     column.size = binary.data.size
     column.nulls = binary.nulls
-    column.null_from = -1
+    column.null_from = binary.null_from
 
 
 cdef inline void close_column(
@@ -82,16 +85,13 @@ cdef inline void close_column(
         state.payload_bytes += column.size - <int64_t> binary.data.size
         binary.data.size = column.size
         binary.nulls = column.nulls
+        binary.null_from = column.null_from
 
 
-cdef void put_constants(State *state, int64_t row_end, bint log_append_time) noexcept nogil:
-    """What rows from the last one that counts on have alike: the timestamp's type, no headers."""
+cdef void put_no_headers(State *state, int64_t row_end) noexcept nogil:
+    """For rows from the last one that counts on."""
     cdef int64_t row
-    if state.timestamp_type_wanted:
-        for row in range(state.row_count, row_end):
-            (<int32_t *> state.timestamp_type.data)[row] = log_append_time
-    if state.headers_wanted:
-        state.header_lists_nulls += row_end - state.row_count
-        common_clear_bits(state.header_lists_valid.data, state.row_count, row_end)
-        for row in range(state.row_count, row_end):
-            (<int32_t *> state.header_lists.data)[row + 1] = <int32_t> state.header_count
+    state.header_lists_nulls += row_end - state.row_count
+    common_clear_bits(state.header_lists_valid.data, state.row_count, row_end)
+    for row in range(state.row_count, row_end):
+        (<int32_t *> state.header_lists.data)[row + 1] = <int32_t> state.header_count

@@ -62,12 +62,14 @@ cdef struct Block:
     size_t capacity
 
 cdef struct Binary:
-    # A column of bytes: offsets and validity have an entry for each row.
+    # A column of bytes: offsets and validity have an entry for each row, but for those of the rows
+    # from `null_from` on, where that is not negative: they are null, and nothing says so yet.
     bint wanted
     Block offsets
     Block valid
     Block data
     int64_t nulls
+    int64_t null_from
 
 cdef struct Batch:
     int64_t base_offset
@@ -122,7 +124,10 @@ cdef struct State:
     bint timestamp_wanted
     Block timestamp
     bint timestamp_type_wanted
+    # Nothing is in the block as long as all rows have this type, and it is not mixed.
     Block timestamp_type
+    int32_t timestamp_type_of_all
+    bint timestamp_type_mixed
     # Headers: a list for each row of the pairs in `header_keys` and `header_values`.
     bint headers_wanted
     Block header_lists

@@ -27,7 +27,8 @@
 #define COMMON_INLINE static inline
 #endif
 
-/* A column of bytes. Rows from `null_from` on, where it is not negative, are null and not noted. */
+/* A column of bytes. Rows from `null_from` on, where it is not negative, are null and the column
+ * does not say so yet: a run of nulls is noted when it ends, if it is not all that there is. */
 typedef struct {
   int wanted;
   uint8_t *data;
@@ -106,15 +107,17 @@ static void common_clear_bits(uint8_t *bits, int64_t row, int64_t row_end) {
   for (; row < row_end; row++) bits[row >> 3] &= (uint8_t)~(1 << (row & 7));
 }
 
-static void common_fill_nulls(common_column column, int64_t row_end) {
-  common_clear_bits(column.valid, column.null_from, row_end);
-  for (int64_t row = column.null_from; row < row_end; row++)
-    column.offsets[row + 1] = (int32_t)column.size;
+/* Say that the rows from `null_from` to before `row_end` are null. */
+static void common_note_nulls(
+    uint8_t *valid, int32_t *offsets, int32_t size, int64_t null_from, int64_t row_end) {
+  common_clear_bits(valid, null_from, row_end);
+  for (int64_t row = null_from; row < row_end; row++) offsets[row + 1] = size;
 }
 
 COMMON_INLINE void common_end_nulls(common_column *column, int64_t row_end) {
   if (column->null_from < 0) return;
-  common_fill_nulls(*column, row_end);
+  common_note_nulls(column->valid, column->offsets, (int32_t)column->size, column->null_from,
+                    row_end);
   column->nulls += row_end - column->null_from;
   column->null_from = -1;
 }
@@ -174,8 +177,6 @@ COMMON_INLINE void common_loop(
     record = end;
     row++;
   }
-  common_end_nulls(&keys, row);
-  common_end_nulls(&values, row);
   rows->record = record;
   rows->row = row;
   rows->delta_min = (int32_t)(offset_min / 2);
