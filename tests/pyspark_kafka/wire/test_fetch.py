@@ -14,7 +14,7 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
 from integration import raw
-from pyspark_kafka.client.base import IsolationLevel, TopicPartition
+from pyspark_kafka.client.base import AbortedTransaction, IsolationLevel, TopicPartition
 from pyspark_kafka.wire.fetch import (
     FetchedPartition,
     FetchLimits,
@@ -135,7 +135,7 @@ def test_a_response_is_what_kio_wrote(version: int) -> None:
     ]
     (one, _) = found.partitions
     assert (one.error_code, one.high_watermark, one.last_stable_offset) == (6, 2**41, 11)
-    assert one.aborted == ((5, 6),)
+    assert one.aborted == (AbortedTransaction(producer_id=5, first_offset=6),)
     assert bytes(one.records) == b"a few records"
     assert one.log_start_offset == (4 if version >= 5 else -1)
     assert one.preferred_read_replica == (2 if version >= 11 else None)
@@ -232,7 +232,8 @@ def _compare(found: FetchedPartition, written: Any) -> None:
     assert found.last_stable_offset == written.last_stable_offset
     assert bytes(found.records) == (written.records or b"")
     assert found.aborted == tuple(
-        (one.producer_id, one.first_offset) for one in written.aborted_transactions
+        AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
+        for one in written.aborted_transactions
     )
 
 
