@@ -206,6 +206,37 @@ def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -
         assert str(error)  # noqa: PT017
 
 
+LIES = [
+    b"\xff" * 10,
+    b"\x80" * 9 + b"\x01",
+    b"\x80" * 4 + b"\x10",
+    b"\xff" * 4 + b"\x07",
+    b"\x7f\xff\xff\xff",
+    b"\xff\xff\xff\xfe",
+    b"\x80\0\0\0",
+]
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 17])
+def test_lengths_that_lie_are_malformed_and_nothing_else(version: int) -> None:
+    """A number that hurts in every place, instead of what is there and before it; cuts too."""
+    good = response(version, [("t", 0), ("ü", 1)], records=b"x" * 20, high_watermark=3)
+    read(version, good)
+    refused = 0
+    for at in range(len(good)):
+        made = [good[:at] + lie + good[at:] for lie in LIES]
+        made += [good[:at] + lie + good[at + len(lie) :] for lie in LIES]
+        for data in [*made, good[:at]]:
+            try:
+                found = read(version, data)
+            except MalformedResponse as error:
+                assert str(error)  # noqa: PT017
+                refused += 1
+            else:
+                assert sum(len(one.records) for one in found.partitions) < len(data)
+    assert refused > 10 * len(good)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_any_partition_that_kio_writes_is_read(version: int) -> None:
     schema = load_response_schema(Api.FETCH, version)
