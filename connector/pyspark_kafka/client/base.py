@@ -37,6 +37,14 @@ class IsolationLevel(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AbortedTransaction:
+    """As a fetch response names it: who aborted, and the first offset of that transaction."""
+
+    producer_id: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
     """`topic_id` is None where the broker is too old to have topic ids (before 2.8)."""
 

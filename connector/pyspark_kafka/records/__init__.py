@@ -13,9 +13,9 @@ import os
 from typing import Final
 
 from pyspark_kafka.errors import OptionError
-from pyspark_kafka.records.contract import AbortedTransaction, Decode, Decoded, Wanted
+from pyspark_kafka.records.contract import Decode, Decoded, Wanted
 
-__all__ = ["TWIN", "AbortedTransaction", "Decode", "Decoded", "Wanted", "decode"]
+__all__ = ["TWIN", "Decode", "Decoded", "Wanted", "decode"]
 
 _VARIABLE: Final = "PYSPARK_KAFKA_RECORDS"
 _MODULES: Final = {"cython": "_kernel", "pure": "_pure"}

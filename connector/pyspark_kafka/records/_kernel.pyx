@@ -43,15 +43,56 @@ cdef extern from "crc32c.h" nogil:
     uint32_t crc32c_by_tables(const uint8_t *data, size_t size)
 
 
+cdef extern from "common_records.h" nogil:
+    enum:
+        COMMON_WORD_BYTES
+        COMMON_AHEAD_BYTES
+        COMMON_NUMBER_MAX
+
+    ctypedef struct common_column:
+        bint wanted
+        uint8_t *data
+        int32_t *offsets
+        uint8_t *valid
+        int64_t size
+        int64_t nulls
+        int64_t null_from
+
+    ctypedef struct common_rows:
+        const uint8_t *record
+        const uint8_t *end_max
+        int64_t row
+        int64_t row_end
+        int32_t delta_min
+        int32_t delta_max
+        int64_t base_offset
+        int64_t base_timestamp
+        int64_t delta_unit
+        int64_t *offsets
+        int64_t *timestamps
+        common_column key
+        common_column value
+
+    void common_prepare()
+    void common_take(common_rows *rows)
+    void common_note_nulls(
+        uint8_t *valid, int32_t *offsets, int32_t size, int64_t null_from, int64_t row_end
+    )
+    void common_clear_bits(uint8_t *bits, int64_t row, int64_t row_end)
+    void common_copy(uint8_t *to, const uint8_t *field, size_t size, bint ahead)
+
+
 cdef extern from * nogil:
     bint add_overflows "__builtin_add_overflow"(int64_t, int64_t, int64_t *)
 
 
 crc32c_prepare()
+common_prepare()
 
 include "_kernel_state.pxi"
 include "_kernel_parsing.pxi"
 include "_kernel_rows.pxi"
+include "_kernel_common.pxi"
 
 
 # Arrow
@@ -87,6 +128,9 @@ cdef object taken(Block *block, size_t size_bytes):
 
 
 cdef object taken_binary(Binary *column, object type_, int64_t rows):
+    if column.null_from == 0 and rows <= ROWS_MAX:
+        return _nulls(type_).slice(0, rows)
+    note_nulls(column, rows)
     valid = taken(&column.valid, (rows + 7) // 8) if column.nulls else None
     offsets = taken(&column.offsets, (rows + 1) * sizeof(int32_t))
     data = taken(&column.data, column.data.size)
@@ -261,6 +305,8 @@ cdef class _Decoding:
         if name == "timestamp":
             return fixed(type_, rows, taken(&state.timestamp, rows * sizeof(int64_t)))
         if name == "timestampType":
+            if not state.timestamp_type_mixed:
+                return _same_for_all(state.timestamp_type_of_all, type_).slice(0, rows)
             return fixed(type_, rows, taken(&state.timestamp_type, rows * sizeof(int32_t)))
         return self.headers()
 
@@ -290,6 +336,11 @@ cdef class _Decoding:
 def _same_for_all(value, type_):
     """A column of one value as long as a batch may be, of which each batch takes a part."""
     return pa.repeat(pa.scalar(value, type_), ROWS_MAX)
+
+
+@lru_cache(maxsize=2)
+def _nulls(type_):
+    return pa.nulls(ROWS_MAX, type_)
 
 
 cdef object fixed(object type_, int64_t rows, object data):

@@ -218,16 +218,19 @@ cdef int read_header(State *state) noexcept nogil:
 
 cdef int read_records(State *state) noexcept nogil:
     """The records from `index` on; `FULL` comes before a record, which then is read again."""
-    # Two, for the address of `common` goes nowhere: it can live in registers.
-    cdef Record common, record
+    cdef Record record
+    cdef bint common = is_common(state)
     cdef int event
     while state.index < state.batch.record_count:
-        if read_common_record(state, &common):
-            event = take_record(state, &common)
-        else:
-            event = read_record(state, &record)
-            if event == OK:
-                event = take_record(state, &record)
+        if common:
+            event = take_common_records(state)
+            if event != OK:
+                return event
+            if state.index == state.batch.record_count:
+                break
+        event = read_record(state, &record)
+        if event == OK:
+            event = take_record(state, &record)
         if event != OK:
             return event
     if state.record < state.section_end:
@@ -247,67 +250,6 @@ cdef inline int take_record(State *state, Record *record) noexcept nogil:
     state.index += 1
     state.delta_min = <int64_t> record.offset_delta + 1
     return OK
-
-
-cdef inline bint short_varint(const uint8_t **at, int32_t *number) noexcept nogil:
-    """A number of at most three bytes, of which all are there to be read."""
-    cdef const uint8_t *start = at[0]
-    cdef uint32_t unsigned = start[0]
-    if unsigned <= 0x7F:
-        at[0] = start + 1
-    elif start[1] <= 0x7F:
-        unsigned = (unsigned & 0x7F) | (<uint32_t> start[1] << 7)
-        at[0] = start + 2
-    elif start[2] <= 0x7F:
-        unsigned = (
-            (unsigned & 0x7F) | (<uint32_t> (start[1] & 0x7F) << 7) | (<uint32_t> start[2] << 14)
-        )
-        at[0] = start + 3
-    else:
-        return False
-    number[0] = <int32_t> ((unsigned >> 1) ^ (0 - (unsigned & 1)))
-    return True
-
-
-cdef inline bint read_common_record(State *state, Record *record) noexcept nogil:
-    """`read_record` for a sound record of short numbers and no headers, and not at the very end.
-
-    False leaves it to that one to find what is uncommon, or wrong.
-    """
-    cdef const uint8_t *at = state.record
-    cdef const uint8_t *end
-    cdef int32_t length = 0, timestamp_delta = 0
-    if state.section_end - at < COMMON_BYTES:
-        return False
-    if not short_varint(&at, &length) or length < 0 or length > state.section_end - at:
-        return False
-    end = at + length
-    at += 1
-    if not short_varint(&at, &timestamp_delta) or not short_varint(&at, &record.offset_delta):
-        return False
-    if (
-        record.offset_delta < state.delta_min
-        or record.offset_delta > state.batch.last_offset_delta
-    ):
-        return False
-    if not short_varint(&at, &record.key_bytes):
-        return False
-    if record.key_bytes < -1 or record.key_bytes > end - at:
-        return False
-    record.key = at
-    at += max(record.key_bytes, 0)
-    if state.section_end - at < 3 or not short_varint(&at, &record.value_bytes):
-        return False
-    # The header count, 0, is the byte before the end.
-    if record.value_bytes < -1 or max(record.value_bytes, 0) != end - at - 1 or (end - 1)[0] != 0:
-        return False
-    record.value = at
-    record.timestamp_delta = timestamp_delta
-    record.header_count = 0
-    record.headers = end
-    record.headers_bytes = 0
-    record.end = end
-    return True
 
 
 cdef int read_record(State *state, Record *record) noexcept nogil:

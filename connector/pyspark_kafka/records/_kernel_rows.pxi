@@ -37,7 +37,7 @@ cdef inline int append(State *state, Record *record, int64_t offset) noexcept no
     if state.timestamp_wanted:
         (<int64_t *> state.timestamp.data)[row] = (base + delta) * 1000
     if state.timestamp_type_wanted:
-        (<int32_t *> state.timestamp_type.data)[row] = log_append_time
+        put_timestamp_type(state, row, row + 1, log_append_time)
     if state.headers_wanted:
         if record.header_count == 0:
             clear_bit(&state.header_lists_valid, row)
@@ -58,31 +58,55 @@ cdef inline bint is_timestamp(int64_t base, int64_t delta) noexcept nogil:
     )
 
 
+cdef void put_timestamp_type(
+    State *state, int64_t row, int64_t row_end, int32_t type_
+) noexcept nogil:
+    """Of rows `row` to before `row_end`: into the block only once the batch has both types."""
+    cdef int32_t *types = <int32_t *> state.timestamp_type.data
+    cdef int64_t index
+    if not state.timestamp_type_mixed:
+        if row == 0:
+            state.timestamp_type_of_all = type_
+        if state.timestamp_type_of_all == type_:
+            return
+        for index in range(row):
+            types[index] = state.timestamp_type_of_all
+        state.timestamp_type_mixed = True
+    for index in range(row, row_end):
+        types[index] = type_
+
+
 cdef inline int put(
     Binary *column, int64_t row, const uint8_t *field, int32_t field_bytes, const uint8_t *end
 ) noexcept nogil:
     """Bytes, or null for -1, as row `row`, for which there is room in offsets and validity."""
     cdef Block *data = &column.data
-    cdef uint8_t *target
-    cdef int32_t copied = 0
     if field_bytes < 0:
-        clear_bit(&column.valid, row)
-        column.nulls += 1
-        field_bytes = 0
-    elif data.capacity - data.size < <size_t> field_bytes:
+        if column.null_from < 0:
+            column.null_from = row
+        return OK
+    note_nulls(column, row)
+    if data.capacity - data.size < <size_t> field_bytes:
         if grow(data, max(data.capacity * 2, data.size + field_bytes)) != OK:
             return MEMORY
-    target = data.data + data.size
-    if end - field >= field_bytes + WORD_BYTES and field_bytes <= 512:
-        # Whole words, beyond the field: the source has them, the block its padding.
-        while copied < field_bytes:
-            memcpy(target + copied, field + copied, WORD_BYTES)
-            copied += WORD_BYTES
-    elif field_bytes > 0:
-        memcpy(target, field, field_bytes)
+    common_copy(data.data + data.size, field, field_bytes, end - field >= COMMON_WORD_BYTES)
     data.size += field_bytes
     (<int32_t *> column.offsets.data)[row + 1] = <int32_t> data.size
     return OK
+
+
+cdef inline void note_nulls(Binary *column, int64_t row_end) noexcept nogil:
+    """End the run of nulls before `row_end`, if there is one."""
+    if column.null_from >= 0:
+        column.nulls += row_end - column.null_from
+        common_note_nulls(
+            column.valid.data,
+            <int32_t *> column.offsets.data,
+            <int32_t> column.data.size,
+            column.null_from,
+            row_end,
+        )
+        column.null_from = -1
 
 
 cdef int put_headers(State *state, Record *record) noexcept nogil:
@@ -134,15 +158,26 @@ cdef int grow_binary(Binary *column, int64_t rows, size_t bytes_at_first) noexce
     if grow(&column.offsets, (rows + 1) * sizeof(int32_t)) != OK:
         return MEMORY
     (<int32_t *> column.offsets.data)[0] = 0
-    if column.data.data == NULL and grow(&column.data, bytes_at_first) != OK:
-        return MEMORY
+    if column.data.data == NULL:
+        column.null_from = -1
+        if grow(&column.data, bytes_at_first) != OK:
+            return MEMORY
     return grow_bits(&column.valid, rows)
 
 
 cdef int grow_rows(State *state) noexcept nogil:
-    """Room for twice as many rows, as far as a batch may have them."""
-    cdef int64_t rows = min(max(state.row_capacity * 2, ROWS_AT_FIRST), state.rows_max)
+    """Room for twice as many rows, as far as a batch may have them.
+
+    At first for as many as there are if batches are alike, and some more.
+    """
+    cdef double alike = (
+        1.05 * state.batch.record_count * (state.end - state.position) / state.batch.size_bytes
+    )
+    cdef int64_t rows = max(state.row_capacity * 2, ROWS_AT_FIRST)
     cdef int64_t left = min(<int64_t> (state.end - state.position), state.bytes_max)
+    if alike > rows and state.row_capacity == 0:
+        rows = <int64_t> min(alike, <double> state.rows_max)
+    rows = min(rows, state.rows_max)
     if state.key.wanted and grow_binary(&state.key, rows, BLOCK_BYTES_AT_FIRST) != OK:
         return MEMORY
     if state.value.wanted:
@@ -189,6 +224,7 @@ cdef void release_binary(Binary *column) noexcept nogil:
     release(&column.valid)
     release(&column.data)
     column.nulls = 0
+    column.null_from = -1
 
 
 cdef void release_rows(State *state) noexcept nogil:
@@ -201,6 +237,7 @@ cdef void release_rows(State *state) noexcept nogil:
     release(&state.timestamp_type)
     release(&state.header_lists)
     release(&state.header_lists_valid)
+    state.timestamp_type_mixed = False
     state.header_lists_nulls = 0
     state.header_count = 0
     state.header_capacity = 0

@@ -14,9 +14,6 @@ cdef enum:
     DETAILS_MAX = 4
     # Blocks have so much behind their end: copies go by whole words, and Arrow likes it.
     PADDING_BYTES = 64
-    WORD_BYTES = 32
-    # Numbers before a record's key, and that of the key, each of three bytes.
-    COMMON_BYTES = 16
     ROWS_AT_FIRST = 1024
     BLOCK_BYTES_AT_FIRST = 64 * 1024
 
@@ -65,12 +62,14 @@ cdef struct Block:
     size_t capacity
 
 cdef struct Binary:
-    # A column of bytes: offsets and validity have an entry for each row.
+    # A column of bytes: offsets and validity have an entry for each row, but for those of the rows
+    # from `null_from` on, where that is not negative: they are null, and nothing says so yet.
     bint wanted
     Block offsets
     Block valid
     Block data
     int64_t nulls
+    int64_t null_from
 
 cdef struct Batch:
     int64_t base_offset
@@ -125,7 +124,10 @@ cdef struct State:
     bint timestamp_wanted
     Block timestamp
     bint timestamp_type_wanted
+    # Nothing is in the block as long as all rows have this type, and it is not mixed.
     Block timestamp_type
+    int32_t timestamp_type_of_all
+    bint timestamp_type_mixed
     # Headers: a list for each row of the pairs in `header_keys` and `header_values`.
     bint headers_wanted
     Block header_lists

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
+from pyspark_kafka.client.base import AbortedTransaction
 from pyspark_kafka.columns import SOURCE_SCHEMA
 from pyspark_kafka.errors import CorruptBatchError, KafkaError
 
@@ -32,14 +33,6 @@ DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
 
 HEADER_OVERHEAD_BYTES: Final = 8
 """What a header counts beside its bytes: two offsets of Arrow, however empty it is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbortedTransaction:
-    """As a fetch response names it: who aborted, and the first offset of that transaction."""
-
-    producer_id: int
-    first_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

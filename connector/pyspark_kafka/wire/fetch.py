@@ -20,7 +20,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import IsolationLevel, TopicPartition
+from pyspark_kafka.client.base import AbortedTransaction, IsolationLevel, TopicPartition
 from pyspark_kafka.wire.connection import Request
 from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.reader import MalformedResponse, Reader
@@ -59,11 +59,6 @@ class FetchLimits:
     bytes_min: int = 1
     bytes_max: int = 50 * 1024 * 1024
     rack: str = ""
-
-
-class AbortedTransaction(NamedTuple):
-    producer_id: int
-    first_offset: int
 
 
 class LeaderEpoch(NamedTuple):
@@ -308,7 +303,9 @@ class _TaggedOfPartition:
 
 
 def _read_aborted(reader: Reader, *, flexible: bool) -> AbortedTransaction:
-    aborted = AbortedTransaction(reader.int64("producer_id"), reader.int64("first_offset"))
+    aborted = AbortedTransaction(
+        producer_id=reader.int64("producer_id"), first_offset=reader.int64("first_offset")
+    )
     if flexible:
         reader.skip_tagged_fields("an aborted transaction")
     return aborted

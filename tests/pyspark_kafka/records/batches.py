@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 from crc32c import crc32c
 
-from pyspark_kafka.records import AbortedTransaction, Wanted
+from pyspark_kafka.client.base import AbortedTransaction
+from pyspark_kafka.records import Wanted
 
 HEADER_BYTES = 61
 CRC_POSITION = 17

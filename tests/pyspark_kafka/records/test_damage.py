@@ -36,8 +36,10 @@ def patched(data: bytes, position: int, new: bytes) -> bytes:
     return with_crc(data[:position] + new + data[position + len(new) :])
 
 
-def section(records: bytes, count: int = 1) -> bytes:
-    return raw_batch(records, count=count, last_offset_delta=9, base_offset=50)
+def section(records: bytes, count: int = 1, attributes: int = 0) -> bytes:
+    return raw_batch(
+        records, count=count, last_offset_delta=9, base_offset=50, attributes=attributes
+    )
 
 
 def fails(decode: Decode, data: bytes, text: str, **bounds: Any) -> None:
@@ -79,6 +81,18 @@ def test_headers(decode: Decode, text: str) -> None:
 def test_offsets_beyond_int64(decode: Decode) -> None:
     data = raw_batch(b"", count=0, last_offset_delta=9, base_offset=2**63 - 10)
     fails(decode, data, "last offset delta of 9", end_offset=2**63 - 1)
+
+
+def test_the_last_offsets_of_all(decode: Decode) -> None:
+    data = raw_batch(
+        sized(BODY) + sized(record_body(Row(), 8)),
+        count=2,
+        last_offset_delta=8,
+        base_offset=2**63 - 10,
+    )
+    found = decode(data, wanted(columns=("offset",), end_offset=2**63 - 1))
+    assert found.batches[0].column(0).to_pylist() == [2**63 - 10, 2**63 - 2]
+    assert found.next_offset == 2**63 - 1
 
 
 @pytest.mark.parametrize("base_offset", [0, 1])
@@ -131,6 +145,18 @@ class TestCompressed:
         inner = compressed(codec, sized(BODY))
         data = raw_batch(compressed(codec, inner), count=1, last_offset_delta=0, attributes=codec)
         fails(decode, data, "record 0")
+
+    def test_a_batch_is_no_record(self, decode: Decode, codec: int) -> None:
+        """Formats before this one nested what is compressed; this one does not."""
+        inner = batch([Row()] * 3, codec=codec)
+        fails(decode, section(compressed(codec, inner), attributes=codec), "record 0")
+
+    def test_many_that_are_just_no_bombs(self, decode: Decode, codec: int) -> None:
+        """Each is measured for itself, and what comes out is cut as ever."""
+        rows = [Row(value=bytes(9000))] * 100
+        data = b"".join(batch(rows, codec=codec, base_offset=100 * i) for i in range(10))
+        found = decode(data, wanted(decompressed_bytes_max=1_000_000, bytes_max=50_000))
+        assert [b.num_rows for b in found.batches] == [5] * 200
 
     def test_nothing(self, decode: Decode, codec: int) -> None:
         data = raw_batch(b"", count=1, last_offset_delta=0, attributes=codec)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_kafka.errors import KafkaError
 from pyspark_kafka.records import Decoded, Wanted
 from tests.pyspark_kafka.records.batches import (
     ABORT,
@@ -26,19 +25,9 @@ from tests.pyspark_kafka.records.batches import (
     wanted,
     with_crc,
 )
-from tests.pyspark_kafka.records.twins import needs_kernel, twin
+from tests.pyspark_kafka.records.twins import needs_kernel, outcome
 
 pytestmark = needs_kernel
-
-
-def outcome(name: str, data: bytes, asked: Wanted) -> Decoded | tuple[type, str]:
-    try:
-        found = twin(name)(data, asked)
-    except KafkaError as error:
-        return type(error), str(error)
-    for arrow in found.batches:
-        arrow.validate(full=True)
-    return found
 
 
 def same(data: bytes, asked: Wanted) -> None:
@@ -67,6 +56,13 @@ sound_rows = st.builds(
 )
 
 
+# Most often usual ones, else where milliseconds end that Spark can hold, and where int64 does.
+EDGE = 2**63 // 1000
+timestamps = st.just(1_700_000_000_000) | st.sampled_from(
+    [-1, 0, EDGE - 2**20, EDGE, EDGE + 1, -EDGE + 2**20, -EDGE, -EDGE - 1, 2**63 - 1, -(2**63)]
+)
+
+
 @st.composite
 def logs(draw: st.DrawFn, rows: st.SearchStrategy[Row]) -> list[bytes]:
     """Batches as a log has them: offsets go up, with gaps; some are of transactions."""
@@ -88,7 +84,8 @@ def logs(draw: st.DrawFn, rows: st.SearchStrategy[Row]) -> list[bytes]:
                 producer_id=producer_id,
                 attributes=draw(st.sampled_from([0, LOG_APPEND_TIME, TRANSACTIONAL])),
                 last_offset_delta=last,
-                base_timestamp=draw(st.sampled_from([-1, 0, 1_700_000_000_000, 2**62])),
+                base_timestamp=draw(timestamps),
+                max_timestamp=draw(timestamps),
             )
         )
         offset += last + 1 + draw(st.integers(0, 2))
@@ -208,6 +205,51 @@ def test_every_two_bytes_and_edges_as_utf8() -> None:
     keys += [bytes((first, second, 0x80, 0xBF)) for first in range(0xF0, 0xF6) for second in edges]
     for key in keys:
         same(batch([Row(headers=[(key, None)])]), wanted(columns=("headers",)))
+
+
+common_payloads = st.none() | st.sampled_from([b"", b"k", b"x" * 31, b"y" * 70, b"z" * 9000])
+common_rows = st.builds(
+    Row,
+    key=common_payloads,
+    value=common_payloads,
+    timestamp_delta=st.sampled_from([0, 1, -1, 63, 64, -65, 8191, 2**20 - 1, -(2**20), 2**20]),
+    offset_delta=st.none(),
+    headers=st.just(()) | st.sampled_from([(), (), ((b"h", None),)]),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(made=st.lists(st.lists(common_rows, max_size=40), min_size=1, max_size=4), asked=asked())
+def test_runs_of_common_records(made: list[list[Row]], asked: Wanted) -> None:
+    """As most logs are: the kernel's fast way, and all that makes it leave it and come back."""
+    data, offset = [], 0
+    for index, rows in enumerate(made):
+        attributes = LOG_APPEND_TIME if index % 3 == 1 else 0
+        data.append(batch(rows, base_offset=offset, attributes=attributes))
+        offset += max(1, len(rows))
+    same(b"".join(data), asked)
+
+
+@pytest.mark.parametrize("behind", [0, 1, 31, 32, 33])
+def test_fields_of_every_size(behind: int) -> None:
+    """Copied by words, where there are words: nothing else may come with them."""
+    rows = [Row(key=bytes([n % 251]) * n, value=bytes([n % 241]) * (300 - n)) for n in range(300)]
+    same(batch([*rows, Row(value=b"b" * behind)]), wanted(columns=ALL_COLUMNS[:7]))
+
+
+@pytest.mark.parametrize("bytes_max", [1, 69, 70, 71, 4000, 4001])
+@pytest.mark.parametrize("rows_max", [1, 63, 64, 65, 1000])
+def test_cuts_between_common_records(bytes_max: int, rows_max: int) -> None:
+    rows = [Row(key=b"k" * (i % 3), value=b"v" * 69 if i % 50 < 45 else None) for i in range(900)]
+    data = batch(rows) + batch(rows, base_offset=900, attributes=LOG_APPEND_TIME)
+    for columns in (("value",), ("key", "value", "timestampType"), ("offset",)):
+        same(data, wanted(columns=columns, bytes_max=bytes_max, rows_max=rows_max))
+
+
+def test_more_nulls_than_a_batch_has_rows() -> None:
+    """Values of headers, of which a row has many: none of them is there, in every row."""
+    rows = [Row(value=None, headers=[(b"h", None)] * 501)] * 200
+    same(batch(rows), wanted(columns=("value", "headers")))
 
 
 def test_many_rows_grow_every_column() -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
+import numpy as np
 import pytest
 
-from pyspark_kafka.records import Decode
+from pyspark_kafka.errors import KafkaError
+from pyspark_kafka.records import Decode, Decoded, Wanted
 
 KERNEL_IS_BUILT = importlib.util.find_spec("pyspark_kafka.records._kernel") is not None
 NOT_BUILT = "the kernel is not built: install the project where there is a C compiler"
@@ -25,3 +27,19 @@ def twin(name: str) -> Decode:
     )
     decode: Decode = module.decode
     return decode
+
+
+def outcome(name: str, data: bytes, asked: Wanted) -> Decoded | tuple[type, str]:
+    """What the twin gives, checked by Arrow, or how it fails.
+
+    It is given memory that ends where the data does, for an address sanitizer to see what is read
+    behind: `bytes` have one more.
+    """
+    exact = np.frombuffer(data, np.uint8).copy().data
+    try:
+        found = twin(name)(exact, asked)
+    except KafkaError as error:
+        return type(error), str(error)
+    for arrow in found.batches:
+        arrow.validate(full=True)
+    return found

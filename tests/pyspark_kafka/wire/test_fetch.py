@@ -14,7 +14,7 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
 from integration import raw
-from pyspark_kafka.client.base import IsolationLevel, TopicPartition
+from pyspark_kafka.client.base import AbortedTransaction, IsolationLevel, TopicPartition
 from pyspark_kafka.wire.fetch import (
     FetchedPartition,
     FetchLimits,
@@ -135,7 +135,7 @@ def test_a_response_is_what_kio_wrote(version: int) -> None:
     ]
     (one, _) = found.partitions
     assert (one.error_code, one.high_watermark, one.last_stable_offset) == (6, 2**41, 11)
-    assert one.aborted == ((5, 6),)
+    assert one.aborted == (AbortedTransaction(producer_id=5, first_offset=6),)
     assert bytes(one.records) == b"a few records"
     assert one.log_start_offset == (4 if version >= 5 else -1)
     assert one.preferred_read_replica == (2 if version >= 11 else None)
@@ -206,6 +206,37 @@ def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -
         assert str(error)  # noqa: PT017
 
 
+LIES = [
+    b"\xff" * 10,
+    b"\x80" * 9 + b"\x01",
+    b"\x80" * 4 + b"\x10",
+    b"\xff" * 4 + b"\x07",
+    b"\x7f\xff\xff\xff",
+    b"\xff\xff\xff\xfe",
+    b"\x80\0\0\0",
+]
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 17])
+def test_lengths_that_lie_are_malformed_and_nothing_else(version: int) -> None:
+    """A number that hurts in every place, instead of what is there and before it; cuts too."""
+    good = response(version, [("t", 0), ("ü", 1)], records=b"x" * 20, high_watermark=3)
+    read(version, good)
+    refused = 0
+    for at in range(len(good)):
+        made = [good[:at] + lie + good[at:] for lie in LIES]
+        made += [good[:at] + lie + good[at + len(lie) :] for lie in LIES]
+        for data in [*made, good[:at]]:
+            try:
+                found = read(version, data)
+            except MalformedResponse as error:
+                assert str(error)  # noqa: PT017
+                refused += 1
+            else:
+                assert sum(len(one.records) for one in found.partitions) < len(data)
+    assert refused > 10 * len(good)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_any_partition_that_kio_writes_is_read(version: int) -> None:
     schema = load_response_schema(Api.FETCH, version)
@@ -232,7 +263,8 @@ def _compare(found: FetchedPartition, written: Any) -> None:
     assert found.last_stable_offset == written.last_stable_offset
     assert bytes(found.records) == (written.records or b"")
     assert found.aborted == tuple(
-        (one.producer_id, one.first_offset) for one in written.aborted_transactions
+        AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
+        for one in written.aborted_transactions
     )
 
 

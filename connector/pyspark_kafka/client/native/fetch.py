@@ -31,7 +31,7 @@ from pyspark_kafka.errors import (
     LeaderNotAvailable,
     ProtocolError,
 )
-from pyspark_kafka.records import AbortedTransaction, Wanted, decode
+from pyspark_kafka.records import Wanted, decode
 from pyspark_kafka.wire.connection import Connection, Pending
 from pyspark_kafka.wire.faults import REACTIONS, Reaction, error_class, remedy, said
 from pyspark_kafka.wire.fetch import (
@@ -175,10 +175,7 @@ class RangeReader:
         partition = self.fetch_range.topic_partition
         aborted = None
         if self.faults.isolation_level is IsolationLevel.READ_COMMITTED:
-            aborted = tuple(
-                AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
-                for one in fetched.aborted or ()
-            )
+            aborted = fetched.aborted or ()
         return Wanted(
             topic=partition.topic,
             partition=partition.partition,

@@ -1,0 +1,96 @@
+"""The kernel's tests under the address and undefined behaviour sanitizers of the C compiler.
+
+Whatever bytes come, nothing outside of them is read and nothing outside of a block is written:
+here a stray read ends the process, where else it would mostly go unseen.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+COMPILE = (
+    "import sys; from pathlib import Path; from hatch_build import build_kernel; "
+    "print(build_kernel(Path.cwd(), Path(sys.argv[1])))"
+)
+RUN = (
+    "import sys, pytest, pyspark_kafka.records._kernel as kernel; "
+    "assert kernel.__file__ == sys.argv[1], kernel.__file__; "
+    "sys.exit(pytest.main(sys.argv[2:]))"
+)
+
+
+def library(name: str) -> str | None:
+    """Where the C compiler has a library of the sanitizer; None where it has none."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        return None
+    found = subprocess.check_output([compiler, f"-print-file-name={name}"], text=True).strip()
+    return found if Path(found).is_absolute() else None
+
+
+ASAN, UBSAN = library("libasan.so"), library("libubsan.so")
+
+
+@pytest.fixture
+def sanitized(tmp_path: Path) -> Path:
+    """The kernel beside a copy of the package, in a directory to import it from."""
+    connector = tmp_path / "connector"
+    ignored = shutil.ignore_patterns("_kernel*", "*.h", "__pycache__")
+    shutil.copytree(PROJECT / "connector", connector, ignore=ignored)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE, str(tmp_path / "build")],
+        cwd=PROJECT,
+        env=os.environ | {"CFLAGS": FLAGS, "LDFLAGS": FLAGS, "PYTHONPATH": str(PROJECT)},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    built = Path(done.stdout.splitlines()[-1])
+    assert b"__asan_init" in built.read_bytes(), "built without the sanitizer"
+    return shutil.copy(built, connector / "pyspark_kafka" / "records" / built.name)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(
+    ASAN is None or UBSAN is None, reason="the C compiler has no libasan or no libubsan"
+)
+def test_records_under_the_sanitizers(sanitized: Path, tmp_path: Path) -> None:
+    # Arrow throws C++ exceptions: what they need is there before the sanitizer looks for it.
+    preloaded = ":".join(str(name) for name in (ASAN, UBSAN, library("libstdc++.so.6")) if name)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", RUN, str(sanitized)),
+            *("tests/pyspark_kafka/records", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
+            *("--timeout=300", f"--basetemp={tmp_path / 'base'}"),
+            *("--deselect", "tests/pyspark_kafka/records/test_choice.py"),
+        ],
+        cwd=PROJECT,
+        env=os.environ
+        | {
+            "LD_PRELOAD": preloaded,
+            "PYTHONPATH": f"{sanitized.parents[2]}{os.pathsep}{PROJECT}",
+            # Python leaves memory to the system, and its own pools hide where blocks end.
+            "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+            "PYTHONMALLOC": "malloc",
+        },
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=800,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said[-8000:]
+    assert "runtime error:" not in said
+    assert "AddressSanitizer" not in said
