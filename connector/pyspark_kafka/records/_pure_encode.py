@@ -112,7 +112,7 @@ class _Row:
 
 
 def _rows(rows: pa.RecordBatch, encoding: Encoding) -> Iterator[_Row]:
-    columns: dict[str, Any] = dict.fromkeys(_NAMES, repeat(None, rows.num_rows))
+    columns: dict[str, Any] = {name: repeat(None, rows.num_rows) for name in _NAMES}
     columns |= zip(rows.schema.names, rows.columns, strict=True)
     if "partition" in rows.schema.names:
         columns["partition"] = columns["partition"].to_pylist()
