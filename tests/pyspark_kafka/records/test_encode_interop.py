@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
@@ -63,24 +64,35 @@ HEADERS: Sequence[tuple[tuple[str, str | None], ...]] = (
 )  # fmt: skip
 
 
-def encoded(codec: Codec, producer: ProducerState, start: int) -> list[EncodedBatch]:
-    """Fourteen rows over two partitions, as some batches."""
+TINY = rows_of([b""])
+"""As snappy it is shorter than the header of Java's own form of snappy."""
+
+
+def rows_over(start: int) -> pa.RecordBatch:
+    """Fourteen rows for two partitions."""
     count = 2 * len(VALUES)
-    rows = rows_of(
+    return rows_of(
         [None if value is None else value.encode() for value in VALUES] * 2,
         keys=[None if key is None else key.encode() for key in KEYS] * 2,
         timestamps=[None if i == 3 else NOW + start - 5 * i for i in range(count)],
         headers=[[(k, None if v is None else v.encode()) for k, v in row] for row in HEADERS] * 2,
     )
-    asked = encoding(
-        partition_count=2,
-        unkeyed=(1, 0),
-        producer=producer,
-        now_ms=NOW,
-        batch_bytes_max=300_000,
-        codec=codec,
+
+
+def encoded(codec: Codec, producer: ProducerState, rows: pa.RecordBatch) -> list[EncodedBatch]:
+    batches = encode(
+        rows,
+        encoding(
+            partition_count=2,
+            unkeyed=(1, 0),
+            producer=producer,
+            now_ms=NOW,
+            batch_bytes_max=300_000,
+            codec=codec,
+        ),
     )
-    return encode(rows, asked)
+    assert sum(batch.record_count for batch in batches) == rows.num_rows
+    return batches
 
 
 def read_by_us(batch: EncodedBatch, base_offset: int) -> list[Record]:
@@ -107,20 +119,18 @@ def write(raw: RawConnection, topic: str, codecs: Iterable[Codec]) -> list[Recor
     written = {0: 0, 1: 0}
     expected: list[Record] = []
     for start, codec in enumerate(codecs):
-        producer = ProducerState(
-            producer_id=answer.producer_id,
-            producer_epoch=answer.producer_epoch,
-            next_sequences=dict(written),
-        )
-        batches = encoded(codec, producer, start)
-        assert sum(batch.record_count for batch in batches) == 2 * len(VALUES)
-        assert any(batch.record_count > 2 for batch in batches)
-        for batch in batches:
-            partition = batch.partition
-            base_offset = append(raw, topic, bytes(batch.data), partition=partition)
-            assert base_offset == written[partition]
-            expected += read_by_us(batch, base_offset)
-            written[partition] += batch.record_count
+        for rows in (rows_over(start), TINY):
+            producer = ProducerState(
+                producer_id=answer.producer_id,
+                producer_epoch=answer.producer_epoch,
+                next_sequences=dict(written),
+            )
+            for batch in encoded(codec, producer, rows):
+                partition = batch.partition
+                base_offset = append(raw, topic, bytes(batch.data), partition=partition)
+                assert base_offset == written[partition]
+                expected += read_by_us(batch, base_offset)
+                written[partition] += batch.record_count
     assert min(written.values()) > 0
     return sorted(expected, key=lambda record: (record.partition, record.offset))
 
@@ -188,7 +198,8 @@ def test_librdkafka_reads_what_went_in(
     name = topic(partitions=2)
     expected = write(raw, name, [codec])
     contents = [(row.key, row.value, row.headers) for row in expected]
-    wanted = list(zip(KEYS, VALUES, HEADERS, strict=True)) * 2
+    wanted = [*zip(KEYS, VALUES, HEADERS, strict=True), *zip(KEYS, VALUES, HEADERS, strict=True)]
+    wanted.append((None, "", ()))
     assert sorted(contents, key=str) == sorted(wanted, key=str)
     assert read_by_librdkafka(bootstrap, name, len(expected)) == expected
 
@@ -222,11 +233,10 @@ def test_what_was_amended_is_taken_too(bootstrap: str, raw: RawConnection, topic
     """Halves go on where the other left off: the broker checks their sequences."""
     name = topic(partitions=2)
     answer = raw.call("init_producer_id", 4, transactional_id=None, transaction_timeout=60_000)
-    batches = encoded(
-        Codec.ZSTD, ProducerState(producer_id=1, producer_epoch=0, next_sequences={}), 0
-    )
     sequence, expected = 0, []
-    for batch in (batch for batch in batches if batch.partition == 0):
+    batches = [b for b in encoded(Codec.ZSTD, PRODUCER, rows_over(0)) if b.partition == 1]
+    assert any(batch.record_count > 1 for batch in batches)
+    for batch in batches:
         stamped = restamp(
             batch,
             producer_id=answer.producer_id,
@@ -234,7 +244,7 @@ def test_what_was_amended_is_taken_too(bootstrap: str, raw: RawConnection, topic
             base_sequence=sequence,
         )
         for half in split(stamped) if stamped.record_count > 1 else [stamped]:
-            base_offset = append(raw, name, bytes(half.data))
+            base_offset = append(raw, name, bytes(half.data), partition=1)
             assert base_offset == half.base_sequence == sequence
             expected += read_by_us(half, base_offset)
             sequence += half.record_count
@@ -253,7 +263,7 @@ KAFKA_PYTHON_HAS = {
 
 @pytest.mark.parametrize("codec", [codec for codec, there in KAFKA_PYTHON_HAS.items() if there])
 def test_kafka_python_reads_what_went_in(codec: Codec) -> None:
-    for batch in encoded(codec, PRODUCER, 0):
+    for batch in encoded(codec, PRODUCER, rows_over(0)):
         found = MemoryRecords(bytes(batch.data)).next_batch()
         assert found.validate_crc()
         assert (found.producer_id, found.base_sequence) == (4711, batch.base_sequence)
