@@ -1,9 +1,9 @@
-"""Kafka's record batches to Arrow: `decode`, by one of two twins.
+"""Kafka's record batches to Arrow and back: `decode` and `encode`, by one of two twins.
 
 Purpose: choose the twin. `PYSPARK_KAFKA_RECORDS=cython` is the compiled kernel, `pure` the one in
-plain Python; where it is not set, the kernel if it was built. Invariant: `decode` is the same
-function of its arguments whichever it is; asking for a twin that cannot load raises. What it must
-not know: connections, Spark.
+plain Python; where it is not set, the kernel if it was built. Invariant: both are the same
+functions of their arguments whichever twin it is; asking for one that cannot load raises. What it
+must not know: connections, Spark.
 """
 
 from __future__ import annotations
@@ -13,21 +13,38 @@ import os
 from typing import Final
 
 from pyspark_kafka.errors import OptionError
+from pyspark_kafka.records.compression import Codec
 from pyspark_kafka.records.contract import Decode, Decoded, Wanted
+from pyspark_kafka.records.encoding import Encode, EncodedBatch, Encoding, ProducerState
 
-__all__ = ["TWIN", "Decode", "Decoded", "Wanted", "decode"]
+__all__ = [
+    "TWIN",
+    "Codec",
+    "Decode",
+    "Decoded",
+    "Encode",
+    "EncodedBatch",
+    "Encoding",
+    "ProducerState",
+    "Wanted",
+    "decode",
+    "encode",
+]
 
 _VARIABLE: Final = "PYSPARK_KAFKA_RECORDS"
-_MODULES: Final = {"cython": "_kernel", "pure": "_pure"}
+_MODULES: Final = {"cython": ("_kernel", "_kernel"), "pure": ("_pure", "_pure_encode")}
+"""Where `decode` and `encode` of a twin are."""
 
 
-def _load(asked: str | None) -> tuple[str, Decode]:
-    """The twin's name, and its `decode`. Raises `OptionError` if what is asked cannot be had."""
+def _load(asked: str | None) -> tuple[str, Decode, Encode]:
+    """A twin's name and functions. Raises `OptionError` if what is asked cannot be had."""
     if asked and asked not in _MODULES:
         raise OptionError(f"{_VARIABLE}={asked}: choose from {', '.join(_MODULES)}")
     for twin in [asked] if asked else _MODULES:
         try:
-            module = importlib.import_module(f"{__name__}.{_MODULES[twin]}")
+            decoding, encoding = (
+                importlib.import_module(f"{__name__}.{module}") for module in _MODULES[twin]
+            )
         except ImportError as error:
             if asked:
                 raise OptionError(
@@ -36,8 +53,8 @@ def _load(asked: str | None) -> tuple[str, Decode]:
                     f"set {_VARIABLE}=pure"
                 ) from error
         else:
-            return twin, module.decode
+            return twin, decoding.decode, encoding.encode
     raise AssertionError("the pure twin always loads")
 
 
-TWIN, decode = _load(os.environ.get(_VARIABLE))
+TWIN, decode, encode = _load(os.environ.get(_VARIABLE))
