@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, Literal, TypeVar
 from uuid import uuid4
 
@@ -52,6 +53,14 @@ _BOOTSTRAP_SERVER: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/,\[\]]+):([
 _RATE_LIMITS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 
 
+class FilterPushdown(Enum):
+    """Which reads filters may narrow: none, those Spark keeps apart, or all as the user vouches."""
+
+    OFF = "false"
+    ON = "true"
+    SINGLE_SCAN = "single-scan"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
     """What an engine needs to open a client; pickled to the executors.
@@ -84,6 +93,7 @@ class SourceOptions:
     """`startingOffsetsByTimestampStrategy=latest`: start there where no record is that recent."""
     fail_on_data_loss: bool
     include_headers: bool
+    filter_pushdown: FilterPushdown
     min_partitions: int | None
     max_records_per_partition: int | None
     max_offsets_per_trigger: int | None
@@ -125,6 +135,7 @@ def parse_source_options(
         latest_without_match=given.text("startingOffsetsByTimestampStrategy") == "latest",
         fail_on_data_loss=given.boolean("failOnDataLoss"),
         include_headers=given.boolean("includeHeaders"),
+        filter_pushdown=FilterPushdown(given.text("filterPushdown")),
         min_partitions=given.optional_integer("minPartitions"),
         max_records_per_partition=given.optional_integer("maxRecordsPerPartition"),
         max_offsets_per_trigger=given.optional_integer("maxOffsetsPerTrigger"),
