@@ -102,6 +102,8 @@ def test_what_is_not_wanted_is_not_lost() -> None:
     assert plan(client, Pruning(offsets=((3, 9),)), **offsets) == [("t-0", 3, 9), ("t-1", 3, 9)]
     other = Pruning(on_partitions=(on("partition", Operator.EQUAL, 1),))
     assert plan(client, other, **offsets) == [("t-1", 0, 9)]
+    gone = {**offsets, "endingOffsets": '{"t":{"0":2,"1":9}}', "startingOffsets": "earliest"}
+    assert plan(client, other, **gone) == [("t-1", 0, 9)]
     with pytest.raises(DataLossError, match=r"t-0: offsets 2 to 9 .* 3 to 9 exist"):
         plan(client, Pruning(offsets=((2, 9),)), **offsets)
     with pytest.raises(DataLossError, match=r"t-0: offsets 7 to 10 .* 3 to 9 exist"):

@@ -103,6 +103,7 @@ def test_bridges(left: list[tuple[int, int]], gap_min: int, ranges_max: int) -> 
 def test_the_widest_gaps_stay() -> None:
     offsets = ((0, 1), (10, 11), (15, 16), (99, 100))
     assert bridged(offsets, gap_min=5, ranges_max=9) == ((0, 1), (10, 16), (99, 100))
+    assert bridged(offsets, gap_min=4, ranges_max=9) == offsets
     assert bridged(offsets, gap_min=5, ranges_max=2) == ((0, 16), (99, 100))
     assert bridged(offsets, gap_min=5, ranges_max=1) == ((0, 100),)
 
