@@ -36,9 +36,9 @@ class KafkaDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_kafka.options import parse_source_options  # noqa: PLC0415
-        from pyspark_kafka.source.batch_reader import KafkaBatchReader  # noqa: PLC0415
+        from pyspark_kafka.source.batch_reader import batch_reader  # noqa: PLC0415
 
-        return KafkaBatchReader(schema, parse_source_options(self.options, streaming=False))
+        return batch_reader(schema, parse_source_options(self.options, streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from pyspark_kafka.options import parse_source_options  # noqa: PLC0415

@@ -366,11 +366,15 @@ OPTIONS: Final = (
     ),
     Option(
         name="filterPushdown",
-        type=Boolean(),
-        modes=READS,
-        not_in_this_version=True,
-        remedy="narrow the read with startingOffsets, endingOffsets and timestamps instead",
-        doc="Turn filters on topic, partition, offset and timestamp into narrower reads.",
+        type=Choice(("false", "true", "single-scan")),
+        modes=BATCH_READ,
+        default="false",
+        remedy="Spark tells a streaming source no filters; narrow a new query with "
+        "'startingOffsets' or 'startingTimestamp'",
+        doc="Turn filters on `topic`, `partition`, `offset` and `timestamp` into narrower reads. "
+        "`true` does so where Spark can be trusted with it (5.0), and elsewhere logs a warning and "
+        "reads everything; `single-scan` does so from Spark 4.1 on, if each `load()` is scanned "
+        "once only. See [Filters](guide.md#filters).",
     ),
     *(
         Option(

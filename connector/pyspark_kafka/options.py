@@ -12,7 +12,12 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+<<<<<<< HEAD
 from typing import Final, Literal, TypeVar, cast
+=======
+from enum import Enum
+from typing import Final, Literal, TypeVar
+>>>>>>> pushdown
 from uuid import uuid4
 
 from pyspark_kafka.client.base import EARLIEST, LATEST, IsolationLevel, TopicPartition
@@ -54,6 +59,14 @@ _BOOTSTRAP_SERVER: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/,\[\]]+):([
 _RATE_LIMITS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 
 
+class FilterPushdown(Enum):
+    """Which reads filters may narrow: none, those Spark keeps apart, or all as the user vouches."""
+
+    OFF = "false"
+    ON = "true"
+    SINGLE_SCAN = "single-scan"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
     """What an engine needs to open a client; pickled to the executors.
@@ -86,6 +99,7 @@ class SourceOptions:
     """`startingOffsetsByTimestampStrategy=latest`: start there where no record is that recent."""
     fail_on_data_loss: bool
     include_headers: bool
+    filter_pushdown: FilterPushdown
     min_partitions: int | None
     max_records_per_partition: int | None
     max_offsets_per_trigger: int | None
@@ -127,6 +141,7 @@ def parse_source_options(
         latest_without_match=given.text("startingOffsetsByTimestampStrategy") == "latest",
         fail_on_data_loss=given.boolean("failOnDataLoss"),
         include_headers=given.boolean("includeHeaders"),
+        filter_pushdown=FilterPushdown(given.text("filterPushdown")),
         min_partitions=given.optional_integer("minPartitions"),
         max_records_per_partition=given.optional_integer("maxRecordsPerPartition"),
         max_offsets_per_trigger=given.optional_integer("maxOffsetsPerTrigger"),

@@ -173,7 +173,6 @@ def test_options_go_to_executors_and_show_no_secret() -> None:
         ),
         ({"engine": "native", "kafka.debug": "all"}, r"does not know option 'kafka.debug'"),
         ({"commitOffsets": "true"}, r"'commitOffsets' is not in this version"),
-        ({"filterPushdown": "true"}, r"'filterPushdown' is not in this version"),
         ({"topic": "t"}, r"'topic' has no meaning in a .* read: .* 'subscribe'"),
         ({"transactionalId": "x"}, r"'transactionalId' is not in this version"),
         (
@@ -235,6 +234,10 @@ def test_refused_reads(
             {"startingTimestamp": "5", "endingTimestamp": "4"},
             r"'startingTimestamp' \(5\) is after 'endingTimestamp' \(4\)",
         ),
+        (
+            {"filterPushdown": "yes"},
+            r"'filterPushdown' has the value 'yes': it must be false or true or single-scan",
+        ),
     ],
 )
 def test_refused_batch_reads(options: dict[str, str], message: str) -> None:
@@ -244,6 +247,7 @@ def test_refused_batch_reads(options: dict[str, str], message: str) -> None:
 def test_refused_streaming_reads() -> None:
     for option in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         refused(stream, {option: "1"}, rf"'{option}' has no meaning in a streaming read")
+    refused(stream, {"filterPushdown": "true"}, r"no meaning in a streaming read: .*'startingOff")
     refused(
         stream,
         {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"},

@@ -169,6 +169,14 @@ class OffsetReader:
                 self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
         return offsets
 
+    def first_since(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Offsets of the first record with this timestamp or a later one, where there is one."""
+        queries = dict.fromkeys(partitions, AtTimestamp(timestamp_ms=timestamp_ms))
+        found = self._client.list_offsets(queries, self._options.isolation_level)
+        return {partition: offset for partition, offset in found.items() if offset is not None}
+
     def wait_until_stable(self, ends: PartitionOffsets) -> None:
         """Wait until the last stable offset of every partition has reached its end.
 

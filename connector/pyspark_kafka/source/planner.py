@@ -6,6 +6,9 @@ moment of planning. What it must not know: Spark, clients other than by `OffsetR
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from pyspark_kafka.client.base import (
     EARLIEST,
     LATEST,
@@ -18,32 +21,55 @@ from pyspark_kafka.options import SourceOptions
 from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
 from pyspark_kafka.source.offsets import Limit, PartitionOffsets, SpecificOffsets
+from pyspark_kafka.source.pushdown import EVERYTHING, Pruning
 from pyspark_kafka.source.range_check import readable
 from pyspark_kafka.source.ranges import PlannedRange, split
 
 
-def plan_batch(reader: OffsetReader, options: SourceOptions) -> list[PlannedRange]:
-    """The tasks of a batch read; raises `OptionError`, `DataLossError`, `KafkaError`."""
+def plan_batch(
+    reader: OffsetReader, options: SourceOptions, pruning: Pruning = EVERYTHING
+) -> list[PlannedRange]:
+    """The tasks of a batch read; raises `OptionError`, `DataLossError`, `KafkaError`.
+
+    Options are checked against all partitions that they select. What is pruned is not wanted, so
+    it cannot be lost either.
+    """
     assignment = reader.complete_assignment()
     if not assignment.partitions:
         return []
     start = reader.resolve(options.starting, assignment.partitions, "starting")
     end = reader.resolve(options.ending, assignment.partitions, "ending")
+    wanted = frozenset(filter(pruning.reads, assignment.partitions))
     on_loss = DataLossPolicy(fail=options.fail_on_data_loss)
     # An end that the user did not write as an offset was read from the log a moment ago.
     written = options.ending.offsets if isinstance(options.ending, SpecificOffsets) else {}
     known_latest = {p: offset for p, offset in end.items() if written.get(p, LATEST) < 0}
-    backwards = {p: offset for p, offset in start.items() if offset > end[p]}
+    backwards = {p: start[p] for p in wanted if start[p] > end[p]}
     for partition in sorted(backwards.keys() - known_latest.keys()):
         _explain_backwards(partition, start, end, options, on_loss)
     _check_starts({p: start[p] for p in backwards.keys() & known_latest.keys()}, reader, on_loss)
     ranges = [
-        FetchRange(topic_partition=p, start_offset=start[p], end_offset=end[p])
-        for p in sorted(assignment.partitions - backwards.keys())
+        part
+        for p in sorted(wanted - backwards.keys())
+        for part in pruning.parts(p, start[p], end[p])
     ]
-    return planned(
-        readable(ranges, reader, on_loss, known_latest=known_latest), assignment, options
-    )
+    found = readable(ranges, reader, on_loss, known_latest=known_latest)
+    return planned(_since(pruning.since_ms, found, reader), assignment, options)
+
+
+def _since(
+    since_ms: int | None, ranges: Sequence[FetchRange], reader: OffsetReader
+) -> list[FetchRange]:
+    """Leave out what is older. The ranges are readable by now: where the cluster finds no record
+    that is recent enough, they have none."""
+    if since_ms is None or not ranges:
+        return list(ranges)
+    first = reader.first_since({r.topic_partition for r in ranges}, since_ms)
+    return [
+        replace(r, start_offset=max(r.start_offset, first[r.topic_partition]))
+        for r in ranges
+        if first.get(r.topic_partition, r.end_offset) < r.end_offset
+    ]
 
 
 def _explain_backwards(

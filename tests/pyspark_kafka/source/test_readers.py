@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import pickle
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,13 +16,18 @@ from pyspark_kafka.client import factory
 from pyspark_kafka.errors import CheckpointError
 from pyspark_kafka.options import ClientOptions
 from pyspark_kafka.source import partition
-from pyspark_kafka.source.batch_reader import KafkaBatchReader
+from pyspark_kafka.source.batch_reader import (
+    KafkaBatchReader,
+    KafkaFilterPushdownReader,
+)
+from pyspark_kafka.source.batch_reader import batch_reader as reader_for
 from pyspark_kafka.source.schema import source_schema
-from pyspark_kafka.source.spark_features import ADMISSION_CONTROL
+from pyspark_kafka.source.spark_features import ADMISSION_CONTROL, FILTER_PUSHDOWN
 from pyspark_kafka.source.stream_reader import KafkaStreamReader
 from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, topic
 from tests.pyspark_kafka.source.planning import source_options
 
+needs_4_1 = pytest.mark.skipif(not FILTER_PUSHDOWN, reason="filters came with Spark 4.1")
 needs_4_2 = pytest.mark.skipif(not ADMISSION_CONTROL, reason="read limits came with Spark 4.2")
 
 
@@ -73,6 +80,77 @@ def test_batch_reader_plans_here_and_reads_there(client: FakeClient) -> None:
 def test_the_partition_of_an_empty_plan_has_no_rows(client: FakeClient) -> None:
     assert list(batch_reader().read(InputPartition(None))) == []
     assert client.asked == []
+
+
+@needs_4_1
+def test_filters_narrow_the_plan_and_those_left_are_returned(client: FakeClient) -> None:
+    from pyspark.sql.datasource import (  # noqa: PLC0415
+        EqualTo,
+        Filter,
+        GreaterThan,
+        In,
+        IsNotNull,
+        Not,
+        StringStartsWith,
+    )
+
+    options = source_options(streaming=False, subscribe="t", filterPushdown="single-scan")
+    reader = reader_for(source_schema(include_headers=False), options)
+    assert isinstance(reader, KafkaFilterPushdownReader)
+    mine = [
+        IsNotNull(("offset",)),
+        GreaterThan(("offset",), 7),
+        Not(In(("partition",), (1, None, 5))),
+        In(("topic",), ("t", "u")),
+    ]
+    left: list[Filter] = [
+        EqualTo(("key",), b"k"),
+        EqualTo(("offset", "nested"), 1),
+        Not(StringStartsWith(("value",), "x")),
+        IsNotNull(("timestamp",)),
+    ]
+    returned = list(reader.pushFilters([*left[:2], *mine, *left[2:]]))
+    assert [id(one) for one in returned] == [id(one) for one in left], (
+        "Spark knows them by identity"
+    )
+    assert reader.partitions() == [], "NOT IN with a null is never true"
+    reader.pushFilters([mine[1], mine[3]])
+    (one,) = carried(reader).partitions()
+    assert (one.plan.fetch_range.start_offset, one.plan.fetch_range.end_offset) == (8, 10)
+
+
+@needs_4_1
+def test_every_filter_of_spark_is_known() -> None:
+    from pyspark.sql.datasource import Filter, Not  # noqa: PLC0415
+
+    from pyspark_kafka.source.pushdown_filters import OPERATORS  # noqa: PLC0415
+
+    known = {kind.__name__ for kind in Filter.__subclasses__()}
+    assert known == {*OPERATORS, Not.__name__}
+
+
+@pytest.mark.parametrize(
+    ("option", "spark", "pushes", "warning"),
+    [
+        ("false", "5.0", False, ""),
+        ("true", "5.0", True, ""),
+        ("true", "4.1", False, r"before 5\.0.*'single-scan'"),
+        ("true", "4.0", False, r"needs Spark 4\.1"),
+        ("single-scan", "4.1", True, ""),
+        ("single-scan", "4.0", False, r"needs Spark 4\.1"),
+    ],
+)
+def test_what_this_spark_can_do_with_filters(
+    option: str, spark: str, pushes: bool, warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = source_options(streaming=False, subscribe="t", filterPushdown=option)
+    schema = source_schema(include_headers=False)
+    with caplog.at_level(logging.WARNING):
+        reader = reader_for(
+            schema, options, filter_pushdown=spark != "4.0", scans_kept_apart=spark == "5.0"
+        )
+    assert isinstance(reader, KafkaFilterPushdownReader) == pushes
+    assert re.search(warning, caplog.text) if warning else not caplog.records
 
 
 def test_stream_reader_opens_late_and_closes(client: FakeClient) -> None:

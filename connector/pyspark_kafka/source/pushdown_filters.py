@@ -1,0 +1,50 @@
+"""Spark's filters as conditions.
+
+Purpose: the one place that knows the filters of `pyspark.sql.datasource` (Spark 4.1 and later).
+They are known by their names, so that this can be imported where there are none. Invariant: one
+that is not known becomes None, and stays with Spark. What it must not know: what can be pruned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafka.source.pushdown import Condition, Operator
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+OPERATORS: Final[Mapping[str, Operator]] = MappingProxyType(
+    {
+        "EqualTo": Operator.EQUAL,
+        "EqualNullSafe": Operator.EQUAL_NULL_SAFE,
+        "GreaterThan": Operator.GREATER,
+        "GreaterThanOrEqual": Operator.GREATER_OR_EQUAL,
+        "LessThan": Operator.LESS,
+        "LessThanOrEqual": Operator.LESS_OR_EQUAL,
+        "In": Operator.IN,
+        "IsNull": Operator.IS_NULL,
+        "IsNotNull": Operator.IS_NOT_NULL,
+        "StringStartsWith": Operator.STARTS_WITH,
+        "StringEndsWith": Operator.ENDS_WITH,
+        "StringContains": Operator.CONTAINS,
+    }
+)
+
+
+def condition_of(spark_filter: Filter) -> Condition | None:
+    """The filter as a condition on one of our columns, or None."""
+    name = type(spark_filter).__name__
+    child = getattr(spark_filter, "child", None) if name == "Not" else spark_filter
+    operator = OPERATORS.get(type(child).__name__)
+    path: tuple[str, ...] = getattr(child, "attribute", ())
+    if operator is None or len(path) != 1:
+        return None
+    return Condition(
+        column=path[0],
+        operator=operator,
+        value=getattr(child, "value", None),
+        negated=name == "Not",
+    )
