@@ -12,12 +12,8 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-<<<<<<< HEAD
-from typing import Final, Literal, TypeVar, cast
-=======
 from enum import Enum
-from typing import Final, Literal, TypeVar
->>>>>>> pushdown
+from typing import Final, Literal, TypeVar, cast
 from uuid import uuid4
 
 from pyspark_kafka.client.base import EARLIEST, LATEST, IsolationLevel, TopicPartition

@@ -314,11 +314,11 @@ cdef inline uint8_t *put_field(
     at = put_varint(at, size)
     if size <= 0:
         return at
-    if size <= SHORT_BYTES_MAX and column.end - field >= size + WORD_BYTES:
+    if size <= SHORT_BYTES_MAX and column.end - field >= size + COMMON_WORD_BYTES:
         # Whole words, beyond the field: the source has them, the batch its padding.
         while copied < size:
-            memcpy(at + copied, field + copied, WORD_BYTES)
-            copied += WORD_BYTES
+            memcpy(at + copied, field + copied, COMMON_WORD_BYTES)
+            copied += COMMON_WORD_BYTES
     else:
         memcpy(at, field, size)
     return at + size
