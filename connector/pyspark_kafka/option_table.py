@@ -349,11 +349,12 @@ OPTIONS: Final = (
     ),
     Option(
         name="engine",
-        type=Choice(("auto", "librdkafka", "native")),
+        type=Choice(("auto", "native", "librdkafka")),
         modes=EVERYWHERE,
         default="auto",
-        doc="The Kafka client underneath: `auto` or `librdkafka`, which are the same in this "
-        "version.",
+        doc="The Kafka client underneath. `native` is our own, which reads record batches straight "
+        "into Arrow; it cannot write yet, and has no TLS and no SASL. `auto` is `native` where "
+        "nothing speaks against it, else `librdkafka`; the log says which and why.",
     ),
     Option(
         name="commitOffsets",
@@ -477,8 +478,7 @@ def render() -> str:
         "## Not in this version",
         "",
         "These names are reserved. They are refused with an error, never ignored:",
-        ", ".join(f"`{o.name}`" for o in OPTIONS if o.not_in_this_version) + ";",
-        "and `native` as the value of `engine`.",
+        ", ".join(f"`{o.name}`" for o in OPTIONS if o.not_in_this_version) + ".",
         "",
     ]
     return "\n".join(lines)
@@ -494,7 +494,7 @@ def _row(option: Option) -> str:
 def _type(option: Option) -> str:
     match option.type:
         case Choice(values):
-            return " or ".join(f"`{value}`" for value in values if value != "native")
+            return " or ".join(f"`{value}`" for value in values)
         case Integer(minimum) if minimum > 0:
             return "integer > 0"
     return option.type.label

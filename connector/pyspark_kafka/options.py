@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar, cast
 from uuid import uuid4
 
 from pyspark_kafka.client.base import EARLIEST, LATEST, IsolationLevel, TopicPartition
@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+EngineOption = Literal["auto", "native", "librdkafka"]
+
 _BOOTSTRAP_SERVER: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/,\[\]]+):([0-9]{1,5})")
 _RATE_LIMITS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 
@@ -65,7 +67,7 @@ class ClientOptions:
     bootstrap_servers: str
     kafka: Mapping[str, str] = field(repr=False)
     group_id: str
-    engine: Literal["auto", "librdkafka"] = "auto"
+    engine: EngineOption = "auto"
     poll_timeout_ms: int = 120_000
     fetch_offset_num_retries: int = 3
     fetch_offset_retry_interval_ms: int = 1_000
@@ -230,26 +232,25 @@ class _Given:
             ) from None
 
     def client(self, *, role: Literal["consumer", "producer"]) -> ClientOptions:
+        from pyspark_kafka.client.factory import choose_engine  # noqa: PLC0415
         from pyspark_kafka.client.java_names import librdkafka_properties  # noqa: PLC0415
 
         servers = self._bootstrap_servers()
-        engine = self.text("engine")
-        if engine == "native":
-            raise OptionError(
-                "option 'engine' has the value 'native', which is not in this version of "
-                "pyspark-kafka: use 'auto' or 'librdkafka'"
-            )
         kafka = {name[6:]: text for name, text in self._texts.items() if name.startswith("kafka.")}
         librdkafka_properties(kafka, role=role)  # refuses what no client could use, here and now
-        return ClientOptions(
+        engine = self.text("engine")
+        options = ClientOptions(
             bootstrap_servers=servers,
             kafka=kafka,
             group_id=self._group_id(),
-            engine="auto" if engine == "auto" else "librdkafka",
+            engine=cast("EngineOption", engine),
             poll_timeout_ms=self.integer("kafkaConsumer.pollTimeoutMs"),
             fetch_offset_num_retries=self.integer("fetchOffset.numRetries"),
             fetch_offset_retry_interval_ms=self.integer("fetchOffset.retryIntervalMs"),
         )
+        if options.engine == "native":
+            choose_engine(options, role)  # refuses what that engine cannot do
+        return options
 
     def _bootstrap_servers(self) -> str:
         name = "kafka.bootstrap.servers"

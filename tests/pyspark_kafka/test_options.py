@@ -167,7 +167,11 @@ def test_options_go_to_executors_and_show_no_secret() -> None:
         ({"fetchOffset.numRetries": "x"}, r"'fetchOffset.numRetries' has the value 'x'"),
         ({"kafka.isolation.level": "serializable"}, r"read_committed or read_uncommitted"),
         ({"engine": "java"}, r"'engine' has the value 'java'"),
-        ({"engine": "native"}, r"'native', which is not in this version"),
+        (
+            {"engine": "native", "kafka.security.protocol": "ssl"},
+            r"'native', but .* the value 'ssl' of .*protocol', having no TLS .* leave it at 'auto'",
+        ),
+        ({"engine": "native", "kafka.debug": "all"}, r"does not know option 'kafka.debug'"),
         ({"commitOffsets": "true"}, r"'commitOffsets' is not in this version"),
         ({"filterPushdown": "true"}, r"'filterPushdown' is not in this version"),
         ({"topic": "t"}, r"'topic' has no meaning in a .* read: .* 'subscribe'"),
@@ -315,6 +319,7 @@ def test_sink() -> None:
             )
         ),
         ({"commitOffsets": "true"}, r"'commitOffsets' is not in this version"),
+        ({"engine": "native"}, r"'native', but the native engine cannot write yet: .* 'auto'"),
     ],
 )
 def test_refused_writes(options: dict[str, str], message: str) -> None:

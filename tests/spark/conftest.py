@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_kafka.source.spark_features import ADMISSION_CONTROL
+from tests.spark import reading
 from tests.spark.streams import StreamRunner
 
 Reader = Callable[..., DataFrame]
@@ -57,7 +58,7 @@ def read(spark: SparkSession, bootstrap: str) -> Reader:
     """A batch read with these options: `read(subscribe="t")`; `schema=` is a user's schema."""
 
     def read(schema: str | None = None, **options: str) -> DataFrame:
-        reader = spark.read.format("pyspark_kafka").option("kafka.bootstrap.servers", bootstrap)
+        reader = reading.kafka(spark.read).option("kafka.bootstrap.servers", bootstrap)
         reader = reader.options(**options)
         return (reader.schema(schema) if schema else reader).load()
 

@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tests.spark import reading
+
 
 @dataclass(kw_only=True)
 class StreamRunner:
@@ -37,7 +39,7 @@ class StreamRunner:
         return query
 
     def _writer(self, options: dict[str, str]) -> DataStreamWriter:
-        read = self.spark.readStream.format("pyspark_kafka").options(**options)
+        read = reading.kafka(self.spark.readStream).options(**options)
         frame = read.option("kafka.bootstrap.servers", self.bootstrap_servers).load()
         return frame.writeStream.option("checkpointLocation", str(self.checkpoint)).foreachBatch(
             self._collect

@@ -28,6 +28,7 @@ from tests.conformance.nodes import Nodes
 from tests.conformance.wire import only
 from tests.conftest import ClusterFactory
 from tests.pyspark_kafka.client.records import read_all
+from tests.spark import reading
 from tests.spark.conftest import Produce, Reader
 from tests.spark.gate import Gate
 from tests.spark.streams import StreamRunner
@@ -253,7 +254,7 @@ def test_a_streaming_write_goes_on_when_a_leader_is_killed(
     source = nodes.create(unique_name(), *EACH_LEADS_ONE[1:], **MIN_ISR)
     target = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
     written = numbered(bootstrap, source, 2, rows=20_000)
-    records = spark.readStream.format("pyspark_kafka").options(
+    records = reading.kafka(spark.readStream).options(
         **{
             "kafka.bootstrap.servers": bootstrap,
             "subscribe": source,

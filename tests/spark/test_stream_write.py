@@ -17,6 +17,7 @@ from pyspark_kafka.sink.writer import StreamRowWriter, WritePlan
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import Record, read_all
 from tests.pyspark_kafka.client.records import write as put
+from tests.spark import reading
 
 pytestmark = [pytest.mark.spark]
 
@@ -33,7 +34,7 @@ def copy(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Iterator[Copy]:
         source: str, target: str | None, select: str = "key; value", sink: str = "pyspark_kafka"
     ) -> StreamingQuery:
         records = (
-            spark.readStream.format("pyspark_kafka")
+            reading.kafka(spark.readStream)
             .option("kafka.bootstrap.servers", bootstrap)
             .option("subscribe", source)
             .option("startingOffsets", "earliest")

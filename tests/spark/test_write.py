@@ -12,6 +12,7 @@ from pyspark.sql.functions import col, lit
 
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import Record, read_all
+from tests.spark import reading
 
 pytestmark = [pytest.mark.spark]
 
@@ -97,7 +98,7 @@ def test_a_copied_topic_is_the_same(
     values = spark.range(1_000).selectExpr("cast(id AS string) key", "cast(id AS string) value")
     write(values, topic=source)
     copied = (
-        spark.read.format("pyspark_kafka")
+        reading.kafka(spark.read)
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", source)
         .option("includeHeaders", "true")

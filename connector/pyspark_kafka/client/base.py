@@ -1,7 +1,7 @@
 """The port `KafkaClient`: all that the connector asks of a Kafka client.
 
 Purpose: one seam between planning, reading and writing on this side and an engine on the other
-(`librdkafka` today, `native` later). Shapes are plain frozen values; record payloads cross only
+(`native`, `librdkafka`). Shapes are plain frozen values; record payloads cross only
 as Arrow. Invariant: every call is bounded in time and fails with an error of
 `pyspark_kafka.errors`. What it must not know: Spark.
 """
@@ -131,15 +131,25 @@ class KafkaReads(Protocol):
     ) -> Mapping[TopicPartition, int | None]:
         """A group's committed offsets; None where it has committed none."""
 
+    @property
+    def pins_topic_ids(self) -> bool:
+        """Whether `fetch` heeds `topic_id`; where not, its caller looks before it fetches."""
+
     def fetch(
-        self, fetch_range: FetchRange, columns: tuple[str, ...], isolation_level: IsolationLevel
+        self,
+        fetch_range: FetchRange,
+        columns: tuple[str, ...],
+        isolation_level: IsolationLevel,
+        *,
+        topic_id: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of the range as Arrow batches with exactly these columns.
 
         `columns` are names of `columns.SOURCE_SCHEMA` in the order wanted. Gaps
         (control records, aborted transactions, compaction) are not errors. Ends when the range
         is read to its end, even where its last offsets hold nothing visible. Raises
-        `OffsetOutOfRange` (with the range that exists), `UnknownTopicOrPartition`,
+        `OffsetOutOfRange` (with the range that exists), `UnknownTopicOrPartition` (also where
+        the topic of this name has another id than `topic_id`),
         `FetchTimeout` when nothing arrives for `kafkaConsumer.pollTimeoutMs`, or
         `CorruptBatchError`.
         """

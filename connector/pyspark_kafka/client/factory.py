@@ -1,25 +1,95 @@
-"""Which engine serves: from validated options to an open `KafkaClient`.
+"""Which engine serves: from validated options to an open client.
 
-Purpose: the one place that knows the engines, each imported only when it is used. What it must
-not know: what the client is for.
+Purpose: the one place that knows the engines, each imported only when it is used. Invariant: the
+choice depends on nothing but the options and what is installed, so that it is the same wherever it
+is made. What it must not know: what the client is for.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import logging
+import os
+from typing import Final, Literal, overload
 
-from pyspark_kafka.client.base import KafkaClient
+from pyspark_kafka.client.base import KafkaClient, KafkaReads
+from pyspark_kafka.client.native.settings import NativeSettings, Role, objection
+from pyspark_kafka.errors import OptionError
 from pyspark_kafka.options import ClientOptions
+
+log = logging.getLogger(__name__)
+
+Engine = Literal["native", "librdkafka"]
+
+_DOING: Final = {"consumer": "reads", "producer": "writes"}
+_NOTHING_TO_JUDGE: Final = {"bootstrap.servers", "group.id", "isolation.level"}
+_TWIN: Final = "PYSPARK_KAFKA_RECORDS"
+_said: set[str] = set()
+
+
+@overload
+def open_client(
+    options: ClientOptions, *, role: Literal["consumer"] = ..., is_checked: bool = ...
+) -> KafkaReads: ...
+
+
+@overload
+def open_client(
+    options: ClientOptions, *, role: Literal["producer"], is_checked: bool = ...
+) -> KafkaClient: ...
 
 
 def open_client(
-    options: ClientOptions, *, role: Literal["consumer", "producer"] = "consumer"
-) -> KafkaClient:
+    options: ClientOptions, *, role: Role = "consumer", is_checked: bool = False
+) -> KafkaReads:
     """Open a client for reading (`consumer`) or writing; it connects when it is first asked.
 
-    Raises `OptionError` for settings that the engine refuses.
+    Whichever engine serves, librdkafka judges the values of the settings, unless `is_checked`: a
+    task need not repeat what the driver did. Raises `OptionError` for settings that are refused.
     """
+    if choose_engine(options, role) == "native":
+        from pyspark_kafka.client.native.client import NativeReads  # noqa: PLC0415
+
+        if not is_checked and options.kafka.keys() - _NOTHING_TO_JUDGE:
+            from pyspark_kafka.client.librdkafka.settings import (  # noqa: PLC0415
+                LibrdkafkaSettings,
+            )
+
+            LibrdkafkaSettings.of(options, role)
+        return NativeReads.of(NativeSettings.of(options, role))
     from pyspark_kafka.client.librdkafka import LibrdkafkaClient  # noqa: PLC0415
     from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings  # noqa: PLC0415
 
     return LibrdkafkaClient(LibrdkafkaSettings.of(options, role))
+
+
+def choose_engine(options: ClientOptions, role: Role) -> Engine:
+    """The engine that is asked for; for `auto` the native one, unless something speaks against it.
+
+    Says once a process what `auto` chose, and why. Raises `OptionError` where `native` cannot be.
+    """
+    if options.engine == "librdkafka":
+        return "librdkafka"
+    objected = objection(options, role)
+    if options.engine == "native":
+        if objected is not None:
+            raise OptionError(
+                f"option 'engine' has the value 'native', but {objected}: set 'engine' to "
+                "'librdkafka', or leave it at 'auto'"
+            )
+        return "native"
+    objected = objected or _missing_kernel()
+    engine: Engine = "native" if objected is None else "librdkafka"
+    text = f"engine {engine} {_DOING[role]}: {objected or 'nothing speaks against it'}"
+    if text not in _said:
+        _said.add(text)
+        log.info("%s (option 'engine' is 'auto')", text)
+    return engine
+
+
+def _missing_kernel() -> str | None:
+    """Without the compiled kernel librdkafka is faster; who asks for a twin by name gets it."""
+    from pyspark_kafka import records  # noqa: PLC0415
+
+    if records.TWIN == "pure" and not os.environ.get(_TWIN):
+        return "the compiled kernel of pyspark_kafka.records is not installed"
+    return None

@@ -216,6 +216,7 @@ _FIXED: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 )
 """Settings with one right value here: giving it is fine, another one is refused."""
 
+_API_TIMEOUT_MS: Final = 60_000
 _RECEIVE_BYTES_DEFAULT: Final = 100_000_000
 _FETCH_OVERHEAD_BYTES: Final = 512
 
@@ -266,6 +267,22 @@ def librdkafka_properties(kafka: Mapping[str, str], *, role: Role) -> dict[str, 
             put(name, source, value)
     _check_fixed(properties, origin, role)
     return _for_role(properties, role)
+
+
+def api_timeout_ms(kafka: Mapping[str, str]) -> int:
+    """`default.api.timeout.ms`, a name of Java's that librdkafka does not have, or its default.
+
+    Raises `OptionError`.
+    """
+    name = "default.api.timeout.ms"
+    return positive_milliseconds(name, kafka.get(name, str(_API_TIMEOUT_MS)))
+
+
+def positive_milliseconds(name: str, text: str) -> int:
+    """The number that a setting says; raises `OptionError` for what is none, and for 0."""
+    if not text.isdecimal() or int(text) == 0:
+        raise OptionError(f"option 'kafka.{name}' is {text!r}: give milliseconds above 0")
+    return int(text)
 
 
 def setting_of(property_name: str, kafka: Mapping[str, str]) -> str | None:

@@ -1,52 +1,61 @@
 """Clients kept open between tasks: Spark reuses Python workers, and connecting costs.
 
 Purpose: lend a client to one task at a time and keep it for the next. Invariant: a client that
-saw an error is not lent again. What it must not know: Spark, engines.
+saw an error is not lent again, and none is lent in another process than the one that opened it:
+Spark forks its Python workers. What it must not know: Spark, engines.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from pyspark_kafka.client.base import KafkaClient
+from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.options import ClientOptions
 
 _IDLE_MAX: Final = 4
 
 _Key = tuple[object, ...]
+_Client = TypeVar("_Client", bound=KafkaReads)
 
 
-class ClientPool:
+class ClientPool(Generic[_Client]):
     """Idle clients of one process, the longest idle first."""
 
-    def __init__(self, open_client: Callable[[ClientOptions], KafkaClient]) -> None:
+    def __init__(self, open_client: Callable[[ClientOptions], _Client]) -> None:
         self._open_client = open_client
-        self._idle: dict[_Key, KafkaClient] = {}
+        self._idle_of: dict[int, dict[_Key, _Client]] = {}
+
+    @property
+    def _idle(self) -> dict[_Key, _Client]:
+        """This process's own. A parent's stay where they are: to close them would harm it."""
+        return self._idle_of.setdefault(os.getpid(), {})
 
     @contextmanager
-    def lend(self, options: ClientOptions) -> Iterator[KafkaClient]:
+    def lend(self, options: ClientOptions) -> Iterator[_Client]:
         key = _key(options)
         client = self._idle.pop(key, None) or self._open_client(options)
         try:
             yield client
-        except Exception:
-            client.close()
-            raise
-        except BaseException:
-            # The reader was closed early (GeneratorExit): the client is as good as before.
+        except GeneratorExit:
+            # The reader was closed early: the client is as good as before.
             self._keep(key, client)
+            raise
+        except BaseException:  # an error, or an interruption in the middle of anything
+            client.close()
             raise
         self._keep(key, client)
 
-    def _keep(self, key: _Key, client: KafkaClient) -> None:
-        replaced = self._idle.pop(key, None)
-        self._idle[key] = client
+    def _keep(self, key: _Key, client: _Client) -> None:
+        idle = self._idle
+        replaced = idle.pop(key, None)
+        idle[key] = client
         if replaced is not None:
             replaced.close()
-        elif len(self._idle) > _IDLE_MAX:
-            self._idle.pop(next(iter(self._idle))).close()
+        elif len(idle) > _IDLE_MAX:
+            idle.pop(next(iter(idle))).close()
 
 
 def _key(options: ClientOptions) -> _Key:

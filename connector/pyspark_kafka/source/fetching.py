@@ -19,7 +19,7 @@ from pyspark_kafka.client.base import (
     LATEST,
     FetchRange,
     IsolationLevel,
-    KafkaClient,
+    KafkaReads,
     TopicPartition,
 )
 from pyspark_kafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
@@ -31,7 +31,7 @@ Sleep = Callable[[float], None]
 
 
 def read_range(
-    client: KafkaClient,
+    client: KafkaReads,
     plan: PlannedRange,
     columns: tuple[str, ...],
     options: SourceOptions,
@@ -45,7 +45,7 @@ def read_range(
     """
     on_loss = DataLossPolicy(fail=options.fail_on_data_loss)
     partition = plan.fetch_range.topic_partition
-    gone = _gone(client, plan, options, sleep)
+    gone = None if client.pins_topic_ids else _gone(client, plan, options, sleep)
     if gone is not None:
         on_loss.report(gone)
         return
@@ -54,7 +54,7 @@ def read_range(
     left = plan.fetch_range
     while left.size > 0:
         try:
-            with closing(_fetch(client, left, columns + extra, options)) as batches:
+            with closing(_fetch(client, plan, left, columns + extra, options)) as batches:
                 for batch in batches:
                     if not on_loss.fail and batch.num_rows:
                         last = batch.column("offset")[-1].as_py()
@@ -81,14 +81,18 @@ def read_range(
 
 
 def _fetch(
-    client: KafkaClient, wanted: FetchRange, columns: tuple[str, ...], options: SourceOptions
+    client: KafkaReads,
+    plan: PlannedRange,
+    left: FetchRange,
+    columns: tuple[str, ...],
+    options: SourceOptions,
 ) -> Generator[pa.RecordBatch, None, None]:
     # A generator of our own, since the port promises an iterator, and only generators close.
-    yield from client.fetch(wanted, columns, options.isolation_level)
+    yield from client.fetch(left, columns, options.isolation_level, topic_id=plan.topic_id)
 
 
 def _gone(
-    client: KafkaClient, plan: PlannedRange, options: SourceOptions, sleep: Sleep
+    client: KafkaReads, plan: PlannedRange, options: SourceOptions, sleep: Sleep
 ) -> str | None:
     """What has become of the topic partition that was planned, or None if it is there.
 
@@ -105,7 +109,7 @@ def _gone(
     return gone
 
 
-def _missing(client: KafkaClient, plan: PlannedRange) -> str | None:
+def _missing(client: KafkaReads, plan: PlannedRange) -> str | None:
     partition = plan.fetch_range.topic_partition
     topic = partition.topic
     described = client.describe_topics([topic]).get(topic)
@@ -121,7 +125,7 @@ def _missing(client: KafkaClient, plan: PlannedRange) -> str | None:
     return None
 
 
-def _existing(client: KafkaClient, partition: TopicPartition) -> FetchRange:
+def _existing(client: KafkaReads, partition: TopicPartition) -> FetchRange:
     level = IsolationLevel.READ_UNCOMMITTED
     first = client.list_offsets({partition: EARLIEST}, level)[partition]
     last = client.list_offsets({partition: LATEST}, level)[partition]

@@ -18,7 +18,7 @@ from pyspark_kafka.client.base import (
     LATEST,
     AtTimestamp,
     IsolationLevel,
-    KafkaClient,
+    KafkaReads,
     OffsetQuery,
     TopicPartition,
 )
@@ -61,7 +61,7 @@ class OffsetReader:
 
     def __init__(
         self,
-        client: KafkaClient,
+        client: KafkaReads,
         options: SourceOptions,
         *,
         sleep: Callable[[float], None] = time.sleep,

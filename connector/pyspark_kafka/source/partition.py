@@ -7,11 +7,12 @@ Invariant: nothing with a connection is pickled; clients come from this worker's
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.pool import ClientPool
 from pyspark_kafka.columns import SOURCE_SCHEMA
 from pyspark_kafka.options import SourceOptions
@@ -28,10 +29,10 @@ class KafkaInputPartition(InputPartition):
 
 
 @cache
-def _pool() -> ClientPool:
+def _pool() -> ClientPool[KafkaReads]:
     from pyspark_kafka.client.factory import open_client  # noqa: PLC0415
 
-    return ClientPool(open_client)
+    return ClientPool(partial(open_client, is_checked=True))
 
 
 def read_partition(

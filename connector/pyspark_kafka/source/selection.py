@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark_kafka.client.base import KafkaClient, TopicDescription, TopicPartition
+from pyspark_kafka.client.base import KafkaReads, TopicDescription, TopicPartition
 from pyspark_kafka.source.offsets import listing
 
 
@@ -26,7 +26,7 @@ class Assign:
     def selects(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self.partitions
 
-    def describe(self, client: KafkaClient) -> Mapping[str, TopicDescription]:
+    def describe(self, client: KafkaReads) -> Mapping[str, TopicDescription]:
         return client.describe_topics(self.topics)
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Subscribe:
     def selects(self, topic_partition: TopicPartition) -> bool:
         return topic_partition.topic in self.topics
 
-    def describe(self, client: KafkaClient) -> Mapping[str, TopicDescription]:
+    def describe(self, client: KafkaReads) -> Mapping[str, TopicDescription]:
         return client.describe_topics(self.topics)
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class SubscribePattern:
     def selects(self, topic_partition: TopicPartition) -> bool:
         return self.pattern.search(topic_partition.topic) is not None
 
-    def describe(self, client: KafkaClient) -> Mapping[str, TopicDescription]:
+    def describe(self, client: KafkaReads) -> Mapping[str, TopicDescription]:
         matching = [name for name in client.list_topics() if self.pattern.search(name)]
         return client.describe_topics(matching) if matching else {}
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_kafka.client.base import KafkaClient
+from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.errors import CheckpointError
 from pyspark_kafka.options import SourceOptions
 from pyspark_kafka.source.offset_reader import OffsetReader
@@ -53,7 +53,7 @@ class KafkaStreamReader(_StreamReader):
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._columns = projection(schema, include_headers=options.include_headers)
         self._options = options
-        self._client: KafkaClient | None = None
+        self._client: KafkaReads | None = None
         self._planner: StreamPlanner | None = None
 
     def initialOffset(self) -> OffsetJson:

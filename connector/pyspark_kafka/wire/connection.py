@@ -131,6 +131,7 @@ class Connection:
         self.broker = broker
         self.versions = BrokerVersions(broker=broker, ranges={})
         self.throttled_until = 0.0
+        self.used_at = clock.now()
         self._transport = transport
         self._client_id = client_id
         self._clock = clock
@@ -145,9 +146,15 @@ class Connection:
     @property
     def is_usable(self) -> bool:
         """Whether it may still be asked, as far as can be seen without waiting."""
-        if self._failure is None and not self._in_flight:
-            self._take_what_is_there()  # a broker closes what is idle for long
+        if self.is_idle:
+            while self._take_what_is_there():  # a broker closes what is idle for long
+                pass
         return self._failure is None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return all(pending._abandoned for pending in self._in_flight)
 
     @property
     def in_flight(self) -> int:
@@ -162,6 +169,7 @@ class Connection:
         self._raise_if_failed(request)
         self._wait_for_throttling(request, deadline)
         self._raise_if_failed(request)
+        self.used_at = self._clock.now()
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) % _CORRELATION_IDS
         header = request_header(

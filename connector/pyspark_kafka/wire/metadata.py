@@ -8,6 +8,7 @@ no topic. What it must not know: connections, time.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -111,6 +112,16 @@ def _newer(old: TopicMetadata | None, new: TopicMetadata) -> TopicMetadata:
         for index, partition in new.partitions.items()
     }
     return replace(new, partitions=partitions)
+
+
+def topic_id_text(topic_id: UUID) -> str:
+    """A topic's id as Kafka prints it."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def topic_id_of(text: str) -> UUID:
+    """The id that Kafka prints so."""
+    return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
 def metadata_request(version: int, topics: Collection[str] | None) -> Request[Any]:

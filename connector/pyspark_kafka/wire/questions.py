@@ -13,7 +13,6 @@ mostly does not (an unknown topic, an error of the server, a malformed answer) i
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +38,7 @@ from pyspark_kafka.errors import (
 )
 from pyspark_kafka.wire.connection import Connection, Pending, entity_request
 from pyspark_kafka.wire.faults import REACTIONS, Reaction, error_class, remedy, said
-from pyspark_kafka.wire.metadata import Broker, ClusterMetadata, TopicMetadata
+from pyspark_kafka.wire.metadata import Broker, ClusterMetadata, TopicMetadata, topic_id_text
 from pyspark_kafka.wire.retry import Backoff
 from pyspark_kafka.wire.router import Refused, Router
 from pyspark_kafka.wire.versions import Api
@@ -67,6 +66,7 @@ class Questions:
     retries: int = 3
     retry_interval_s: float = 1.0
     backoff: Backoff = field(default=Backoff())
+    reconnecting: Backoff = field(default=Backoff())
 
     def list_topics(self) -> Collection[str]:
         found = self.until_answered(
@@ -139,7 +139,9 @@ class Questions:
                 failed = error
             LOG.warning("%s, try %d: %s", doing, tries, failed)
             if _may_pass(failed):
-                go_on = self.backoff.pause(tries, clock=clock, deadline=deadline)
+                unreachable = isinstance(failed, BrokerUnreachable)
+                backoff = self.reconnecting if unreachable else self.backoff
+                go_on = backoff.pause(tries, clock=clock, deadline=deadline)
             else:
                 lasting += 1
                 if lasting >= self.retries or _is_refusal_of_us(failed):
@@ -213,17 +215,10 @@ def raise_missing(
             )
 
 
-def topic_id_text(topic: TopicMetadata) -> str | None:
-    """A topic's id as Kafka prints it."""
-    if topic.topic_id is None:
-        return None
-    return base64.urlsafe_b64encode(topic.topic_id.bytes).rstrip(b"=").decode()
-
-
 def _description(topic: TopicMetadata) -> TopicDescription:
     return TopicDescription(
         name=topic.name,
-        topic_id=topic_id_text(topic),
+        topic_id=None if topic.topic_id is None else topic_id_text(topic.topic_id),
         partitions=tuple(sorted(topic.partitions)),
         is_internal=topic.is_internal,
     )

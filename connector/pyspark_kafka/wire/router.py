@@ -35,6 +35,8 @@ from pyspark_kafka.wire.versions import Api
 
 METADATA_AGE_S_MAX: Final = 300.0
 """`metadata.max.age.ms`."""
+IDLE_S_MAX: Final = 540.0
+"""`connections.max.idle.ms`: what lies idle for longer may be gone without a word."""
 _GROUP: Final = 0
 _FIRST_OF_MANY_COORDINATORS: Final = 4
 
@@ -68,12 +70,14 @@ class Router:
         opening: Opening,
         *,
         metadata_age_s_max: float = METADATA_AGE_S_MAX,
+        idle_s_max: float = IDLE_S_MAX,
     ) -> None:
         self.clock: Clock = opening.clock
         self.metadata = ClusterMetadata()
         self._bootstrap = _rotated(bootstrap, opening.clock.random())
         self._opening = opening
         self._metadata_age_s_max = metadata_age_s_max
+        self._idle_s_max = idle_s_max
         self._learnt_at: dict[str, float] = {}
         self._coordinators: dict[str, Broker] = {}
         self._pool: dict[Address, Connection] = {}
@@ -92,7 +96,7 @@ class Router:
 
         Raises `BrokerUnreachable` with what was met at each.
         """
-        usable = [c for c in self._pool.values() if c.is_usable]
+        usable = [c for c in self._pool.values() if self._is_usable(c)]
         if usable:
             return min(usable, key=lambda c: (self.clock.left_s(c.throttled_until), c.in_flight))
         names = {b.address: str(b) for b in self.metadata.brokers.values()}
@@ -112,9 +116,11 @@ class Router:
 
     def _connection(self, address: Address, name: str, deadline: float) -> Connection:
         pooled = self._pool.pop(address, None)
-        if pooled is not None and pooled.is_usable:
-            self._pool[address] = pooled
-            return pooled
+        if pooled is not None:
+            if self._is_usable(pooled):
+                self._pool[address] = pooled
+                return pooled
+            pooled.close()
         try:
             opened = self._opening.open(address, broker=name, deadline=deadline)
         except KafkaError:
@@ -123,6 +129,10 @@ class Router:
         self._failed_at.pop(address, None)
         self._pool[address] = opened
         return opened
+
+    def _is_usable(self, connection: Connection) -> bool:
+        idle_s = self.clock.now() - connection.used_at if connection.is_idle else 0.0
+        return connection.is_usable and idle_s <= self._idle_s_max
 
     def failed(self, connection: Connection) -> None:
         """Say that this connection failed in use, so that its broker is not the next one tried."""

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 _PARTS_MAX: Final = 64
 """Buffers of one `sendmsg`; the least that POSIX promises is 16, Linux and macOS take 1024."""
@@ -70,6 +70,9 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
+Family = Literal["any", "v4", "v6"]
+_FAMILIES: Final = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
+
 Connect = Callable[[Address, float], Transport]
 """Opens a transport within so many seconds, or raises `TransportError`."""
 
@@ -109,23 +112,28 @@ class TcpTransport:
         self._socket.close()
 
 
-def connect(address: Address, timeout_s: float) -> Transport:
+def connect(address: Address, timeout_s: float, *, family: Family = "any") -> Transport:
     """Plain TCP to the first of the host's addresses that answers, each given its share of time."""
     deadline = time.monotonic() + timeout_s
-    candidates = _resolve(address, timeout_s)
+    candidates = [
+        candidate
+        for candidate in _resolve(address, timeout_s)
+        if _FAMILIES[family] in (socket.AF_UNSPEC, candidate[0])
+    ]
     reasons = []
-    for index, (family, kind, protocol, _, at) in enumerate(candidates):
+    for index, (found, kind, protocol, _, at) in enumerate(candidates):
         share_s = (deadline - time.monotonic()) / (len(candidates) - index)
         if share_s <= 0:
             reasons.append("no time was left to try all addresses")
             break
         try:
-            return TcpTransport(_connected(family, kind, protocol, at, share_s))
+            return TcpTransport(_connected(found, kind, protocol, at, share_s))
         except OSError as error:
             reasons.append(_reason(error))
         except OverflowError as error:
             reasons.append(str(error))
-    raise TransportError("; ".join(dict.fromkeys(reasons)) or "the name has no address")
+    of_family = "" if family == "any" else f" of the family {family}"
+    raise TransportError("; ".join(dict.fromkeys(reasons)) or f"the name has no address{of_family}")
 
 
 def wait(

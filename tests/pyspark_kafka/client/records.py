@@ -10,11 +10,10 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.factory import open_client
-from pyspark_kafka.client.native.client import NativeReads
-from pyspark_kafka.options import ClientOptions
+from pyspark_kafka.options import ClientOptions, EngineOption
 
 TIMEOUT_S = 30.0
-ENGINE = "librdkafka"
+ENGINE: EngineOption = "librdkafka"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +26,11 @@ class Record:
 
 
 def options(
-    bootstrap_servers: str, *, poll_timeout_ms: int = 30_000, **kafka: str
+    bootstrap_servers: str,
+    *,
+    poll_timeout_ms: int = 30_000,
+    engine: EngineOption = "auto",
+    **kafka: str,
 ) -> ClientOptions:
     """Client options; `delivery_timeout_ms="1"` stands for `kafka.delivery.timeout.ms`."""
     settings = {name.replace("_", "."): value for name, value in kafka.items()}
@@ -35,6 +38,7 @@ def options(
         bootstrap_servers=bootstrap_servers,
         kafka={"bootstrap.servers": bootstrap_servers, **settings},
         group_id="pyspark-kafka-tests",
+        engine=engine,
         poll_timeout_ms=poll_timeout_ms,
         fetch_offset_retry_interval_ms=100,
     )
@@ -42,8 +46,8 @@ def options(
 
 def reading(bootstrap_servers: str, *, poll_timeout_ms: int = 30_000, **kafka: str) -> KafkaReads:
     """A client of the engine that the test is for, see the fixture `engine`."""
-    wanted = options(bootstrap_servers, poll_timeout_ms=poll_timeout_ms, **kafka)
-    return NativeReads.of(wanted) if ENGINE == "native" else open_client(wanted)
+    wanted = options(bootstrap_servers, poll_timeout_ms=poll_timeout_ms, engine=ENGINE, **kafka)
+    return open_client(wanted)
 
 
 def producer(bootstrap_servers: str, **properties: Any) -> Producer:

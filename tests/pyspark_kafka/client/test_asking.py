@@ -80,7 +80,7 @@ Opened = tuple[KafkaClient, FakeAdmin]
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
     monkeypatch.setattr(admin_module, "AdminClient", FakeAdmin)
-    settings = options("broker:9092", default_api_timeout_ms="1000")
+    settings = options("broker:9092", engine="librdkafka", default_api_timeout_ms="1000")
     settings = replace(settings, fetch_offset_num_retries=3, fetch_offset_retry_interval_ms=0)
     client: Any = open_client(settings)
     return client, client._admin

@@ -18,10 +18,9 @@ from pyspark_kafka.client.base import (
     KafkaReads,
     TopicPartition,
 )
-from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.errors import BrokerUnreachable, UnknownTopicOrPartition
 from tests.conftest import TopicFactory
-from tests.pyspark_kafka.client.records import TIMEOUT_S, Record, options, reading, write
+from tests.pyspark_kafka.client.records import TIMEOUT_S, Record, reading, write
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -116,7 +115,7 @@ def test_committed_offsets_come_back(
 
 def test_no_broker_is_an_error_in_time_that_names_the_address() -> None:
     with (
-        open_client(options("127.0.0.1:1", default_api_timeout_ms="1000")) as client,
+        reading("127.0.0.1:1", default_api_timeout_ms="1000") as client,
         pytest.raises(BrokerUnreachable, match=r"127.0.0.1:1 did not answer within 1 s.*refused"),
     ):
         client.describe_topics(["any"])
@@ -124,7 +123,7 @@ def test_no_broker_is_an_error_in_time_that_names_the_address() -> None:
 
 def test_no_such_host_is_an_error_in_time_that_names_it() -> None:
     with (
-        open_client(options("no-such-host.invalid:9092", default_api_timeout_ms="1000")) as client,
+        reading("no-such-host.invalid:9092", default_api_timeout_ms="1000") as client,
         pytest.raises(BrokerUnreachable, match=r"no-such-host\.invalid:9092"),
     ):
         client.list_topics()

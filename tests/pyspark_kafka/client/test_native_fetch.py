@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka.client.base import IsolationLevel
 from pyspark_kafka.client.native.client import NativeReads
 from pyspark_kafka.client.native.fetch import following_offset
+from pyspark_kafka.client.native.settings import NativeSettings
 from tests.pyspark_kafka.client.records import options
 from tests.pyspark_kafka.client.test_fetch import fetch_range
 from tests.pyspark_kafka.records.batches import plain
@@ -32,8 +33,14 @@ def fetched(records: bytes = b"", **fields: Any) -> dict[str, Any]:
     return {"responses": [{"topic": "t", "partitions": [partition | fields]}]}
 
 
+def listed(offset: int) -> dict[str, Any]:
+    partition = {"partition_index": 0, "error_code": 0, "offset": offset}
+    return {"topics": [{"name": "t", "partitions": [partition]}]}
+
+
 def read(*brokers: ScriptedBroker) -> list[int]:
-    with NativeReads.of(options(brokers[0].address, poll_timeout_ms=5_000)) as client:
+    wanted = options(brokers[0].address, poll_timeout_ms=5_000)
+    with NativeReads.of(NativeSettings.of(wanted)) as client:
         batches = client.fetch(fetch_range("t", 0, 3), ("offset",), IsolationLevel.READ_COMMITTED)
         return [offset for batch in batches for offset in batch["offset"].to_pylist()]
 
@@ -64,7 +71,7 @@ def test_what_passes_is_asked_again(first: dict[str, Any]) -> None:
 
 
 def test_where_nothing_below_the_end_can_be_shown_the_range_is_read() -> None:
-    answers = Answers(metadata=[], fetch=[fetched()])
+    answers = Answers(metadata=[], fetch=[fetched()], list_offsets=[listed(0)])
     with ScriptedBroker(answers) as broker:
         answers.answers["metadata"] = [cluster(broker)]
         assert read(broker) == []

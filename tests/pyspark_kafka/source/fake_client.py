@@ -76,6 +76,7 @@ class FakeClient:
         self.unheard_of = 0
         """So many descriptions come from a broker that knows of no topic yet."""
         self.closed = False
+        self.pins_topic_ids = False
 
     def log(self, partition: TopicPartition) -> FakeLog:
         topic = self.topics.get(partition.topic)
@@ -134,13 +135,22 @@ class FakeClient:
         return {p: self.committed.get((group_id, p)) for p in partitions}
 
     def fetch(
-        self, fetch_range: FetchRange, columns: tuple[str, ...], isolation_level: IsolationLevel
+        self,
+        fetch_range: FetchRange,
+        columns: tuple[str, ...],
+        isolation_level: IsolationLevel,
+        *,
+        topic_id: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
+        self.asked.append("fetch")
+        pinned = topic_id if self.pins_topic_ids else None
         self.fetched.append((fetch_range, columns))
         partition, position = fetch_range.topic_partition, fetch_range.start_offset
         while position < fetch_range.end_offset:
             self.before_batch(position)
             log = self.log(partition)
+            if pinned not in (None, self.topics[partition.topic].topic_id):
+                raise UnknownTopicOrPartition(f"{partition}: another topic")
             if not log.start <= position <= log.end:
                 raise OffsetOutOfRange(f"{partition}: offset {position} is out of range")
             upto = min(position + self.batch_rows, fetch_range.end_offset, log.end)

@@ -29,7 +29,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClient]:
     """The client that every reader of the test opens."""
     fake = FakeClient({"t": topic(10, 4)})
 
-    def open_client(_options: ClientOptions) -> FakeClient:
+    def open_client(_options: ClientOptions, **_: object) -> FakeClient:
         fake.closed = False
         fake.asked.append("open")
         return fake

@@ -4,6 +4,7 @@ Arguments: bootstrap servers, topic, scratch directory.
 """
 
 import json
+import os
 import sys
 
 from pyspark.sql import SparkSession
@@ -24,7 +25,8 @@ def main(bootstrap: str, topic: str, directory: str) -> None:
     rows = spark.range(20).selectExpr("string(id % 3) AS key", "string(id) AS value")
     rows.write.format("pyspark_kafka").mode("append").options(topic=topic, **options).save()
 
-    source = {"subscribe": topic, "startingOffsets": "earliest", **options}
+    engine = os.environ.get("PYSPARK_KAFKA_TESTS_ENGINE", "auto")
+    source = {"subscribe": topic, "startingOffsets": "earliest", "engine": engine, **options}
     read = spark.read.format("pyspark_kafka").options(**source).load()
     stream = spark.readStream.format("pyspark_kafka").options(**source).load()
     query = (

@@ -6,6 +6,7 @@ each step this process writes ten more rows to the topic. A step `format!` first
 last micro-batch's commit from the checkpoint, so that this one is run again before the next.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def run_step(
         spark.readStream.format(format_name)
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", topic)
+        .option("engine", os.environ.get("PYSPARK_KAFKA_TESTS_ENGINE", "auto"))
         .option("startingOffsets", "earliest")
         .option("kafka.isolation.level", "read_committed")
         .load()

@@ -4,6 +4,7 @@ Arguments: bootstrap servers, source topic, target topic, checkpoint, `forever` 
 Prints one line a micro-batch.
 """
 
+import os
 import sys
 
 from pyspark.sql import SparkSession
@@ -23,6 +24,7 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str, how_long: st
         spark.readStream.format("pyspark_kafka")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", source)
+        .option("engine", os.environ.get("PYSPARK_KAFKA_TESTS_ENGINE", "auto"))
         .option("startingOffsets", "earliest")
         .load()
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, TopicCollection
@@ -54,6 +54,8 @@ class LibrdkafkaClient:
 
     Raises `OptionError` when librdkafka refuses the settings.
     """
+
+    pins_topic_ids: ClassVar[bool] = False
 
     def __init__(self, settings: LibrdkafkaSettings) -> None:
         self._settings = settings
@@ -180,7 +182,12 @@ class LibrdkafkaClient:
             consumer.close()
 
     def fetch(
-        self, fetch_range: FetchRange, columns: tuple[str, ...], isolation_level: IsolationLevel
+        self,
+        fetch_range: FetchRange,
+        columns: tuple[str, ...],
+        isolation_level: IsolationLevel,
+        *,
+        topic_id: str | None = None,  # noqa: ARG002, see `pins_topic_ids`
     ) -> Iterator[pa.RecordBatch]:
         return RangeReader(
             faults=RangeFaults(

@@ -18,8 +18,10 @@ from confluent_kafka import Producer as RdProducer
 
 from pyspark_kafka.client.java_names import (
     Role,
+    api_timeout_ms,
     is_secret,
     librdkafka_properties,
+    positive_milliseconds,
     setting_of,
 )
 from pyspark_kafka.client.librdkafka.faults import LOG, code_of
@@ -27,9 +29,6 @@ from pyspark_kafka.client.librdkafka.fetch import CONSUMER_DEFAULTS, CONSUMER_OW
 from pyspark_kafka.client.librdkafka.producer import PRODUCER_DEFAULTS, PRODUCER_OWNED
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.options import ClientOptions
-
-_API_TIMEOUT_MS: Final = 60_000
-"""Java's default of `default.api.timeout.ms`, a name that librdkafka does not have."""
 
 _PROPERTY: Final = re.compile(r'property "([^"]+)"|`([a-z._]+)` must|: ([a-z._]+) failed')
 """Where librdkafka's messages name the property that they are about."""
@@ -65,23 +64,12 @@ class LibrdkafkaSettings:
             consumer={**(given if role == "consumer" else admin), "group.id": options.group_id},
             producer=given if role == "producer" else admin,
             poll_timeout_ms=options.poll_timeout_ms,
-            api_timeout_s=_api_timeout_ms(options) / 1000,
+            api_timeout_s=api_timeout_ms(options.kafka) / 1000,
             fetch_offset_num_retries=options.fetch_offset_num_retries,
             fetch_offset_retry_interval_ms=options.fetch_offset_retry_interval_ms,
         )
         _check(settings, role, options.kafka)
         return settings
-
-
-def _api_timeout_ms(options: ClientOptions) -> int:
-    name = "default.api.timeout.ms"
-    return _milliseconds(name, options.kafka.get(name, str(_API_TIMEOUT_MS)))
-
-
-def _milliseconds(name: str, text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise OptionError(f"option 'kafka.{name}' is {text!r}: give milliseconds above 0")
-    return int(text)
 
 
 def _check(settings: LibrdkafkaSettings, role: Role, kafka: Mapping[str, str]) -> None:
@@ -93,7 +81,7 @@ def _check(settings: LibrdkafkaSettings, role: Role, kafka: Mapping[str, str]) -
     if role == "producer":
         # For librdkafka 0 is "for ever", and no task may wait that long.
         name = "delivery.timeout.ms"
-        _milliseconds(name, properties.get(name, PRODUCER_DEFAULTS[name]))
+        positive_milliseconds(name, properties.get(name, PRODUCER_DEFAULTS[name]))
         properties = {**PRODUCER_DEFAULTS, **properties, **PRODUCER_OWNED}
     else:
         properties = {**CONSUMER_DEFAULTS, **properties, **CONSUMER_OWNED}

@@ -7,31 +7,33 @@ the cluster by asking. What it must not know: Spark, and how its answers are use
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import ClassVar, Final, Self
+from uuid import UUID
 
 import pyarrow as pa
 
 from pyspark_kafka.client.base import (
-    EARLIEST,
-    LATEST,
     FetchRange,
     IsolationLevel,
     OffsetQuery,
     TopicDescription,
     TopicPartition,
 )
-from pyspark_kafka.client.fetch_faults import ExistingOffsets, RangeFaults
+from pyspark_kafka.client.fetch_faults import RangeFaults
 from pyspark_kafka.client.native.fetch import RangeReader
-from pyspark_kafka.options import ClientOptions
+from pyspark_kafka.client.native.fetch_sizes import FetchSizes
+from pyspark_kafka.client.native.settings import NativeSettings
+from pyspark_kafka.errors import UnknownTopicOrPartition
+from pyspark_kafka.wire.metadata import topic_id_of, topic_id_text
 from pyspark_kafka.wire.opening import Opening
 from pyspark_kafka.wire.questions import Questions, raise_missing
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import Router
-from pyspark_kafka.wire.transport import Address
+from pyspark_kafka.wire.transport import Address, connect
 
-_API_TIMEOUT_MS: Final = "60000"
 _EXPLAINING_S: Final = 5.0
 """How long to ask for what an error is going to say."""
 
@@ -42,31 +44,36 @@ class NativeReads:
 
     router: Router
     questions: Questions
-    poll_timeout_ms: int
-    rack: str = field(default="")
+    settings: NativeSettings
+    pins_topic_ids: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, options: ClientOptions, clock: Clock | None = None) -> Self:
+    def of(cls, settings: NativeSettings, clock: Clock | None = None) -> Self:
         """Open nothing yet: brokers are connected to when they are asked."""
-        bootstrap = [Address.parse(each) for each in options.bootstrap_servers.split(",")]
+        bootstrap = [Address.parse(each) for each in settings.bootstrap_servers.split(",")]
         opening = Opening(
-            client_id=options.kafka.get("client.id", "pyspark-kafka"), clock=clock or Clock()
+            client_id=settings.client_id,
+            clock=clock or Clock(),
+            connect=partial(connect, family=settings.address_family),
+            connect_timeout_s=settings.connect_timeout_s,
+            response_bytes_max=settings.response_bytes_max,
         )
-        router = Router(bootstrap, opening)
-        timeout_ms = options.kafka.get("default.api.timeout.ms", _API_TIMEOUT_MS)
+        router = Router(
+            bootstrap,
+            opening,
+            metadata_age_s_max=settings.metadata_age_s_max,
+            idle_s_max=settings.idle_s_max,
+        )
         questions = Questions(
             router=router,
-            bootstrap_servers=options.bootstrap_servers,
-            api_timeout_s=int(timeout_ms) / 1000,
-            retries=options.fetch_offset_num_retries,
-            retry_interval_s=options.fetch_offset_retry_interval_ms / 1000,
+            bootstrap_servers=settings.bootstrap_servers,
+            api_timeout_s=settings.api_timeout_s,
+            retries=settings.retries,
+            retry_interval_s=settings.retry_interval_s,
+            backoff=settings.retrying,
+            reconnecting=settings.reconnecting,
         )
-        return cls(
-            router=router,
-            questions=questions,
-            poll_timeout_ms=options.poll_timeout_ms,
-            rack=options.kafka.get("client.rack", ""),
-        )
+        return cls(router=router, questions=questions, settings=settings)
 
     def list_topics(self) -> Collection[str]:
         return self.questions.list_topics()
@@ -85,21 +92,33 @@ class NativeReads:
         return self.questions.committed_offsets(group_id, partitions)
 
     def fetch(
-        self, fetch_range: FetchRange, columns: tuple[str, ...], isolation_level: IsolationLevel
+        self,
+        fetch_range: FetchRange,
+        columns: tuple[str, ...],
+        isolation_level: IsolationLevel,
+        *,
+        topic_id: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
         partition = fetch_range.topic_partition
+        settings = self.settings
         return RangeReader(
             faults=RangeFaults(
                 fetch_range=fetch_range,
                 isolation_level=isolation_level,
-                bootstrap_servers=self.questions.bootstrap_servers,
-                poll_timeout_ms=self.poll_timeout_ms,
+                bootstrap_servers=settings.bootstrap_servers,
+                poll_timeout_ms=settings.poll_timeout_ms,
             ),
             columns=columns,
             router=self.router,
-            existing_offsets=lambda: self._existing_offsets(partition),
-            check_existence=lambda: self._check_existence(partition),
-            rack=self.rack,
+            offset_of=lambda query, level: self._offset_of(partition, query, level),
+            check_existence=lambda pinned: self._check_existence(partition, pinned),
+            pinned_id=None if topic_id is None else topic_id_of(topic_id),
+            rack=settings.rack,
+            wait_ms_max=settings.fetch_wait_ms_max,
+            answer_s=settings.request_timeout_s,
+            sizes=FetchSizes(bytes_max=settings.fetch_bytes_max),
+            retrying=settings.retrying,
+            reconnecting=settings.reconnecting,
         ).batches()
 
     def close(self) -> None:
@@ -116,27 +135,24 @@ class NativeReads:
     ) -> None:
         self.close()
 
-    def _check_existence(self, partition: TopicPartition) -> None:
+    def _check_existence(self, partition: TopicPartition, pinned_id: UUID | None) -> None:
         deadline = self.router.clock.now() + _EXPLAINING_S
         metadata = self.router.refresh([partition.topic], deadline=deadline)
-        raise_missing(metadata, [partition], self.questions.bootstrap_servers)
+        raise_missing(metadata, [partition], self.settings.bootstrap_servers)
+        found = metadata.topics[partition.topic]
+        if pinned_id is not None and found.topic_id not in (None, pinned_id):
+            raise UnknownTopicOrPartition(
+                f"topic {partition.topic!r} was deleted and created again while it was read: its "
+                f"id was {topic_id_text(pinned_id)} and is {topic_id_text(found.topic_id)}"
+            )
 
-    def _existing_offsets(self, partition: TopicPartition) -> ExistingOffsets:
-        explaining = Questions(
-            router=self.router,
-            bootstrap_servers=self.questions.bootstrap_servers,
-            api_timeout_s=min(_EXPLAINING_S, self.questions.api_timeout_s),
-            retries=self.questions.retries,
-            retry_interval_s=self.questions.retry_interval_s,
+    def _offset_of(
+        self, partition: TopicPartition, query: int, isolation_level: IsolationLevel
+    ) -> int:
+        """Where the log has this, asked for a short while only."""
+        questions = replace(
+            self.questions, api_timeout_s=min(_EXPLAINING_S, self.questions.api_timeout_s)
         )
-
-        def ask(query: int, isolation_level: IsolationLevel) -> int:
-            offset = explaining.list_offsets({partition: query}, isolation_level)[partition]
-            assert offset is not None  # only a timestamp can have no offset
-            return offset
-
-        return ExistingOffsets(
-            log_start_offset=ask(EARLIEST, IsolationLevel.READ_UNCOMMITTED),
-            last_stable_offset=ask(LATEST, IsolationLevel.READ_COMMITTED),
-            high_watermark=ask(LATEST, IsolationLevel.READ_UNCOMMITTED),
-        )
+        offset = questions.list_offsets({partition: query}, isolation_level)[partition]
+        assert offset is not None  # only a timestamp can have no offset
+        return offset

@@ -21,8 +21,9 @@ from uuid import UUID
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import FetchRange, IsolationLevel
+from pyspark_kafka.client.base import EARLIEST, LATEST, FetchRange, IsolationLevel
 from pyspark_kafka.client.fetch_faults import TIMEOUT_OPTION, ExistingOffsets, RangeFaults
+from pyspark_kafka.client.native.fetch_sizes import FETCH_BYTES_MAX, FetchSizes
 from pyspark_kafka.errors import (
     BrokerUnreachable,
     CorruptBatchError,
@@ -34,6 +35,7 @@ from pyspark_kafka.records import AbortedTransaction, Wanted, decode
 from pyspark_kafka.wire.connection import Connection, Pending
 from pyspark_kafka.wire.faults import REACTIONS, Reaction, error_class, remedy, said
 from pyspark_kafka.wire.fetch import (
+    LAST_VERSION_BY_NAME,
     FetchedPartition,
     FetchLimits,
     FetchPartition,
@@ -41,7 +43,6 @@ from pyspark_kafka.wire.fetch import (
     fetch_request,
     fetch_version,
 )
-from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.retry import Backoff
 from pyspark_kafka.wire.router import Refused, Router
 from pyspark_kafka.wire.versions import Api
@@ -49,12 +50,9 @@ from pyspark_kafka.wire.versions import Api
 LOG: Final = logging.getLogger("pyspark_kafka.native")
 LOG.addHandler(logging.NullHandler())
 
-WAIT_MS_MAX: Final = 500
-"""How long a broker may hold a fetch that finds nothing; `fetch.max.wait.ms`."""
-FETCH_BYTES: Final = 4 * 1024 * 1024
-FETCH_BYTES_MAX: Final = 64 * 1024 * 1024
-_ANSWER_S: Final = 30.0
-"""`request.timeout.ms`: a broker that takes longer is asked anew."""
+_EARLIEST_LOCAL: Final = -4
+_FIRST_WITH_EARLIEST_LOCAL: Final = 8
+"""Of ListOffsets (KIP-405); brokers before that keep no record elsewhere."""
 _UNKNOWN_TRIES: Final = 3
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 _BATCH_START: Final = struct.Struct(">qi")
@@ -65,31 +63,40 @@ _HEADER_BYTES: Final = 61
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
-    """A fetch on its way."""
+    """A fetch on its way: from which offset, and how many bytes."""
 
     connection: Connection
     pending: Pending[FetchResponse]
-    broker: Broker
+    position: int
+    size: int
 
 
 @dataclass(slots=True, kw_only=True)
 class RangeReader:
     """Reads one range, once.
 
-    `existing_offsets` is asked only to phrase an error. `check_existence` raises
-    `UnknownTopicOrPartition` where that is certain.
+    `offset_of` asks where the log has one of Kafka's special offsets; where that fails, it fails
+    soon. `check_existence` is given the id of the topic that is read and raises
+    `UnknownTopicOrPartition` where its partition is gone for certain. Without `pinned_id` the topic
+    that is found first is the one. A broker has `answer_s` for an answer
+    (`request.timeout.ms`), `wait_ms_max` of it to wait for records (`fetch.max.wait.ms`).
     """
 
     faults: RangeFaults
     columns: tuple[str, ...]
     router: Router
-    existing_offsets: Callable[[], ExistingOffsets]
-    check_existence: Callable[[], None]
+    offset_of: Callable[[int, IsolationLevel], int]
+    check_existence: Callable[[UUID | None], None]
+    pinned_id: UUID | None = None
     rack: str = ""
-    backoff: Backoff = field(default=Backoff())
-    _fetch_bytes: int = FETCH_BYTES
+    wait_ms_max: int = 500
+    answer_s: float = 30.0
+    sizes: FetchSizes = field(default_factory=lambda: FetchSizes(bytes_max=FETCH_BYTES_MAX))
+    retrying: Backoff = field(default=Backoff())
+    reconnecting: Backoff = field(default=Backoff())
     _preferred: int | None = None
     _unknown: int = 0
+    _has_looked: bool = False
 
     @property
     def fetch_range(self) -> FetchRange:
@@ -99,7 +106,6 @@ class RangeReader:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """See `KafkaClient.fetch`."""
         position, end = self.fetch_range.start_offset, self.fetch_range.end_offset
-        clock = self.router.clock
         deadline = self._deadline()
         in_flight: _InFlight | None = None
         tries = 0
@@ -107,31 +113,52 @@ class RangeReader:
             while position < end:
                 try:
                     in_flight = in_flight or self._send(position, deadline)
-                    asked, in_flight = in_flight, None
-                    fetched = self._receive(asked, position, deadline)
+                    fetched = self._receive(in_flight, deadline)
                 except (Refused, BrokerUnreachable, ProtocolError) as failed:
+                    in_flight = None
                     tries += 1
                     LOG.info("%s, try %d: %s", self.faults.doing(position), tries, failed)
-                    if not self.backoff.pause(tries, clock=clock, deadline=deadline):
+                    if not self._pause(tries, failed, deadline):
                         raise self._out_of_time(position, failed) from None
                     continue
+                asked, in_flight = in_flight, None
                 following = max(position, following_offset(fetched.records))
                 if position < following < end:
+                    self.sizes.came(len(fetched.records), following - position)
                     in_flight = self._send_ahead(following, deadline)
                 decoded = decode(fetched.records, self._wanted(position, fetched))
+                self.sizes.decoded(sum(b.nbytes for b in decoded.batches), len(fetched.records))
                 yield from decoded.batches
                 if decoded.next_offset > position:
+                    if in_flight is not None and in_flight.position != decoded.next_offset:
+                        in_flight.pending.abandon()  # its headers said one thing, its records more
+                        in_flight = None
                     position, tries = decoded.next_offset, 0
                     deadline = self._deadline()  # What Spark does meanwhile is not waiting.
-                elif self._is_at_end(fetched):
+                elif self._is_at_end(asked, fetched):
                     return
-                elif len(fetched.records) > 0:
-                    self._ask_for_more(position)
-                elif clock.now() >= deadline:
-                    raise self._out_of_time(position, None)
+                else:
+                    self._go_on_without_progress(asked, fetched, deadline)
         finally:
             if in_flight is not None:
                 in_flight.pending.abandon()
+
+    def _go_on_without_progress(
+        self, asked: _InFlight, fetched: FetchedPartition, deadline: float
+    ) -> None:
+        """See that the next try differs, or comes later; raises where there is none."""
+        if len(fetched.records) > 0:
+            if not self.sizes.hold_no_batch(asked.size):
+                raise CorruptBatchError(
+                    f"{self.faults.doing(asked.position)}: {asked.size} bytes hold no whole "
+                    f"batch; {remedy(CorruptBatchError)}"
+                )
+        elif not _names_replica(fetched) and not self._pause(1, None, deadline):
+            raise self._out_of_time(asked.position, None)
+
+    def _pause(self, tries: int, failed: Refused | KafkaError | None, deadline: float) -> bool:
+        backoff = self.reconnecting if isinstance(failed, BrokerUnreachable) else self.retrying
+        return backoff.pause(tries, clock=self.router.clock, deadline=deadline)
 
     def _deadline(self) -> float:
         return self.router.clock.now() + self.faults.waited_s
@@ -165,59 +192,97 @@ class RangeReader:
 
     def _send(self, position: int, deadline: float) -> _InFlight:
         wanted = self.fetch_range.topic_partition
-        metadata = self.router.topics([wanted.topic], deadline=deadline)
+        topic_id = self._find_topic(deadline)
         leader = self.router.leader(wanted)
         broker = leader.broker
         if self._preferred is not None:
             broker = self.router.metadata.brokers.get(self._preferred, broker)
         connection = self.router.connection(broker, deadline=deadline)
-        topic = metadata.topics.get(wanted.topic)
+        size = self.sizes.ask(self.fetch_range.end_offset - position)
         partition = FetchPartition(
             topic_partition=wanted,
-            topic_id=_known_id(topic.topic_id) if topic is not None else None,
+            topic_id=topic_id,
             fetch_offset=position,
-            partition_bytes_max=self._fetch_bytes,
+            partition_bytes_max=size,
             current_leader_epoch=leader.leader_epoch,
         )
         limits = FetchLimits(
             isolation_level=self.faults.isolation_level,
-            wait_ms_max=WAIT_MS_MAX,
-            bytes_max=self._fetch_bytes,
+            wait_ms_max=self.wait_ms_max,
+            bytes_max=size,
             rack=self.rack,
         )
         version = fetch_version(connection.versions.choose(Api.FETCH), [partition])
+        if version <= LAST_VERSION_BY_NAME and not self._has_looked:
+            self._look_anew(deadline)  # A fetch by name does not tell one topic from the next.
+        request = fetch_request(version, limits, [partition])
         try:
-            pending = connection.send(
-                fetch_request(version, limits, [partition]), deadline=deadline
-            )
+            pending = connection.send(request, deadline=deadline)
         except (BrokerUnreachable, ProtocolError):
             self._give_up(connection)
             raise
-        return _InFlight(connection, pending, broker)
+        return _InFlight(connection, pending, position, size)
 
-    def _receive(self, asked: _InFlight, position: int, deadline: float) -> FetchedPartition:
+    def _find_topic(self, deadline: float) -> UUID | None:
+        """The topic's id in fresh metadata; raises `Refused` where that is not the one pinned.
+
+        What is known may be of an earlier topic of this name: then it is asked for once more.
+        """
+        name = self.fetch_range.topic_partition.topic
+        found = self._topic_id(name, deadline)
+        if found is not None and self.pinned_id not in (None, found):
+            self.router.forget_topic(name)
+            found = self._topic_id(name, deadline)
+        if found is not None and self.pinned_id not in (None, found):
+            self.router.forget_topic(name)
+            self._count_unknown()
+            raise Refused(ErrorCode.unknown_topic_id, f"finding the topic {name}")
+        self.pinned_id = self.pinned_id or found
+        return found
+
+    def _topic_id(self, name: str, deadline: float) -> UUID | None:
+        topic = self.router.topics([name], deadline=deadline).topics.get(name)
+        return None if topic is None else _known_id(topic.topic_id)
+
+    def _look_anew(self, deadline: float) -> None:
+        self._has_looked = True
+        self.router.forget_topic(self.fetch_range.topic_partition.topic)
+        self._find_topic(deadline)
+
+    def _receive(self, asked: _InFlight, deadline: float) -> FetchedPartition:
         """The partition's answer, where that is no error. Raises what may pass as `Refused`."""
-        until = min(deadline, self.router.clock.now() + _ANSWER_S) + WAIT_MS_MAX / 1000
+        clock = self.router.clock
+        until = min(deadline, clock.now() + self.answer_s) + self.wait_ms_max / 1000
         try:
             response = asked.connection.receive(asked.pending, deadline=until)
         except (BrokerUnreachable, ProtocolError):
+            if clock.now() >= until:
+                self.sizes.took_too_long(asked.size)
             self._give_up(asked.connection)
             raise
+        doing = self.faults.doing(asked.position)
         if response.error_code is not ErrorCode.none:
-            raise Refused(response.error_code, self.faults.doing(position))
+            raise Refused(response.error_code, doing)
         if not response.partitions:  # All that a broker says to whom it throttles.
-            raise Refused(ErrorCode.throttling_quota_exceeded, self.faults.doing(position))
+            raise Refused(ErrorCode.throttling_quota_exceeded, doing)
         (fetched,) = response.partitions
         if fetched.error_code is ErrorCode.none:
             self._unknown = 0
             if _names_replica(fetched):
-                self._preferred = fetched.preferred_read_replica
+                self._prefer(fetched.preferred_read_replica)
             return fetched
         is_of_replica, self._preferred = self._preferred is not None, None
         if fetched.error_code is ErrorCode.offset_out_of_range and not is_of_replica:
-            raise self.faults.out_of_range(position, self.existing_offsets())
-        self._react(fetched, response, position)
-        raise Refused(fetched.error_code, self.faults.doing(position))
+            raise self.faults.out_of_range(asked.position, self._existing_offsets())
+        self._react(fetched, response, asked.position)
+        raise Refused(fetched.error_code, doing)
+
+    def _prefer(self, replica: int | None) -> None:
+        """Read from the replica that the leader names (KIP-392), if that is a broker we know."""
+        if replica in self.router.metadata.brokers:
+            self._preferred = replica
+        else:
+            self.rack = ""  # Else the leader would name it ever again, and give nothing.
 
     def _react(self, fetched: FetchedPartition, response: FetchResponse, position: int) -> None:
         """Note what an error says is wrong; raises where asking again does not help."""
@@ -237,9 +302,12 @@ class RangeReader:
                 endpoints=response.endpoints,
             )
         if code in _UNKNOWN:
-            self._unknown += 1
-            if self._unknown % _UNKNOWN_TRIES == 0:
-                self.check_existence()
+            self._count_unknown()
+
+    def _count_unknown(self) -> None:
+        self._unknown += 1
+        if self._unknown % _UNKNOWN_TRIES == 0:
+            self.check_existence(self.pinned_id)
 
     def _give_up(self, connection: Connection) -> None:
         self.router.failed(connection)
@@ -248,10 +316,11 @@ class RangeReader:
 
     # What an answer without progress means
 
-    def _is_at_end(self, fetched: FetchedPartition) -> bool:
+    def _is_at_end(self, asked: _InFlight, fetched: FetchedPartition) -> bool:
         """Whether nothing that can be shown is left below the end of the range.
 
-        A leader that names another replica to read from (KIP-392) gives no records either.
+        A leader that names another replica to read from (KIP-392) gives no records either, nor does
+        one whose tiered storage takes too long (KIP-405, `remote.fetch.max.wait.ms`).
         """
         shown = fetched.high_watermark
         if self.faults.isolation_level is IsolationLevel.READ_COMMITTED:
@@ -260,16 +329,26 @@ class RangeReader:
             len(fetched.records) == 0
             and not _names_replica(fetched)
             and shown >= self.fetch_range.end_offset
+            and self._is_local(asked)
         )
 
-    def _ask_for_more(self, position: int) -> None:
-        """What came is a part of one batch: brokers before 0.10.1 cut it off there."""
-        if self._fetch_bytes >= FETCH_BYTES_MAX:
-            raise CorruptBatchError(
-                f"{self.faults.doing(position)}: {self._fetch_bytes} bytes hold no whole batch; "
-                f"{remedy(CorruptBatchError)}"
-            )
-        self._fetch_bytes *= 2
+    def _is_local(self, asked: _InFlight) -> bool:
+        """Whether the broker has what was asked for on its own disk, as far as is known."""
+        if asked.connection.versions.choose(Api.LIST_OFFSETS) < _FIRST_WITH_EARLIEST_LOCAL:
+            return True
+        try:
+            earliest_local = self.offset_of(_EARLIEST_LOCAL, IsolationLevel.READ_UNCOMMITTED)
+        except KafkaError as failed:
+            LOG.info("%s: %s", self.faults.doing(asked.position), failed)
+            return False
+        return asked.position >= earliest_local
+
+    def _existing_offsets(self) -> ExistingOffsets:
+        return ExistingOffsets(
+            log_start_offset=self.offset_of(EARLIEST, IsolationLevel.READ_UNCOMMITTED),
+            last_stable_offset=self.offset_of(LATEST, IsolationLevel.READ_COMMITTED),
+            high_watermark=self.offset_of(LATEST, IsolationLevel.READ_UNCOMMITTED),
+        )
 
     def _out_of_time(self, position: int, failed: Refused | KafkaError | None) -> KafkaError:
         """Why nothing came for so long, as well as can be told.
@@ -277,7 +356,7 @@ class RangeReader:
         Raises `UnknownTopicOrPartition` where the topic is gone.
         """
         try:
-            existing = self.existing_offsets()
+            existing = self._existing_offsets()
         except BrokerUnreachable as error:
             return BrokerUnreachable(
                 f"{self.faults.doing(position)} failed: {self.faults.bootstrap_servers} did not "

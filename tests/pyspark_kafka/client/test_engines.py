@@ -1,0 +1,143 @@
+"""Which engine serves which settings, what it makes of them, and that the log says so."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_kafka import records
+from pyspark_kafka.client import factory
+from pyspark_kafka.client.factory import choose_engine, open_client
+from pyspark_kafka.client.librdkafka import LibrdkafkaClient
+from pyspark_kafka.client.librdkafka_names import BOTH, CONSUMER, PRODUCER
+from pyspark_kafka.client.native.client import NativeReads
+from pyspark_kafka.client.native.settings import KNOWN, NativeSettings
+from pyspark_kafka.errors import OptionError
+from tests.pyspark_kafka.client.records import options
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factory, "_said", set())
+    monkeypatch.setattr(records, "TWIN", "cython")
+
+
+@pytest.mark.parametrize(
+    ("kafka", "objection"),
+    [
+        ({}, None),
+        ({"client_id": "me", "fetch_max_wait_ms": "9", "security_protocol": "PLAINTEXT"}, None),
+        ({"fetch_min_bytes": "9", "max_poll_interval_ms": "9", "session_timeout_ms": "9"}, None),
+        ({"isolation_level": "read_committed", "group_id": "g"}, None),
+        ({"metric_reporters": "no effect anywhere"}, None),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}, "SASL_SSL.*no TLS"),
+        ({"debug": "all"}, "does not know option 'kafka.debug'"),
+        ({"broker_address_family": "v5"}, "'v5' of option 'kafka.broker.address.family'"),
+        ({"ssl_key_password": "hush"}, "'kafka.ssl.key.password'"),
+    ],
+)
+def test_auto_is_native_unless_something_speaks_against_it(
+    kafka: dict[str, Any], objection: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pyspark_kafka")
+    wanted = options(NOWHERE, **kafka)
+    engine = choose_engine(wanted, "consumer")
+    assert engine == ("librdkafka" if objection else "native")
+    assert choose_engine(wanted, "consumer") == engine
+    said = [r.getMessage() for r in caplog.records if r.name == factory.__name__]
+    assert len(said) == 1, "once a process"
+    assert said[0].startswith(f"engine {engine} reads: ")
+    assert "hush" not in caplog.text
+    native = replace(wanted, engine="native")
+    if objection is None:
+        assert choose_engine(native, "consumer") == "native"
+    else:
+        with pytest.raises(OptionError, match=f"{objection}.*set 'engine' to 'librdkafka'"):
+            choose_engine(native, "consumer")
+    assert choose_engine(replace(wanted, engine="librdkafka"), "consumer") == "librdkafka"
+
+
+def test_a_writer_is_librdkafkas() -> None:
+    with pytest.raises(OptionError, match="cannot write yet: set 'engine' to 'librdkafka'"):
+        choose_engine(options(NOWHERE, engine="native"), "producer")
+    with open_client(options(NOWHERE), role="producer") as client:
+        assert isinstance(client, LibrdkafkaClient)
+
+
+def test_without_the_kernel_native_is_only_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "TWIN", "pure")
+    monkeypatch.delenv("PYSPARK_KAFKA_RECORDS", raising=False)
+    assert choose_engine(options(NOWHERE), "consumer") == "librdkafka"
+    assert choose_engine(options(NOWHERE, engine="native"), "consumer") == "native"
+    monkeypatch.setenv("PYSPARK_KAFKA_RECORDS", "pure")
+    assert choose_engine(options(NOWHERE), "consumer") == "native"
+
+
+def test_the_table_has_names_of_librdkafka() -> None:
+    assert KNOWN.keys() <= BOTH | CONSUMER | PRODUCER
+    for name, known in KNOWN.items():
+        assert "consumer" in known.roles or name not in CONSUMER, name
+
+
+def test_what_is_made_of_settings() -> None:
+    settings = NativeSettings.of(
+        options(
+            NOWHERE,
+            broker_address_family="V6",
+            client_id="me",
+            client_rack="here",
+            connections_max_idle_ms="-1",
+            default_api_timeout_ms="7000",
+            fetch_max_bytes="5000000",
+            fetch_message_max_bytes="07640",
+            fetch_max_wait_ms=" 0x14",
+            metadata_max_age_ms="30000",
+            receive_message_max_bytes="6000000",
+            reconnect_backoff_ms="40",
+            reconnect_backoff_max_ms="50",
+            request_timeout_ms="60000",
+            retry_backoff_ms="2000",
+            retry_backoff_max_ms="200",
+            socket_connection_setup_timeout_ms="8000",
+        )
+    )
+    assert (settings.client_id, settings.rack, settings.address_family) == ("me", "here", "v6")
+    assert settings.idle_s_max == float("inf")
+    assert (settings.api_timeout_s, settings.request_timeout_s) == (7, 60)
+    assert (settings.connect_timeout_s, settings.metadata_age_s_max) == (8, 30)
+    assert (settings.fetch_bytes_max, settings.fetch_wait_ms_max) == (4000, 20)
+    assert settings.response_bytes_max == 6_000_000
+    assert (settings.retrying.first_s, settings.retrying.longest_s) == (0.2, 0.2)
+    assert (settings.reconnecting.first_s, settings.reconnecting.longest_s) == (0.04, 0.05)
+
+
+@pytest.mark.parametrize("engine", ["auto", "native", "librdkafka"])
+def test_a_bad_value_is_the_same_error_for_every_engine(engine: Any) -> None:
+    for value in ("-5", "soon"):
+        with pytest.raises(OptionError, match=rf"'kafka.fetch.max.wait.ms' is '{value}' .*refused"):
+            open_client(options(NOWHERE, engine=engine, fetch_max_wait_ms=value))
+
+
+def test_a_task_of_the_native_engine_does_not_load_librdkafka() -> None:
+    script = """
+import sys
+import pyspark_kafka.source.partition as partition
+from pyspark_kafka.options import ClientOptions
+kafka = {"bootstrap.servers": "127.0.0.1:1", "client.id": "me"}
+options = ClientOptions(bootstrap_servers="127.0.0.1:1", kafka=kafka, group_id="g", engine="native")
+with partition._pool().lend(options) as client:
+    print(type(client).__name__, "confluent_kafka" in sys.modules)
+"""
+    root = Path(__file__).parents[3]
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == f"{NativeReads.__name__} False\n"
