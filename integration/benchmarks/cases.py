@@ -250,8 +250,8 @@ _STREAMS: Final = (
         ours=Backlog(connector=OWN, contents=_SMALL),
         peers={SPARKS: Backlog(connector=DEFAULT, contents=_SMALL)},
         comparisons=(Comparison(peer=SPARKS, target=1.8), _cpu(SPARKS)),
-        records=4_000_000,
-        quick_records=1_000_000,
+        records=10_000_000,
+        quick_records=2_000_000,
     ),
     Case(
         name="micro-batch",

@@ -107,14 +107,14 @@ def _count(result: Result) -> str:
 def _cells(result: Result) -> list[str]:
     target = "" if result.target is None else _bound(result)
     if result.ratio_median is None:
-        said = (result.error or "no ratio").replace("|", "/")
-        return [result.case, result.peer, _kind(result), target, "failed", said, "", ""]
+        # Why stands in the results; an error may name a machine.
+        return [result.case, result.peer, _kind(result), target, "failed", "", "", ""]
     median = f"{result.ratio_median:.2f}"
     if result.is_met is not None:
         median = f"**{median}**" if result.is_met else f"{median} (short)"
     span = f"{result.ratio_min:.2f} to {result.ratio_max:.2f}"
     used = [
-        "" if seconds is None else f"{seconds:.2f}"
+        "" if seconds is None else f"{seconds:.3g}"
         for seconds in (result.cpu_seconds, result.peer_cpu_seconds)
     ]
     return [result.case, result.peer, _kind(result), target, median, span, *used]

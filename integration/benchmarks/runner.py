@@ -7,6 +7,7 @@ in which both sides ran. What it must not know: what the sides do.
 
 from __future__ import annotations
 
+import re
 import statistics
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from integration.benchmarks.sides import Proven, Side
 
 OURS: Final = "ours"
 _ERROR_CHARACTERS_MAX: Final = 300
+_PYTHON_ERROR: Final = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
 
 Say = Callable[[str], None]
 
@@ -116,7 +118,8 @@ def _median_cpu(samples: Sequence[Sample]) -> float | None:
 
 
 def _in_one_line(error: Exception) -> str:
-    """What a table has room for: of Spark's errors only the first line says something."""
+    """What a line has room for: of a Python traceback within it, the end says what happened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = f"{type(error).__name__}: {' '.join(lines[:2])}"
+    of_python = [line for line in lines if _PYTHON_ERROR.match(line)]
+    text = of_python[-1] if of_python else f"{type(error).__name__}: {' '.join(lines[:1])}"
     return text[:_ERROR_CHARACTERS_MAX]

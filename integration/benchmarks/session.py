@@ -30,7 +30,7 @@ def open_session(directory: Path) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.jars": ",".join(map(str, jars)),
-        "spark.log.level": "ERROR",
+        "spark.log.level": "FATAL",
         "spark.local.dir": str(directory / "spark"),
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.showConsoleProgress": "false",

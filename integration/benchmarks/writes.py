@@ -25,10 +25,10 @@ PARTITIONS: Final = 4
 
 def made_rows(resources: Resources, value_bytes: int, records: int) -> DataFrame:
     """`records` values in a column `value`, with next to no work for each."""
+    ids = resources.spark.range(0, records, 1, PARTITIONS)
     lines = b"\n".join(values(value_bytes)).decode()
     # A constant, once Spark has folded it.
     pool = F.split(F.lit(lines), "\n").cast("array<binary>")
-    ids = resources.spark.range(0, records, 1, PARTITIONS)
     return ids.select(pool[(F.col("id") % DISTINCT).cast("int")].alias("value"))
 
 
