@@ -263,7 +263,7 @@ _STREAMS: Final = (
             Comparison(peer=SPARKS, quantity=BATCH_SECONDS, at_most=True),
         ),
         records=300,
-        quick_records=100,
+        quick_records=60,
         rounds=5,
         takes_records=False,
     ),

@@ -32,7 +32,9 @@ FETCH_BYTES: Final = 4 * 1024 * 1024
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
-_TWINS: Final = {"cython": "pyspark_kafka.records._kernel", "pure": "pyspark_kafka.records._pure"}
+_KERNEL: Final = "pyspark_kafka.records._kernel"
+_DECODERS: Final = {"cython": _KERNEL, "pure": "pyspark_kafka.records._pure"}
+_ENCODERS: Final = {"cython": _KERNEL, "pure": "pyspark_kafka.records._pure_encode"}
 _CLIENTS: Final = {"aiokafka": "aiokafka.record", "kafka-python": "kafka.record"}
 _ENCODED_ROWS: Final = 10 * BATCH_RECORDS
 _TIMESTAMP_MS: Final = 1_700_000_000_000
@@ -73,7 +75,7 @@ class Decoding(StoredBatches):
     def work(self, topic: str, chunks: Sequence[bytes], records: int) -> int:  # noqa: ARG002
         from pyspark_kafka.records import Wanted  # noqa: PLC0415
 
-        decode = importlib.import_module(_TWINS[self.twin]).decode
+        decode = importlib.import_module(_DECODERS[self.twin]).decode
         rows = position = 0
         for chunk in chunks:
             wanted = Wanted(
@@ -95,7 +97,7 @@ class Checksum(StoredBatches):
     """The kernel's CRC over all the bytes, and nothing else."""
 
     def work(self, topic: str, chunks: Sequence[bytes], records: int) -> int:  # noqa: ARG002
-        crc_of = importlib.import_module(_TWINS["cython"]).crc_of
+        crc_of = importlib.import_module(_KERNEL).crc_of
         for chunk in chunks:
             crc_of(chunk)
         return records
@@ -211,7 +213,7 @@ class Encoding(Values):
     twin: Twin = "cython"
 
     def work(self, records: int) -> int:
-        encode = importlib.import_module(_TWINS[self.twin]).encode
+        encode = importlib.import_module(_ENCODERS[self.twin]).encode
         contract = importlib.import_module("pyspark_kafka.records.encoding")
         rows = pa.RecordBatch.from_pydict({"value": pa.array(self.pool(), pa.binary())})
         encoding = contract.Encoding(
