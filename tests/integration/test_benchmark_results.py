@@ -74,8 +74,8 @@ def case_of(
 
 
 def test_a_ratio_is_of_one_round_and_not_of_medians() -> None:
-    ratio = ratio_of([2.0, 40.0, 9.0], [1.0, 10.0, 3.0])
-    assert (ratio.median, ratio.minimum, ratio.maximum) == (3.0, 2.0, 4.0)
+    ratio = ratio_of([2.0, 40.0, 9.0], [1.0, 40.0, 3.0])
+    assert (ratio.median, ratio.minimum, ratio.maximum) == (2.0, 1.0, 3.0)
 
 
 @pytest.mark.parametrize(("above", "below"), [([1.0], [1.0, 2.0]), ([], []), ([1.0], [0.0])])
