@@ -23,7 +23,7 @@ def facts() -> Mapping[str, str]:
         "Cores": str(os.cpu_count()),
         "Python": platform.python_version(),
         "Java": _java_version(),
-        "Broker": f"Apache Kafka {KAFKA_VERSION}, one node and its controller, default settings",
+        "Broker": f"Apache Kafka {KAFKA_VERSION}, one broker and its controller",
         "Spark's connector": ", ".join(
             coordinate.split(":", 1)[1] for coordinate in SPARK_KAFKA_CONNECTOR.coordinates
         ),

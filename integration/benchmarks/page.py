@@ -55,7 +55,8 @@ _PEERS: Final = """\
 - Kernels work on the record batches that the broker has stored, cut into 4 MiB as answers to fetches
   are. *CRC alone* and *memcpy* go once over the same bytes. *confluent-kafka* consumes them from
   the broker, and is asked for each message's error or for its fields, too. *aiokafka* and
-  *kafka-python* decode the same bytes to their objects.
+  *kafka-python* decode such batches to their objects. Slow ones have fewer records of the same kind
+  to do; ratios are of what a million take.
 - The memory of a Python worker is what is resident, sampled while it reads, from when it has read a
   few records to its highest; *a flat line* is the highest of the last third of the read over that
   of the second.
