@@ -16,7 +16,8 @@ export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup python java demo test test-all test-kafka test-pysparks check lint format lock clean
+.PHONY: help setup python java demo test test-all test-kafka test-pysparks bench bench-quick \
+        check lint format lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -60,6 +61,17 @@ test-pysparks: java $(OTHER_PYSPARKS:%=.cache/pyspark-%) ## the Spark tests on t
 	  PYTHONPATH=$(CURDIR)/.cache/pyspark-$$version $(BIN)/pytest $(AT_ONCE) -m "not full" $(LEAKS) tests/spark; \
 	done
 
+bench: java $(VENV)/.ready-bench ## ratios to Spark's connector and others, on a quiet machine (40 minutes); docs/benchmarks.md
+	@$(BIN)/python -m integration.benchmarks --write-docs
+
+bench-quick: java $(VENV)/.ready-bench ## the main cases of `bench` with fewer records (5 minutes)
+	@$(BIN)/python -m integration.benchmarks --quick
+
+$(VENV)/.ready-bench: $(VENV)/.ready
+	@$(PIP) install --constraint constraints.txt --group bench >$(VENV)/setup.log 2>&1 || \
+	  { echo "The packages of group 'bench' could not be installed into $(VENV) (see $(VENV)/setup.log): check the network, or point pip at a package index you can reach, and run make again" >&2; exit 1; }
+	@touch $@
+
 .cache/pyspark-%: | $(VENV)/.ready
 	@rm -rf $@.part && mkdir -p .cache
 	@$(PIP) install --no-compile --target $@.part pyspark==$* || \
@@ -81,7 +93,7 @@ format: $(VENV)/.ready ## format and fix what can be fixed
 
 lock: $(VENV)/.ready ## write constraints.txt anew from pyproject.toml
 	@$(PIP) install uv
-	@printf 'pip\nhatchling\neditables\n' | $(BIN)/uv pip compile --quiet pyproject.toml - --group dev \
+	@printf 'pip\nhatchling\neditables\n' | $(BIN)/uv pip compile --quiet pyproject.toml - --group dev --group bench \
 	  --extra spark --universal --python-version 3.11 --no-header --no-annotate --upgrade -o constraints.txt
 
 clean: ## remove what make made

@@ -29,6 +29,7 @@ from typing import Any, Final
 import confluent_kafka
 
 from integration import clusters
+from integration.benchmarks.processes import CpuMeter, descendants, resident_bytes
 from integration.clusters import Cluster
 
 BACKENDS: Final = ("kafka", "reference-processes")
@@ -39,9 +40,6 @@ TIMEOUT_S: Final = 120.0
 IDLE_SETTLING_S: Final = 10.0
 IDLE_MEASURED_S: Final = 20.0
 OUTPUT: Final = Path(__file__).resolve().parents[2] / "build" / "cluster-benchmark.json"
-
-_CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +114,10 @@ def idle(asked: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
         with clusters.open_cluster(backend, brokers=3):
             # Settling is time that passes, not something to wait for: no condition ends it.
             time.sleep(IDLE_SETTLING_S)
-            before_s, since_s = _cpu_seconds(), time.monotonic()
-            time.sleep(IDLE_MEASURED_S)
-            used_s = _cpu_seconds() - before_s
-            percent = 100 * used_s / (time.monotonic() - since_s)
+            since_s = time.monotonic()
+            with CpuMeter() as meter:
+                time.sleep(IDLE_MEASURED_S)
+            percent = 100 * meter.seconds / (time.monotonic() - since_s)
         yield Figure(measure="idle", backend=backend, brokers=3, value=percent, unit="% of a core")
 
 
@@ -221,43 +219,8 @@ def _acknowledged(producer: confluent_kafka.Producer, topic: str) -> None:
         raise SystemExit(f"a record was not acknowledged: {outcome}")
 
 
-def _children() -> list[int]:
-    """The processes that descend from this one, by /proc."""
-    parents = {}
-    for directory in Path("/proc").glob("[0-9]*"):
-        fields = _stat(int(directory.name))
-        if fields is not None:
-            parents[int(directory.name)] = int(fields[1])
-    found = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return sorted(found - {os.getpid()})
-
-
-def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat after the name, or None where the process has gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-
-
-def _cpu_seconds() -> float:
-    ticks = 0
-    for pid in _children():
-        fields = _stat(pid)
-        if fields is not None:
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / _CLOCK_TICKS
-
-
 def _resident_bytes() -> int:
-    pages = 0
-    for pid in _children():
-        fields = _stat(pid)
-        if fields is not None:
-            pages += int(fields[21])
-    return pages * _PAGE_BYTES
+    return sum(resident_bytes(pid) or 0 for pid in descendants())
 
 
 def _print_table(figures: Sequence[Figure]) -> None:

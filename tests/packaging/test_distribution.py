@@ -23,6 +23,7 @@ def direct_requirements() -> list[Requirement]:
         *project["project"]["dependencies"],
         *project["project"]["optional-dependencies"]["spark"],
         *project["dependency-groups"]["dev"],
+        *project["dependency-groups"]["bench"],
         *project["build-system"]["requires"],
     ]
     return [Requirement(text) for text in named]

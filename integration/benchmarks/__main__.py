@@ -1,0 +1,111 @@
+"""`python -m integration.benchmarks`: run cases, keep their results, write the page.
+
+Purpose: the command line. Invariant: results are saved after each case, beside those of cases that
+were not run; the status is 1 where a case failed, and 0 where targets were only missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from integration.benchmarks import page
+from integration.benchmarks.cases import CASES, Case
+from integration.benchmarks.facts import facts
+from integration.benchmarks.resources import Resources
+from integration.benchmarks.results import RESULTS, Result, incomplete, load, merge, save
+from integration.benchmarks.runner import Extent, run_case
+
+ORDER = [case.name for case in CASES]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = _parser().parse_args(arguments)
+    if asked.list:
+        for case in CASES:
+            quick = "quick" if case.quick_records else ""
+            sys.stdout.write(f"{case.name:22}{quick:7}{case.title}\n")
+        return 0
+    results = merge(load(asked.output), [], order=ORDER)
+    chosen = [] if asked.only_docs else _chosen(asked, results)
+    started_s = time.monotonic()
+    with Resources(engine=asked.engine, say=_say) as resources:
+        for number, case in enumerate(chosen, start=1):
+            extent = _extent(case, asked)
+            _say(f"[{number}/{len(chosen)}] {case.name}: {case.title} ({extent.records:,} records)")
+            found = run_case(case, resources, extent, _say)
+            for line in page.table(found):
+                _say(f"  {line}")
+            results = merge(results, found, order=ORDER)
+            save(results, asked.output)
+    names = {case.name for case in chosen}
+    of_run = [result for result in results if result.of_case in names]
+    _report(of_run, time.monotonic() - started_s)
+    if asked.write_docs or asked.only_docs:
+        page.write(results, facts(), directory=asked.docs)
+    return int(any(result.error is not None for result in of_run))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m integration.benchmarks", description=__doc__)
+    parser.add_argument("--case", action="append", choices=ORDER, metavar="NAME", default=[])
+    parser.add_argument("--quick", action="store_true", help="the main cases, with fewer records")
+    parser.add_argument("--missing", action="store_true", help="cases that failed or were not run")
+    parser.add_argument("--rounds", type=_positive, help="of every case, in place of its own")
+    parser.add_argument("--records", type=_positive, help="of each round, in place of its own")
+    parser.add_argument("--engine", default="native", help="what is measured as ours")
+    parser.add_argument("--output", type=Path, default=RESULTS, metavar="FILE")
+    parser.add_argument("--docs", type=Path, default=page.DOCS, metavar="DIRECTORY")
+    parser.add_argument("--write-docs", action="store_true", help="write the page in the end")
+    parser.add_argument("--only-docs", action="store_true", help="write the page and run nothing")
+    parser.add_argument("--list", action="store_true", help="the names of the cases")
+    return parser
+
+
+def _chosen(asked: argparse.Namespace, results: Sequence[Result]) -> list[Case]:
+    chosen = [case for case in CASES if not asked.case or case.name in asked.case]
+    if asked.quick:
+        chosen = [case for case in chosen if case.quick_records is not None]
+    if asked.missing:
+        left = incomplete(results, order=ORDER)
+        chosen = [case for case in chosen if case.name in left]
+    return chosen
+
+
+def _extent(case: Case, asked: argparse.Namespace) -> Extent:
+    records, rounds = case.records, case.rounds
+    if asked.quick and case.quick_records is not None:
+        records, rounds = case.quick_records, case.quick_rounds
+    if asked.records is not None and case.takes_records:
+        records = asked.records
+    return Extent(records=records, rounds=asked.rounds or rounds)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError("not positive")
+    return number
+
+
+def _report(results: Sequence[Result], taken_s: float) -> None:
+    sys.stdout.write("\n" + "\n".join(page.table(results)) + "\n\n")
+    with_target = [result for result in results if result.target is not None]
+    reached = sum(bool(result.is_met) for result in with_target)
+    failed = sum(result.error is not None for result in results)
+    _say(
+        f"{reached} of {len(with_target)} targets reached, {failed} of {len(results)} ratios "
+        f"failed, in {taken_s / 60:.1f} minutes"
+    )
+
+
+def _say(words: str) -> None:
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {words}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

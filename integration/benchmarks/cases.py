@@ -1,0 +1,296 @@
+"""What is compared with what, how often, and which ratio is aimed at: a table.
+
+Invariant: a name stands once; every peer that is compared is a side of its case. What it must not
+know: how anything is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from integration.benchmarks.connectors import DEFAULT, LIBRDKAFKA, OWN, TUNED_READER
+from integration.benchmarks.kernels import (
+    Checksum,
+    Consuming,
+    Copying,
+    Decoding,
+    DecodingElsewhere,
+    Encoding,
+    EncodingElsewhere,
+)
+from integration.benchmarks.measure import CPU_SECONDS, SECONDS
+from integration.benchmarks.reads import BatchRead, Fabricated
+from integration.benchmarks.sides import Side
+from integration.benchmarks.streams import BATCH_SECONDS, Backlog, MicroBatches
+from integration.benchmarks.synthetic import DROPPING
+from integration.benchmarks.topics import Contents
+from integration.benchmarks.worker_memory import GROWTH, LATE_OVER_MIDDLE, Limit, WorkerMemory
+from integration.benchmarks.writes import BatchWrite, ForgottenWrite
+
+SPARKS: Final = "Spark's connector"
+SPARKS_TUNED: Final = "Spark's connector, tuned"
+LIBRDKAFKA_ENGINE: Final = "our librdkafka engine"
+FABRICATING: Final = "a source that fabricates"
+DROPPING_SINK: Final = "a sink that drops"
+TRIVIAL: Final = "a trivial source and sink"
+
+GROWTH_LIMIT_MIB: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One ratio: the peer's quantity over ours, or with `at_most` ours over the peer's.
+
+    `target` is what the ratio should reach at least, or with `at_most` not exceed; None where it
+    is only told. `suffix` tells apart what is not time within a case.
+    """
+
+    peer: str
+    target: float | None = None
+    quantity: str = SECONDS
+    at_most: bool = False
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """`records` is what each side works on in a round; `quick_records` None: not in a quick run.
+
+    Where `takes_records` is false, they are no measure of the work, and `--records` leaves them.
+    """
+
+    name: str
+    title: str
+    ours: Side
+    peers: Mapping[str, Side]
+    comparisons: tuple[Comparison, ...]
+    records: int
+    quick_records: int | None = None
+    rounds: int = 7
+    quick_rounds: int = 5
+    takes_records: bool = True
+
+
+def _cpu(peer: str, target: float | None = 1.0) -> Comparison:
+    return Comparison(peer=peer, target=target, quantity=CPU_SECONDS, suffix="-cpu")
+
+
+_KERNEL: Final = Contents(value_bytes=100, partitions=1)
+_SMALL: Final = Contents(value_bytes=100, partitions=4)
+_SMALL_LZ4: Final = Contents(value_bytes=100, partitions=4, codec="lz4")
+_SMALL_ZSTD: Final = Contents(value_bytes=100, partitions=4, codec="zstd")
+_LARGE: Final = Contents(value_bytes=1024, partitions=4)
+
+_KERNELS: Final = (
+    Case(
+        name="decode-100",
+        title="Decode kernel with CRC, 100-byte values, 7 columns",
+        ours=Decoding(contents=_KERNEL),
+        peers={
+            "CRC alone": Checksum(contents=_KERNEL),
+            "memcpy": Copying(contents=_KERNEL),
+            "confluent-kafka, consume()": Consuming(contents=_KERNEL),
+            "confluent-kafka, with fields": Consuming(contents=_KERNEL, fields=True),
+            "aiokafka": DecodingElsewhere(contents=_KERNEL, client="aiokafka", share=0.2),
+            "kafka-python": DecodingElsewhere(contents=_KERNEL, client="kafka-python", share=0.05),
+            "our pure twin": Decoding(contents=_KERNEL, twin="pure", share=0.05),
+        },
+        comparisons=(
+            Comparison(peer="CRC alone", target=3.0, at_most=True),
+            Comparison(peer="memcpy", at_most=True),
+            Comparison(
+                peer="confluent-kafka, consume()",
+                target=25.0,
+                quantity=CPU_SECONDS,
+                suffix="-cpu",
+            ),
+            _cpu("confluent-kafka, with fields", None),
+            Comparison(peer="aiokafka"),
+            Comparison(peer="kafka-python"),
+            Comparison(peer="our pure twin"),
+        ),
+        records=1_000_000,
+        quick_records=500_000,
+        rounds=9,
+    ),
+    Case(
+        name="encode-100",
+        title="Encode kernel with CRC, 100-byte values",
+        ours=Encoding(value_bytes=100),
+        peers={
+            "aiokafka": EncodingElsewhere(value_bytes=100, client="aiokafka", share=0.2),
+            "kafka-python": EncodingElsewhere(value_bytes=100, client="kafka-python", share=0.05),
+            "our pure twin": Encoding(value_bytes=100, twin="pure", share=0.05),
+        },
+        comparisons=(
+            Comparison(peer="aiokafka"),
+            Comparison(peer="kafka-python"),
+            Comparison(peer="our pure twin"),
+        ),
+        records=1_000_000,
+        rounds=9,
+    ),
+)
+
+
+def _read(name: str, title: str, contents: Contents, target: float, records: int) -> Case:
+    """Of what differs in little but its topic."""
+    return Case(
+        name=name,
+        title=title,
+        ours=BatchRead(connector=OWN, contents=contents),
+        peers={SPARKS: BatchRead(connector=DEFAULT, contents=contents)},
+        comparisons=(Comparison(peer=SPARKS, target=target), _cpu(SPARKS)),
+        records=records,
+    )
+
+
+_READS: Final = (
+    Case(
+        name="read-100",
+        title="Batch read, 100-byte values, 7 columns",
+        ours=BatchRead(connector=OWN, contents=_SMALL),
+        peers={
+            SPARKS: BatchRead(connector=DEFAULT, contents=_SMALL),
+            SPARKS_TUNED: BatchRead(connector=TUNED_READER, contents=_SMALL),
+            FABRICATING: Fabricated(contents=_SMALL),
+            LIBRDKAFKA_ENGINE: BatchRead(connector=LIBRDKAFKA, contents=_SMALL),
+        },
+        comparisons=(
+            Comparison(peer=SPARKS, target=2.0),
+            Comparison(peer=SPARKS_TUNED, target=1.6),
+            Comparison(peer=FABRICATING, target=0.75),
+            Comparison(peer=LIBRDKAFKA_ENGINE),
+            _cpu(SPARKS),
+            _cpu(SPARKS_TUNED),
+        ),
+        records=4_000_000,
+        quick_records=1_000_000,
+    ),
+    Case(
+        name="read-value-100",
+        title="Batch read, 100-byte values, column `value` alone",
+        ours=BatchRead(connector=OWN, contents=_SMALL, column="value"),
+        peers={
+            SPARKS: BatchRead(connector=DEFAULT, contents=_SMALL, column="value"),
+            FABRICATING: Fabricated(contents=_SMALL, column="value"),
+        },
+        comparisons=(
+            Comparison(peer=SPARKS, target=3.5),
+            Comparison(peer=FABRICATING),
+            _cpu(SPARKS),
+        ),
+        records=4_000_000,
+        quick_records=1_000_000,
+    ),
+    _read("read-1024", "Batch read, 1-KiB values, 7 columns", _LARGE, 2.0, 1_000_000),
+    _read("read-100-lz4", "Batch read, 100-byte values, lz4", _SMALL_LZ4, 1.6, 4_000_000),
+    _read("read-100-zstd", "Batch read, 100-byte values, zstd", _SMALL_ZSTD, 1.6, 4_000_000),
+)
+
+
+def _write_compressed(codec: str) -> Case:
+    return Case(
+        name=f"write-100-{codec}",
+        title=f"Batch write, 100-byte values, {codec}",
+        ours=BatchWrite(connector=OWN, value_bytes=100, codec=codec),
+        peers={SPARKS: BatchWrite(connector=DEFAULT, value_bytes=100, codec=codec)},
+        comparisons=(Comparison(peer=SPARKS), _cpu(SPARKS)),
+        records=2_000_000,
+        rounds=5,
+    )
+
+
+_WRITES: Final = (
+    Case(
+        name="write-100",
+        title="Batch write, 100-byte values",
+        ours=BatchWrite(connector=OWN, value_bytes=100),
+        peers={
+            SPARKS: BatchWrite(connector=DEFAULT, value_bytes=100),
+            DROPPING_SINK: ForgottenWrite(format=DROPPING, value_bytes=100),
+            "Spark's no-op sink": ForgottenWrite(format="noop", value_bytes=100),
+            LIBRDKAFKA_ENGINE: BatchWrite(connector=LIBRDKAFKA, value_bytes=100),
+        },
+        comparisons=(
+            Comparison(peer=SPARKS, target=1.5),
+            Comparison(peer=DROPPING_SINK, target=0.7),
+            Comparison(peer="Spark's no-op sink"),
+            Comparison(peer=LIBRDKAFKA_ENGINE),
+            _cpu(SPARKS),
+        ),
+        records=3_000_000,
+        quick_records=1_000_000,
+    ),
+    Case(
+        name="write-1024",
+        title="Batch write, 1-KiB values",
+        ours=BatchWrite(connector=OWN, value_bytes=1024),
+        peers={
+            SPARKS: BatchWrite(connector=DEFAULT, value_bytes=1024),
+            DROPPING_SINK: ForgottenWrite(format=DROPPING, value_bytes=1024),
+        },
+        comparisons=(
+            Comparison(peer=SPARKS, target=1.3),
+            Comparison(peer=DROPPING_SINK),
+            _cpu(SPARKS),
+        ),
+        records=1_000_000,
+    ),
+    _write_compressed("lz4"),
+    _write_compressed("zstd"),
+)
+
+_STREAMS: Final = (
+    Case(
+        name="stream-backlog-100",
+        title="Streaming read of a backlog (AvailableNow), 100-byte values",
+        ours=Backlog(connector=OWN, contents=_SMALL),
+        peers={SPARKS: Backlog(connector=DEFAULT, contents=_SMALL)},
+        comparisons=(Comparison(peer=SPARKS, target=1.8), _cpu(SPARKS)),
+        records=10_000_000,
+        quick_records=2_000_000,
+    ),
+    Case(
+        name="micro-batch",
+        title="A micro-batch of 10 rows, Kafka to Kafka",
+        ours=MicroBatches(connector=OWN),
+        peers={TRIVIAL: MicroBatches(connector=None), SPARKS: MicroBatches(connector=DEFAULT)},
+        comparisons=(
+            Comparison(peer=TRIVIAL, target=1.15, quantity=BATCH_SECONDS, at_most=True),
+            Comparison(peer=SPARKS, quantity=BATCH_SECONDS, at_most=True),
+        ),
+        records=300,
+        quick_records=60,
+        rounds=5,
+        takes_records=False,
+    ),
+)
+
+_MEMORY: Final = (
+    Case(
+        name="worker-memory",
+        title="Growth of a Python worker that reads one partition of 100-byte values",
+        ours=WorkerMemory(connector=OWN, contents=_KERNEL),
+        peers={
+            f"{GROWTH_LIMIT_MIB} MiB": Limit(sample={GROWTH: GROWTH_LIMIT_MIB}),
+            "a flat line": Limit(sample={LATE_OVER_MIDDLE: 1.0}),
+        },
+        comparisons=(
+            Comparison(peer=f"{GROWTH_LIMIT_MIB} MiB", target=1.0, quantity=GROWTH, at_most=True),
+            Comparison(
+                peer="a flat line",
+                target=1.05,
+                quantity=LATE_OVER_MIDDLE,
+                at_most=True,
+                suffix="-over-time",
+            ),
+        ),
+        records=10_000_000,
+        rounds=5,
+    ),
+)
+
+CASES: Final = (*_KERNELS, *_READS, *_WRITES, *_STREAMS, *_MEMORY)

@@ -1,0 +1,121 @@
+"""What the cases share: one broker, one Spark session, filled topics, opened when first asked for.
+
+Purpose: hand them out and clean them up. Invariant: everything that is started here ends with
+`close`, and every Spark job has an end. What it must not know: cases, and what is done with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Self
+
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from integration import clusters
+from integration.benchmarks import processes, topics
+from integration.benchmarks.measure import Sample, measure_tree
+from integration.benchmarks.session import open_session
+from integration.benchmarks.topics import Contents
+from integration.clusters import Cluster
+
+WORK_TIMEOUT_S: Final = 300.0
+
+_BROKER_SETTINGS: Final = {"log.segment.delete.delay.ms": "1000"}
+"""What was written and counted makes room at once."""
+
+
+class Resources:
+    """A context manager. `engine` is the option `engine` of what is measured as ours."""
+
+    def __init__(self, *, engine: str, say: Callable[[str], None], backend: str = "kafka") -> None:
+        self.engine = engine
+        self._say = say
+        self._backend = backend
+        self._opened = ExitStack()
+        self._filled: dict[tuple[Contents, int], str] = {}
+        self._numbers = itertools.count(1)
+        self._brokers: frozenset[int] = frozenset()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop what was started, the last first."""
+        self._opened.close()
+
+    @cached_property
+    def directory(self) -> Path:
+        """Of this run, for checkpoints and what Spark writes."""
+        made = tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True)
+        return Path(self._opened.enter_context(made))
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """One broker and its controller."""
+        self._say(f"starting {clusters.describe(self._backend)}")
+        before = processes.descendants()
+        opened = clusters.open_cluster(self._backend, configs=_BROKER_SETTINGS)
+        self._opened.enter_context(opened)
+        self._brokers = frozenset(processes.descendants() - before)
+        return opened
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session of all cases, with Spark's own connector beside ours."""
+        assert self.cluster.broker_ids  # First: its processes are told apart by being there before.
+        self._say("starting Spark")
+        session = open_session(self.directory)
+        self._opened.callback(session.stop)
+        return session
+
+    def topic(self, contents: Contents, records: int) -> str:
+        """A topic that has these records; filled at the first call."""
+        key = (contents, records)
+        if key not in self._filled:
+            self._say(
+                f"filling a topic: {records:,} values of {contents.value_bytes} bytes, "
+                f"{contents.codec}, {contents.partitions} partitions"
+            )
+            name = self._new_name()
+            topics.fill(self.cluster, name, contents, records)
+            self._filled[key] = name
+        return self._filled[key]
+
+    @contextmanager
+    def empty_topic(self, partitions: int) -> Iterator[str]:
+        """A topic of one's own, deleted at the end."""
+        name = self._new_name()
+        self.cluster.create_topic(name, partitions=partitions)
+        try:
+            yield name
+        finally:
+            admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers})
+            for deleted in admin.delete_topics([name]).values():
+                deleted.result(timeout=60)
+
+    def new_directory(self) -> Path:
+        """An empty directory, for a checkpoint."""
+        return Path(tempfile.mkdtemp(dir=self.directory))
+
+    def measure(self, work: Callable[[], int]) -> Sample:
+        """Run work of Spark; its jobs are cancelled, and so fail, after `WORK_TIMEOUT_S`."""
+        limit = threading.Timer(WORK_TIMEOUT_S, self.spark.sparkContext.cancelAllJobs)
+        limit.daemon = True
+        limit.start()
+        try:
+            return measure_tree(work, excluded=self._brokers)
+        finally:
+            limit.cancel()
+
+    def _new_name(self) -> str:
+        return f"bench-{next(self._numbers)}"

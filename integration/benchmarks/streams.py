@@ -1,0 +1,142 @@
+"""Streaming reads: of a backlog as fast as it goes, and of little data often.
+
+Purpose: a backlog to Spark's no-op sink with `Trigger.AvailableNow`; micro-batches of a few rows
+from a source to a sink of the same kind. Invariant: every query has a checkpoint of its own and is
+stopped in the end; a backlog is seen to be read whole. What it must not know: what is compared.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+
+from integration.benchmarks.connectors import Connector
+from integration.benchmarks.measure import Sample
+from integration.benchmarks.resources import WORK_TIMEOUT_S, Resources
+from integration.benchmarks.synthetic import TRIVIAL
+from integration.benchmarks.topics import BATCH_RECORDS, Contents
+
+BATCH_SECONDS: Final = "seconds a micro-batch"
+"""The median of `durationMs.triggerExecution` of a query's micro-batches."""
+
+BATCH_ROWS: Final = 10
+_BATCHES_OF_WARM_UP: Final = 4
+_PARTITIONS: Final = 2
+_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """A connector reads all that there is, as a stream that then ends."""
+
+    connector: Connector
+    contents: Contents
+
+    def run(self, resources: Resources, records: int) -> Sample:
+        topic = resources.topic(self.contents, records)
+        options = self.connector.options_with(
+            bootstrap_servers=resources.cluster.bootstrap_servers, engine=resources.engine
+        )
+        reader = resources.spark.readStream.format(self.connector.format).options(**options)
+        rows = reader.options(subscribe=topic, startingOffsets="earliest").load()
+        checkpoint = str(resources.new_directory())
+        writer = rows.writeStream.format("noop").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", checkpoint)
+
+        def work() -> int:
+            query = writer.start()
+            try:
+                if not query.awaitTermination(int(WORK_TIMEOUT_S)):
+                    raise TimeoutError(f"the stream did not end within {WORK_TIMEOUT_S:g} s")
+                found = sum(progress.numInputRows for progress in query.recentProgress)
+            finally:
+                query.stop()
+            if found != records:
+                raise ValueError(f"{found} of {records} rows were read")
+            return found
+
+        return resources.measure(work)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatches:
+    """Micro-batches of `BATCH_ROWS` rows, one after another, from a connector to itself.
+
+    `connector` None is the Python source and sink that do nothing. `records` says how many rows
+    in all, and so how many micro-batches.
+    """
+
+    connector: Connector | None
+
+    def run(self, resources: Resources, records: int) -> Sample:
+        batches = max(records // BATCH_ROWS, 1) + _BATCHES_OF_WARM_UP
+        with ExitStack() as opened:
+            if self.connector is None:
+                reader = resources.spark.readStream.format(TRIVIAL).options(
+                    rows=str(BATCH_ROWS), partitions=str(_PARTITIONS)
+                )
+                writer = reader.load().writeStream.format(TRIVIAL)
+            else:
+                reader = self._reader(resources, self.connector, batches)
+                output = opened.enter_context(resources.empty_topic(_PARTITIONS))
+                writer = self._writer(resources, self.connector, reader, output)
+            query = writer.option("checkpointLocation", str(resources.new_directory())).start()
+            opened.callback(query.stop)
+            return {BATCH_SECONDS: _median_seconds(query, batches)}
+
+    @staticmethod
+    def _reader(resources: Resources, connector: Connector, batches: int) -> DataStreamReader:
+        # Some more than needed: the query must not run dry before it is stopped.
+        contents = Contents(value_bytes=100, partitions=_PARTITIONS)
+        # In even blocks: Spark takes from partitions by what is left, and rounds down.
+        blocks = 1 + 2 * batches * BATCH_ROWS // (_PARTITIONS * BATCH_RECORDS)
+        topic = resources.topic(contents, blocks * _PARTITIONS * BATCH_RECORDS)
+        options = connector.options_with(
+            bootstrap_servers=resources.cluster.bootstrap_servers, engine=resources.engine
+        )
+        reader = resources.spark.readStream.format(connector.format).options(**options)
+        return reader.options(
+            subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(BATCH_ROWS)
+        )
+
+    @staticmethod
+    def _writer(
+        resources: Resources, connector: Connector, reader: DataStreamReader, topic: str
+    ) -> DataStreamWriter:
+        options = connector.options_with(
+            bootstrap_servers=resources.cluster.bootstrap_servers, engine=resources.engine
+        )
+        writer = reader.load().select("value").writeStream.format(connector.format)
+        return writer.options(**options).option("topic", topic)
+
+
+def _median_seconds(query: StreamingQuery, batches: int) -> float:
+    """Wait for so many micro-batches; those of the warm-up do not count."""
+    deadline_s = time.monotonic() + WORK_TIMEOUT_S
+    while True:
+        failure = query.exception()
+        if failure is not None:
+            raise failure
+        last = query.lastProgress
+        if last is not None and last.batchId + 1 >= batches:
+            break
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"{batches} micro-batches took more than {WORK_TIMEOUT_S:g} s")
+        time.sleep(_POLL_S)
+    taken_ms = [
+        progress.durationMs["triggerExecution"]
+        for progress in query.recentProgress
+        if _BATCHES_OF_WARM_UP <= progress.batchId < batches
+    ]
+    rows = [p.numInputRows for p in query.recentProgress if p.batchId < batches]
+    if set(rows) != {BATCH_ROWS}:
+        raise ValueError(
+            f"micro-batches were to have {BATCH_ROWS} rows and had {sorted(set(rows))}"
+        )
+    return statistics.median(taken_ms) / 1000

@@ -1,0 +1,119 @@
+"""Topics to read from, filled once a run, and the bytes that the broker keeps of them.
+
+Purpose: the same records for all sides of a case. Invariant: a filled topic has exactly the records
+it is said to have, evenly over its partitions; otherwise there is an error and no measurement. What
+it must not know: who reads them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from integration.benchmarks.payload import values
+from integration.clusters import Cluster
+
+BATCH_RECORDS: Final = 1_000
+"""Of one record batch, at most."""
+
+_QUEUED_RECORDS_MAX: Final = 100_000
+_TIMEOUT_S: Final = 300.0
+_BATCH_OVERHEAD_BYTES: Final = 12
+_LENGTH_AT: Final = 8
+_COUNT_AT: Final = 57
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What a topic is filled with; records have no key."""
+
+    value_bytes: int
+    partitions: int
+    codec: str = "none"
+
+
+def fill(cluster: Cluster, topic: str, contents: Contents, records: int) -> None:
+    """Create a topic and write the records. Raises `ValueError` where not all arrive."""
+    cluster.create_topic(topic, partitions=contents.partitions)
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "compression.type": contents.codec,
+            "batch.num.messages": BATCH_RECORDS,
+            "batch.size": 4 * 1024 * 1024,
+            "linger.ms": 100,
+            "queue.buffering.max.kbytes": 1024 * 1024,
+        }
+    )
+    pool = cycle(values(contents.value_bytes))
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    for number, size in enumerate(_blocks(records)):
+        while len(producer) > _QUEUED_RECORDS_MAX and time.monotonic() < deadline_s:
+            producer.poll(0.02)
+        block: list[dict[str, Any]] = [{"value": value} for value in islice(pool, size)]
+        producer.produce_batch(topic, block, partition=number % contents.partitions)
+    producer.flush(_TIMEOUT_S)
+    found = record_count(cluster.bootstrap_servers, topic, contents.partitions)
+    if found != records:
+        raise ValueError(f"topic {topic} was to have {records} records and has {found}")
+
+
+def record_count(bootstrap_servers: str, topic: str, partitions: int) -> int:
+    """How many offsets a topic has, from the first to the last."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark"})
+    try:
+        bounds = [
+            consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+            for partition in range(partitions)
+        ]
+    finally:
+        consumer.close()
+    return sum(high - low for low, high in filter(None, bounds))
+
+
+def stored_chunks(directory: Path, topic: str, *, chunk_bytes: int) -> list[bytes]:
+    """Whole record batches of partition 0 as the broker's first log segment has them.
+
+    Each chunk has at most `chunk_bytes`, as the answer to a fetch would.
+    """
+    segment = (directory / f"{topic}-0" / f"{0:020}.log").read_bytes()
+    chunks, start, end = [], 0, 0
+    for position, end in _batches(segment):
+        if end - start > chunk_bytes and position > start:
+            chunks.append(segment[start:position])
+            start = position
+    chunks.append(segment[start:end])
+    return chunks
+
+
+def record_counts(chunks: Iterable[bytes]) -> int:
+    """How many records the batches say they have."""
+    return sum(
+        int.from_bytes(chunk[position + _COUNT_AT : position + _COUNT_AT + 4], "big")
+        for chunk in chunks
+        for position, _ in _batches(memoryview(chunk))
+    )
+
+
+def _batches(data: bytes | memoryview) -> Iterator[tuple[int, int]]:
+    """Where each whole record batch begins and ends."""
+    position = 0
+    while position + _BATCH_OVERHEAD_BYTES <= len(data):
+        length = data[position + _LENGTH_AT : position + _BATCH_OVERHEAD_BYTES]
+        end = position + _BATCH_OVERHEAD_BYTES + int.from_bytes(length, "big")
+        if end > len(data):
+            return
+        yield position, end
+        position = end
+
+
+def _blocks(records: int) -> Iterator[int]:
+    while records > 0:
+        yield min(records, BATCH_RECORDS)
+        records -= BATCH_RECORDS

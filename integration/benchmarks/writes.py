@@ -1,0 +1,78 @@
+"""Batch writes of rows that Spark makes up.
+
+Purpose: the write of a DataFrame by a connector, and the sinks that forget it. Invariant: all sides
+get the same DataFrame; every row of a connector is seen to be in the topic. What it must not know:
+what is compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812, as everyone calls it
+
+from integration.benchmarks.connectors import Connector
+from integration.benchmarks.measure import Sample
+from integration.benchmarks.payload import DISTINCT, values
+from integration.benchmarks.resources import Resources
+from integration.benchmarks.topics import record_count
+
+PARTITIONS: Final = 4
+"""Of the DataFrame and of the topic."""
+
+
+def made_rows(resources: Resources, value_bytes: int, records: int) -> DataFrame:
+    """`records` values in a column `value`, with next to no work for each."""
+    ids = resources.spark.range(0, records, 1, PARTITIONS)
+    lines = b"\n".join(values(value_bytes)).decode()
+    # A constant, once Spark has folded it.
+    pool = F.split(F.lit(lines), "\n").cast("array<binary>")
+    return ids.select(pool[(F.col("id") % DISTINCT).cast("int")].alias("value"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchWrite:
+    """A connector writes the rows to a topic of their own, compressed with `codec`."""
+
+    connector: Connector
+    value_bytes: int
+    codec: str = "none"
+
+    def run(self, resources: Resources, records: int) -> Sample:
+        rows = made_rows(resources, self.value_bytes, records)
+        servers = resources.cluster.bootstrap_servers
+        options = self.connector.options_with(bootstrap_servers=servers, engine=resources.engine)
+        if self.codec != "none":
+            options["kafka.compression.type"] = self.codec
+        with resources.empty_topic(PARTITIONS) as topic:
+            writer = rows.write.format(self.connector.format).options(**options)
+            writer = writer.option("topic", topic).mode("append")
+
+            def work() -> int:
+                writer.save()
+                return records
+
+            sample = resources.measure(work)
+            found = record_count(servers, topic, PARTITIONS)
+            if found != records:
+                raise ValueError(f"{found} of {records} rows were written")
+            return sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgottenWrite:
+    """The same rows into a sink that forgets them: Spark's `noop`, or one in Python."""
+
+    format: str
+    value_bytes: int
+
+    def run(self, resources: Resources, records: int) -> Sample:
+        rows = made_rows(resources, self.value_bytes, records)
+
+        def work() -> int:
+            rows.write.format(self.format).mode("append").save()
+            return records
+
+        return resources.measure(work)
