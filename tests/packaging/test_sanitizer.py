@@ -57,7 +57,9 @@ def sanitized(tmp_path: Path) -> Path:
     assert done.returncode == 0, done.stdout + done.stderr
     built = Path(done.stdout.splitlines()[-1])
     assert b"__asan_init" in built.read_bytes(), "built without the sanitizer"
-    return shutil.copy(built, connector / "pyspark_kafka" / "records" / built.name)
+    target = connector / "pyspark_kafka" / "records" / built.name
+    target.write_bytes(built.read_bytes())
+    return target
 
 
 @pytest.mark.full
