@@ -103,9 +103,10 @@ def test_it_reads_a_topic_in_a_fresh_environment(
     run(sys.executable, "-m", "venv", "fresh", cwd=tmp_path, timeout_s=120)
     python = tmp_path / "fresh" / "bin" / "python"
     constraints = PROJECT / "constraints.txt"
+    pip = (python, "-m", "pip", "install", "--quiet", "--constraint", constraints)
+    run(*pip, "pip", cwd=tmp_path, timeout_s=120)
     run(
-        *(python, "-m", "pip", "install", "--quiet", "--constraint", constraints),
-        *("--build-constraint", constraints, f"{wheel}[spark]"),
+        *(*pip, "--build-constraint", constraints, f"{wheel}[spark]"),
         cwd=tmp_path,
         timeout_s=600,
     )

@@ -74,7 +74,8 @@ def test_records_under_the_sanitizers(sanitized: Path, tmp_path: Path) -> None:
         [
             *(sys.executable, "-c", RUN, str(sanitized)),
             *("tests/pyspark_kafka/records", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
-            *("--timeout=300", f"--basetemp={tmp_path / 'base'}"),
+            # The sanitizer writes to the process's own stderr: pytest must not hold that.
+            *("--capture=sys", "--timeout=300", f"--basetemp={tmp_path / 'base'}"),
             *("--deselect", "tests/pyspark_kafka/records/test_choice.py"),
         ],
         cwd=PROJECT,
