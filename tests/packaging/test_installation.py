@@ -65,17 +65,19 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def environment() -> dict[str, str]:
-    """Without what would lead to this checkout."""
-    ours = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV", VARIABLE)
-    return {name: value for name, value in os.environ.items() if name not in ours}
+def activated(fresh: Path) -> dict[str, str]:
+    """The environment that it is when it is active, without what would lead to this checkout."""
+    ours = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", VARIABLE)
+    kept = {name: value for name, value in os.environ.items() if name not in ours}
+    path = f"{fresh / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return kept | {"VIRTUAL_ENV": str(fresh), "PATH": path}
 
 
 def run(*command: object, cwd: Path, timeout_s: int) -> None:
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
-        env=environment(),
+        env=activated(cwd / "fresh"),
         check=False,
         capture_output=True,
         text=True,
