@@ -49,11 +49,13 @@ VARIABLE = "PYSPARK_KAFKA_RECORDS"
 SHOW_TWIN = "import pyspark_kafka.records as r; print(r.TWIN)"
 
 
-def build(directory: Path, **environment: str) -> tuple[Path, str]:
-    """Build a wheel; gives its path and what was said meanwhile."""
+def build(
+    directory: Path, *, source: Path = PROJECT, target: str = "wheel", **environment: str
+) -> tuple[Path, str]:
+    """Build a wheel or an sdist; gives its path and what was said meanwhile."""
     done = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)],
-        cwd=PROJECT,
+        [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(directory)],
+        cwd=source,
         env={k: v for k, v in os.environ.items() if k != VARIABLE} | environment,
         check=False,
         capture_output=True,
@@ -62,7 +64,7 @@ def build(directory: Path, **environment: str) -> tuple[Path, str]:
     )
     if done.returncode:
         raise BuildRefusedError(done.stdout + done.stderr)
-    (path,) = directory.glob("*.whl")
+    (path,) = directory.glob("*.whl" if target == "wheel" else "*.tar.gz")
     return path, done.stdout + done.stderr
 
 

@@ -170,11 +170,9 @@ cdef int grow_rows(State *state) noexcept nogil:
 
     At first for as many as there are if batches are alike, and some more.
     """
-    cdef double alike = (
-        1.05 * state.batch.record_count * (state.end - state.position) / state.batch.size_bytes
-    )
-    cdef int64_t rows = max(state.row_capacity * 2, ROWS_AT_FIRST)
     cdef int64_t left = min(<int64_t> (state.end - state.position), state.bytes_max)
+    cdef int64_t rows = max(state.row_capacity * 2, ROWS_AT_FIRST)
+    cdef double alike = 1.05 * state.batch.record_count * left / state.batch.size_bytes
     if alike > rows and state.row_capacity == 0:
         rows = <int64_t> min(alike, <double> state.rows_max)
     rows = min(rows, state.rows_max)

@@ -1,0 +1,124 @@
+"""What a user installs: the wheel of the sdist, in a fresh environment, reads a topic there.
+
+With a C compiler it has the kernel, without one the twin in plain Python; both read the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.conftest import TopicFactory
+from tests.packaging.test_distribution import KERNEL, PROJECT, VARIABLE, build
+
+ROWS = 2000
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+import pyspark_kafka
+from pyspark_kafka.records import TWIN, Wanted, decode
+
+bootstrap_servers, topic, golden = sys.argv[1:]
+wanted = Wanted(
+    topic="t", partition=0, start_offset=0, end_offset=1 << 40, columns=("value",), aborted=None
+)
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .getOrCreate()
+)
+frame = (
+    spark.read.format("pyspark_kafka")
+    .option("kafka.bootstrap.servers", bootstrap_servers)
+    .option("subscribe", topic)
+    .load()
+)
+rows = [row.value.decode() for row in frame.sort("offset").collect()]
+decoded = sum(b.num_rows for b in decode(Path(golden).read_bytes(), wanted).batches)
+spark.stop()
+found = {"file": pyspark_kafka.__file__, "twin": TWIN, "rows": rows, "decoded": decoded}
+Path("found.json").write_text(json.dumps(found))
+"""
+
+pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the sdist has in it."""
+    directory = tmp_path_factory.mktemp("sdist")
+    path, _ = build(directory, target="sdist")
+    with tarfile.open(path) as packed:
+        packed.extractall(directory / "unpacked", filter="data")
+    (root,) = (directory / "unpacked").iterdir()
+    return root
+
+
+def activated(fresh: Path) -> dict[str, str]:
+    """The environment that it is when it is active, without what would lead to this checkout."""
+    ours = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", VARIABLE)
+    kept = {name: value for name, value in os.environ.items() if name not in ours}
+    path = f"{fresh / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return kept | {"VIRTUAL_ENV": str(fresh), "PATH": path}
+
+
+def run(*command: object, cwd: Path, timeout_s: int) -> None:
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=activated(cwd / "fresh"),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+
+
+@pytest.mark.parametrize("twin", ["cython", "pure"])
+def test_it_reads_a_topic_in_a_fresh_environment(
+    twin: str, unpacked: Path, bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    compiler = {"PYSPARK_KAFKA_RECORDS": "cython"} if twin == "cython" else {"CC": "/not/there"}
+    if twin == "cython" and shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    wheel, _ = build(tmp_path / "wheel", source=unpacked, **compiler)
+    assert ("-cp311-abi3-" if twin == "cython" else "-py3-none-any.") in wheel.name
+    values = [f"value {index}" for index in range(ROWS)]
+    name = topic()
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "lz4"})
+    for value in values:
+        producer.produce(name, value)
+    assert producer.flush(30) == 0
+
+    run(sys.executable, "-m", "venv", "fresh", cwd=tmp_path, timeout_s=120)
+    python = tmp_path / "fresh" / "bin" / "python"
+    constraints = PROJECT / "constraints.txt"
+    pip = (python, "-m", "pip", "install", "--quiet", "--constraint", constraints)
+    run(*pip, "pip", cwd=tmp_path, timeout_s=120)
+    run(
+        *(*pip, "--build-constraint", constraints, f"{wheel}[spark]"),
+        cwd=tmp_path,
+        timeout_s=600,
+    )
+    golden = PROJECT / "tests" / "golden" / "none.bin"
+    (tmp_path / "program.py").write_text(PROGRAM)
+    run(python, "program.py", bootstrap, name, golden, cwd=tmp_path, timeout_s=180)
+
+    found = json.loads((tmp_path / "found.json").read_text())
+    site_packages = next((tmp_path / "fresh").glob("lib/*/site-packages"))
+    assert found["rows"] == values
+    assert (found["twin"], found["decoded"] > 0) == (twin, True)
+    assert Path(found["file"]).is_relative_to(site_packages)
+    assert (site_packages / KERNEL).exists() == (twin == "cython")
