@@ -16,8 +16,8 @@ export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup python java demo test test-all test-kafka test-pysparks bench bench-quick \
-        check lint format lock clean
+.PHONY: help setup python java demo test test-all test-engines test-kafka test-pysparks bench \
+        bench-quick check lint format lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,9 +48,17 @@ demo: java $(VENV)/.ready ## real logs through Spark and the reference broker, w
 test: java $(VENV)/.ready ## every test on the reference broker (15 minutes at most)
 	$(BIN)/pytest $(AT_ONCE) -m "not full"
 
-test-all: java lint ## all of `test` and `check`, Apache Kafka, every PySpark (60 minutes at most)
+test-all: java lint ## all of `test` and `check`, both engines, Apache Kafka, every PySpark (60 minutes at most)
 	$(BIN)/pytest $(AT_ONCE)
-	$(MAKE) --no-print-directory test-kafka test-pysparks
+	$(MAKE) --no-print-directory test-engines test-kafka test-pysparks
+
+# Where what reads could make a difference; `make test` has the engine and the twin that a user gets.
+READING := tests/spark/test_read.py tests/spark/test_read_transactions.py
+READING_ON := tests/spark/test_stream_read.py tests/spark/test_cluster_faults.py tests/spark/test_options_errors.py
+
+test-engines: java $(VENV)/.ready ## Spark's reads by the other engine, and by the twin in plain Python
+	$(BIN)/pytest $(AT_ONCE) -m "not full" --engine=librdkafka $(READING) $(READING_ON)
+	PYSPARK_KAFKA_RECORDS=pure $(BIN)/pytest $(AT_ONCE) -m "not full" $(READING)
 
 test-kafka: java $(VENV)/.ready ## what tests state about Kafka, on Apache Kafka itself
 	$(BIN)/pytest -m "not full" --cluster=kafka tests/conformance tests/integration tests/pyspark_kafka tests/spark

@@ -21,13 +21,14 @@ from pyspark_kafka.client.native.fetch_sizes import (
     FetchSizes,
 )
 from pyspark_kafka.client.native.settings import NativeSettings
-from pyspark_kafka.errors import UnknownTopicOrPartition
+from pyspark_kafka.errors import BrokerUnreachable, UnknownTopicOrPartition
+from pyspark_kafka.wire.fetch import FetchPartition
 from pyspark_kafka.wire.metadata import topic_id_text
 from pyspark_kafka.wire.retry import Clock
 from tests.pyspark_kafka.client.records import options
 from tests.pyspark_kafka.client.test_fetch import fetch_range
 from tests.pyspark_kafka.records.batches import plain
-from tests.pyspark_kafka.wire.scripted import ALL_VERSIONS, Answers, Peer, ScriptedBroker
+from tests.pyspark_kafka.wire.scripted import ALL_VERSIONS, Answers, Asked, Peer, ScriptedBroker
 from tests.pyspark_kafka.wire.test_router import cluster
 
 COMMITTED = IsolationLevel.READ_COMMITTED
@@ -152,7 +153,10 @@ def test_a_topic_made_anew_under_the_read_is_not_read_as_if_it_were_the_old_one(
     assert answers.count("fetch") == 2
 
 
-def test_what_an_earlier_read_knew_of_another_topic_of_this_name_is_asked_anew() -> None:
+def test_what_an_earlier_read_knew_of_another_topic_of_this_name_is_asked_anew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "pyspark_kafka")
     answers = Answers(fetch=[fetched_by_id(OLD, BATCH), fetched_by_id(NEW, BATCH)])
     with ScriptedBroker(answers) as broker, opened(broker) as client:
         known = cluster(broker)
@@ -160,6 +164,7 @@ def test_what_an_earlier_read_knew_of_another_topic_of_this_name_is_asked_anew()
         assert offsets(client, topic_id=OLD) == [0, 1, 2]
         assert offsets(client, topic_id=NEW) == [0, 1, 2]
     assert answers.asked == ["metadata", "fetch", "metadata", "fetch"]
+    assert caplog.messages == [], "no try failed"
 
 
 def test_a_broker_that_fetches_by_name_is_asked_for_the_id_first() -> None:
@@ -262,21 +267,69 @@ def test_tiered_storage_that_takes_too_long_is_no_end() -> None:
         assert read(broker) == [0, 1, 2]
 
 
+def test_where_the_leader_cannot_be_reached_it_is_asked_who_leads_now() -> None:
+    """Its connection breaks in the middle of a read, and nobody listens there any more."""
+
+    def answer_once(peer: Peer) -> None:
+        peer.negotiate()
+        peer.answer(peer.read(), "fetch", **fetched(BATCH))
+        peer.until_closed()
+
+    gone = ScriptedBroker(answer_once)
+    answers = Answers(fetch=[fetched(plain([b"d", b"e", b"f"], base_offset=3))])
+    with ScriptedBroker(answers) as left, opened(left) as client:
+        with gone:
+            both = cluster(left, gone, leader_id=2, leader_epoch=5)
+            answers.answers["metadata"] = [both, both, cluster(left, leader_epoch=6)]
+            reading: Any = client.fetch(fetch_range("t", 0, 6), ("offset",), COMMITTED)
+            assert next(reading)["offset"].to_pylist() == [0, 1, 2]
+        assert next(reading)["offset"].to_pylist() == [3, 4, 5]
+
+
 def test_a_replica_that_nobody_knows_is_not_waited_for() -> None:
-    answers = Answers(fetch=[fetched(preferred_read_replica=9), fetched(BATCH)])
+    def name_it_to_who_is_there(peer: Peer, asked: Asked) -> None:
+        is_there = b"here" in asked.rest
+        answer = fetched(preferred_read_replica=9) if is_there else fetched(BATCH)
+        peer.answer(asked, "fetch", **answer)
+
+    answers = Answers(fetch=[name_it_to_who_is_there])
     with ScriptedBroker(answers) as broker, opened(broker, client_rack="here") as client:
         answers.answers["metadata"] = [cluster(broker)]
         assert offsets(client) == [0, 1, 2]
     assert answers.asked == ["metadata", "fetch", "fetch"]
 
 
-def test_an_answer_that_takes_too_long_is_asked_for_again() -> None:
+def test_an_answer_that_takes_too_long_is_asked_for_again_in_smaller_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked_bytes = []
+
+    def noted(**fields: Any) -> FetchPartition:
+        asked_bytes.append(fields["partition_bytes_max"])
+        return FetchPartition(**fields)
+
+    monkeypatch.setattr(fetch_module, "FetchPartition", noted)
     answers = Answers(fetch=[lambda peer, _: peer.hang(), fetched(BATCH)])
     with ScriptedBroker(answers) as broker:
         answers.answers["metadata"] = [cluster(broker)]
         with opened(broker, request_timeout_ms="50", fetch_max_wait_ms="50") as client:
-            assert offsets(client) == [0, 1, 2]
+            reading: Any = client.fetch(fetch_range("t", 0, 10**9), ("offset",), COMMITTED)
+            assert next(reading).num_rows == 3
+            reading.close()
         assert broker.connections == 2
+    assert asked_bytes[:2] == [FETCH_BYTES_MAX, FETCH_BYTES_MAX // 4]
+
+
+@pytest.mark.parametrize("family", ["v4", "v6"])
+def test_addresses_of_another_family_are_not_tried(family: str) -> None:
+    settings = {"broker_address_family": family, "default_api_timeout_ms": "200"}
+    answers = Answers(metadata=[{"topics": []}])
+    with ScriptedBroker(answers) as broker, opened(broker, **settings) as client:
+        if family == "v4":
+            assert client.list_topics() == []
+        else:
+            with pytest.raises(BrokerUnreachable, match="no address of the family v6"):
+                client.list_topics()
 
 
 def test_a_fetch_asks_for_what_is_likely_and_no_more_than_allowed() -> None:

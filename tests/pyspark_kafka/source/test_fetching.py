@@ -135,7 +135,7 @@ def test_a_client_that_pins_ids_is_not_asked_before_it_fetches(topic_id: str | N
         assert read(client, 0, 4) == [0, 1, 2, 3]
         assert client.asked == ["fetch"]
     else:
-        with pytest.raises(DataLossError, match="offsets 0 to 4 .* 't' was deleted and created"):
+        with pytest.raises(DataLossError, match=r"offsets 0 to 4 .* 't' was deleted and created"):
             read(client, 0, 4, topic_id=topic_id)
         assert read(client, 0, 4, topic_id=topic_id, failOnDataLoss="false") == []
 

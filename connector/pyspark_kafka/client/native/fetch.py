@@ -43,6 +43,7 @@ from pyspark_kafka.wire.fetch import (
     fetch_request,
     fetch_version,
 )
+from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.retry import Backoff
 from pyspark_kafka.wire.router import Refused, Router
 from pyspark_kafka.wire.versions import Api
@@ -202,7 +203,7 @@ class RangeReader:
         broker = leader.broker
         if self._preferred is not None:
             broker = self.router.metadata.brokers.get(self._preferred, broker)
-        connection = self.router.connection(broker, deadline=deadline)
+        connection = self._connection(broker, deadline)
         size = self.sizes.ask(self.fetch_range.end_offset - position)
         partition = FetchPartition(
             topic_partition=wanted,
@@ -227,6 +228,13 @@ class RangeReader:
             self._give_up(connection)
             raise
         return _InFlight(connection, pending, position, size)
+
+    def _connection(self, broker: Broker, deadline: float) -> Connection:
+        try:
+            return self.router.connection(broker, deadline=deadline)
+        except (BrokerUnreachable, ProtocolError):
+            self._ask_who_leads()
+            raise
 
     def _find_topic(self, deadline: float) -> UUID | None:
         """The topic's id in fresh metadata; raises `Refused` where that is not the one pinned.
@@ -316,6 +324,10 @@ class RangeReader:
 
     def _give_up(self, connection: Connection) -> None:
         self.router.failed(connection)
+        self._ask_who_leads()
+
+    def _ask_who_leads(self) -> None:
+        """Whoever was asked last may be gone for good: another one leads, or is to be read."""
         self.router.forget_topic(self.fetch_range.topic_partition.topic)
         self._preferred = None
 
