@@ -1,9 +1,9 @@
-"""Kafka's record batches to Arrow: `decode`, by one of two twins.
+"""Kafka's record batches to Arrow and back: `decode` and `encode`, by one of two twins.
 
 Purpose: choose the twin. `PYSPARK_KAFKA_RECORDS=cython` is the compiled kernel, `pure` the one in
-plain Python; where it is not set, the kernel if it was built. Invariant: `decode` is the same
-function of its arguments whichever it is; asking for a twin that cannot load raises. What it must
-not know: connections, Spark.
+plain Python; where it is not set, the kernel if it was built. Invariant: both are the same
+functions of their arguments whichever twin it is; asking for one that cannot load raises. What it
+must not know: connections, Spark.
 """
 
 from __future__ import annotations
@@ -13,9 +13,25 @@ import os
 from typing import Final
 
 from pyspark_kafka.errors import OptionError
+from pyspark_kafka.records._pure_encode import encode
+from pyspark_kafka.records.compression import Codec
 from pyspark_kafka.records.contract import AbortedTransaction, Decode, Decoded, Wanted
+from pyspark_kafka.records.encoding import Encode, EncodedBatch, Encoding, ProducerState
 
-__all__ = ["TWIN", "AbortedTransaction", "Decode", "Decoded", "Wanted", "decode"]
+__all__ = [
+    "TWIN",
+    "AbortedTransaction",
+    "Codec",
+    "Decode",
+    "Decoded",
+    "Encode",
+    "EncodedBatch",
+    "Encoding",
+    "ProducerState",
+    "Wanted",
+    "decode",
+    "encode",
+]
 
 _VARIABLE: Final = "PYSPARK_KAFKA_RECORDS"
 _MODULES: Final = {"cython": "_kernel", "pure": "_pure"}

@@ -1,0 +1,272 @@
+"""The plain twin of encoding: Arrow to record batches, written to be read.
+
+Purpose: say what encoding means, and encode where the kernel is not built. Invariant: the same
+bytes and the same errors as `_kernel`. What it must not know: the kernel, connections, Spark.
+The layouts stand in `_pure`. Source: KIP-98, DefaultRecordBatch, DefaultRecord and
+BuiltInPartitioner of Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, Final
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from pyspark_kafka.records.compressing import compressor
+from pyspark_kafka.records.compression import Codec
+from pyspark_kafka.records.contract import Buffer
+from pyspark_kafka.records.encoding import (
+    HEADER_BYTES,
+    LENGTH_BYTES_MAX,
+    NO_SEQUENCE,
+    EncodedBatch,
+    Encoding,
+    next_sequence,
+    no_such_partition,
+    too_large,
+)
+
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+CRC_POSITION: Final = 17
+CRC_END: Final = 21
+_LENGTH_END: Final = 12
+_PARTITION_LEADER_EPOCH: Final = -1
+_MAGIC: Final = 2
+_TRANSACTIONAL_BIT: Final = 0x10
+
+_NAMES: Final = ("partition", "timestamp", "key", "value", "headers")
+
+# Record attributes, timestamp delta 0 and offset delta 0: a byte each in a batch's first record.
+_FIRST_DELTAS_BYTES: Final = 3
+
+
+def encode(rows: pa.RecordBatch, encoding: Encoding) -> list[EncodedBatch]:
+    """As `encoding.Encode` says."""
+    batches: list[_OpenBatch] = []
+    open_batches: dict[int, _OpenBatch] = {}
+    turn = 0
+    for row in _rows(rows, encoding):
+        partition = _partition(row, encoding)
+        if partition is None:
+            partition = encoding.unkeyed[turn]
+            if partition in open_batches and not open_batches[partition].has_room_for(row):
+                turn = (turn + 1) % len(encoding.unkeyed)
+                partition = encoding.unkeyed[turn]
+        row.check_size(encoding, partition)
+        batch = open_batches.get(partition)
+        if batch is None or not batch.has_room_for(row):
+            batch = _OpenBatch(partition, encoding.batch_bytes_max, row.timestamp)
+            open_batches[partition] = batch
+            batches.append(batch)
+        batch.append(row)
+    return _closed(batches, encoding)
+
+
+def murmur2(key: Buffer) -> int:
+    """`Utils.murmur2` of Apache Kafka, as an unsigned number of 32 bits."""
+    multiplier, mask = 0x5BD1E995, 0xFFFFFFFF
+    mixed = 0x9747B28C ^ len(key)
+    whole_bytes = len(key) - len(key) % 4
+    for (word,) in struct.iter_unpack("<I", key[:whole_bytes]):
+        word = word * multiplier & mask  # noqa: PLW2901
+        word = (word ^ word >> 24) * multiplier & mask  # noqa: PLW2901
+        mixed = mixed * multiplier & mask ^ word
+    if rest := key[whole_bytes:]:
+        mixed = (mixed ^ int.from_bytes(rest, "little")) * multiplier & mask
+    mixed = (mixed ^ mixed >> 13) * multiplier & mask
+    return mixed ^ mixed >> 15
+
+
+def _partition(row: _Row, encoding: Encoding) -> int | None:
+    """None where the row has neither a partition nor a key."""
+    if row.partition is not None:
+        if not 0 <= row.partition < encoding.partition_count:
+            raise no_such_partition(encoding, row.partition)
+        return row.partition
+    if row.key is None:
+        return None
+    return (murmur2(row.key) & 0x7FFFFFFF) % encoding.partition_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """`fields` is what its record has behind the deltas, from the key's length on."""
+
+    partition: int | None
+    timestamp: int
+    key: memoryview | None
+    fields: tuple[Buffer, ...]
+    fields_bytes: int
+
+    def check_size(self, encoding: Encoding, partition: int) -> None:
+        """Raises `RowError` where it would not even fit into a batch of its own."""
+        body_bytes = _FIRST_DELTAS_BYTES + self.fields_bytes
+        batch_bytes = HEADER_BYTES + len(varint(body_bytes)) + body_bytes
+        if batch_bytes - _LENGTH_END > LENGTH_BYTES_MAX:
+            raise too_large(encoding, partition, batch_bytes)
+
+
+def _rows(rows: pa.RecordBatch, encoding: Encoding) -> Iterator[_Row]:
+    columns: dict[str, Any] = {name: repeat(None, rows.num_rows) for name in _NAMES}
+    columns |= zip(rows.schema.names, rows.columns, strict=True)
+    if "partition" in rows.schema.names:
+        columns["partition"] = columns["partition"].to_pylist()
+    if "timestamp" in rows.schema.names:
+        columns["timestamp"] = columns["timestamp"].cast(pa.int64()).to_pylist()
+    for partition, timestamp, key, value, headers in zip(
+        *(columns[name] for name in _NAMES), strict=True
+    ):
+        key_data = _bytes_of(key)
+        fields = (*_nullable(key_data), *_nullable(_bytes_of(value)), *_headers(headers))
+        yield _Row(
+            partition=partition,
+            timestamp=encoding.now_ms if timestamp is None else timestamp,
+            key=key_data,
+            fields=fields,
+            fields_bytes=sum(map(len, fields)),
+        )
+
+
+def _bytes_of(scalar: Any) -> memoryview | None:
+    """Where the bytes of a binary or string scalar are: nothing is copied."""
+    return None if scalar is None or not scalar.is_valid else memoryview(scalar.as_buffer())
+
+
+def _headers(scalar: Any) -> Iterator[Buffer]:
+    """A list of none where it is null."""
+    if scalar is None or not scalar.is_valid:
+        yield varint(0)
+        return
+    pairs = scalar.values
+    yield varint(len(pairs))
+    for key, value in zip(pairs.field("key"), pairs.field("value"), strict=True):
+        yield from _nullable(_bytes_of(key))
+        yield from _nullable(_bytes_of(value))
+
+
+def _nullable(data: Buffer | None) -> tuple[Buffer, ...]:
+    return (varint(-1),) if data is None else (varint(len(data)), data)
+
+
+def varint(number: int) -> bytes:
+    """A number of at most 64 bits as zigzag, in groups of 7 bits, the lowest first."""
+    unsigned = number << 1 ^ number >> 63
+    encoded = bytearray()
+    while unsigned > 0x7F:
+        encoded.append(unsigned & 0x7F | 0x80)
+        unsigned >>= 7
+    encoded.append(unsigned)
+    return bytes(encoded)
+
+
+@dataclass(slots=True)
+class _OpenBatch:
+    partition: int
+    bytes_max: int
+    base_timestamp: int
+    max_timestamp: int = field(init=False)
+    record_count: int = 0
+    size_bytes: int = HEADER_BYTES
+    section: list[Buffer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.max_timestamp = self.base_timestamp
+
+    def has_room_for(self, row: _Row) -> bool:
+        size_bytes = sum(map(len, self._deltas(row))) + row.fields_bytes
+        return not self.record_count or self.size_bytes + size_bytes <= self.bytes_max
+
+    def append(self, row: _Row) -> None:
+        record = (*self._deltas(row), *row.fields)
+        self.section += record
+        self.size_bytes += sum(map(len, record))
+        self.record_count += 1
+        self.max_timestamp = max(self.max_timestamp, row.timestamp)
+
+    def _deltas(self, row: _Row) -> tuple[bytes, bytes]:
+        """A record's length, and its attributes and deltas."""
+        timestamp_delta = varint(row.timestamp - self.base_timestamp)
+        deltas = b"\0" + timestamp_delta + varint(self.record_count)
+        return varint(len(deltas) + row.fields_bytes), deltas
+
+
+def _closed(batches: list[_OpenBatch], encoding: Encoding) -> list[EncodedBatch]:
+    producer, codec = encoding.producer, encoding.codec
+    compress = None if codec is Codec.NONE else compressor(codec, encoding.level)
+    attributes = codec | (_TRANSACTIONAL_BIT if producer.is_transactional else 0)
+    next_sequences = dict(producer.next_sequences)
+    closed: list[EncodedBatch] = []
+    for batch in batches:
+        sequence = NO_SEQUENCE
+        if producer.is_idempotent:
+            sequence = next_sequences.get(batch.partition, 0)
+            next_sequences[batch.partition] = next_sequence(sequence, batch.record_count)
+        written: Buffer = b"".join(batch.section)
+        if compress is not None:
+            written = compress(memoryview(written))
+        if HEADER_BYTES + len(written) - _LENGTH_END > LENGTH_BYTES_MAX:
+            raise too_large(encoding, batch.partition, HEADER_BYTES + len(written))
+        data = assembled(
+            written,
+            attributes=attributes,
+            base_timestamp=batch.base_timestamp,
+            max_timestamp=batch.max_timestamp,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            base_sequence=sequence,
+            record_count=batch.record_count,
+        )
+        closed.append(
+            EncodedBatch(
+                partition=batch.partition,
+                base_sequence=sequence,
+                record_count=batch.record_count,
+                data=data,
+            )
+        )
+    return closed
+
+
+def assembled(
+    section: Buffer,
+    *,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    record_count: int,
+) -> memoryview:
+    """A batch around `section`: its records, compressed where `attributes` say so."""
+    data = bytearray(HEADER_BYTES)
+    data += section
+    HEADER.pack_into(
+        data,
+        0,
+        0,
+        len(data) - _LENGTH_END,
+        _PARTITION_LEADER_EPOCH,
+        _MAGIC,
+        0,
+        attributes,
+        record_count - 1,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+    return sealed(data)
+
+
+def sealed(data: bytearray) -> memoryview:
+    """The batch with the CRC of its bytes put in; not to be written to any more."""
+    struct.pack_into(">I", data, CRC_POSITION, crc32c(memoryview(data)[CRC_END:]))
+    return memoryview(data).toreadonly()
