@@ -151,6 +151,11 @@ class Connection:
         return self._failure is None
 
     @property
+    def is_open(self) -> bool:
+        """Whether it has not failed and was not closed, as far as is known."""
+        return self._failure is None
+
+    @property
     def in_flight(self) -> int:
         """How many requests have not been answered."""
         return len(self._in_flight)

@@ -189,11 +189,15 @@ class Router:
         self, names: Collection[str], *, deadline: float, create: bool = False
     ) -> ClusterMetadata:
         """Metadata in which each of these topics is fresh: known, or known to have failed now."""
-        oldest = self.clock.now() - self._metadata_age_s_max
-        stale = sorted(name for name in names if self._learnt_at.get(name, oldest) <= oldest)
+        stale = self.stale(names)
         if stale:
             self.refresh(stale, deadline=deadline, create=create)
         return self.metadata
+
+    def stale(self, names: Collection[str]) -> list[str]:
+        """Those of these topics that are to be asked for before they are used."""
+        oldest = self.clock.now() - self._metadata_age_s_max
+        return sorted(name for name in names if self._learnt_at.get(name, oldest) <= oldest)
 
     def forget_topic(self, topic: str) -> None:
         """What is known of this topic was found wrong: ask before it is used again."""

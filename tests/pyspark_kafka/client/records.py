@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from pyspark_kafka.client import base
 from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.factory import open_client
+from pyspark_kafka.client.java_names import librdkafka_properties
 from pyspark_kafka.client.native.client import NativeReads
+from pyspark_kafka.client.native.producer_settings import ProducerSettings
+from pyspark_kafka.client.native.producers import NativeProducers
+from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.options import ClientOptions
+from pyspark_kafka.wire.opening import Opening
+from pyspark_kafka.wire.retry import Clock
+from pyspark_kafka.wire.router import Router
+from pyspark_kafka.wire.transport import Address
 
 TIMEOUT_S = 30.0
 ENGINE = "librdkafka"
@@ -44,6 +55,48 @@ def reading(bootstrap_servers: str, *, poll_timeout_ms: int = 30_000, **kafka: s
     """A client of the engine that the test is for, see the fixture `engine`."""
     wanted = options(bootstrap_servers, poll_timeout_ms=poll_timeout_ms, **kafka)
     return NativeReads.of(wanted) if ENGINE == "native" else open_client(wanted)
+
+
+class Writes(Protocol):
+    """The writing half of `KafkaClient`."""
+
+    def producer(self) -> base.Producer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _NativeWrites:
+    producers: NativeProducers
+
+    def producer(self) -> base.Producer:
+        return self.producers.lend()
+
+
+@contextmanager
+def writing(bootstrap_servers: str, **kafka: Any) -> Iterator[Writes]:
+    """A client for writing, of the engine that the test is for; see the fixture `engine`."""
+    wanted = options(bootstrap_servers, **kafka)
+    if ENGINE != "native":
+        with open_client(wanted, role="producer") as client:
+            yield client
+        return
+    bootstrap = [Address.parse(each) for each in bootstrap_servers.split(",")]
+    router = Router(bootstrap, Opening(client_id="tests", clock=Clock()))
+    settings = ProducerSettings.of(librdkafka_properties(wanted.kafka, role="producer"))
+    producers = NativeProducers(
+        router=router, settings=settings, bootstrap_servers=bootstrap_servers
+    )
+    try:
+        yield _NativeWrites(producers)
+    finally:
+        producers.close()
+        router.close()
+
+
+def rows(topic: str, values: Sequence[bytes | None], **columns: Sequence[Any]) -> pa.RecordBatch:
+    """What a producer is sent, with columns of `PRODUCE_SCHEMA`."""
+    data = {"value": values, "topic": [topic] * len(values), **columns}
+    types = {name: PRODUCE_SCHEMA.field(name).type for name in data}
+    return pa.RecordBatch.from_pydict({n: pa.array(data[n], types[n]) for n in types})
 
 
 def producer(bootstrap_servers: str, **properties: Any) -> Producer:

@@ -83,12 +83,14 @@ VERDICTS: Final[Mapping[ErrorCode, Verdict]] = {
 class Batch:
     """A batch that is not confirmed. `first_record` counts the partition's records before it.
 
-    `deadline` is the moment by which it is to be confirmed, `tries` how often it was sent.
+    `bytes_max` is what it was allowed before compression, `deadline` the moment by which it is to
+    be confirmed, `tries` how often it was sent.
     """
 
     topic_partition: TopicPartition
     encoded: EncodedBatch
     first_record: int
+    bytes_max: int
     deadline: float
     tries: int = 0
 
@@ -125,10 +127,9 @@ class _Line:
         return bool(self.waiting) and not self.failed and now >= self.not_before
 
     def may_send_to(self, broker_id: int, in_flight_max: int) -> bool:
-        if not self.in_flight:
-            return True
+        """Whether it may go to this broker, beside what is in flight."""
         window = in_flight_max if self.trusted == broker_id else 1
-        return self.at == broker_id and len(self.in_flight) < window
+        return len(self.in_flight) < window
 
     def oldest(self) -> Batch:
         groups = (self.presumed, self.failed, self.in_flight, self.waiting)
@@ -159,7 +160,7 @@ class InFlight:
         """Whether everything is confirmed."""
         return not self._open
 
-    def add(self, topic: str, encoded: EncodedBatch, *, deadline: float) -> None:
+    def add(self, topic: str, encoded: EncodedBatch, *, bytes_max: int, deadline: float) -> None:
         """The next batch of a partition; its sequences follow those of the one before."""
         partition = TopicPartition(topic, encoded.partition)
         line = self._lines.setdefault(partition, _Line())
@@ -168,6 +169,7 @@ class InFlight:
             topic_partition=partition,
             encoded=encoded,
             first_record=line.added_records,
+            bytes_max=bytes_max,
             deadline=deadline,
         )
         line.added_records += encoded.record_count
@@ -273,6 +275,7 @@ class InFlight:
                 topic_partition=batch.topic_partition,
                 encoded=encoded,
                 first_record=first_record,
+                bytes_max=batch.bytes_max // 2,
                 deadline=batch.deadline,
             )
             parts.append(part)
