@@ -13,7 +13,6 @@ import os
 from typing import Final
 
 from pyspark_kafka.errors import OptionError
-from pyspark_kafka.records._pure_encode import encode
 from pyspark_kafka.records.compression import Codec
 from pyspark_kafka.records.contract import AbortedTransaction, Decode, Decoded, Wanted
 from pyspark_kafka.records.encoding import Encode, EncodedBatch, Encoding, ProducerState
@@ -34,16 +33,19 @@ __all__ = [
 ]
 
 _VARIABLE: Final = "PYSPARK_KAFKA_RECORDS"
-_MODULES: Final = {"cython": "_kernel", "pure": "_pure"}
+_MODULES: Final = {"cython": ("_kernel", "_kernel"), "pure": ("_pure", "_pure_encode")}
+"""Where `decode` and `encode` of a twin are."""
 
 
-def _load(asked: str | None) -> tuple[str, Decode]:
-    """The twin's name, and its `decode`. Raises `OptionError` if what is asked cannot be had."""
+def _load(asked: str | None) -> tuple[str, Decode, Encode]:
+    """A twin's name and functions. Raises `OptionError` if what is asked cannot be had."""
     if asked and asked not in _MODULES:
         raise OptionError(f"{_VARIABLE}={asked}: choose from {', '.join(_MODULES)}")
     for twin in [asked] if asked else _MODULES:
         try:
-            module = importlib.import_module(f"{__name__}.{_MODULES[twin]}")
+            decoding, encoding = (
+                importlib.import_module(f"{__name__}.{module}") for module in _MODULES[twin]
+            )
         except ImportError as error:
             if asked:
                 raise OptionError(
@@ -52,8 +54,8 @@ def _load(asked: str | None) -> tuple[str, Decode]:
                     f"set {_VARIABLE}=pure"
                 ) from error
         else:
-            return twin, module.decode
+            return twin, decoding.decode, encoding.encode
     raise AssertionError("the pure twin always loads")
 
 
-TWIN, decode = _load(os.environ.get(_VARIABLE))
+TWIN, decode, encode = _load(os.environ.get(_VARIABLE))

@@ -1,20 +1,21 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False, auto_pickle=False, autotestdict=False
-"""The compiled twin: record batches to Arrow without a Python object per record.
+"""The compiled twin: record batches to Arrow and back without a Python object per record.
 
-Purpose: the same rows, the same batches of them and the same errors as `_pure`, at the speed of
-memory; the layouts stand there. Invariant: nothing outside the given bytes is read, whatever they
-say; a length is compared with what is left before it is used. What it must not know: the pure
-twin, connections, Spark.
+Purpose: the same rows, the same batches and the same errors as `_pure` and `_pure_encode`, at the
+speed of memory; the layouts stand in `_pure`. Invariant: of bytes to be decoded nothing outside is
+read, whatever they say; a length is compared with what is left before it is used. What it must
+not know: the pure twin, connections, Spark.
 
-How it goes: `step` runs without the GIL through batches and their records and copies rows into
+How decoding goes: `step` runs without the GIL through batches and their records and copies rows into
 growing blocks of memory. It comes back, as an `Event`, for what needs Python (a batch that is
 compressed or belongs to a transaction, rows to be made an Arrow batch, a fault) and goes on where
 it was.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
@@ -22,7 +23,8 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from pyspark_kafka.columns import HEADERS_TYPE, SOURCE_SCHEMA
+from pyspark_kafka.columns import HEADERS_TYPE, PRODUCE_SCHEMA, SOURCE_SCHEMA
+from pyspark_kafka.records.compressing import compressor
 from pyspark_kafka.records.compression import Codec, decompress
 from pyspark_kafka.records.contract import (
     HEADER_OVERHEAD_BYTES,
@@ -32,9 +34,17 @@ from pyspark_kafka.records.contract import (
     Fault,
     as_error,
 )
+from pyspark_kafka.records.encoding import (
+    LENGTH_BYTES_MAX,
+    NO_SEQUENCE,
+    EncodedBatch,
+    next_sequence,
+    no_such_partition,
+    too_large,
+)
 from pyspark_kafka.records.transactions import AbortedProducers, is_abort_marker
 
-__all__ = ["crc_of", "decode"]
+__all__ = ["crc_of", "decode", "encode"]
 
 
 cdef extern from "crc32c.h" nogil:
@@ -294,3 +304,7 @@ def _same_for_all(value, type_):
 
 cdef object fixed(object type_, int64_t rows, object data):
     return pa.Array.from_buffers(type_, rows, [None, data], null_count=0)
+
+
+include "_kernel_encode_memory.pxi"
+include "_kernel_encode.pxi"

@@ -9,8 +9,9 @@ BuiltInPartitioner of Apache Kafka.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import repeat
 from typing import Any, Final
 
@@ -112,29 +113,37 @@ class _Row:
 
 
 def _rows(rows: pa.RecordBatch, encoding: Encoding) -> Iterator[_Row]:
-    columns: dict[str, Any] = {name: repeat(None, rows.num_rows) for name in _NAMES}
-    columns |= zip(rows.schema.names, rows.columns, strict=True)
-    if "partition" in rows.schema.names:
-        columns["partition"] = columns["partition"].to_pylist()
-    if "timestamp" in rows.schema.names:
-        columns["timestamp"] = columns["timestamp"].cast(pa.int64()).to_pylist()
+    columns: dict[str, Iterable[Any]] = {name: repeat(None, rows.num_rows) for name in _NAMES}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if name in ("key", "value"):
+            columns[name] = _binaries(column)
+        elif name == "headers":
+            columns[name] = column
+        elif name in _NAMES:
+            columns[name] = column.cast(pa.int64()).to_pylist()
     for partition, timestamp, key, value, headers in zip(
         *(columns[name] for name in _NAMES), strict=True
     ):
-        key_data = _bytes_of(key)
-        fields = (*_nullable(key_data), *_nullable(_bytes_of(value)), *_headers(headers))
+        fields = (*_nullable(key), *_nullable(value), *_headers(headers))
         yield _Row(
             partition=partition,
             timestamp=encoding.now_ms if timestamp is None else timestamp,
-            key=key_data,
+            key=key,
             fields=fields,
             fields_bytes=sum(map(len, fields)),
         )
 
 
-def _bytes_of(scalar: Any) -> memoryview | None:
-    """Where the bytes of a binary or string scalar are: nothing is copied."""
-    return None if scalar is None or not scalar.is_valid else memoryview(scalar.as_buffer())
+def _binaries(column: Any) -> Iterator[memoryview | None]:
+    """Of a binary or string column, where they are: nothing is copied."""
+    if not len(column):
+        return
+    _, offsets, data = column.buffers()
+    is_large = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
+    bounds = memoryview(offsets).cast("q" if is_large else "i")[column.offset :]
+    content = memoryview(data or b"")
+    for index, is_valid in enumerate(column.is_valid().to_pylist()):
+        yield content[bounds[index] : bounds[index + 1]] if is_valid else None
 
 
 def _headers(scalar: Any) -> Iterator[Buffer]:
@@ -144,15 +153,18 @@ def _headers(scalar: Any) -> Iterator[Buffer]:
         return
     pairs = scalar.values
     yield varint(len(pairs))
-    for key, value in zip(pairs.field("key"), pairs.field("value"), strict=True):
-        yield from _nullable(_bytes_of(key))
-        yield from _nullable(_bytes_of(value))
+    for key, value in zip(
+        _binaries(pairs.field("key")), _binaries(pairs.field("value")), strict=True
+    ):
+        yield from _nullable(key)
+        yield from _nullable(value)
 
 
 def _nullable(data: Buffer | None) -> tuple[Buffer, ...]:
     return (varint(-1),) if data is None else (varint(len(data)), data)
 
 
+@lru_cache(maxsize=1 << 14)
 def varint(number: int) -> bytes:
     """A number of at most 64 bits as zigzag, in groups of 7 bits, the lowest first."""
     unsigned = number << 1 ^ number >> 63

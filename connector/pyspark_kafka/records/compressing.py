@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -61,7 +62,7 @@ _LZ4_SIZE: Final = struct.Struct("<I")
 _LZ4_PLAIN_BIT: Final = 1 << 31
 _LZ4_END: Final = b"\0\0\0\0"
 
-Compress = Callable[[memoryview], Buffer]
+Compress = Callable[[memoryview], bytes]
 """A records section to what stands for it in the batch."""
 
 
@@ -73,7 +74,8 @@ def compressor(codec: Codec, level: int | None) -> Compress:
     if codec is Codec.LZ4:
         return _Lz4Frames(min(arrow_level or 1, _LZ4_LEVEL_MAX))
     whole: Any = pa.Codec(_ARROW_NAMES[codec], compression_level=arrow_level)
-    return lambda section: memoryview(whole.compress(section))
+    # As bytes: Arrow's own buffer, shrunk to its size, still gives the one before as its shape.
+    return partial(whole.compress, asbytes=True)
 
 
 class _Lz4Frames:
@@ -86,7 +88,7 @@ class _Lz4Frames:
         frame: list[Buffer] = [_LZ4_HEADER]
         for start in range(0, len(section), _LZ4_BLOCK_BYTES):
             plain = section[start : start + _LZ4_BLOCK_BYTES]
-            block = memoryview(self._codec.compress(plain))
+            block = self._codec.compress(plain, asbytes=True)
             if len(block) < len(plain):
                 frame += [_LZ4_SIZE.pack(len(block)), block]
             else:

@@ -57,6 +57,7 @@ def test_what_does_not_exist_raises() -> None:
 @pytest.mark.timeout(300)
 def test_the_kernel_is_what_its_stub_says() -> None:
     command = [sys.executable, "-m", "mypy.stubtest", "pyspark_kafka.records._kernel"]
+    command += ["--mypy-config-file", "pyproject.toml"]
     environment = os.environ | {"MYPYPATH": str(PROJECT / "connector")}
     done = subprocess.run(
         command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False

@@ -1,0 +1,133 @@
+"""Batches that must change after they were encoded: too large for a broker, or of another producer.
+
+Purpose: the slow path of both twins, byte by byte in plain Python. Invariant: records keep their
+order, timestamps and sequences; what comes out is what `encode` would have made. What it must not
+know: connections, when a batch is to be changed. Source: `ProducerBatch.split` and
+`ProducerBatch.resetProducerState` of Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark_kafka.records._pure_encode import HEADER, assembled, sealed, varint
+from pyspark_kafka.records.compressing import compressor
+from pyspark_kafka.records.compression import Codec, decompress
+from pyspark_kafka.records.contract import Buffer
+from pyspark_kafka.records.encoding import (
+    HEADER_BYTES,
+    LENGTH_BYTES_MAX,
+    NO_SEQUENCE,
+    EncodedBatch,
+    next_sequence,
+)
+
+_CODEC_MASK: Final = 0x07
+_PRODUCER_POSITION: Final = 43
+_PRODUCER: Final = struct.Struct(">qhi")
+
+
+def split(batch: EncodedBatch, *, level: int | None = None) -> list[EncodedBatch]:
+    """Two batches of about as many bytes before compression, where a broker refuses the one.
+
+    `level` is that of `Encoding`, which a batch does not say. There must be more than one record.
+    """
+    assert batch.record_count > 1
+    (
+        _, _, _, _, _, attributes, _, base_timestamp, _, producer_id, producer_epoch, _, _,
+    ) = HEADER.unpack_from(batch.data)  # fmt: skip
+    codec = Codec(attributes & _CODEC_MASK)
+    section = batch.data[HEADER_BYTES:]
+    if codec is not Codec.NONE:
+        plain = decompress(codec, section, base_offset=0, bytes_max=LENGTH_BYTES_MAX)
+        section = memoryview(plain)
+    records = _records(section, batch.record_count, base_timestamp)
+    sequence, parts = batch.base_sequence, []
+    for part in _halves(records):
+        base = part[0].timestamp
+        written: Buffer = b"".join(record.at(base, index) for index, record in enumerate(part))
+        if codec is not Codec.NONE:
+            written = compressor(codec, level)(memoryview(written))
+        data = assembled(
+            written,
+            attributes=attributes,
+            base_timestamp=base,
+            max_timestamp=max(record.timestamp for record in part),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=sequence,
+            record_count=len(part),
+        )
+        parts.append(
+            replace(batch, base_sequence=sequence, record_count=len(part), data=data),
+        )
+        if sequence != NO_SEQUENCE:
+            sequence = next_sequence(sequence, len(part))
+    return parts
+
+
+def restamp(
+    batch: EncodedBatch, *, producer_id: int, producer_epoch: int, base_sequence: int
+) -> EncodedBatch:
+    """The batch as of another producer, or from another sequence on; the given one stays as it is.
+
+    Whoever still holds its bytes is not disturbed.
+    """
+    data = bytearray(batch.data)
+    _PRODUCER.pack_into(data, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
+    return replace(batch, base_sequence=base_sequence, data=sealed(data))
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """`rest` is what follows the deltas."""
+
+    timestamp: int
+    attributes: bytes
+    rest: memoryview
+
+    def at(self, base_timestamp: int, offset_delta: int) -> bytes:
+        """As the record so far behind the first one."""
+        deltas = varint(self.timestamp - base_timestamp) + varint(offset_delta)
+        body_bytes = len(self.attributes) + len(deltas) + len(self.rest)
+        return b"".join((varint(body_bytes), self.attributes, deltas, self.rest))
+
+
+def _records(section: memoryview, count: int, base_timestamp: int) -> list[_Record]:
+    found, position = [], 0
+    for _ in range(count):
+        body_bytes, start = _number(section, position)
+        timestamp_delta, after = _number(section, start + 1)
+        _, after = _number(section, after)
+        position = start + body_bytes
+        found.append(
+            _Record(
+                base_timestamp + timestamp_delta,
+                bytes(section[start : start + 1]),
+                section[after:position],
+            )
+        )
+    assert position == len(section)
+    return found
+
+
+def _number(section: memoryview, position: int) -> tuple[int, int]:
+    """The varint there, and the position behind it."""
+    unsigned, shift = 0, 0
+    while section[position] & 0x80:
+        unsigned |= (section[position] & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+    unsigned |= section[position] << shift
+    return unsigned >> 1 ^ -(unsigned & 1), position + 1
+
+
+def _halves(records: list[_Record]) -> tuple[list[_Record], list[_Record]]:
+    """Cut by bytes, not by count: one large record may be most of them."""
+    left = sum(len(record.rest) for record in records) // 2
+    for index, record in enumerate(records[:-1], 1):
+        left -= len(record.rest)
+        if left <= 0:
+            return records[:index], records[index:]
+    return records[:-1], records[-1:]

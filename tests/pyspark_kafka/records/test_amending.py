@@ -1,0 +1,85 @@
+"""Batches made anew: halves of one that is too large, and one of another producer."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_kafka.records import Codec, encode
+from pyspark_kafka.records.amending import restamp, split
+from tests.pyspark_kafka.records.encoded import (
+    NO_PRODUCER,
+    NOW,
+    encoding,
+    header,
+    records,
+    rows_of,
+    state,
+    values,
+)
+
+ROWS = rows_of(
+    [None if i % 9 == 0 else b"v" * (i * 7 % 300) for i in range(300)],
+    keys=[None if i % 5 == 0 else b"k%d" % i for i in range(300)],
+    partitions=[6] * 300,
+    timestamps=[NOW + i * i * 17 % 7001 - 3000 for i in range(300)],
+    headers=[[("h", b"x"), ("", None)] * (i % 3) for i in range(300)],
+)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_halves_are_what_encode_makes_of_them(codec: Codec) -> None:
+    level = 2 if codec in (Codec.GZIP, Codec.ZSTD) else None
+    producer = state({6: 2**31 - 100}, is_transactional=True)
+    asked = encoding(producer=producer, codec=codec, level=level)
+    (whole,) = encode(ROWS, asked)
+    first, second = split(whole, level=level)
+    assert records(first) + records(second) == records(whole)
+    count = first.record_count
+    assert 130 < count < 170
+    assert (first.base_sequence, second.base_sequence) == (2**31 - 100, count - 100)
+    rest = encoding(
+        producer=state({6: count - 100}, is_transactional=True), codec=codec, level=level
+    )
+    assert [first, second] == [*encode(ROWS[:count], asked), *encode(ROWS[count:], rest)]
+
+
+def test_again_and_again_down_to_single_records() -> None:
+    left, found = [*encode(ROWS[:37], encoding())], []
+    expected = records(left[0])
+    while left:
+        batch = left.pop(0)
+        if batch.record_count > 1:
+            left = split(batch) + left
+        else:
+            found.append(batch)
+    assert [record for batch in found for record in records(batch)] == expected
+    assert [batch.base_sequence for batch in found] == list(range(37))
+
+
+@pytest.mark.parametrize("at", [0, 4, 9])
+def test_a_record_that_is_most_of_it(at: int) -> None:
+    made: list[bytes | None] = [b"x" * 100_000 if i == at else b"small" for i in range(10)]
+    (whole,) = encode(rows_of(made), encoding())
+    halves = split(whole)
+    assert [value for half in values(halves) for value in half] == made
+    assert len(halves) == 2
+
+
+def test_without_a_producer_there_are_no_sequences() -> None:
+    (whole,) = encode(ROWS, encoding(producer=NO_PRODUCER))
+    assert [half.base_sequence for half in split(whole)] == [-1, -1]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_another_producer(codec: Codec) -> None:
+    (batch,) = encode(ROWS, encoding(codec=codec))
+    before = bytes(batch.data)
+    changed = restamp(batch, producer_id=2**60, producer_epoch=9, base_sequence=2**31 - 1)
+    assert records(changed) == records(batch)
+    found = header(changed)
+    assert (found["producer_id"], found["producer_epoch"]) == (2**60, 9)
+    assert found["base_sequence"] == changed.base_sequence == 2**31 - 1
+    assert changed.data.readonly
+    assert bytes(batch.data) == before
+    back = restamp(changed, producer_id=4711, producer_epoch=3, base_sequence=0)
+    assert back == batch
