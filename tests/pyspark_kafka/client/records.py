@@ -22,7 +22,7 @@ from pyspark_kafka.options import ClientOptions
 from pyspark_kafka.wire.opening import Opening
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import Router
-from pyspark_kafka.wire.transport import Address
+from pyspark_kafka.wire.transport import Address, Transport, connect
 
 TIMEOUT_S = 30.0
 ENGINE = "librdkafka"
@@ -72,15 +72,23 @@ class _NativeWrites:
 
 
 @contextmanager
-def writing(bootstrap_servers: str, **kafka: Any) -> Iterator[Writes]:
-    """A client for writing, of the engine that the test is for; see the fixture `engine`."""
+def writing(bootstrap_servers: str, *, via: str | None = None, **kafka: Any) -> Iterator[Writes]:
+    """A client for writing, of the engine that the test is for; see the fixture `engine`.
+
+    `via` is where the native one connects to, whatever address it means.
+    """
     wanted = options(bootstrap_servers, **kafka)
     if ENGINE != "native":
+        assert via is None
         with open_client(wanted, role="producer") as client:
             yield client
         return
     bootstrap = [Address.parse(each) for each in bootstrap_servers.split(",")]
-    router = Router(bootstrap, Opening(client_id="tests", clock=Clock()))
+
+    def connect_via(address: Address, timeout_s: float) -> Transport:
+        return connect(address if via is None else Address.parse(via), timeout_s)
+
+    router = Router(bootstrap, Opening(client_id="tests", clock=Clock(), connect=connect_via))
     settings = ProducerSettings.of(librdkafka_properties(wanted.kafka, role="producer"))
     producers = NativeProducers(
         router=router, settings=settings, bootstrap_servers=bootstrap_servers

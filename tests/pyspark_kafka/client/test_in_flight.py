@@ -370,8 +370,8 @@ def test_a_request_is_bounded_and_everybody_has_a_turn() -> None:
     core = InFlight(split=halves, request_bytes_max=500)
     for partition in range(6):
         for sequence in range(2):
-            batch = replace(encoded(partition, sequence, [1]), data=memoryview(bytes(150)))
-            core.add(TOPIC, batch, bytes_max=1, deadline=FAR)
+            large = replace(encoded(partition, sequence, [1]), data=memoryview(bytes(150)))
+            core.add(TOPIC, large, bytes_max=1, deadline=FAR)
     turns = []
     for _ in range(4):
         taken = core.take(1, core.ready(0))
