@@ -156,8 +156,11 @@ class NativeProducer:
         for topic, rows in groups:
             for piece in pieces_of(rows, self._piece_bytes):
                 self._make_room(piece.nbytes)
-                self._topic(topic).rows.add(piece, self._clock.now())
-                self._progress()
+                held = self._topic(topic)
+                held.rows.add(piece, self._clock.now())
+                if self._fills_batches(topic, held):
+                    self._progress()
+        self._progress()
 
     def flush(self) -> None:
         self._raise_if_failed()
@@ -312,7 +315,7 @@ class NativeProducer:
             if self._id is None:
                 self._id = ask_producer_id(self._router, deadline=deadline)
         except _MAY_PASS as error:
-            if isinstance(error, Refused) and VERDICTS[error.code] is Verdict.FAILED:
+            if isinstance(error, Refused) and _is_final(error.code):
                 raise not_asked(self._faults, error) from None
             self._trouble = without_remedy(error)
             self._ask_later()
@@ -364,8 +367,8 @@ class NativeProducer:
         for partition in self._core.ready(now):
             try:
                 broker = self._router.leader(partition).broker
-            except Refused as unknown:
-                self._troubles[partition] = str(unknown)
+            except Refused as unknown:  # The router asks for the topic before it is used again.
+                self._retry_later(partition, str(unknown), forget=False)
                 continue
             led.setdefault(broker.broker_id, (broker, []))[1].append(partition)
         for broker, partitions in led.values():
@@ -382,7 +385,7 @@ class NativeProducer:
 
     def _send_to(self, link: _Link, partitions: list[TopicPartition]) -> None:
         connection = link.connection
-        while len(link.calls) < self._settings.in_flight_max:
+        while connection.is_open and len(link.calls) < self._settings.in_flight_max:
             throttled_s = self._clock.left_s(connection.throttled_until)
             if throttled_s:
                 said_so = f"{link.broker} throttles this client for {throttled_s:.3g} s, by a quota"
@@ -409,8 +412,6 @@ class NativeProducer:
                 deadline=self._clock.now() + timeout_s + _ANSWER_GRACE_S,
             )
             link.calls.append(call)
-            if call.pending.done:  # It failed; `_collect` says so.
-                return
 
     def _link(self, broker: Broker) -> _Link:
         """The connection to a leader, opened where there is none; raises `BrokerUnreachable`."""
@@ -468,15 +469,26 @@ class NativeProducer:
                 smaller = max(batch.bytes_max // 2, _BATCH_BYTES_MIN)
                 topic.batch_bytes_max = min(topic.batch_bytes_max, smaller)
             case Verdict.AGAIN:
-                self._router.note(code, topic=partition.topic)
-                if answer.current_leader is not None:
-                    self._router.leader_moved(
-                        partition,
-                        leader_id=answer.current_leader.leader_id,
-                        leader_epoch=answer.current_leader.leader_epoch,
-                        endpoints=response.endpoints,
-                    )
-                self._retry_later(partition, f"{link.broker} said {said(code)}", forget=False)
+                self._again(link, answer, response)
+
+    def _again(self, link: _Link, answer: ProducedPartition, response: ProduceResponse) -> None:
+        """Note what an answer says is wrong; a leader that it names is asked at once (KIP-951)."""
+        partition, code = answer.topic_partition, answer.error_code
+        trouble = f"{link.broker} said {said(code)}"
+        if answer.current_leader is None:
+            self._router.note(code, topic=partition.topic)
+        else:
+            self._router.leader_moved(
+                partition,
+                leader_id=answer.current_leader.leader_id,
+                leader_epoch=answer.current_leader.leader_epoch,
+                endpoints=response.endpoints,
+            )
+            known = self._router.metadata.partition(partition)
+            if known is not None and known.leader_id != link.broker.broker_id:
+                self._troubles[partition] = trouble
+                return
+        self._retry_later(partition, trouble, forget=False)
 
     def _retry_later(self, partition: TopicPartition, trouble: str, *, forget: bool = True) -> None:
         """Pause a partition; with `forget` also ask who leads it by then."""
@@ -546,6 +558,11 @@ class NativeProducer:
             wait_any(pendings, deadline=until, clock=self._clock)
         else:
             self._clock.sleep(until - now)
+
+
+def _is_final(code: ErrorCode) -> bool:
+    """Whether asking again does not help. REBOOTSTRAP_REQUIRED has done what it can (KIP-1102)."""
+    return VERDICTS[code] is Verdict.FAILED and code is not ErrorCode.rebootstrap_required
 
 
 def _in_turn(topic: TopicMetadata, turn: int) -> tuple[int, ...]:
