@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -228,6 +228,33 @@ def test_a_topic_that_is_not_created(client: Writes) -> None:
         ):
             write()
     producer.abort()
+
+
+def test_a_topic_is_created_by_writing_to_it(
+    client: Writes, bootstrap: str, unique_name: Callable[[], str]
+) -> None:
+    """By brokers that do so, as Apache Kafka's do by default."""
+    name = unique_name()
+    producer = client.producer()
+    producer.send(rows(name, [b"x"]))
+    producer.flush()
+    producer.close()
+    assert [record.value for record in read_all(bootstrap, name)] == [b"x"]
+
+
+def test_a_topic_that_nobody_creates(bootstrap: str, unique_name: Callable[[], str]) -> None:
+    name = unique_name()
+    settings = {"allow_auto_create_topics": "false", "max_block_ms": "1000"}
+    with writing(bootstrap, **settings) as client:
+        producer = client.producer()
+        started = time.monotonic()
+        producer.send(rows(name, [b"x"]))
+        with pytest.raises(
+            DeliveryFailed, match=rf"a record for {name}.* was not written: .*create it, or correct"
+        ):
+            producer.flush()
+        assert time.monotonic() - started < 30
+        producer.abort()
 
 
 def test_a_partition_that_does_not_exist(client: Writes, topic: TopicFactory) -> None:

@@ -115,6 +115,7 @@ def nodes(cluster_of_three: Cluster) -> Iterator[Nodes]:
         made.restore()
 
 
+@pytest.mark.full
 def test_leaders_are_killed_and_stopped_in_turn(nodes: Nodes, unique_name: NameFactory) -> None:
     bootstrap = nodes.cluster.bootstrap_servers
     name = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
@@ -131,6 +132,7 @@ def test_leaders_are_killed_and_stopped_in_turn(nodes: Nodes, unique_name: NameF
         load.check(bootstrap)
 
 
+@pytest.mark.full
 def test_a_leader_hangs_until_others_lead_and_then_goes_on(
     nodes: Nodes, unique_name: NameFactory
 ) -> None:
@@ -148,6 +150,7 @@ def test_a_leader_hangs_until_others_lead_and_then_goes_on(
         load.check(bootstrap)
 
 
+@pytest.mark.full
 def test_the_only_broker_is_started_anew(
     cluster_with: ClusterFactory, unique_name: NameFactory
 ) -> None:

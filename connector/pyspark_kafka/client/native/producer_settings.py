@@ -37,7 +37,10 @@ until they fill batches, or `flush` is called, which a task does after its last 
 
 _INT32_MAX: Final = 2**31 - 1
 _MEBIBYTE: Final = 1024 * 1024
-BATCH_BYTES: Final = 256 * 1024
+BATCH_BYTES: Final = 512 * 1024
+"""`batch.size` where nothing is said. Measured against one Apache Kafka broker, 6 partitions, rows of
+100 and 1000 bytes with and without keys: Java's 16 KiB take 2.5 to 4 times as long, 64 KiB 1.5 to 2
+times, 256 KiB up to 1.15 times; 1 MiB gains little, and is all that a topic takes by default."""
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec}
 _DEFAULT_LEVEL: Final = "-1"
 
