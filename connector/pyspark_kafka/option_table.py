@@ -353,7 +353,7 @@ OPTIONS: Final = (
         modes=EVERYWHERE,
         default="auto",
         doc="The Kafka client underneath. `native` is our own, which reads record batches straight "
-        "into Arrow; it cannot write yet, and has no TLS and no SASL. `auto` is `native` where "
+        "into Arrow and Arrow into batches; it has no TLS and no SASL yet. `auto` is `native` where "
         "nothing speaks against it, else `librdkafka`; the log says which and why.",
     ),
     Option(

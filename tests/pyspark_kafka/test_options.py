@@ -323,7 +323,10 @@ def test_sink() -> None:
             )
         ),
         ({"commitOffsets": "true"}, r"'commitOffsets' is not in this version"),
-        ({"engine": "native"}, r"'native', but the native engine cannot write yet: .* 'auto'"),
+        (
+            {"engine": "native", "kafka.security.protocol": "SSL"},
+            r"'native', but the native engine does not know .* no TLS .* 'auto'",
+        ),
     ],
 )
 def test_refused_writes(options: dict[str, str], message: str) -> None:

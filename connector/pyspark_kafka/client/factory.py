@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Final, Literal, overload
+from typing import TYPE_CHECKING, Final, Literal, overload
 
 from pyspark_kafka.client.base import KafkaClient, KafkaReads
+from pyspark_kafka.client.java_names import librdkafka_properties
 from pyspark_kafka.client.native.settings import NativeSettings, Role, objection
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.options import ClientOptions
+
+if TYPE_CHECKING:
+    from pyspark_kafka.client.native.client import NativeReads
 
 log = logging.getLogger(__name__)
 
@@ -47,19 +51,30 @@ def open_client(
     task need not repeat what the driver did. Raises `OptionError` for settings that are refused.
     """
     if choose_engine(options, role) == "native":
-        from pyspark_kafka.client.native.client import NativeReads  # noqa: PLC0415
-
         if not is_checked and options.kafka.keys() - _NOTHING_TO_JUDGE:
             from pyspark_kafka.client.librdkafka.settings import (  # noqa: PLC0415
                 LibrdkafkaSettings,
             )
 
             LibrdkafkaSettings.of(options, role)
-        return NativeReads.of(NativeSettings.of(options, role))
+        return _open_native(options, role)
     from pyspark_kafka.client.librdkafka import LibrdkafkaClient  # noqa: PLC0415
     from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings  # noqa: PLC0415
 
     return LibrdkafkaClient(LibrdkafkaSettings.of(options, role))
+
+
+def _open_native(options: ClientOptions, role: Role) -> NativeReads:
+    settings = NativeSettings.of(options, role)
+    if role == "consumer":
+        from pyspark_kafka.client.native.client import NativeReads  # noqa: PLC0415
+
+        return NativeReads.of(settings)
+    from pyspark_kafka.client.native.client import NativeClient  # noqa: PLC0415
+    from pyspark_kafka.client.native.producer_settings import ProducerSettings  # noqa: PLC0415
+
+    properties = librdkafka_properties(options.kafka, role=role)
+    return NativeClient.writing(settings, ProducerSettings.of(properties))
 
 
 def choose_engine(options: ClientOptions, role: Role) -> Engine:

@@ -21,12 +21,12 @@ from pyspark_kafka.sink.rows import RowPreparation
 
 
 def _open_for_writing(options: ClientOptions) -> KafkaClient:
-    return open_client(options, role="producer")
+    return open_client(options, role="producer", is_checked=True)
 
 
 _CLIENTS: Final = ClientPool(_open_for_writing)
-"""Of this process. Spark reuses Python workers, and a new idempotent producer takes half a second
-to get its id."""
+"""Of this process. Spark reuses Python workers, and a new idempotent producer has to connect and to
+get its id: with librdkafka half a second."""
 
 
 def write_task(

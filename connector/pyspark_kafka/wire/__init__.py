@@ -7,11 +7,14 @@ that the bytes do not pay for. Only `transport` knows sockets. What it must not 
 rows, and what record batches hold.
 
     questions    what the port asks about topics, offsets and groups, asked until answered
+    producer_id  who writes, in the brokers' eyes
     router       which broker to ask; one connection for each
     metadata     who leads what, as the cluster last said
     fetch        the Fetch request and response, records not copied
+    produce      the same of Produce
     connection   requests and responses of one broker, pipelined
     transport    bytes to and from one address
     entities     kio's schemas, to and from bytes
+    writer, reader    Kafka's primitive types, for messages by hand
     versions, faults, retry    tables: versions we speak, what error codes ask of us, pauses
 """

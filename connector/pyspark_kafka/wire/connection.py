@@ -142,6 +142,7 @@ class Connection:
         self._length = memoryview(bytearray(_LENGTH.size))
         self._body: memoryview | None = None
         self._unfilled = self._length
+        self._outgoing: deque[memoryview] = deque()
 
     @property
     def is_usable(self) -> bool:
@@ -157,6 +158,11 @@ class Connection:
         return all(pending._abandoned for pending in self._in_flight)
 
     @property
+    def is_open(self) -> bool:
+        """Whether it has not failed and was not closed, as far as is known."""
+        return self._failure is None
+
+    @property
     def in_flight(self) -> int:
         """How many requests have not been answered."""
         return len(self._in_flight)
@@ -168,6 +174,20 @@ class Connection:
         """
         self._raise_if_failed(request)
         self._wait_for_throttling(request, deadline)
+        pending = self.post(request)
+        try:
+            self._write_all(request, deadline)
+        except BaseException:
+            self.fail(BrokerUnreachable, f"{request} was interrupted while it was sent")
+            raise
+        return pending
+
+    def post(self, request: Request[T]) -> Pending[T]:
+        """Send as much of a request as goes without waiting; `wait_any` sends the rest.
+
+        Whoever posts minds `throttled_until`, and keeps the request's buffers as they are until it
+        is done. Raises `BrokerUnreachable` where the connection has failed before.
+        """
         self._raise_if_failed(request)
         self.used_at = self._clock.now()
         correlation_id = self._next_correlation_id
@@ -181,11 +201,9 @@ class Connection:
         size = len(header) + sum(len(part) for part in request.body)
         pending = Pending(self, request, correlation_id)
         self._in_flight.append(pending)
-        try:
-            self._write([_LENGTH.pack(size) + header, *request.body], request, deadline)
-        except BaseException:
-            self.fail(BrokerUnreachable, f"{request} was interrupted while it was sent")
-            raise
+        parts = [_LENGTH.pack(size) + header, *request.body]
+        self._outgoing.extend(view for part in parts if (view := memoryview(part).cast("B")))
+        self._write_what_goes()
         return pending
 
     def receive(self, pending: Pending[T], *, deadline: float) -> T:
@@ -213,6 +231,7 @@ class Connection:
         for pending in self._in_flight:
             pending._fail(self._error(pending.request))
         self._in_flight.clear()
+        self._outgoing.clear()
 
     def close(self) -> None:
         """Close it in good order."""
@@ -232,19 +251,19 @@ class Connection:
         if pause_s:
             self._clock.sleep(pause_s)
 
-    def _write(
-        self, parts: Sequence[bytes | memoryview], request: Request[Any], deadline: float
-    ) -> None:
-        unsent = deque(view for part in parts if (view := memoryview(part).cast("B")))
-        while unsent and self._failure is None:
+    def _write_what_goes(self) -> None:
+        while self._outgoing and self._failure is None:
             try:
-                sent = self._transport.send(unsent)
+                sent = self._transport.send(self._outgoing)
             except TransportError as error:
                 self._fail_transport(error)
-                break
-            if sent:
-                _drop(unsent, sent)
-                continue
+                return
+            if not sent:
+                return
+            _drop(self._outgoing, sent)
+
+    def _write_all(self, request: Request[Any], deadline: float) -> None:
+        while self._outgoing and self._failure is None:
             # A broker that cannot get rid of its answers stops reading: take them meanwhile.
             self._take_what_is_there()
             left_s = self._clock.left_s(deadline)
@@ -252,6 +271,7 @@ class Connection:
                 self.fail(BrokerUnreachable, f"{request} could not be sent in time")
             elif self._failure is None:
                 wait([self._transport], [self._transport], left_s)
+                self._write_what_goes()
         self._raise_if_failed(request)
 
     # --- receiving ---
@@ -359,11 +379,14 @@ def wait_any(
 ) -> list[Pending[Any]]:
     """Wait until one of them is done, whichever their brokers; all that are, none at the deadline.
 
+    What was posted on their connections is sent meanwhile.
+
     A pending that has failed is done. What comes behind one that is done is left where it is.
     """
     while True:
         connections = {id(p.connection): p.connection for p in pendings if not p.done}
         for connection in connections.values():
+            connection._write_what_goes()
             wanted = [p for p in pendings if p.connection is connection]
             while connection._take_what_is_there() and not any(p.done for p in wanted):
                 pass
@@ -371,7 +394,11 @@ def wait_any(
         left_s = clock.left_s(deadline)
         if done or not left_s or not connections:
             return done
-        wait([connection._transport for connection in connections.values()], [], left_s)
+        wait(
+            [connection._transport for connection in connections.values()],
+            [c._transport for c in connections.values() if c._outgoing],
+            left_s,
+        )
 
 
 def _hint(length: int) -> str:

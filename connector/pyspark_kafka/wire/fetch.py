@@ -11,7 +11,6 @@ and FetchResponse.json of Kafka; KIP-320 (leader epochs), 392 (preferred replica
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,10 +21,10 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.base import AbortedTransaction, IsolationLevel, TopicPartition
 from pyspark_kafka.wire.connection import Request
-from pyspark_kafka.wire.metadata import Broker
+from pyspark_kafka.wire.metadata import Broker, LeaderEpoch, read_endpoint
 from pyspark_kafka.wire.reader import MalformedResponse, Reader
-from pyspark_kafka.wire.transport import Address
 from pyspark_kafka.wire.versions import Api
+from pyspark_kafka.wire.writer import int8, int32, int64, length, string
 
 LAST_VERSION_BY_NAME: Final = 12
 """Later ones name topics by id alone."""
@@ -33,9 +32,6 @@ _FIRST_FLEXIBLE: Final = 12
 _CONSUMER: Final = -1
 _NO_SESSION: Final = (0, -1)
 _UNKNOWN: Final = -1
-_INT8: Final = struct.Struct(">b")
-_INT32: Final = struct.Struct(">i")
-_INT64: Final = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +55,6 @@ class FetchLimits:
     bytes_min: int = 1
     bytes_max: int = 50 * 1024 * 1024
     rack: str = ""
-
-
-class LeaderEpoch(NamedTuple):
-    """Who leads a partition since which epoch, in the eyes of a broker that does not."""
-
-    leader_id: int
-    leader_epoch: int
 
 
 class EpochEnd(NamedTuple):
@@ -141,65 +130,47 @@ def _write(version: int, limits: FetchLimits, partitions: Sequence[FetchPartitio
     flexible = version >= _FIRST_FLEXIBLE
     out = bytearray()
     if version <= 14:  # later it is a tagged field, of which consumers keep the default
-        out += _INT32.pack(_CONSUMER)
-    out += _INT32.pack(limits.wait_ms_max)
-    out += _INT32.pack(limits.bytes_min)
-    out += _INT32.pack(limits.bytes_max)
-    out += _INT8.pack(limits.isolation_level.value)
+        out += int32(_CONSUMER)
+    out += int32(limits.wait_ms_max)
+    out += int32(limits.bytes_min)
+    out += int32(limits.bytes_max)
+    out += int8(limits.isolation_level.value)
     if version >= 7:
         for number in _NO_SESSION:
-            out += _INT32.pack(number)
+            out += int32(number)
     topics: dict[str, list[FetchPartition]] = {}
     for wanted in partitions:
         topics.setdefault(wanted.topic_partition.topic, []).append(wanted)
-    out += _length(len(topics), flexible=flexible)
+    out += length(len(topics), flexible=flexible)
     for topic, of_topic in topics.items():
         if version <= LAST_VERSION_BY_NAME:
-            out += _string(topic, flexible=flexible)
+            out += string(topic, flexible=flexible)
         else:
             topic_id = of_topic[0].topic_id
             assert topic_id is not None, topic
             out += topic_id.bytes
-        out += _length(len(of_topic), flexible=flexible)
+        out += length(len(of_topic), flexible=flexible)
         for wanted in of_topic:
             out += _write_partition(version, wanted)
         out += b"\0" if flexible else b""
     if version >= 7:
-        out += _length(0, flexible=flexible)  # forgotten topics, of a session
+        out += length(0, flexible=flexible)  # forgotten topics, of a session
     if version >= 11:
-        out += _string(limits.rack, flexible=flexible)
+        out += string(limits.rack, flexible=flexible)
     return bytes(out) + (b"\0" if flexible else b"")
 
 
 def _write_partition(version: int, wanted: FetchPartition) -> bytes:
-    out = bytearray(_INT32.pack(wanted.topic_partition.partition))
+    out = bytearray(int32(wanted.topic_partition.partition))
     if version >= 9:
-        out += _INT32.pack(wanted.current_leader_epoch)
-    out += _INT64.pack(wanted.fetch_offset)
+        out += int32(wanted.current_leader_epoch)
+    out += int64(wanted.fetch_offset)
     if version >= 12:
-        out += _INT32.pack(wanted.last_fetched_epoch)
+        out += int32(wanted.last_fetched_epoch)
     if version >= 5:
-        out += _INT64.pack(_UNKNOWN)  # log start offset, of followers
-    out += _INT32.pack(wanted.partition_bytes_max)
+        out += int64(_UNKNOWN)  # log start offset, of followers
+    out += int32(wanted.partition_bytes_max)
     return bytes(out) + (b"\0" if version >= _FIRST_FLEXIBLE else b"")
-
-
-def _length(count: int, *, flexible: bool) -> bytes:
-    return _unsigned_varint(count + 1) if flexible else _INT32.pack(count)
-
-
-def _string(text: str, *, flexible: bool) -> bytes:
-    data = text.encode()
-    return (_unsigned_varint(len(data) + 1) if flexible else struct.pack(">h", len(data))) + data
-
-
-def _unsigned_varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _read(version: int, asked: dict[_AskedAs, TopicPartition], reader: Reader) -> FetchResponse:
@@ -217,7 +188,7 @@ def _read(version: int, asked: dict[_AskedAs, TopicPartition], reader: Reader) -
         nonlocal endpoints
         if tag != 0 or version < 16:
             return False
-        endpoints = reader.array(lambda: _read_broker(reader), "node_endpoints", flexible=True)
+        endpoints = reader.array(lambda: read_endpoint(reader), "node_endpoints", flexible=True)
         return True
 
     if flexible:
@@ -309,12 +280,3 @@ def _read_aborted(reader: Reader, *, flexible: bool) -> AbortedTransaction:
     if flexible:
         reader.skip_tagged_fields("an aborted transaction")
     return aborted
-
-
-def _read_broker(reader: Reader) -> Broker:
-    broker_id = reader.int32("node_id")
-    host = reader.string("host", flexible=True)
-    port = reader.int32("port")
-    rack = reader.nullable_string("rack", flexible=True)
-    reader.skip_tagged_fields("a node endpoint")
-    return Broker(broker_id=broker_id, address=Address(host, port), rack=rack)

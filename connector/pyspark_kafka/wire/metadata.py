@@ -3,7 +3,7 @@
 Purpose: the Metadata request, and one picture of the cluster out of many answers. Invariant:
 knowledge never goes back: a leader of an older epoch does not replace a newer one's, unless the
 topic was made anew (KIP-320, as `Metadata.updateLatestMetadata` of Kafka's client). Asking creates
-no topic. What it must not know: connections, time.
+no topic, unless it says so. What it must not know: connections, time.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.wire.connection import Request, entity_request
+from pyspark_kafka.wire.reader import Reader
 from pyspark_kafka.wire.transport import Address
 from pyspark_kafka.wire.versions import Api
 
@@ -34,6 +35,13 @@ class Broker:
 
     def __str__(self) -> str:
         return f"broker {self.broker_id} at {self.address}"
+
+
+class LeaderEpoch(NamedTuple):
+    """Who leads a partition since which epoch, in the eyes of a broker that does not (KIP-951)."""
+
+    leader_id: int
+    leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,14 +132,30 @@ def topic_id_of(text: str) -> UUID:
     return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
-def metadata_request(version: int, topics: Collection[str] | None) -> Request[Any]:
-    """Metadata of these topics; of all there are for None, of the brokers alone for none."""
+def read_endpoint(reader: Reader) -> Broker:
+    """One of the brokers that a Fetch or Produce response names with new leaders (KIP-951)."""
+    broker_id = reader.int32("node_id")
+    host = reader.string("host", flexible=True)
+    port = reader.int32("port")
+    rack = reader.nullable_string("rack", flexible=True)
+    reader.skip_tagged_fields("a node endpoint")
+    return Broker(broker_id=broker_id, address=Address(host, port), rack=rack)
+
+
+def metadata_request(
+    version: int, topics: Collection[str] | None, *, create: bool = False
+) -> Request[Any]:
+    """Metadata of these topics; of all there are for None, of the brokers alone for none.
+
+    With `create` a broker may create what does not exist, if its `auto.create.topics.enable` is
+    true. Only who writes asks so.
+    """
     named = None if topics is None else [{"name": name, "topic_id": None} for name in topics]
     return entity_request(
         Api.METADATA,
         version,
         topics=named,
-        allow_auto_topic_creation=False,
+        allow_auto_topic_creation=create,
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
     )

@@ -91,6 +91,10 @@ class Router:
         found.broker = str(broker)  # it may have been met as a bootstrap server
         return found
 
+    def further_connection(self, broker: Broker, *, deadline: float) -> Connection:
+        """One more connection to this broker, for the caller alone, who closes it."""
+        return self._open(broker.address, str(broker), deadline)
+
     def any_connection(self, *, deadline: float) -> Connection:
         """A connection to whichever broker is there: an open one, a known one, a bootstrap server.
 
@@ -121,13 +125,17 @@ class Router:
                 self._pool[address] = pooled
                 return pooled
             pooled.close()
+        opened = self._open(address, name, deadline)
+        self._pool[address] = opened
+        return opened
+
+    def _open(self, address: Address, name: str, deadline: float) -> Connection:
         try:
             opened = self._opening.open(address, broker=name, deadline=deadline)
         except KafkaError:
             self._failed_at[address] = self.clock.now()
             raise
         self._failed_at.pop(address, None)
-        self._pool[address] = opened
         return opened
 
     def _is_usable(self, connection: Connection) -> bool:
@@ -164,11 +172,17 @@ class Router:
 
     # --- metadata ---
 
-    def refresh(self, topics: Collection[str] | None, *, deadline: float) -> ClusterMetadata:
-        """Ask for these topics, or for all with None, and return just what was answered."""
+    def refresh(
+        self, topics: Collection[str] | None, *, deadline: float, create: bool = False
+    ) -> ClusterMetadata:
+        """Ask for these topics, or for all with None, and return just what was answered.
+
+        `create` is for `metadata_request`.
+        """
 
         def make(connection: Connection) -> Request[Any]:
-            return metadata_request(connection.versions.choose(Api.METADATA), topics)
+            version = connection.versions.choose(Api.METADATA)
+            return metadata_request(version, topics, create=create)
 
         response = self.ask_any(make, deadline=deadline)
         code = getattr(response, "error_code", ErrorCode.none)
@@ -181,13 +195,19 @@ class Router:
         self._take(news, is_all=topics is None)
         return news
 
-    def topics(self, names: Collection[str], *, deadline: float) -> ClusterMetadata:
+    def topics(
+        self, names: Collection[str], *, deadline: float, create: bool = False
+    ) -> ClusterMetadata:
         """Metadata in which each of these topics is fresh: known, or known to have failed now."""
-        oldest = self.clock.now() - self._metadata_age_s_max
-        stale = sorted(name for name in names if self._learnt_at.get(name, oldest) <= oldest)
+        stale = self.stale(names)
         if stale:
-            self.refresh(stale, deadline=deadline)
+            self.refresh(stale, deadline=deadline, create=create)
         return self.metadata
+
+    def stale(self, names: Collection[str]) -> list[str]:
+        """Those of these topics that are to be asked for before they are used."""
+        oldest = self.clock.now() - self._metadata_age_s_max
+        return sorted(name for name in names if self._learnt_at.get(name, oldest) <= oldest)
 
     def forget_topic(self, topic: str) -> None:
         """What is known of this topic was found wrong: ask before it is used again."""

@@ -18,12 +18,14 @@ from pyspark_kafka.errors import UnsupportedVersion
 class Api(IntEnum):
     """Kafka's API keys; the names are Kafka's."""
 
+    PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
     API_VERSIONS = 18
+    INIT_PRODUCER_ID = 22
 
     @property
     def title(self) -> str:
@@ -45,6 +47,8 @@ class Spoken:
 
 
 SPOKEN: Final[Mapping[Api, Spoken]] = {
+    # 3: record batches v2. 13: topics by id. From 11 on the difference is one for transactions.
+    Api.PRODUCE: Spoken(first=3, last=13, throttled_from=6),
     # 4: isolation level and record batches v2. 13: topics by id. 18 says nothing to consumers.
     Api.FETCH: Spoken(first=4, last=17, throttled_from=8),
     Api.LIST_OFFSETS: Spoken(first=2, last=10, throttled_from=3),  # 2: isolation level
@@ -52,6 +56,7 @@ SPOKEN: Final[Mapping[Api, Spoken]] = {
     Api.OFFSET_FETCH: Spoken(first=2, last=9, throttled_from=4),  # 10 has topics by id alone
     Api.FIND_COORDINATOR: Spoken(first=1, last=5, throttled_from=2),  # 1: kinds of keys
     Api.API_VERSIONS: Spoken(first=0, last=3, throttled_from=2),
+    Api.INIT_PRODUCER_ID: Spoken(first=0, last=5, throttled_from=1),  # 6: two-phase commit
 }
 
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from pyspark_kafka.client import base
 from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.factory import open_client
+from pyspark_kafka.client.java_names import librdkafka_properties
+from pyspark_kafka.client.native.producer_settings import ProducerSettings
+from pyspark_kafka.client.native.producers import NativeProducers
+from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.options import ClientOptions, EngineOption
+from pyspark_kafka.wire.opening import Opening
+from pyspark_kafka.wire.retry import Clock
+from pyspark_kafka.wire.router import Router
+from pyspark_kafka.wire.transport import Address, Transport, connect
 
 TIMEOUT_S = 30.0
 ENGINE: EngineOption = "librdkafka"
@@ -48,6 +59,55 @@ def reading(bootstrap_servers: str, *, poll_timeout_ms: int = 30_000, **kafka: s
     """A client of the engine that the test is for, see the fixture `engine`."""
     wanted = options(bootstrap_servers, poll_timeout_ms=poll_timeout_ms, engine=ENGINE, **kafka)
     return open_client(wanted)
+
+
+class Writes(Protocol):
+    """The writing half of `KafkaClient`."""
+
+    def producer(self) -> base.Producer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _NativeWrites:
+    producers: NativeProducers
+
+    def producer(self) -> base.Producer:
+        return self.producers.lend()
+
+
+@contextmanager
+def writing(bootstrap_servers: str, *, via: str | None = None, **kafka: Any) -> Iterator[Writes]:
+    """A client for writing, of the engine that the test is for; see the fixture `engine`.
+
+    `via` is where the native one connects to, whatever address it means.
+    """
+    wanted = options(bootstrap_servers, engine=ENGINE, **kafka)
+    if via is None:
+        with open_client(wanted, role="producer") as client:
+            yield client
+        return
+    bootstrap = [Address.parse(each) for each in bootstrap_servers.split(",")]
+
+    def connect_via(address: Address, timeout_s: float) -> Transport:
+        return connect(address if via is None else Address.parse(via), timeout_s)
+
+    router = Router(bootstrap, Opening(client_id="tests", clock=Clock(), connect=connect_via))
+    settings = ProducerSettings.of(librdkafka_properties(wanted.kafka, role="producer"))
+    producers = NativeProducers(
+        router=router, settings=settings, bootstrap_servers=bootstrap_servers
+    )
+    try:
+        yield _NativeWrites(producers)
+    finally:
+        producers.close()
+        router.close()
+
+
+def rows(topic: str, values: Sequence[bytes | None], **columns: Sequence[Any]) -> pa.RecordBatch:
+    """What a producer is sent, with columns of `PRODUCE_SCHEMA`."""
+    data = {"value": values, "topic": [topic] * len(values), **columns}
+    types = {name: PRODUCE_SCHEMA.field(name).type for name in data}
+    return pa.RecordBatch.from_pydict({n: pa.array(data[n], types[n]) for n in types})
 
 
 def producer(bootstrap_servers: str, **properties: Any) -> Producer:

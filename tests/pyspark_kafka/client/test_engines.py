@@ -14,9 +14,8 @@ import pytest
 from pyspark_kafka import records
 from pyspark_kafka.client import factory
 from pyspark_kafka.client.factory import choose_engine, open_client
-from pyspark_kafka.client.librdkafka import LibrdkafkaClient
 from pyspark_kafka.client.librdkafka_names import BOTH, CONSUMER, PRODUCER
-from pyspark_kafka.client.native.client import NativeReads
+from pyspark_kafka.client.native.client import NativeClient, NativeReads
 from pyspark_kafka.client.native.settings import KNOWN, NativeSettings
 from pyspark_kafka.errors import OptionError
 from tests.pyspark_kafka.client.records import options
@@ -65,11 +64,27 @@ def test_auto_is_native_unless_something_speaks_against_it(
     assert choose_engine(replace(wanted, engine="librdkafka"), "consumer") == "librdkafka"
 
 
-def test_a_writer_is_librdkafkas() -> None:
-    with pytest.raises(OptionError, match="cannot write yet: set 'engine' to 'librdkafka'"):
-        choose_engine(options(NOWHERE, engine="native"), "producer")
-    with open_client(options(NOWHERE), role="producer") as client:
-        assert isinstance(client, LibrdkafkaClient)
+@pytest.mark.parametrize(
+    ("kafka", "objection"),
+    [
+        ({}, None),
+        ({"compression.type": "zstd", "batch.size": "16384", "linger.ms": "5"}, None),
+        ({"partitioner": "random"}, "'partitioner' is 'random', and this engine has murmur2_ran"),
+        ({"compression.type": "gzip", "compression.level": "12"}, "'compression.level' is '12'"),
+        ({"security.protocol": "SSL"}, "having no TLS and no SASL yet"),
+        ({"fetch.max.bytes": "1"}, None),  # of readers, and without a meaning here
+    ],
+)
+def test_the_engine_of_a_writer(kafka: dict[str, Any], objection: str | None) -> None:
+    native = options(NOWHERE, engine="native", **kafka)
+    engine = "native" if objection is None else "librdkafka"
+    assert choose_engine(replace(native, engine="auto"), "producer") == engine
+    if objection is None:
+        with open_client(native, role="producer") as client:
+            assert isinstance(client, NativeClient)
+    else:
+        with pytest.raises(OptionError, match=f"{objection}.*set 'engine' to 'librdkafka'"):
+            choose_engine(native, "producer")
 
 
 def test_without_the_kernel_native_is_only_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,12 +22,14 @@ from kio.serial import entity_writer
 from integration import raw
 
 ALL_VERSIONS: Mapping[int, tuple[int, int]] = {
+    0: (3, 13),
     1: (4, 17),
     2: (1, 11),
     3: (0, 13),
     9: (1, 9),
     10: (0, 6),
     18: (0, 4),
+    22: (0, 5),
 }
 
 

@@ -26,6 +26,14 @@ from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException, Message
 from confluent_kafka import Producer as RdProducer
 
+from pyspark_kafka.client.delivery_faults import (
+    BAD_TIMESTAMP,
+    NO_SUCH_PARTITION,
+    NOT_WRITTEN,
+    DeliveryFaults,
+    too_large_remedy,
+    topic_remedy,
+)
 from pyspark_kafka.client.librdkafka.faults import (
     LOG,
     ErrorEvents,
@@ -34,7 +42,6 @@ from pyspark_kafka.client.librdkafka.faults import (
     translate,
 )
 from pyspark_kafka.errors import AuthenticationFailed, DeliveryFailed, KafkaError, RowError
-from pyspark_kafka.topic_names import LEGAL_NAMES, is_topic_name
 
 PRODUCER_DEFAULTS: Final[Mapping[str, str]] = {
     # Java's defaults where librdkafka's differ and the user would notice.
@@ -72,7 +79,7 @@ class _Deliveries:
     """The first failed delivery, as text: librdkafka's message does not outlive its callback."""
 
     events: ErrorEvents
-    message_bytes_max: str
+    faults: DeliveryFaults
     failed: KafkaError | None = None
 
     def __call__(self, error: Code | None, message: Message) -> None:
@@ -88,21 +95,13 @@ class _Deliveries:
             servers = self.events.bootstrap_servers
             return translate(error, doing=f"writing to {where}", bootstrap_servers=servers)
         remedy = {
-            Code.MSG_SIZE_TOO_LARGE: f"the value has {len(message)} bytes: raise the topic's "
-            "'max.message.bytes' (or the broker's 'message.max.bytes'), or write smaller records",
-            Code._MSG_TIMED_OUT: f"{self.events.bootstrap_servers} did not confirm it within "
-            f"'kafka.delivery.timeout.ms' ({self.events.unreachable() or 'no error was seen'}); "
-            "check that the brokers run and are reached, and the partition's leader and in-sync "
-            "replicas against 'min.insync.replicas', or raise that option to wait longer",
-            **dict.fromkeys(_NO_SUCH_TOPIC, _topic_remedy(message.topic() or "")),
-            Code._UNKNOWN_PARTITION: "the topic has no such partition: correct the column "
-            "'partition', or leave it null for the partitioner to choose",
-            Code.INVALID_TIMESTAMP: "the column 'timestamp' is outside of the topic's "
-            "'message.timestamp.before.max.ms' and 'message.timestamp.after.max.ms'",
-        }.get(error.code(), "the rows of this task count as not written; see the broker's log")
-        return DeliveryFailed(
-            f"a record for {where} was not written: {error.str()} ({error.name()}); {remedy}"
-        )
+            Code.MSG_SIZE_TOO_LARGE: too_large_remedy("the value", len(message)),
+            Code._MSG_TIMED_OUT: self.faults.unconfirmed_remedy(self.events.unreachable()),
+            **dict.fromkeys(_NO_SUCH_TOPIC, topic_remedy(message.topic() or "")),
+            Code._UNKNOWN_PARTITION: NO_SUCH_PARTITION,
+            Code.INVALID_TIMESTAMP: BAD_TIMESTAMP,
+        }.get(error.code(), NOT_WRITTEN)
+        return self.faults.not_written(where, f"{error.str()} ({error.name()})", remedy)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,30 +217,15 @@ class LibrdkafkaProducer:
         topic, value, key = row[:3]
         partition = row[3] if len(row) > 3 else _PARTITIONER_CHOOSES
         where = topic if partition == _PARTITIONER_CHOOSES else f"{topic}-{partition}"
+        faults = self._deliveries.faults
         if error.code() == Code.MSG_SIZE_TOO_LARGE:
-            return RowError(
-                f"a record for {where} is too large: its value has {len(value or b'')} bytes and "
-                f"its key {len(key or b'')}, but 'kafka.max.request.size' is "
-                f"{self._deliveries.message_bytes_max}; raise that, and 'max.message.bytes' of the "
-                "topic, or write smaller records"
+            return faults.record_too_large(
+                where, value_bytes=len(value or b""), key_bytes=len(key or b"")
             )
         if error.code() == Code._UNKNOWN_PARTITION:
-            return RowError(
-                f"a record is for partition {partition} of topic {topic}, which has no such "
-                "partition: correct the column 'partition', or leave it null"
-            )
-        remedy = f"; {_topic_remedy(topic)}" if error.code() in _NO_SUCH_TOPIC else ""
-        return DeliveryFailed(
-            f"a record for {where} was not written: {error.str()} ({error.name()}){remedy}"
-        )
-
-
-def _topic_remedy(topic: str) -> str:
-    if not is_topic_name(topic):
-        return f"it is no name for a topic, which has {LEGAL_NAMES}"
-    return (
-        "the topic does not exist and was not created by the broker: create it, or correct its name"
-    )
+            return faults.no_such_partition(topic, partition)
+        remedy = topic_remedy(topic) if error.code() in _NO_SUCH_TOPIC else NOT_WRITTEN
+        return faults.not_written(where, f"{error.str()} ({error.name()})", remedy)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
@@ -324,7 +308,11 @@ class IdleProducer:
     def _open(self) -> LibrdkafkaProducer:
         properties = {**PRODUCER_DEFAULTS, **self.properties}
         events = ErrorEvents(self.bootstrap_servers)
-        deliveries = _Deliveries(events, properties["message.max.bytes"])
+        faults = DeliveryFaults(
+            bootstrap_servers=self.bootstrap_servers,
+            record_bytes_max=int(properties["message.max.bytes"]),
+        )
+        deliveries = _Deliveries(events, faults)
         configuration: dict[str, Any] = {
             **properties,
             **PRODUCER_OWNED,

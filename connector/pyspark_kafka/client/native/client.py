@@ -1,7 +1,7 @@
-"""`KafkaClient` over the wire client: questions and ranges; it does not write yet.
+"""`KafkaClient` over the wire client: questions, ranges and producers.
 
 Purpose: the port's answers, one connection for each broker. Invariant: nothing is ever created on
-the cluster by asking. What it must not know: Spark, and how its answers are used.
+the cluster by asking; only a producer may have a topic created. What it must not know: Spark, and how its answers are used.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from pyspark_kafka.client.base import (
 from pyspark_kafka.client.fetch_faults import RangeFaults
 from pyspark_kafka.client.native.fetch import RangeReader
 from pyspark_kafka.client.native.fetch_sizes import FetchSizes
+from pyspark_kafka.client.native.producer import NativeProducer
+from pyspark_kafka.client.native.producer_settings import ProducerSettings
+from pyspark_kafka.client.native.producers import NativeProducers
 from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.errors import UnknownTopicOrPartition
 from pyspark_kafka.wire.metadata import topic_id_of, topic_id_text
@@ -156,3 +159,32 @@ class NativeReads:
         offset = questions.list_offsets({partition: query}, isolation_level)[partition]
         assert offset is not None  # only a timestamp can have no offset
         return offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeClient(NativeReads):
+    """All of `KafkaClient`. One thread, one process."""
+
+    producers: NativeProducers
+
+    @classmethod
+    def writing(cls, settings: NativeSettings, producing: ProducerSettings) -> Self:
+        """Open nothing yet, as `of`."""
+        reads = NativeReads.of(settings)
+        return cls(
+            router=reads.router,
+            questions=reads.questions,
+            settings=settings,
+            producers=NativeProducers(
+                router=reads.router,
+                settings=producing,
+                bootstrap_servers=settings.bootstrap_servers,
+            ),
+        )
+
+    def producer(self) -> NativeProducer:
+        return self.producers.lend()
+
+    def close(self) -> None:
+        self.producers.close()
+        self.router.close()

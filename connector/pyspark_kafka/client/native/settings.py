@@ -21,6 +21,7 @@ from pyspark_kafka.client.java_names import (
     librdkafka_properties,
     setting_of,
 )
+from pyspark_kafka.client.native.producer_settings import PRODUCER_PROPERTIES, why_not_native
 from pyspark_kafka.options import ClientOptions
 from pyspark_kafka.wire.retry import Backoff
 
@@ -30,9 +31,6 @@ Family = Literal["any", "v4", "v6"]
 CONSUMER: Final = frozenset[Role]({"consumer"})
 PRODUCER: Final = frozenset[Role]({"producer"})
 BOTH: Final = CONSUMER | PRODUCER
-
-SERVED: Final = CONSUMER
-"""What the engine does; the producer's part adds `PRODUCER`, its rows below, and its values."""
 
 
 def _anything(_value: str) -> bool:
@@ -116,10 +114,19 @@ _HARMLESS: Final[Mapping[str, _Property]] = {
         ),
         _Property(CONSUMER),
     ),
+    **dict.fromkeys(
+        (
+            "batch.num.messages",  # `batch.size` bounds batches
+            "queue.buffering.backpressure.threshold",
+            "queue.buffering.max.messages",  # `queue.buffering.max.kbytes` bounds what is held
+            "sticky.partitioning.linger.ms",  # rows without a key take turns by batches
+        ),
+        _Property(PRODUCER),
+    ),
 }
 
 KNOWN: Final[Mapping[str, _Property]] = MappingProxyType({**_FOLLOWED, **_HARMLESS})
-"""librdkafka's properties, by the names that `java_names` leaves."""
+"""librdkafka's properties, by the names that `java_names` leaves; `producer_settings` has more."""
 
 _RECEIVE_BYTES_MAX: Final = 100 * 1024 * 1024
 _OVERHEAD_BYTES: Final = 512
@@ -195,16 +202,15 @@ class NativeSettings:
 
 def objection(options: ClientOptions, role: Role) -> str | None:
     """What speaks against this engine, or None; raises `OptionError` as `java_names` does."""
-    if role not in SERVED:
-        return "the native engine cannot write yet"
     return next(_objections(options.kafka, role), None)
 
 
 def _objections(kafka: Mapping[str, str], role: Role) -> Iterator[str]:
     properties = librdkafka_properties(kafka, role=role)
+    producing = PRODUCER_PROPERTIES if role == "producer" else frozenset[str]()
     # First, since all the settings of a secured listener are unknown here.
     for name in sorted(properties, key=lambda name: (name != "security.protocol", name)):
-        known = KNOWN.get(name)
+        known = _Property() if name in producing else KNOWN.get(name)
         if known is None or role not in known.roles:
             setting = setting_of(name, kafka) or name
             yield f"the native engine does not know option 'kafka.{setting}'"
@@ -215,6 +221,10 @@ def _objections(kafka: Mapping[str, str], role: Role) -> Iterator[str]:
                 f"the native engine does not know the value {properties[name]!r} of option "
                 f"'kafka.{setting}'{lacking}"
             )
+    if role == "producer":
+        reason = why_not_native(properties)
+        if reason is not None:
+            yield reason
 
 
 def _number(text: str) -> int:

@@ -1,0 +1,139 @@
+"""Rows that a producer has taken and not yet made batches of.
+
+Purpose: rows by topic, in pieces of bounded size, each record small enough to be sent. Invariant:
+rows of one topic keep their order. What it must not know: brokers, batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_kafka.client.delivery_faults import DeliveryFaults
+
+_RECORD_OVERHEAD_BYTES: Final = 61 + 21
+"""A batch's header and the most that a record's own fields take, beside key, value and headers
+(`DefaultRecordBatch.estimateBatchSizeUpperBound`)."""
+_HEADER_OVERHEAD_BYTES: Final = 10
+_DATA: Final = ("key", "value", "partition", "timestamp", "headers")
+
+
+@dataclass(slots=True)
+class HeldRows:
+    """The rows of one topic. `taken_at` is when the oldest came, a moment of the clock."""
+
+    pieces: list[pa.RecordBatch] = field(default_factory=list)
+    bytes: int = 0
+    taken_at: float = 0.0
+
+    def add(self, rows: pa.RecordBatch, now: float) -> None:
+        """Rows of this topic, after all others."""
+        if not self.pieces:
+            self.taken_at = now
+        self.pieces.append(rows)
+        self.bytes += rows.nbytes
+
+    def take(self) -> pa.RecordBatch:
+        """All rows as one batch; copied only where they came in several."""
+        pieces, self.pieces, self.bytes = self.pieces, [], 0
+        if len(pieces) == 1:
+            return pieces[0]
+        names = [name for name in _DATA if any(name in p.schema.names for p in pieces)]
+        return pa.concat_batches([_with_columns(piece, names, pieces) for piece in pieces])
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether rows go to partitions of their own, as far as the newest ones tell."""
+        return bool(self.pieces) and any(
+            name in self.pieces[-1].schema.names
+            and self.pieces[-1].column(name).null_count < self.pieces[-1].num_rows
+            for name in ("key", "partition")
+        )
+
+
+def _with_columns(
+    piece: pa.RecordBatch, names: list[str], pieces: list[pa.RecordBatch]
+) -> pa.RecordBatch:
+    if piece.schema.names == names:
+        return piece
+    schema = pa.unify_schemas([one.schema for one in pieces])
+    columns = [
+        piece.column(name)
+        if name in piece.schema.names
+        else pa.nulls(piece.num_rows, schema.field(name).type)
+        for name in names
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def by_topic(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
+    """The rows of each topic, in their order, without the column `topic`."""
+    data = batch.select([name for name in _DATA if name in batch.schema.names])
+    topics = batch.column("topic")
+    encoded = topics.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    if len(names) == 1:
+        return [(names[0], data)]
+    # Stable, so that rows of a topic keep their order.
+    order = pc.sort_indices(encoded.indices)
+    rows = data.take(order)
+    counts = {one["values"].as_py(): one["counts"].as_py() for one in topics.value_counts()}
+    found = []
+    start = 0
+    for name in names:
+        found.append((name, rows.slice(start, counts[name])))
+        start += counts[name]
+    return found
+
+
+def pieces_of(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Slices of about so many bytes at most, of one row at least."""
+    count = max(1, -(-rows.nbytes // bytes_max))
+    rows_per_piece = max(1, rows.num_rows // count)
+    for start in range(0, rows.num_rows, rows_per_piece):
+        yield rows.slice(start, rows_per_piece)
+
+
+def check_record_sizes(rows: pa.RecordBatch, topic: str, faults: DeliveryFaults) -> None:
+    """Raises `RowError` for the first record that is larger than a request may be."""
+    limit = faults.record_bytes_max - _RECORD_OVERHEAD_BYTES
+    columns = [name for name in ("key", "value") if name in rows.schema.names]
+    headers = rows.column("headers") if "headers" in rows.schema.names else None
+    # The largest of each, which are seldom of one row, are mostly small enough together.
+    bound = sum(pc.max(pc.binary_length(rows.column(name))).as_py() or 0 for name in columns)
+    if headers is not None:
+        bound += _most_header_bytes(headers)
+    if bound <= limit:
+        return
+    for index in range(rows.num_rows):
+        sizes = {name: len(rows.column(name)[index].as_py() or b"") for name in columns}
+        more = 0 if headers is None else sum(map(_header_bytes, headers[index].as_py() or ()))
+        if sum(sizes.values()) + more > limit:
+            raise faults.record_too_large(
+                topic, value_bytes=sizes.get("value", 0), key_bytes=sizes.get("key", 0)
+            )
+
+
+def _most_header_bytes(headers: Any) -> int:
+    flat = pc.list_flatten(headers)
+    if len(flat) == 0:
+        return 0
+    sizes = [pc.binary_length(pc.struct_field(flat, [name])).fill_null(0) for name in (0, 1)]
+    sums = (
+        pa.table({"row": pc.list_parent_indices(headers), "bytes": pc.add(*sizes)})
+        .group_by("row")
+        .aggregate([("bytes", "sum"), ("bytes", "count")])
+    )
+    most: int = pc.max(
+        pc.add(sums["bytes_sum"], pc.multiply(sums["bytes_count"], _HEADER_OVERHEAD_BYTES))
+    ).as_py()
+    return most
+
+
+def _header_bytes(header: dict[str, Any]) -> int:
+    key, value = header["key"], header["value"]
+    return len(key.encode()) + len(value or b"") + _HEADER_OVERHEAD_BYTES

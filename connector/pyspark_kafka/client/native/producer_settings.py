@@ -1,0 +1,152 @@
+"""What the engine `native` writes with: librdkafka's properties as values of our own.
+
+Purpose: the table of the producer's properties that the engine understands, their defaults and
+ranges, and what it has no answer to. Invariant: whatever it is made of, settings keep every row
+once and in order; a property that would change where rows go or how they are confirmed is never
+ignored. What it must not know: the Java names (`client.java_names` has made these of them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from pyspark_kafka.client.native.in_flight import IN_FLIGHT_MAX
+from pyspark_kafka.errors import OptionError
+from pyspark_kafka.records import Codec
+from pyspark_kafka.records.compressing import LEVELS
+from pyspark_kafka.wire.retry import Backoff
+
+PARTITIONER: Final = "murmur2_random"
+"""Java's default: murmur2 of the key; without a key one partition for a batch, then another."""
+
+PRODUCER_PROPERTIES: Final = frozenset(
+    """
+    acks allow.auto.create.topics batch.size compression.level compression.type
+    delivery.timeout.ms enable.idempotence linger.ms max.in.flight.requests.per.connection
+    message.max.bytes partitioner queue.buffering.max.kbytes retry.backoff.max.ms
+    retry.backoff.ms socket.timeout.ms topic.metadata.propagation.max.ms
+    """.split()  # noqa: SIM905, a table to be read
+)
+"""What `ProducerSettings.of` reads, or what is as it says by itself.
+
+`acks` and `enable.idempotence` have one value here. `linger.ms` says nothing: rows are held back
+until they fill batches, or `flush` is called, which a task does after its last row.
+"""
+
+_INT32_MAX: Final = 2**31 - 1
+_MEBIBYTE: Final = 1024 * 1024
+BATCH_BYTES: Final = 512 * 1024
+"""`batch.size` where nothing is said. Measured against one Apache Kafka broker, 6 partitions, rows of
+100 and 1000 bytes with and without keys: Java's 16 KiB take 2.5 to 4 times as long, 64 KiB 1.5 to 2
+times, 256 KiB up to 1.15 times; 1 MiB gains little, and is all that a topic takes by default."""
+_CODECS: Final = {codec.name.lower(): codec for codec in Codec}
+_DEFAULT_LEVEL: Final = "-1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """`level` None is the codec's default. The defaults are Java's, but for the batch size.
+
+    `delivery_timeout_s` is the time from taking a row to its confirmation, `request_timeout_s` that
+    of one request, `topic_wait_s` that for a topic to come into being.
+    """
+
+    codec: Codec = Codec.NONE
+    level: int | None = None
+    batch_bytes_max: int = BATCH_BYTES
+    request_bytes_max: int = _MEBIBYTE
+    buffer_bytes: int = 32 * _MEBIBYTE
+    in_flight_max: int = IN_FLIGHT_MAX
+    delivery_timeout_s: float = 120.0
+    request_timeout_s: float = 30.0
+    topic_wait_s: float = 30.0
+    create_topics: bool = True
+    backoff: Backoff = field(default=Backoff())
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> Self:
+        """From librdkafka's properties; raises `OptionError` for a value that is none.
+
+        See `why_not_native` for what is not looked at here.
+        """
+        read = _Reading(properties)
+        codec = read.codec()
+        request_bytes_max = read.number("message.max.bytes", _MEBIBYTE, 1000)
+        first_ms = read.number("retry.backoff.ms", 100, 1)
+        longest_ms = read.number("retry.backoff.max.ms", 1000, 1)
+        in_flight_name = "max.in.flight.requests.per.connection"
+        return cls(
+            codec=codec,
+            level=read.level(codec),
+            batch_bytes_max=min(read.number("batch.size", BATCH_BYTES, 1), request_bytes_max),
+            request_bytes_max=request_bytes_max,
+            buffer_bytes=read.number("queue.buffering.max.kbytes", 32 * 1024, 1) * 1024,
+            in_flight_max=min(read.number(in_flight_name, IN_FLIGHT_MAX, 1), IN_FLIGHT_MAX),
+            delivery_timeout_s=read.number("delivery.timeout.ms", 120_000, 1) / 1000,
+            request_timeout_s=read.number("socket.timeout.ms", 30_000, 1) / 1000,
+            topic_wait_s=read.number("topic.metadata.propagation.max.ms", 30_000, 0) / 1000,
+            create_topics=read.boolean("allow.auto.create.topics", default=True),
+            backoff=Backoff(first_s=min(first_ms, longest_ms) / 1000, longest_s=longest_ms / 1000),
+        )
+
+
+def why_not_native(properties: Mapping[str, str]) -> str | None:
+    """Why this engine cannot write with these properties of a producer; None where it can.
+
+    Of the producer's own properties alone, not of those of connections.
+    """
+    partitioner = properties.get("partitioner", PARTITIONER)
+    if partitioner != PARTITIONER:
+        return f"'partitioner' is {partitioner!r}, and this engine has {PARTITIONER} alone"
+    codec = _CODECS.get(properties.get("compression.type", "none"))
+    level = properties.get("compression.level", _DEFAULT_LEVEL)
+    if codec is not None and level != _DEFAULT_LEVEL and not _is_level(codec, level):
+        return f"'compression.level' is {level!r}, which this engine does not have for {codec.name}"
+    return None
+
+
+def _is_level(codec: Codec, text: str) -> bool:
+    # A codec without levels takes any, as librdkafka does.
+    levels = LEVELS[codec]
+    return not levels or (text.removeprefix("-").isdecimal() and int(text) in levels)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    properties: Mapping[str, str]
+
+    def number(self, name: str, default: int, smallest: int) -> int:
+        text = self.properties.get(name, str(default))
+        if not text.isdecimal() or not smallest <= int(text) <= _INT32_MAX:
+            raise OptionError(
+                f"option 'kafka.{name}' is {text!r}: give a number from {smallest} to {_INT32_MAX}"
+            )
+        return int(text)
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        text = self.properties.get(name, str(default)).lower()
+        if text not in ("true", "false"):
+            raise OptionError(f"option 'kafka.{name}' is {text!r}: give true or false")
+        return text == "true"
+
+    def codec(self) -> Codec:
+        text = self.properties.get("compression.type", "none")
+        if text not in _CODECS:
+            raise OptionError(
+                f"option 'kafka.compression.type' is {text!r}: choose from {', '.join(_CODECS)}"
+            )
+        return _CODECS[text]
+
+    def level(self, codec: Codec) -> int | None:
+        text = self.properties.get("compression.level", _DEFAULT_LEVEL)
+        if not LEVELS[codec] or text == _DEFAULT_LEVEL:
+            return None
+        if not _is_level(codec, text):
+            levels = LEVELS[codec]
+            raise OptionError(
+                f"option 'kafka.compression.level' is {text!r}: {codec.name.lower()} has "
+                f"{levels[0]} to {levels[-1]}"
+            )
+        return int(text)

@@ -1,0 +1,104 @@
+"""What brokers answer to a producer, as errors of ours.
+
+Purpose: codes, and what brokers add to them, to the words of `delivery_faults`. Invariant: a
+message names the partition, who said what, and what to do. What it must not know: which answers are
+final (`in_flight`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.delivery_faults import (
+    BAD_TIMESTAMP,
+    NOT_WRITTEN,
+    DeliveryFaults,
+    too_large_remedy,
+    topic_remedy,
+)
+from pyspark_kafka.client.native.in_flight import VERDICTS, Batch, Verdict
+from pyspark_kafka.errors import AuthenticationFailed, DeliveryFailed, KafkaError
+from pyspark_kafka.wire.faults import error_class, remedy, said
+from pyspark_kafka.wire.produce import ProducedPartition
+from pyspark_kafka.wire.router import Refused
+
+_ANEW: Final = (
+    "the rows of this task count as not written; another try of the task writes them with a "
+    "producer id of its own"
+)
+_NO_TOPIC: Final = (
+    ErrorCode.invalid_topic_exception,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.unknown_topic_or_partition,
+)
+_REMEDIES: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.invalid_producer_epoch: _ANEW,
+    ErrorCode.invalid_timestamp: BAD_TIMESTAMP,
+    ErrorCode.out_of_order_sequence_number: "records written before it are gone, as after the "
+    f"election of a leader that was not in sync; {_ANEW}",
+    ErrorCode.producer_fenced: _ANEW,
+    ErrorCode.unknown_producer_id: _ANEW,
+}
+
+
+def refused(
+    faults: DeliveryFaults, answer: ProducedPartition, *, who: str, batch: Batch
+) -> KafkaError:
+    """For a batch that a broker will not take, now or later."""
+    partition, code = batch.topic_partition, answer.error_code
+    if error_class(code) is AuthenticationFailed:
+        return not_asked(faults, Refused(code, f"writing to {partition}"))
+    advice = _REMEDIES.get(code, NOT_WRITTEN)
+    words = said(code) + _details(answer)
+    if code in _NO_TOPIC:
+        advice = topic_remedy(partition.topic)
+    elif VERDICTS[code] is Verdict.TOO_LARGE:
+        advice = too_large_remedy("as a batch of its own it", batch.size)
+        words = f"it is too large, {words}"
+    return faults.not_written(str(partition), f"{who} said {words}", advice)
+
+
+def not_available(faults: DeliveryFaults, topic: str, code: ErrorCode) -> KafkaError:
+    """For a topic that the cluster does not have, or not for us."""
+    if error_class(code) is AuthenticationFailed:
+        return not_asked(faults, Refused(code, f"writing to {topic}"))
+    advice = topic_remedy(topic) if code in _NO_TOPIC else NOT_WRITTEN
+    return faults.not_written(topic, f"{faults.bootstrap_servers} said {said(code)}", advice)
+
+
+def not_asked(faults: DeliveryFaults, answer: Refused) -> KafkaError:
+    """For a refusal of what has to go before writing, or of who we are."""
+    kind = error_class(answer.code)
+    kind = kind if kind is AuthenticationFailed else DeliveryFailed
+    return kind(
+        f"{answer.doing} failed at {faults.bootstrap_servers}: {said(answer.code)}; {remedy(kind)}"
+    )
+
+
+def unconfirmed(
+    faults: DeliveryFaults, where: TopicPartition | str, reason: str | None
+) -> DeliveryFailed:
+    """For a row whose time is over."""
+    return faults.not_written(
+        str(where), "no confirmation came in time", faults.unconfirmed_remedy(reason)
+    )
+
+
+def without_remedy(error: Exception) -> str:
+    """What an error says happened, for another one to tell."""
+    kind = type(error)
+    if not isinstance(error, KafkaError):
+        return str(error)
+    assert issubclass(kind, KafkaError)
+    return str(error).partition(f"; {remedy(kind)}")[0]
+
+
+def _details(answer: ProducedPartition) -> str:
+    """What the broker added, to the first record that is at fault or to the whole."""
+    messages = [one.message for one in answer.record_errors if one.message]
+    messages += [answer.error_message] if answer.error_message else []
+    return f" ({messages[0]})" if messages else ""

@@ -1,0 +1,249 @@
+"""Produce, versions 3 to 13, written and read by hand.
+
+Purpose: the hot message of writing. A request is a list of buffers among which each record batch is
+the one that was given: nothing copies it on its way to the socket. Invariant: a response answers
+for each batch that was sent, once, and for nothing else. What it must not know: what record
+batches hold, and when to send which.
+
+acks is always "all". Source: ProduceRequest.json and ProduceResponse.json of Kafka; KIP-467
+(single records at fault), 516 (topic ids), 951 (the leader's address in the response).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.wire.connection import Request
+from pyspark_kafka.wire.metadata import Broker, LeaderEpoch, read_endpoint
+from pyspark_kafka.wire.reader import MalformedResponse, Reader
+from pyspark_kafka.wire.versions import Api
+from pyspark_kafka.wire.writer import (
+    NO_TAGGED_FIELDS,
+    int16,
+    int32,
+    length,
+    nullable_string,
+    string,
+)
+
+LAST_VERSION_BY_NAME: Final = 12
+"""Later ones name topics by id alone."""
+_FIRST_FLEXIBLE: Final = 9
+_ACKS_ALL: Final = -1
+_UNKNOWN: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducePartition:
+    """One record batch for a partition. `topic_id` from version 13 on."""
+
+    topic_partition: TopicPartition
+    topic_id: UUID | None
+    records: memoryview | bytes = field(repr=False)
+
+
+class RecordError(NamedTuple):
+    """A record of the batch that is at fault, counted from 0."""
+
+    batch_index: int
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducedPartition:
+    """A partition's answer. Offsets and times are -1 where the version or the broker says none."""
+
+    topic_partition: TopicPartition
+    error_code: ErrorCode
+    base_offset: int = _UNKNOWN
+    log_append_time_ms: int = _UNKNOWN
+    log_start_offset: int = _UNKNOWN
+    record_errors: tuple[RecordError, ...] = ()
+    error_message: str | None = None
+    current_leader: LeaderEpoch | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceResponse:
+    """`endpoints` are the brokers that `current_leader`s name (version 10)."""
+
+    throttle_ms: int
+    partitions: tuple[ProducedPartition, ...]
+    endpoints: tuple[Broker, ...]
+
+
+def produce_version(negotiated: int, partitions: Sequence[ProducePartition]) -> int:
+    """The version to use: by name where a topic's id is not known."""
+    if all(partition.topic_id is not None for partition in partitions):
+        return negotiated
+    return min(negotiated, LAST_VERSION_BY_NAME)
+
+
+def produce_request(
+    version: int, partitions: Sequence[ProducePartition], *, timeout_ms: int
+) -> Request[ProduceResponse]:
+    """A Produce of these batches, each for another partition.
+
+    `timeout_ms` is how long the broker waits for its in-sync replicas.
+    """
+    due = {_asked_as(version, sent): sent.topic_partition for sent in partitions}
+    assert len(due) == len(partitions), "each partition once"
+    return Request(
+        api=Api.PRODUCE,
+        version=version,
+        body=_write(version, partitions, timeout_ms),
+        read=partial(_read, version, due),
+        throttle_ms=lambda response: response.throttle_ms,
+    )
+
+
+_AskedAs = tuple[str | UUID | None, int]
+"""A partition as the version names it: by its topic's name or id."""
+
+
+def _asked_as(version: int, sent: ProducePartition) -> _AskedAs:
+    by_name = version <= LAST_VERSION_BY_NAME
+    partition = sent.topic_partition
+    return (partition.topic if by_name else sent.topic_id), partition.partition
+
+
+def _write(
+    version: int, partitions: Sequence[ProducePartition], timeout_ms: int
+) -> list[bytes | memoryview]:
+    flexible = version >= _FIRST_FLEXIBLE
+    end = NO_TAGGED_FIELDS if flexible else b""
+    topics: dict[str, list[ProducePartition]] = {}
+    for sent in partitions:
+        topics.setdefault(sent.topic_partition.topic, []).append(sent)
+    parts: list[bytes | memoryview] = []
+    out = bytearray(nullable_string(None, flexible=flexible))  # transactional id
+    out += int16(_ACKS_ALL)
+    out += int32(timeout_ms)
+    out += length(len(topics), flexible=flexible)
+    for topic, of_topic in topics.items():
+        if version <= LAST_VERSION_BY_NAME:
+            out += string(topic, flexible=flexible)
+        else:
+            topic_id = of_topic[0].topic_id
+            assert topic_id is not None, topic
+            out += topic_id.bytes
+        out += length(len(of_topic), flexible=flexible)
+        for sent in of_topic:
+            out += int32(sent.topic_partition.partition)
+            out += length(len(sent.records), flexible=flexible)
+            parts += [bytes(out), sent.records]
+            out = bytearray(end)
+        out += end
+    parts.append(bytes(out + end))
+    return parts
+
+
+def _read(version: int, asked: dict[_AskedAs, TopicPartition], reader: Reader) -> ProduceResponse:
+    flexible = version >= _FIRST_FLEXIBLE
+    due = dict(asked)
+    topics = reader.array(lambda: _read_topic(version, due, reader), "responses", flexible=flexible)
+    if due:
+        missing = ", ".join(str(partition) for partition in due.values())
+        raise MalformedResponse(f"there is no answer for {missing}")
+    throttle_ms = reader.int32("throttle_time_ms")
+    endpoints: tuple[Broker, ...] = ()
+
+    def read_tagged(tag: int) -> bool:
+        nonlocal endpoints
+        if tag != 0 or version < 10:
+            return False
+        endpoints = reader.array(lambda: read_endpoint(reader), "node_endpoints", flexible=True)
+        return True
+
+    if flexible:
+        reader.tagged_fields(read_tagged, "the response")
+    return ProduceResponse(
+        throttle_ms=throttle_ms,
+        partitions=tuple([partition for topic in topics for partition in topic]),
+        endpoints=endpoints,
+    )
+
+
+def _read_topic(
+    version: int, due: dict[_AskedAs, TopicPartition], reader: Reader
+) -> tuple[ProducedPartition, ...]:
+    flexible = version >= _FIRST_FLEXIBLE
+    topic: str | UUID | None
+    if version <= LAST_VERSION_BY_NAME:
+        topic = reader.string("name", flexible=flexible)
+    else:
+        topic = reader.uuid("topic_id")
+    partitions = reader.array(
+        lambda: _read_partition(version, topic, due, reader),
+        "partition_responses",
+        flexible=flexible,
+    )
+    if flexible:
+        reader.skip_tagged_fields("a topic")
+    return partitions
+
+
+def _read_partition(
+    version: int,
+    topic: str | UUID | None,
+    due: dict[_AskedAs, TopicPartition],
+    reader: Reader,
+) -> ProducedPartition:
+    flexible = version >= _FIRST_FLEXIBLE
+    index = reader.int32("index")
+    topic_partition = due.pop((topic, index), None)
+    if topic_partition is None:
+        raise MalformedResponse(f"partition {index} of topic {topic} was not sent to, or twice")
+    error_code = reader.error_code("error_code")
+    base_offset = reader.int64("base_offset")
+    log_append_time_ms = reader.int64("log_append_time_ms")
+    log_start_offset = reader.int64("log_start_offset") if version >= 5 else _UNKNOWN
+    record_errors: tuple[RecordError, ...] = ()
+    error_message = None
+    if version >= 8:
+        record_errors = reader.array(
+            lambda: _read_record_error(reader, flexible=flexible),
+            "record_errors",
+            flexible=flexible,
+        )
+        error_message = reader.nullable_string("error_message", flexible=flexible)
+    current_leader: LeaderEpoch | None = None
+
+    def read_tagged(tag: int) -> bool:
+        nonlocal current_leader
+        if tag != 0 or version < 10:
+            return False
+        leader = LeaderEpoch(reader.int32("leader_id"), reader.int32("leader_epoch"))
+        current_leader = leader if leader.leader_id >= 0 else None
+        reader.skip_tagged_fields("the current leader")
+        return True
+
+    if flexible:
+        reader.tagged_fields(read_tagged, "a partition")
+    return ProducedPartition(
+        topic_partition=topic_partition,
+        error_code=error_code,
+        base_offset=base_offset,
+        log_append_time_ms=log_append_time_ms,
+        log_start_offset=log_start_offset,
+        record_errors=record_errors,
+        error_message=error_message,
+        current_leader=current_leader,
+    )
+
+
+def _read_record_error(reader: Reader, *, flexible: bool) -> RecordError:
+    error = RecordError(
+        reader.int32("batch_index"),
+        reader.nullable_string("batch_index_error_message", flexible=flexible),
+    )
+    if flexible:
+        reader.skip_tagged_fields("a record error")
+    return error

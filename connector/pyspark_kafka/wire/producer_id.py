@@ -1,0 +1,46 @@
+"""InitProducerId: the id by which brokers know a producer's sequences.
+
+Purpose: one try of asking for an id without a transactional id. Invariant: nobody had the id
+before. What it must not know: what is written with it. Source: InitProducerIdRequest.json of Kafka;
+KIP-98, KIP-360.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.wire.connection import Connection, Request, entity_request
+from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.versions import Api
+
+_TRANSACTION_TIMEOUT_MS: Final = 60_000
+"""Says nothing where there is no transactional id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerId:
+    """Who writes, in the brokers' eyes."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+def ask_producer_id(router: Router, *, deadline: float) -> ProducerId:
+    """Ask any broker, as each of them can tell. Raises `Refused` and what `ask_any` raises."""
+
+    def make(connection: Connection) -> Request[Any]:
+        version = connection.versions.choose(Api.INIT_PRODUCER_ID)
+        return entity_request(
+            Api.INIT_PRODUCER_ID,
+            version,
+            transactional_id=None,
+            transaction_timeout=_TRANSACTION_TIMEOUT_MS,
+        )
+
+    response = router.ask_any(make, deadline=deadline)
+    if response.error_code is not ErrorCode.none:
+        raise Refused(response.error_code, "asking for a producer id")
+    return ProducerId(producer_id=response.producer_id, producer_epoch=response.producer_epoch)

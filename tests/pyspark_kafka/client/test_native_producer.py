@@ -1,0 +1,550 @@
+"""The native producer and brokers that hang, lie, refuse and throttle; and what it alone can."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kio.index import load_request_schema
+from kio.serial import entity_reader
+
+from pyspark_kafka.client.delivery_faults import DeliveryFaults
+from pyspark_kafka.client.native.held_rows import by_topic, check_record_sizes, pieces_of
+from pyspark_kafka.columns import HEADERS_TYPE
+from pyspark_kafka.errors import AuthenticationFailed, DeliveryFailed, RowError
+from tests.conftest import TopicFactory
+from tests.pyspark_kafka.client import records
+from tests.pyspark_kafka.client.records import Writes, read_all, rows, writing
+from tests.pyspark_kafka.wire.scripted import Answers, Asked, Peer, ScriptedBroker, frame
+
+SHORT = {"retry_backoff_ms": "1", "retry_backoff_max_ms": "20", "request_timeout_ms": "200"}
+SHORT["delivery_timeout_ms"] = "10000"
+
+
+@pytest.fixture(autouse=True)
+def native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "ENGINE", "native")
+
+
+# --- scripted brokers ---
+
+
+def sent_in(asked: Asked) -> dict[tuple[str, int], bytes]:
+    """The batches of a Produce request by topic and partition."""
+    (length,) = struct.unpack_from(">h", asked.rest)
+    read: Any = entity_reader(load_request_schema(0, asked.version))
+    request, _ = read(asked.rest, 2 + length + 1)
+    assert request.acks == -1
+    return {
+        (topic.name, data.index): data.records
+        for topic in request.topic_data
+        for data in topic.partition_data
+    }
+
+
+def record_count(batch: bytes) -> int:
+    (count,) = struct.unpack_from(">i", batch, 57)
+    return int(count)
+
+
+class Brokers:
+    """Scripts of brokers 1 to n that know topic `t`, and every batch they were sent.
+
+    `produce` are answers in turn, for all partitions of a request: fields, or a script.
+    """
+
+    def __init__(self, *produce: Any, leader: int = 1, partitions: int = 1) -> None:
+        self.produce = list(produce)
+        self.leader = leader
+        self.partitions = partitions
+        self.addresses: dict[int, str] = {}
+        self.batches: list[tuple[int, dict[tuple[str, int], bytes]]] = []
+        self.answers = Answers(
+            metadata=[self.tell], init_producer_id=[{"producer_id": 7, "producer_epoch": 0}]
+        )
+
+    def script(self, broker_id: int) -> Answers:
+        answers = dict(self.answers.answers)
+        answers["produce"] = [lambda peer, asked: self.take(broker_id, peer, asked)]
+        answers_of_broker = Answers(**answers)
+        answers_of_broker.asked = self.answers.asked
+        return answers_of_broker
+
+    def tell(self, peer: Peer, asked: Asked) -> None:
+        brokers = []
+        for broker_id, address in self.addresses.items():
+            host, _, port = address.rpartition(":")
+            brokers.append({"node_id": broker_id, "host": host, "port": int(port), "rack": None})
+        partitions = [
+            {
+                "partition_index": index,
+                "leader_id": self.leader,
+                "leader_epoch": 1,
+                "replica_nodes": [1],
+                "isr_nodes": [1],
+                "offline_replicas": [],
+            }
+            for index in range(self.partitions)
+        ]
+        topic = {"name": "t", "topic_id": None, "is_internal": False, "partitions": partitions}
+        peer.answer(asked, "metadata", brokers=brokers, topics=[topic], cluster_id="c")
+
+    def take(self, broker_id: int, peer: Peer, asked: Asked) -> None:
+        sent = sent_in(asked)
+        self.batches.append((broker_id, sent))
+        turn = self.produce.pop(0) if len(self.produce) > 1 else self.produce[0]
+        if callable(turn):
+            turn(peer, asked)
+        else:
+            answer_produce(peer, asked, sent, **turn)
+
+
+def answer_produce(
+    peer: Peer,
+    asked: Asked,
+    sent: dict[tuple[str, int], bytes] | None = None,
+    *,
+    throttle_time: int = 0,
+    **fields: Any,
+) -> None:
+    partitions = [
+        {"index": index, "base_offset": 0, "error_message": None, **fields}
+        for _, index in (sent_in(asked) if sent is None else sent)
+    ]
+    peer.answer(
+        asked,
+        "produce",
+        responses=[{"name": "t", "partition_responses": partitions}],
+        throttle_time=throttle_time,
+    )
+
+
+@contextmanager
+def writing_to(brokers: Brokers, *, count: int = 1, **kafka: str) -> Iterator[Writes]:
+    scripted = [ScriptedBroker(brokers.script(broker_id)) for broker_id in range(1, count + 1)]
+    for broker_id, one in enumerate(scripted, 1):
+        brokers.addresses[broker_id] = one.address
+    try:
+        with writing(scripted[0].address, **{**SHORT, **kafka}) as client:
+            yield client
+    finally:
+        for one in scripted:
+            one.__exit__(None, None, None)
+
+
+OK: dict[str, Any] = {}
+
+
+def _hang(peer: Peer, _: Asked) -> None:
+    peer.hang()
+
+
+def _close(peer: Peer, _: Asked) -> None:
+    raise ConnectionError
+
+
+def _half_a_frame(peer: Peer, _: Asked) -> None:
+    peer.send(frame(bytes(100))[:50])
+    raise ConnectionError
+
+
+def _wrong_correlation(peer: Peer, asked: Asked) -> None:
+    peer.send(frame(struct.pack(">i", asked.correlation_id + 9) + bytes(20)))
+    peer.hang()
+
+
+def _garbage(peer: Peer, asked: Asked) -> None:
+    peer.send(frame(struct.pack(">i", asked.correlation_id) + b"\xff" * 30))
+    peer.hang()
+
+
+def _an_answer_to_nothing(peer: Peer, asked: Asked) -> None:
+    answer_produce(peer, asked, {})
+    peer.hang()
+
+
+SCRIPTS = [_hang, _close, _half_a_frame, _wrong_correlation, _garbage, _an_answer_to_nothing]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_what_was_not_answered_is_sent_again_as_it_was(
+    script: Callable[[Peer, Asked], None],
+) -> None:
+    brokers = Brokers(script, OK)
+    with writing_to(brokers) as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        producer.flush()
+        producer.close()
+    (_, first), (_, second) = brokers.batches
+    assert first == second, "the same records with the same sequences"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_broker_that_never_answers_is_told_with_its_reason(
+    script: Callable[[Peer, Asked], None],
+) -> None:
+    reasons: dict[Any, str] = {
+        _hang: "no answer came to Produce|has not answered Produce",
+        _close: "was closed by the other side",
+        _half_a_frame: "correlation id 0|in the middle of a response",
+        _wrong_correlation: "answered with correlation id",
+        _garbage: "response to Produce v12 is malformed",
+        _an_answer_to_nothing: "there is no answer for t-0",
+    }
+    expected = reasons[script]
+    with writing_to(Brokers(script), delivery_timeout_ms="1000") as client:
+        producer = client.producer()
+        started = time.monotonic()
+        producer.send(rows("t", [b"x"]))
+        with pytest.raises(
+            DeliveryFailed,
+            match=rf"a record for t-0 was not written: .*did not confirm it within "
+            rf"'kafka.delivery.timeout.ms' \(.*({expected}).*\)",
+        ):
+            producer.flush()
+        producer.abort()
+        assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("code", [2, 3, 5, 6, 7, 13, 19, 20, 56, 100])
+def test_what_may_pass_is_sent_again_as_it_was(code: int) -> None:
+    brokers = Brokers({"error_code": code}, OK)
+    with writing_to(brokers) as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        producer.flush()
+        producer.close()
+    (_, first), (_, second) = brokers.batches
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (45, r"OUT_OF_ORDER_SEQUENCE_NUMBER \(45\); records written before it are gone"),
+        (47, r"INVALID_PRODUCER_EPOCH \(47\); .*another try of the task"),
+        (59, r"UNKNOWN_PRODUCER_ID \(59\); .*another try of the task"),
+        (90, r"PRODUCER_FENCED \(90\); .*another try of the task"),
+        (10, r"too large, MESSAGE_TOO_LARGE \(10\); .*'max.message.bytes'"),
+        (32, r"INVALID_TIMESTAMP \(32\).*; the column 'timestamp'"),
+        (76, r"UNSUPPORTED_COMPRESSION_TYPE \(76\); the rows of this task count as not written"),
+    ],
+)
+def test_what_will_not_pass_ends_the_producer(code: int, expected: str) -> None:
+    with writing_to(Brokers({"error_code": code}, OK)) as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        with pytest.raises(
+            DeliveryFailed,
+            match=rf"a record for t-0 was not written: broker 1 at 127.* said .*{expected}",
+        ) as caught:
+            producer.flush()
+        with pytest.raises(DeliveryFailed) as again:
+            producer.flush()
+        assert str(again.value) == str(caught.value)
+        producer.abort()
+        assert client.producer() is not producer
+
+
+def test_what_a_broker_says_of_a_record_is_told() -> None:
+    refusal = {
+        "error_code": 87,
+        "record_errors": [{"batch_index": 0, "batch_index_error_message": "it has no key"}],
+        "error_message": "some records are at fault",
+    }
+    with writing_to(Brokers(refusal)) as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        with pytest.raises(DeliveryFailed, match=r"INVALID_RECORD \(87\) \(it has no key\)"):
+            producer.flush()
+        producer.abort()
+
+
+def test_a_refusal_of_who_we_are_is_one() -> None:
+    with writing_to(Brokers({"error_code": 29})) as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        with pytest.raises(
+            AuthenticationFailed, match=r"writing to t-0 failed at .*TOPIC_AUTHORIZATION_FAILED"
+        ):
+            producer.flush()
+        producer.abort()
+
+
+def test_a_new_leader_gets_the_same_batch_without_being_asked_for() -> None:
+    moved = {"error_code": 6, "current_leader": {"leader_id": 2, "leader_epoch": 2}}
+    brokers = Brokers(moved, OK)
+    with writing_to(brokers, count=2) as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        producer.flush()
+        producer.close()
+        assert brokers.answers.asked.count("metadata") == 1
+    (first_at, first), (second_at, second) = brokers.batches
+    assert (first_at, second_at) == (1, 2)
+    assert first == second
+
+
+def test_a_new_leader_is_asked_for_when_the_old_one_is_gone() -> None:
+    def go(_: Peer, __: Asked) -> None:
+        brokers.leader = 2
+        raise ConnectionError
+
+    brokers = Brokers(go, OK)
+    with writing_to(brokers, count=2) as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        producer.flush()
+        producer.close()
+    assert [broker_id for broker_id, _ in brokers.batches] == [1, 2]
+
+
+def test_a_broker_that_throttles_is_left_alone_for_as_long() -> None:
+    brokers = Brokers({"throttle_time": 400}, OK)
+    with writing_to(brokers) as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        producer.flush()
+        started = time.monotonic()
+        producer.send(rows("t", [b"y"]))
+        assert len(brokers.batches) == 1
+        producer.flush()
+        assert time.monotonic() - started > 0.2
+        producer.close()
+    assert len(brokers.batches) == 2
+
+
+def test_a_throttling_that_lasts_longer_than_there_is_time_is_told() -> None:
+    brokers = Brokers({"throttle_time": 60_000}, OK)
+    with writing_to(brokers, delivery_timeout_ms="300") as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        producer.flush()
+        producer.send(rows("t", [b"y"]))
+        with pytest.raises(DeliveryFailed, match=r"broker 1 at .* throttles this client"):
+            producer.flush()
+        producer.abort()
+
+
+def test_requests_go_out_before_the_first_answer_and_five_at_most() -> None:
+    brokers = Brokers(OK)
+    first = True
+
+    def serve(peer: Peer, asked: Asked) -> None:
+        """Answer one by one first, then only when no more comes."""
+        nonlocal first
+        answer_produce(peer, asked)
+        if first:
+            first = False
+            waiting = [peer.read() for _ in range(5)]
+            brokers.batches += [(1, sent_in(one)) for one in waiting]
+            for one in waiting:
+                answer_produce(peer, one)
+
+    brokers.produce = [serve]
+    with writing_to(brokers, batch_size="1000", request_timeout_ms="20000") as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x" * 900] * 9))
+        producer.flush()
+        producer.close()
+    assert len(brokers.batches) == 9
+
+
+def test_an_id_is_asked_for_until_it_is_there() -> None:
+    brokers = Brokers(OK)
+    refusal = {"error_code": 14, "producer_id": -1, "producer_epoch": -1}
+    good = {"producer_id": 0x1234567890, "producer_epoch": 3}
+    brokers.answers.answers["init_producer_id"] = [refusal, refusal, good]
+    with writing_to(brokers) as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        producer.flush()
+        producer.close()
+    ((_, sent),) = brokers.batches
+    assert sent[("t", 0)][43:57] == struct.pack(">qhi", 0x1234567890, 3, 0)
+
+
+def test_sequences_go_on_where_a_producer_is_used_again() -> None:
+    brokers = Brokers(OK)
+    with writing_to(brokers) as client:
+        for values in ([b"x", b"y"], [b"z"]):
+            producer = client.producer()
+            producer.send(rows("t", values))
+            producer.flush()
+            producer.close()
+    sequences = [struct.unpack_from(">i", sent[("t", 0)], 53)[0] for _, sent in brokers.batches]
+    assert sequences == [0, 2]
+    assert brokers.answers.asked.count("init_producer_id") == 1
+
+
+def test_rows_without_a_key_avoid_partitions_without_a_leader() -> None:
+    brokers = Brokers(OK, partitions=2)
+    tell = brokers.tell
+
+    def one_without(peer: Peer, asked: Asked) -> None:
+        class Changed(Peer):
+            def __init__(self) -> None: ...
+
+            def answer(self, asked: Asked, api: str, /, **fields: Any) -> None:
+                fields["topics"][0]["partitions"][0]["leader_id"] = -1
+                peer.answer(asked, api, **fields)
+
+        tell(Changed(), asked)
+
+    brokers.answers.answers["metadata"] = [one_without]
+    with writing_to(brokers) as client:
+        producer = client.producer()
+        for _ in range(3):
+            producer.send(rows("t", [b"x"]))
+            producer.flush()
+        producer.close()
+    assert {key for _, sent in brokers.batches for key in sent} == {("t", 1)}
+
+
+def test_a_batch_that_is_too_large_is_split_and_the_next_ones_are_smaller() -> None:
+    brokers = Brokers(OK)
+    written: list[bytes] = []
+
+    def serve(peer: Peer, asked: Asked) -> None:
+        (batch,) = sent_in(asked).values()
+        if len(batch) > 2_000:
+            answer_produce(peer, asked, error_code=10)
+        elif struct.unpack_from(">i", batch, 53)[0] != sum(map(record_count, written)):
+            answer_produce(peer, asked, error_code=45)
+        else:
+            written.append(batch)
+            answer_produce(peer, asked)
+
+    brokers.produce = [serve]
+    with writing_to(brokers, request_timeout_ms="20000") as client:
+        producer = client.producer()
+        for _ in range(2):
+            producer.send(rows("t", [b"x" * 100] * 200))
+            producer.flush()
+        before, at_once = len(brokers.batches), len(written)
+        producer.send(rows("t", [b"x" * 100] * 200))
+        producer.flush()
+        producer.close()
+    assert len(brokers.batches) - before == len(written) - at_once, "all fit by then"
+    sequences = [struct.unpack_from(">i", batch, 53)[0] for batch in written]
+    counts = [record_count(batch) for batch in written]
+    assert sequences == [sum(counts[:index]) for index in range(len(counts))]
+    assert sum(counts) == 600
+
+
+# --- a cluster ---
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_is_read(bootstrap: str, topic: TopicFactory, codec: str) -> None:
+    name = topic(partitions=3)
+    values = [b"value %d" % n for n in range(1_000)]
+    with writing(bootstrap, compression_type=codec) as client:
+        producer = client.producer()
+        producer.send(rows(name, values, partition=[n % 3 for n in range(1_000)]))
+        producer.flush()
+        producer.close()
+    found = [record.value for record in read_all(bootstrap, name, partitions=3)]
+    assert found == [*values[0::3], *values[1::3], *values[2::3]]
+
+
+def test_rows_of_several_topics_and_partitions_keep_their_order(
+    bootstrap: str, topic: TopicFactory
+) -> None:
+    names = [topic(partitions=2) for _ in range(3)]
+    with writing(bootstrap, batch_size="2000") as client:
+        producer = client.producer()
+        for start in range(0, 6_000, 500):
+            numbers = range(start, start + 500)
+            batch = rows("", [b"%d" % n for n in numbers], partition=[n % 2 for n in numbers])
+            topics = pa.array([names[n // 2 % 3] for n in numbers])
+            producer.send(batch.set_column(1, "topic", topics))
+        producer.flush()
+        producer.close()
+    for index, name in enumerate(names):
+        of_topic = [n for n in range(6_000) if n // 2 % 3 == index]
+        found = [int(record.value or b"") for record in read_all(bootstrap, name, partitions=2)]
+        assert found == [n for n in of_topic if n % 2 == 0] + [n for n in of_topic if n % 2]
+
+
+def test_batches_larger_than_the_topic_takes(bootstrap: str, topic: TopicFactory) -> None:
+    name = topic(partitions=2, **{"max.message.bytes": "3000"})
+    values = [b"%04d" % n + b"x" * 200 for n in range(2_000)]
+    with writing(bootstrap) as client:
+        producer = client.producer()
+        for half in (values[:1_000], values[1_000:]):
+            producer.send(rows(name, half, partition=[n % 2 for n in range(1_000)]))
+        producer.flush()
+        producer.close()
+    found = [record.value for record in read_all(bootstrap, name, partitions=2)]
+    assert found == [*values[0::2], *values[1::2]]
+
+
+def test_the_first_moment_of_1970_can_be_written(bootstrap: str, topic: TopicFactory) -> None:
+    name = topic()
+    with writing(bootstrap) as client:
+        producer = client.producer()
+        producer.send(rows(name, [b"x"], timestamp=[datetime(1970, 1, 1, tzinfo=UTC)]))
+        producer.flush()
+        producer.close()
+    (record,) = read_all(bootstrap, name)
+    assert record.timestamp_ms == 0
+
+
+# --- rows ---
+
+FAULTS = DeliveryFaults(bootstrap_servers="b:1", record_bytes_max=1_000)
+
+
+def test_rows_by_topic_keep_their_order() -> None:
+    topics = ["b", "a", "b", "c", "a", "b"]
+    batch = rows("", [b"%d" % n for n in range(6)]).set_column(1, "topic", pa.array(topics))
+    found = {name: of.column("value").to_pylist() for name, of in by_topic(batch)}
+    assert found == {"a": [b"1", b"4"], "b": [b"0", b"2", b"5"], "c": [b"3"]}
+    assert by_topic(rows("t", [b"x"]))[0][1].schema.names == ["value"]
+
+
+@pytest.mark.parametrize("bytes_max", [1, 10, 100, 10_000])
+def test_pieces_are_all_of_the_rows(bytes_max: int) -> None:
+    values = [b"x" * n for n in range(50)]
+    ((_, batch),) = by_topic(rows("t", values))
+    pieces = list(pieces_of(batch, bytes_max))
+    assert [value for piece in pieces for value in piece.column("value").to_pylist()] == values
+    assert len(pieces) >= min(50, batch.nbytes // bytes_max)
+
+
+def _checked(value: int, key: int, header: int) -> None:
+    columns = {
+        "value": pa.array([b"x", b"x" * value]),
+        "key": pa.array([None, b"k" * key]),
+        "headers": pa.array([None, [("h", b"y" * header), ("i", None)]], HEADERS_TYPE),
+    }
+    check_record_sizes(pa.RecordBatch.from_pydict(columns), "t", FAULTS)
+
+
+def test_a_record_may_be_as_large_as_a_request() -> None:
+    _checked(500, 200, 196)
+    _checked(896, 0, 0)
+
+
+@pytest.mark.parametrize("sizes", [(897, 0, 0), (500, 397, 0), (500, 200, 197), (0, 0, 897)])
+def test_a_record_larger_than_a_request_is_refused(sizes: tuple[int, int, int]) -> None:
+    value, key, _ = sizes
+    with pytest.raises(
+        RowError,
+        match=f"for t is too large: its value has {value} bytes and its key {key}, but "
+        "'kafka.max.request.size' is 1000",
+    ):
+        _checked(*sizes)
+
+
+def test_large_columns_of_different_rows_are_no_large_record() -> None:
+    columns = {"value": pa.array([b"x" * 800, b""]), "key": pa.array([b"", b"k" * 800])}
+    check_record_sizes(pa.RecordBatch.from_pydict(columns), "t", FAULTS)

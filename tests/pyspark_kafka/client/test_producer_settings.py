@@ -1,0 +1,108 @@
+"""From properties to what the native producer does."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_kafka.client.java_names import librdkafka_properties
+from pyspark_kafka.client.librdkafka_names import BOTH, PRODUCER
+from pyspark_kafka.client.native.producer_settings import (
+    PRODUCER_PROPERTIES,
+    ProducerSettings,
+    why_not_native,
+)
+from pyspark_kafka.errors import OptionError
+from pyspark_kafka.records import Codec
+from pyspark_kafka.wire.retry import Backoff
+
+JAVA = {
+    "compression.type": "zstd",
+    "compression.zstd.level": "7",
+    "batch.size": "1000",
+    "max.request.size": "2000000",
+    "buffer.memory": "4096",
+    "max.in.flight.requests.per.connection": "2",
+    "delivery.timeout.ms": "5000",
+    "request.timeout.ms": "700",
+    "max.block.ms": "800",
+    "retry.backoff.ms": "20",
+    "retry.backoff.max.ms": "300",
+    "allow.auto.create.topics": "false",
+}
+
+
+def test_java_names_are_understood() -> None:
+    properties = librdkafka_properties(JAVA, role="producer")
+    assert properties.keys() <= PRODUCER_PROPERTIES
+    assert why_not_native(properties) is None
+    assert ProducerSettings.of(properties) == ProducerSettings(
+        codec=Codec.ZSTD,
+        level=7,
+        batch_bytes_max=1_000,
+        request_bytes_max=2_000_000,
+        buffer_bytes=4_096,
+        in_flight_max=2,
+        delivery_timeout_s=5.0,
+        request_timeout_s=0.7,
+        topic_wait_s=0.8,
+        create_topics=False,
+        backoff=Backoff(first_s=0.02, longest_s=0.3),
+    )
+
+
+def test_nothing_said_is_as_in_java_but_for_the_batch_size() -> None:
+    settings = ProducerSettings.of({})
+    assert settings == ProducerSettings()
+    assert (settings.request_bytes_max, settings.buffer_bytes) == (1_048_576, 33_554_432)
+    assert (settings.delivery_timeout_s, settings.request_timeout_s) == (120.0, 30.0)
+    assert (settings.in_flight_max, settings.codec, settings.level) == (5, Codec.NONE, None)
+    assert settings.backoff == Backoff()
+
+
+def test_the_table_is_of_properties_that_there_are() -> None:
+    assert PRODUCER_PROPERTIES <= PRODUCER | BOTH
+
+
+def test_a_batch_fits_into_a_request_and_few_are_in_flight() -> None:
+    found = ProducerSettings.of(
+        {
+            "batch.size": "5000000",
+            "message.max.bytes": "3000",
+            "max.in.flight.requests.per.connection": "1000000",
+        }
+    )
+    assert (found.batch_bytes_max, found.in_flight_max) == (3_000, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch.size", "0"),
+        ("batch.size", "-1"),
+        ("batch.size", "many"),
+        ("batch.size", "2147483648"),
+        ("delivery.timeout.ms", "0"),
+        ("compression.type", "brotli"),
+        ("allow.auto.create.topics", "perhaps"),
+    ],
+)
+def test_values_that_are_none(name: str, value: str) -> None:
+    with pytest.raises(OptionError, match=f"option 'kafka.{name}' is '{value}': "):
+        ProducerSettings.of({name: value})
+
+
+def test_a_level_that_the_codec_does_not_have() -> None:
+    properties = {"compression.type": "gzip", "compression.level": "11"}
+    assert "'compression.level' is '11'" in str(why_not_native(properties))
+    with pytest.raises(OptionError, match="gzip has 1 to 9"):
+        ProducerSettings.of(properties)
+    for level in ("-1", "9"):
+        good = {**properties, "compression.level": level}
+        assert why_not_native(good) is None
+        assert ProducerSettings.of(good).level == (None if level == "-1" else 9)
+
+
+@pytest.mark.parametrize("partitioner", ["random", "consistent", "murmur2", "fnv1a_random"])
+def test_other_partitioners_are_not_native(partitioner: str) -> None:
+    assert partitioner in str(why_not_native({"partitioner": partitioner}))
+    assert why_not_native({"partitioner": "murmur2_random"}) is None

@@ -1,0 +1,235 @@
+"""Produce by hand against Produce by kio, in every version; InitProducerId."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from integration import raw
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.wire.connection import Request, wait_any
+from pyspark_kafka.wire.opening import Opening
+from pyspark_kafka.wire.produce import (
+    ProducePartition,
+    ProduceResponse,
+    produce_request,
+    produce_version,
+)
+from pyspark_kafka.wire.producer_id import ProducerId, ask_producer_id
+from pyspark_kafka.wire.reader import MalformedResponse, Reader
+from pyspark_kafka.wire.retry import Clock
+from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.transport import Address
+from pyspark_kafka.wire.versions import SPOKEN, Api
+from tests.pyspark_kafka.wire.messages import entity_bytes
+from tests.pyspark_kafka.wire.scripted import Answers, Peer, ScriptedBroker
+
+VERSIONS = range(SPOKEN[Api.PRODUCE].first, SPOKEN[Api.PRODUCE].last + 1)
+IDS = {"t": uuid.UUID(int=7), "ü": uuid.UUID(int=8)}
+
+
+def sent(topic: str, partition: int, records: bytes = b"") -> ProducePartition:
+    return ProducePartition(
+        topic_partition=TopicPartition(topic, partition),
+        topic_id=IDS[topic],
+        records=memoryview(records),
+    )
+
+
+SENT = [sent("t", 0, b"x" * 200), sent("ü", 1, b"yy"), sent("t", 300, b"z")]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_request_is_what_kio_writes(version: int) -> None:
+    def topic(name: str, ones: list[ProducePartition]) -> dict[str, Any]:
+        named: dict[str, Any] = {"name": name} if version <= 12 else {"topic_id": IDS[name]}
+        data = [
+            {"index": one.topic_partition.partition, "records": bytes(one.records)} for one in ones
+        ]
+        return {**named, "partition_data": data}
+
+    expected = raw.request(
+        "produce",
+        version,
+        transactional_id=None,
+        acks=-1,
+        timeout=12_345,
+        topic_data=[topic("t", [SENT[0], SENT[2]]), topic("ü", [SENT[1]])],
+    )
+    body = produce_request(version, SENT, timeout_ms=12_345).body
+    assert b"".join(bytes(part) for part in body) == entity_bytes(expected)
+
+
+def test_batches_are_not_copied_into_the_request() -> None:
+    body = produce_request(13, SENT, timeout_ms=1).body
+    assert [part for part in body if any(part is one.records for one in SENT)] == [
+        SENT[0].records,
+        SENT[2].records,
+        SENT[1].records,
+    ]
+
+
+def read(version: int, data: bytes) -> ProduceResponse:
+    reader = Reader(memoryview(data))
+    response = produce_request(version, SENT, timeout_ms=1).read(reader)
+    reader.end("the response")
+    return response
+
+
+def response(version: int, ones: list[tuple[str, int]], **fields: Any) -> bytes:
+    """A response for these partitions, all with the same fields; `throttle_time` 9 ms."""
+    topics: dict[str, list[int]] = {}
+    for name, partition in ones:
+        topics.setdefault(name, []).append(partition)
+    responses = [
+        {
+            **({"name": name} if version <= 12 else {"topic_id": IDS[name]}),
+            "partition_responses": [
+                {
+                    "index": index,
+                    "base_offset": 0,
+                    **({"error_message": None} if version >= 8 else {}),
+                    **fields,
+                }
+                for index in indexes
+            ],
+        }
+        for name, indexes in topics.items()
+    ]
+    return entity_bytes(raw.response("produce", version, throttle_time=9, responses=responses))
+
+
+ALL = [("t", 0), ("t", 300), ("ü", 1)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_response_is_what_kio_wrote(version: int) -> None:
+    fields: dict[str, Any] = {"error_code": 87, "base_offset": 2**40}
+    fields["log_append_time"] = datetime.fromtimestamp(5, UTC)
+    if version >= 5:
+        fields["log_start_offset"] = 4
+    if version >= 8:
+        fields["record_errors"] = [
+            {"batch_index": 3, "batch_index_error_message": "no key"},
+            {"batch_index": 4, "batch_index_error_message": None},
+        ]
+        fields["error_message"] = "of a compacted topic"
+    if version >= 10:
+        fields["current_leader"] = {"leader_id": 3, "leader_epoch": 9}
+    found = read(version, response(version, ALL, **fields))
+    assert found.throttle_ms == 9
+    assert [(o.topic_partition.topic, o.topic_partition.partition) for o in found.partitions] == ALL
+    one = found.partitions[0]
+    assert (one.error_code, one.base_offset, one.log_append_time_ms) == (87, 2**40, 5_000)
+    assert one.log_start_offset == (4 if version >= 5 else -1)
+    assert one.record_errors == (((3, "no key"), (4, None)) if version >= 8 else ())
+    assert one.error_message == ("of a compacted topic" if version >= 8 else None)
+    assert one.current_leader == ((3, 9) if version >= 10 else None)
+
+
+def test_node_endpoints() -> None:
+    data = entity_bytes(
+        raw.response(
+            "produce", 13, node_endpoints=[{"node_id": 4, "host": "h", "port": 9, "rack": "r"}]
+        )
+    )
+    request = produce_request(13, [], timeout_ms=1)
+    (broker,) = request.read(Reader(memoryview(data))).endpoints
+    assert (broker.broker_id, broker.address, broker.rack) == (4, Address("h", 9), "r")
+
+
+@pytest.mark.parametrize("version", [3, 12, 13])
+@pytest.mark.parametrize(
+    ("ones", "expected"),
+    [
+        ([*ALL, ("t", 5)], "partition 5 .* was not sent to, or twice"),
+        ([*ALL, ("t", 0)], "partition 0 .* was not sent to, or twice"),
+        (ALL[:2], "no answer for ü-1"),
+    ],
+)
+def test_an_answer_to_something_else_is_malformed(
+    version: int, ones: list[tuple[str, int]], expected: str
+) -> None:
+    with pytest.raises(MalformedResponse, match=expected):
+        read(version, response(version, ones))
+
+
+def test_without_an_id_topics_go_by_name() -> None:
+    nameless = ProducePartition(topic_partition=TopicPartition("t", 0), topic_id=None, records=b"")
+    assert produce_version(13, SENT) == 13
+    assert produce_version(13, [*SENT, nameless]) == 12
+    assert produce_version(5, [nameless]) == 5
+
+
+@given(st.data())
+def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -> None:
+    version = data.draw(st.sampled_from(VERSIONS))
+    found = bytearray(response(version, ALL, error_code=3))
+    for _ in range(data.draw(st.integers(1, 3))):
+        found[data.draw(st.integers(0, len(found) - 1))] = data.draw(st.integers(0, 255))
+    del found[data.draw(st.integers(0, len(found))) :]
+    try:
+        read(version, bytes(found))
+    except MalformedResponse as error:
+        assert str(error)  # noqa: PT017
+
+
+def soon(seconds: float = 20.0) -> float:
+    return time.monotonic() + seconds
+
+
+def opening() -> Opening:
+    return Opening(client_id="tests", clock=Clock())
+
+
+def test_a_producer_id() -> None:
+    fields = {"producer_id": 2**40, "producer_epoch": 3}
+    with ScriptedBroker(Answers(init_producer_id=[fields, {**fields, "error_code": 14}])) as broker:
+        router = Router([Address.parse(broker.address)], opening())
+        found = ask_producer_id(router, deadline=soon())
+        assert found == ProducerId(producer_id=2**40, producer_epoch=3)
+        with pytest.raises(Refused, match="asking for a producer id") as caught:
+            ask_producer_id(router, deadline=soon())
+        assert caught.value.code is ErrorCode.coordinator_load_in_progress
+        router.close()
+
+
+def test_what_is_posted_goes_out_while_others_are_waited_for() -> None:
+    """More than any socket buffer holds, to a broker that does not read at first."""
+    size = 12_000_000
+
+    def slow(peer: Peer) -> None:
+        peer.negotiate()
+        first = peer.read()
+        second = peer.read()
+        assert (len(first.rest), len(second.rest)) > (size, size)
+        for asked in (first, second):
+            peer.answer(asked, "metadata", cluster_id="c")
+        peer.hang()
+
+    def posted() -> Request[int]:
+        return Request(
+            api=Api.METADATA,
+            version=12,
+            body=(bytes(size),),
+            read=lambda reader: len(reader.view(reader.left, "all")),
+            throttle_ms=lambda _: 0,
+        )
+
+    clock = Clock()
+    with ScriptedBroker(slow) as broker:
+        connection = opening().open(
+            Address.parse(broker.address), broker="broker 7", deadline=soon()
+        )
+        pendings = [connection.post(posted()) for _ in range(2)]
+        assert not any(pending.done for pending in pendings)
+        assert wait_any([pendings[1]], deadline=soon(), clock=clock) == [pendings[1]]
+        assert pendings[0].done
+        connection.close()
