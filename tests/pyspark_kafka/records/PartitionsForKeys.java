@@ -4,7 +4,11 @@ import java.util.Random;
 import org.apache.kafka.clients.producer.internals.BuiltInPartitioner;
 import org.apache.kafka.common.utils.Utils;
 
-/** Where Apache Kafka's producer puts keys: prints what stands in partitions_for_keys.json. */
+/**
+ * Where Apache Kafka's producer puts keys.
+ *
+ * <p>java -cp 'JARS/*' PartitionsForKeys.java > partitions_for_keys.json
+ */
 public class PartitionsForKeys {
     private static final int[] COUNTS = {1, 2, 7, 1000};
 

@@ -12,7 +12,7 @@ import pytest
 from tests.pyspark_kafka.records.twins import KERNEL_IS_BUILT, needs_kernel
 
 PROJECT = Path(__file__).parents[3]
-SHOW = "import pyspark_kafka.records as r; print(r.TWIN, r.decode.__module__)"
+SHOW = "import pyspark_kafka.records as r; print(r.TWIN, r.decode.__module__, r.encode.__module__)"
 WITHOUT_KERNEL = "import sys; sys.modules['pyspark_kafka.records._kernel'] = None; "
 
 
@@ -26,19 +26,23 @@ def run(code: str, asked: str | None) -> subprocess.CompletedProcess[str]:
     )
 
 
+PURE = "pure pyspark_kafka.records._pure pyspark_kafka.records._pure_encode\n"
+CYTHON = "cython pyspark_kafka.records._kernel pyspark_kafka.records._kernel\n"
+
+
 def test_unset_takes_the_kernel_if_there_is_one() -> None:
     expected = "cython" if KERNEL_IS_BUILT else "pure"
     assert run(SHOW, None).stdout.split()[0] == expected
-    assert run(WITHOUT_KERNEL + SHOW, None).stdout == "pure pyspark_kafka.records._pure\n"
+    assert run(WITHOUT_KERNEL + SHOW, None).stdout == PURE
 
 
 def test_pure_is_pure() -> None:
-    assert run(SHOW, "pure").stdout == "pure pyspark_kafka.records._pure\n"
+    assert run(SHOW, "pure").stdout == PURE
 
 
 @needs_kernel
 def test_cython_is_the_kernel() -> None:
-    assert run(SHOW, "cython").stdout == "cython pyspark_kafka.records._kernel\n"
+    assert run(SHOW, "cython").stdout == CYTHON
 
 
 def test_what_cannot_load_raises() -> None:

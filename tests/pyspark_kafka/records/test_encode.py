@@ -15,6 +15,7 @@ from crc32c import crc32c
 from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import RowError
 from pyspark_kafka.records import Codec, Encode
+from pyspark_kafka.records._pure_encode import murmur2
 from pyspark_kafka.records.encoding import SEQUENCE_MAX
 from tests.pyspark_kafka.records.batches import HEADER_BYTES, Row, records_section
 from tests.pyspark_kafka.records.encoded import (
@@ -150,6 +151,7 @@ class TestPartitions:
         known = json.loads(PARTITIONS_FOR_KEYS.read_text())
         keys = [bytes.fromhex(key) for key, _, _ in known]
         assert {len(key) for key in keys} == set(range(70))
+        assert [murmur2(key) for key in keys] == [known_hash % 2**32 for _, known_hash, _ in known]
         for place, count in enumerate([1, 2, 7, 1000]):
             found = encode(rows_of(keys, keys=keys), encoding(partition_count=count))
             put = {record["key"]: b.partition for b in found for record in records(b)}
@@ -224,19 +226,20 @@ class TestBounds:
         assert [record["value"] == value for record in records(batch)] == [True, False]
 
     def test_a_record_of_two_gibibytes(self, encode: Encode, tmp_path: Path) -> None:
+        one_too_many = 2**31 + 12 - (HEADER_BYTES + 5 + 10)
         with (tmp_path / "holes").open("w+b") as file:
             file.truncate(2**31)
             hole = mmap.mmap(file.fileno(), 2**31, access=mmap.ACCESS_READ)
         column: Any = pa.Array.from_buffers(
             pa.large_binary(),
             2,
-            [None, pa.py_buffer(struct.pack("<qqq", 0, 1, 2**31)), pa.py_buffer(hole)],
+            [None, pa.py_buffer(struct.pack("<qqq", 0, 1, 1 + one_too_many)), pa.py_buffer(hole)],
         )
         rows = pa.RecordBatch.from_pydict({"value": column})
         with pytest.raises(RowError) as caught:
             encode(rows, encoding(unkeyed=(4,)))
         assert str(caught.value) == (
-            f"a record for clicks-4 makes a batch of {2**31 - 1 + 61 + 15} bytes, where Kafka's "
+            f"a record for clicks-4 makes a batch of {2**31 + 12} bytes, where Kafka's "
             "format ends at 2147483647: write smaller records"
         )
 
