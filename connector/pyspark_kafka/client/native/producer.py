@@ -317,7 +317,8 @@ class NativeProducer:
         except _MAY_PASS as error:
             if isinstance(error, Refused) and _is_final(error.code):
                 raise not_asked(self._faults, error) from None
-            self._trouble = without_remedy(error)
+            if not self._is_out_of_time() or self._trouble is None:
+                self._trouble = without_remedy(error)
             self._ask_later()
             return
         self._trouble = None
@@ -493,7 +494,8 @@ class NativeProducer:
     def _retry_later(self, partition: TopicPartition, trouble: str, *, forget: bool = True) -> None:
         """Pause a partition; with `forget` also ask who leads it by then."""
         LOG.info("writing to %s: %s", partition, trouble)
-        self._troubles[partition] = trouble
+        if not self._is_out_of_time() or partition not in self._troubles:
+            self._troubles[partition] = trouble
         if forget:
             self._router.forget_topic(partition.topic)
         now, draw = self._clock.now(), self._clock.random()
@@ -526,6 +528,11 @@ class NativeProducer:
             moments.append(oldest.deadline)
         return min([latest, *moments])
 
+    def _is_out_of_time(self) -> bool:
+        """Whether a row's time is over: what that cut short is not why."""
+        now = self._clock.now()
+        return self._first_deadline(now) < now
+
     def _check_deadlines(self) -> None:
         now = self._clock.now()
         oldest = self._core.oldest()
@@ -537,11 +544,13 @@ class NativeProducer:
                 raise unconfirmed(self._faults, name, self._trouble)
 
     def _why_open(self, batch: Batch) -> str | None:
+        trouble = self._troubles.get(batch.topic_partition, self._trouble)
         for link in self._links.values():
             for call in link.calls:
                 if batch in call.batches:
-                    return f"{link.broker} has not answered {call.pending.request} yet"
-        return self._troubles.get(batch.topic_partition, self._trouble)
+                    silence = f"{link.broker} has not answered {call.pending.request} yet"
+                    return f"{silence}, after: {trouble}" if trouble else silence
+        return trouble
 
     def _wait(self) -> None:
         """Wait for an answer, or until there is something to do."""
