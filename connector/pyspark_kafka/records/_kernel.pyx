@@ -206,6 +206,7 @@ cdef class _Decoding:
         self.state.next_offset = wanted.start_offset
         self.state.bytes_max = wanted.bytes_max
         self.state.rows_max = wanted.rows_max
+        self.state.batches_max = wanted.batches_max
 
     def __dealloc__(self):
         release_rows(&self.state)
@@ -296,6 +297,7 @@ cdef class _Decoding:
         arrays = [self.column(name) for name in self.wanted.columns]
         self.batches.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
         release_rows(&self.state)
+        self.state.full_batches += 1
         return 0
 
     cdef object column(self, name):

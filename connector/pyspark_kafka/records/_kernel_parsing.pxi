@@ -177,6 +177,8 @@ cdef int read_header(State *state) noexcept nogil:
     cdef uint32_t found
     if state.next_offset >= state.end_offset or state.end - at < UP_TO_MAGIC_BYTES:
         return DONE
+    if state.full_batches >= state.batches_max:
+        return DONE
     batch.base_offset = big64(at)
     if batch.base_offset >= state.end_offset:
         state.next_offset = state.end_offset

@@ -117,6 +117,8 @@ cdef struct State:
     int64_t rows_max
     int64_t payload_bytes
     int64_t bytes_max
+    int64_t full_batches
+    int64_t batches_max
     Binary key
     Binary value
     bint offset_wanted

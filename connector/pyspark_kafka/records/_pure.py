@@ -90,6 +90,8 @@ def _decode(data: memoryview, wanted: Wanted) -> Decoded:
     next_offset, offset_min, position = wanted.start_offset, 0, 0
     while next_offset < wanted.end_offset and len(data) - position >= _UP_TO_MAGIC_BYTES:
         base_offset: int = _BASE_OFFSET.unpack_from(data, position)[0]
+        if rows.full_batches >= wanted.batches_max:
+            break
         if base_offset >= wanted.end_offset:
             next_offset = wanted.end_offset
             break
@@ -318,6 +320,11 @@ class _Rows:
         self._columns: dict[str, list[Any]] = {name: [] for name in self._wanted.columns}
         self._row_count = 0
         self._payload_bytes = 0
+
+    @property
+    def full_batches(self) -> int:
+        """Arrow batches that no row is added to any more."""
+        return len(self._batches)
 
     def append(self, record: _Record, timestamp_type: int) -> None:
         row = self._row(record, timestamp_type)

@@ -28,6 +28,9 @@ BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 BATCH_BYTES_LIMIT: Final = 1 << 30
 """`bytes_max` may not be more: Arrow's offsets of binary columns have 31 bits."""
 
+BATCHES_MAX: Final = 4
+"""Arrow batches of one call: little that was fetched may be much once decompressed."""
+
 DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
 """A batch does not say how large its records are; a few kilobytes may stand for gigabytes."""
 
@@ -41,7 +44,8 @@ class Wanted:
 
     `aborted` is None for read_uncommitted, else what the fetch response names. Payload of one
     Arrow batch (keys, values and headers, of the wanted columns) is at most `bytes_max` bytes
-    unless a single row has more.
+    unless a single row has more. When `batches_max` of them are full, decoding ends with the record
+    batch at hand: call again with the same bytes, from `next_offset` on.
     """
 
     topic: str
@@ -52,12 +56,14 @@ class Wanted:
     aborted: tuple[AbortedTransaction, ...] | None
     bytes_max: int = BATCH_BYTES_MAX
     rows_max: int = ROWS_MAX
+    batches_max: int = BATCHES_MAX
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 
     def __post_init__(self) -> None:
         assert self.columns, "an Arrow batch without columns has no rows either"
         assert 0 < self.bytes_max <= BATCH_BYTES_LIMIT
         assert 0 < self.rows_max <= ROWS_MAX
+        assert self.batches_max > 0
         assert self.start_offset >= 0
 
     @property

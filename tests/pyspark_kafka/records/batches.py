@@ -180,5 +180,5 @@ def wanted(
         aborted=None
         if aborted is None
         else tuple(AbortedTransaction(producer_id=p, first_offset=o) for p, o in aborted),
-        **bounds,
+        **{"batches_max": 1 << 20, **bounds},
     )

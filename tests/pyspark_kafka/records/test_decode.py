@@ -295,6 +295,27 @@ class TestSplitting:
         assert [b.num_rows for b in found.batches] == [1, 1, 2]
         assert values(found) == [b"a", b"x" * 5000, b"b", b"c"]
 
+    def test_full_batches_end_it_with_the_record_batch_at_hand(self, decode: Decode) -> None:
+        data = plain([b"x" * 40] * 5) + plain([b"y" * 40] * 5, base_offset=5)
+        first = decode(data, wanted(bytes_max=120, batches_max=1))
+        assert (offsets(first), first.next_offset) == ([0, 1, 2, 3, 4], 5)
+        second = decode(data, wanted(first.next_offset, bytes_max=120, batches_max=1))
+        assert (offsets(second), second.next_offset) == ([5, 6, 7, 8, 9], 10)
+        assert decode(data, wanted(bytes_max=120, batches_max=4)).next_offset == 10
+
+    def test_going_on_forgets_no_marker(self, decode: Decode) -> None:
+        def of_7(value: bytes, base_offset: int) -> bytes:
+            return plain(
+                [value] * 2, base_offset=base_offset, producer_id=7, attributes=TRANSACTIONAL
+            )
+
+        data = of_7(b"aborted", 0) + marker(ABORT, base_offset=2, producer_id=7) + of_7(b"a", 3) + of_7(b"b", 5)
+        asked: dict[str, Any] = {"aborted": [(7, 0)], "bytes_max": 1, "batches_max": 1}
+        first = decode(data, wanted(**asked))
+        assert (values(first), first.next_offset) == ([b"a"] * 2, 5)
+        second = decode(data, wanted(first.next_offset, **asked))
+        assert (values(second), second.next_offset) == ([b"b"] * 2, 7)
+
     def test_by_rows(self, decode: Decode) -> None:
         found = decode(plain([b""] * 25), wanted(rows_max=10))
         assert [b.num_rows for b in found.batches] == [10, 10, 5]

@@ -105,6 +105,7 @@ def asked(draw: st.DrawFn) -> Wanted:
         bytes_max=draw(st.sampled_from([1, 100, 1000, 1 << 20])),
         rows_max=draw(st.sampled_from([1, 3, 9, 1000])),
         decompressed_bytes_max=draw(st.sampled_from([500, 1 << 20])),
+        batches_max=draw(st.sampled_from([1, 2, 1000])),
     )
 
 

@@ -127,7 +127,7 @@ class RangeReader:
                 if position < following < end:
                     self.sizes.came(len(fetched.records), following - position)
                     in_flight = self._send_ahead(following, deadline)
-                next_offset = yield from self._rows(position, fetched)
+                next_offset = yield from self._rows(position, following, fetched)
                 if next_offset > position:
                     if in_flight is not None and in_flight.position != next_offset:
                         in_flight.pending.abandon()  # The headers said one thing, the rest another.
@@ -144,13 +144,20 @@ class RangeReader:
                 in_flight.pending.abandon()
 
     def _rows(
-        self, position: int, fetched: FetchedPartition
+        self, position: int, following: int, fetched: FetchedPartition
     ) -> Generator[pa.RecordBatch, None, int]:
-        """Yield what came from `position` on; returns where to go on."""
-        decoded = decode(fetched.records, self._wanted(position, fetched))
-        self.sizes.decoded(sum(b.nbytes for b in decoded.batches), len(fetched.records))
-        yield from decoded.batches
-        return decoded.next_offset
+        """Yield what came from `position` to `following`; returns where to go on."""
+        decoded_bytes = 0
+        while True:
+            decoded = decode(fetched.records, self._wanted(position, fetched))
+            decoded_bytes += sum(batch.nbytes for batch in decoded.batches)
+            made_progress = decoded.next_offset > position
+            position = decoded.next_offset
+            yield from decoded.batches
+            if not made_progress or position >= min(following, self.fetch_range.end_offset):
+                self.sizes.decoded(decoded_bytes, len(fetched.records))
+                return position
+            del decoded
 
     def _go_on_without_progress(
         self, asked: _InFlight, fetched: FetchedPartition, deadline: float
