@@ -88,8 +88,10 @@ def writing(bootstrap_servers: str, *, via: str | None = None, **kafka: Any) -> 
         return
     bootstrap = [Address.parse(each) for each in bootstrap_servers.split(",")]
 
-    def connect_via(address: Address, timeout_s: float) -> Transport:
-        return connect(address if via is None else Address.parse(via), timeout_s)
+    through = via
+
+    def connect_via(_address: Address, timeout_s: float) -> Transport:
+        return connect(Address.parse(through), timeout_s)
 
     router = Router(bootstrap, Opening(client_id="tests", clock=Clock(), connect=connect_via))
     settings = ProducerSettings.of(librdkafka_properties(wanted.kafka, role="producer"))

@@ -309,7 +309,12 @@ class TestSplitting:
                 [value] * 2, base_offset=base_offset, producer_id=7, attributes=TRANSACTIONAL
             )
 
-        data = of_7(b"aborted", 0) + marker(ABORT, base_offset=2, producer_id=7) + of_7(b"a", 3) + of_7(b"b", 5)
+        data = (
+            of_7(b"aborted", 0)
+            + marker(ABORT, base_offset=2, producer_id=7)
+            + of_7(b"a", 3)
+            + of_7(b"b", 5)
+        )
         asked: dict[str, Any] = {"aborted": [(7, 0)], "bytes_max": 1, "batches_max": 1}
         first = decode(data, wanted(**asked))
         assert (values(first), first.next_offset) == ([b"a"] * 2, 5)
