@@ -57,7 +57,11 @@ def fill(cluster: Cluster, topic: str, contents: Contents, records: int) -> None
         while len(producer) > _QUEUED_RECORDS_MAX and time.monotonic() < deadline_s:
             producer.poll(0.02)
         block: list[dict[str, Any]] = [{"value": value} for value in islice(pool, size)]
-        producer.produce_batch(topic, block, partition=number % contents.partitions)
+        while block and time.monotonic() < deadline_s:
+            producer.produce_batch(topic, block, partition=number % contents.partitions)
+            # What it does not take (a full queue, a partition not yet known) it marks, and drops.
+            block = [{"value": row["value"]} for row in block if "_error" in row]
+            producer.poll(0.02 if block else 0)
     producer.flush(_TIMEOUT_S)
     found = record_count(cluster.bootstrap_servers, topic, contents.partitions)
     if found != records:
