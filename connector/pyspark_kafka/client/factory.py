@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, overload
 
 from pyspark_kafka.client.base import KafkaClient, KafkaReads
@@ -19,6 +21,7 @@ from pyspark_kafka.options import ClientOptions
 
 if TYPE_CHECKING:
     from pyspark_kafka.client.native.client import NativeReads
+    from pyspark_kafka.client.native.producer_settings import ProducerSettings
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +30,7 @@ Engine = Literal["native", "librdkafka"]
 _DOING: Final = {"consumer": "reads", "producer": "writes"}
 _NOTHING_TO_JUDGE: Final = {"bootstrap.servers", "group.id", "isolation.level"}
 _TWIN: Final = "PYSPARK_KAFKA_RECORDS"
+_RECORDS: Final = str(Path(__file__).parents[1] / "records")
 _said: set[str] = set()
 
 
@@ -50,13 +54,8 @@ def open_client(
     Whichever engine serves, librdkafka judges the values of the settings, unless `is_checked`: a
     task need not repeat what the driver did. Raises `OptionError` for settings that are refused.
     """
-    if choose_engine(options, role) == "native":
-        if not is_checked and options.kafka.keys() - _NOTHING_TO_JUDGE:
-            from pyspark_kafka.client.librdkafka.settings import (  # noqa: PLC0415
-                LibrdkafkaSettings,
-            )
-
-            LibrdkafkaSettings.of(options, role)
+    engine = choose_engine(options, role) if is_checked else check_settings(options, role=role)
+    if engine == "native":
         return _open_native(options, role)
     from pyspark_kafka.client.librdkafka import LibrdkafkaClient  # noqa: PLC0415
     from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings  # noqa: PLC0415
@@ -64,17 +63,39 @@ def open_client(
     return LibrdkafkaClient(LibrdkafkaSettings.of(options, role))
 
 
-def _open_native(options: ClientOptions, role: Role) -> NativeReads:
-    settings = NativeSettings.of(options, role)
-    if role == "consumer":
-        from pyspark_kafka.client.native.client import NativeReads  # noqa: PLC0415
+def check_settings(options: ClientOptions, *, role: Role) -> Engine:
+    """Choose the engine and have the settings judged, opening nothing; raises `OptionError`.
 
+    Loads no engine where there is nothing to judge: a streaming query writes its every micro-batch
+    by new processes, and loading takes longer than all else that they do.
+    """
+    engine = choose_engine(options, role)
+    if options.kafka.keys() - _NOTHING_TO_JUDGE:
+        from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings  # noqa: PLC0415
+
+        LibrdkafkaSettings.of(options, role)
+        if engine == "native":
+            NativeSettings.of(options, role)
+            _producer_settings(options, role)
+    return engine
+
+
+def _open_native(options: ClientOptions, role: Role) -> NativeReads:
+    from pyspark_kafka.client.native.client import NativeClient, NativeReads  # noqa: PLC0415
+
+    settings = NativeSettings.of(options, role)
+    producing = _producer_settings(options, role)
+    if producing is None:
         return NativeReads.of(settings)
-    from pyspark_kafka.client.native.client import NativeClient  # noqa: PLC0415
+    return NativeClient.writing(settings, producing)
+
+
+def _producer_settings(options: ClientOptions, role: Role) -> ProducerSettings | None:
+    if role != "producer":
+        return None
     from pyspark_kafka.client.native.producer_settings import ProducerSettings  # noqa: PLC0415
 
-    properties = librdkafka_properties(options.kafka, role=role)
-    return NativeClient.writing(settings, ProducerSettings.of(properties))
+    return ProducerSettings.of(librdkafka_properties(options.kafka, role=role))
 
 
 def choose_engine(options: ClientOptions, role: Role) -> Engine:
@@ -103,8 +124,6 @@ def choose_engine(options: ClientOptions, role: Role) -> Engine:
 
 def _missing_kernel() -> str | None:
     """Without the compiled kernel librdkafka is faster; who asks for a twin by name gets it."""
-    from pyspark_kafka import records  # noqa: PLC0415
-
-    if records.TWIN == "pure" and not os.environ.get(_TWIN):
+    if not os.environ.get(_TWIN) and PathFinder.find_spec("_kernel", [_RECORDS]) is None:
         return "the compiled kernel of pyspark_kafka.records is not installed"
     return None

@@ -28,11 +28,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_kafka.client.factory import open_client
+from pyspark_kafka.client.factory import check_settings
 from pyspark_kafka.options import ClientOptions, SinkOptions
 from pyspark_kafka.sink.columns import check_columns
 from pyspark_kafka.sink.row_batches import arrow_batches
-from pyspark_kafka.sink.task import write_task
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +58,9 @@ class WritePlan:
         return cls(options=options, schema=schema)
 
     def task(self, batches: Iterable[pa.RecordBatch]) -> Written:
+        # Of tasks alone, see `check_settings`.
+        from pyspark_kafka.sink.task import write_task  # noqa: PLC0415
+
         return Written(
             rows_by_topic=write_task(batches, client=self.options.client, topic=self.options.topic)
         )
@@ -77,7 +79,7 @@ class _Settings:
 @lru_cache(maxsize=16)
 def _check_settings(settings: _Settings) -> None:
     """Have the engine judge the settings; raises `OptionError`."""
-    open_client(settings.options, role="producer").close()
+    check_settings(settings.options, role="producer")
 
 
 def batch_writer(options: SinkOptions, schema: StructType) -> DataSourceWriter:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka import records
 from pyspark_kafka.client import factory
 from pyspark_kafka.client.factory import choose_engine, open_client
 from pyspark_kafka.client.librdkafka_names import BOTH, CONSUMER, PRODUCER
@@ -26,7 +25,7 @@ NOWHERE = "127.0.0.1:1"
 @pytest.fixture(autouse=True)
 def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factory, "_said", set())
-    monkeypatch.setattr(records, "TWIN", "cython")
+    monkeypatch.setenv("PYSPARK_KAFKA_RECORDS", "cython")
 
 
 @pytest.mark.parametrize(
@@ -87,8 +86,10 @@ def test_the_engine_of_a_writer(kafka: dict[str, Any], objection: str | None) ->
             choose_engine(native, "producer")
 
 
-def test_without_the_kernel_native_is_only_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "TWIN", "pure")
+def test_without_the_kernel_native_is_only_for_who_asks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(factory, "_RECORDS", str(tmp_path))
     monkeypatch.delenv("PYSPARK_KAFKA_RECORDS", raising=False)
     assert choose_engine(options(NOWHERE), "consumer") == "librdkafka"
     assert choose_engine(options(NOWHERE, engine="native"), "consumer") == "native"
@@ -156,3 +157,23 @@ with partition._pool().lend(options) as client:
         [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True
     )
     assert ran.stdout == f"{NativeReads.__name__} False\n"
+
+
+def test_planning_a_write_loads_no_engine() -> None:
+    """Spark plans and commits every micro-batch in new processes."""
+    script = """
+import sys
+from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark_kafka.options import parse_sink_options
+from pyspark_kafka.sink.writer import stream_writer
+options = parse_sink_options(
+    {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}, streaming=True
+)
+stream_writer(options, StructType([StructField("value", BinaryType())]))
+print(*sys.modules.keys() & {"confluent_kafka", "kio", "pyspark_kafka.wire.router"})
+"""
+    root = Path(__file__).parents[3]
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == []

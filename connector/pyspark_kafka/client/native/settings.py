@@ -21,7 +21,6 @@ from pyspark_kafka.client.java_names import (
     librdkafka_properties,
     setting_of,
 )
-from pyspark_kafka.client.native.producer_settings import PRODUCER_PROPERTIES, why_not_native
 from pyspark_kafka.options import ClientOptions
 from pyspark_kafka.wire.retry import Backoff
 
@@ -207,6 +206,13 @@ def objection(options: ClientOptions, role: Role) -> str | None:
 
 def _objections(kafka: Mapping[str, str], role: Role) -> Iterator[str]:
     properties = librdkafka_properties(kafka, role=role)
+    if not properties:
+        return
+    from pyspark_kafka.client.native.producer_settings import (  # noqa: PLC0415
+        PRODUCER_PROPERTIES,
+        why_not_native,
+    )
+
     producing = PRODUCER_PROPERTIES if role == "producer" else frozenset[str]()
     # First, since all the settings of a secured listener are unknown here.
     for name in sorted(properties, key=lambda name: (name != "security.protocol", name)):
