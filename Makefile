@@ -3,8 +3,11 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check --quiet
-# Tests of Spark run once on each of these beside the one in constraints.txt.
+# Tests of Spark run once on each of these beside the one in constraints.txt, and by the way once with
+# the twin in plain Python and once with the other engine: a user gets the kernel and `native`.
 OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
+TWIN_WITH_4.1.4 := PYSPARK_KAFKA_RECORDS=pure
+ENGINE_WITH_4.2.1 := --engine=librdkafka
 
 # Tests spend much of their time waiting: two at once, those of a file in one process.
 AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder
@@ -16,8 +19,8 @@ export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup python java demo test test-all test-engines test-kafka test-pysparks bench \
-        bench-quick check lint format lock clean
+.PHONY: help setup python java demo test test-all test-kafka test-pysparks bench bench-quick \
+        check lint format lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -50,24 +53,18 @@ test: java $(VENV)/.ready ## every test on the reference broker (15 minutes at m
 
 test-all: java lint ## all of `test` and `check`, both engines, Apache Kafka, every PySpark (60 minutes at most)
 	$(BIN)/pytest $(AT_ONCE)
-	$(MAKE) --no-print-directory test-engines test-kafka test-pysparks
-
-# Where what reads could make a difference; `make test` has the engine and the twin that a user gets.
-READING := tests/spark/test_read.py tests/spark/test_read_transactions.py
-READING_ON := tests/spark/test_stream_read.py tests/spark/test_cluster_faults.py tests/spark/test_options_errors.py
-
-test-engines: java $(VENV)/.ready ## Spark's reads by the other engine, and by the twin in plain Python
-	$(BIN)/pytest $(AT_ONCE) -m "not full" --engine=librdkafka $(READING) $(READING_ON)
-	PYSPARK_KAFKA_RECORDS=pure $(BIN)/pytest $(AT_ONCE) -m "not full" $(READING)
+	$(MAKE) --no-print-directory test-kafka test-pysparks
 
 test-kafka: java $(VENV)/.ready ## what tests state about Kafka, on Apache Kafka itself
 	$(BIN)/pytest -m "not full" --cluster=kafka tests/conformance tests/integration tests/pyspark_kafka tests/spark
 
-test-pysparks: java $(OTHER_PYSPARKS:%=.cache/pyspark-%) ## the Spark tests on the other PySpark versions
-	@set -e; for version in $(OTHER_PYSPARKS); do \
-	  echo "== PySpark $$version =="; \
-	  PYTHONPATH=$(CURDIR)/.cache/pyspark-$$version $(BIN)/pytest $(AT_ONCE) -m "not full" $(LEAKS) tests/spark; \
-	done
+test-pysparks: $(OTHER_PYSPARKS:%=test-pyspark-%) ## the Spark tests on the other PySpark versions
+
+.PRECIOUS: .cache/pyspark-%
+test-pyspark-%: java .cache/pyspark-%
+	@echo "== PySpark $* $(TWIN_WITH_$*) $(ENGINE_WITH_$*) =="
+	@$(TWIN_WITH_$*) PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(BIN)/pytest $(AT_ONCE) -m "not full" \
+	  $(LEAKS) $(ENGINE_WITH_$*) tests/spark
 
 bench: java $(VENV)/.ready-bench ## ratios to Spark's connector and others, on a quiet machine (40 minutes); docs/benchmarks.md
 	@$(BIN)/python -m integration.benchmarks --write-docs

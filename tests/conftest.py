@@ -21,7 +21,7 @@ from integration import clusters
 from integration.clusters import Cluster
 from integration.raw import RawConnection
 from pyspark_kafka import records
-from tests.spark import reading
+from tests.spark import engines
 
 BROKERS_OF_CONFORMANCE = 3
 LONG_TESTS = ("tests/examples/", "tests/spark/")
@@ -53,8 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--engine",
         default="auto",
-        choices=reading.ENGINES,
-        help="the engine that reads in tests/spark (default: auto, what a user gets)",
+        choices=engines.ENGINES,
+        help="the engine of tests/spark (default: auto, what a user gets)",
     )
     parser.addoption(
         "--seed",
@@ -76,7 +76,7 @@ def brokers_of_run(config: pytest.Config, *, default: int) -> int:
 def pytest_configure(config: pytest.Config) -> None:
     if brokers_of_run(config, default=1) < 1:
         raise pytest.UsageError("--brokers: a cluster has at least one")
-    os.environ[reading.VARIABLE] = config.getoption("--engine")
+    os.environ[engines.VARIABLE] = config.getoption("--engine")
     config.stash[_CLUSTERS] = []
     asked: int | None = config.getoption("--seed")
     config.stash[_SEED] = randrange(_SEEDS) if asked is None else asked
@@ -100,7 +100,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [
         f"cluster: {clusters.describe(_backend(config))}, {count}",
         f"seed of fault scenarios: {config.stash[_SEED]} (replay with --seed={config.stash[_SEED]})",
-        f"engine that reads in tests/spark: {config.getoption('--engine')}",
+        f"engine of tests/spark: {config.getoption('--engine')}",
         f"records: the {records.TWIN} twin (PYSPARK_KAFKA_RECORDS)",
     ]
 

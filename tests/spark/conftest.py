@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_kafka.source.spark_features import ADMISSION_CONTROL
-from tests.spark import reading
+from tests.spark import engines
 from tests.spark.streams import StreamRunner
 
 Reader = Callable[..., DataFrame]
@@ -58,7 +58,7 @@ def read(spark: SparkSession, bootstrap: str) -> Reader:
     """A batch read with these options: `read(subscribe="t")`; `schema=` is a user's schema."""
 
     def read(schema: str | None = None, **options: str) -> DataFrame:
-        reader = reading.kafka(spark.read).option("kafka.bootstrap.servers", bootstrap)
+        reader = engines.kafka(spark.read).option("kafka.bootstrap.servers", bootstrap)
         reader = reader.options(**options)
         return (reader.schema(schema) if schema else reader).load()
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tests.spark import reading
+from tests.spark import engines
 
 
 @dataclass(kw_only=True)
@@ -39,7 +39,7 @@ class StreamRunner:
         return query
 
     def _writer(self, options: dict[str, str]) -> DataStreamWriter:
-        read = reading.kafka(self.spark.readStream).options(**options)
+        read = engines.kafka(self.spark.readStream).options(**options)
         frame = read.option("kafka.bootstrap.servers", self.bootstrap_servers).load()
         return frame.writeStream.option("checkpointLocation", str(self.checkpoint)).foreachBatch(
             self._collect

@@ -28,7 +28,7 @@ from tests.conformance.nodes import Nodes
 from tests.conformance.wire import only
 from tests.conftest import ClusterFactory
 from tests.pyspark_kafka.client.records import read_all
-from tests.spark import reading
+from tests.spark import engines
 from tests.spark.conftest import Produce, Reader
 from tests.spark.gate import Gate
 from tests.spark.streams import StreamRunner
@@ -240,7 +240,7 @@ def test_a_batch_write_goes_on_when_a_leader_is_killed(
 
 
 def write(frame: DataFrame, bootstrap: str, **options: str) -> None:
-    writer = frame.write.format("pyspark_kafka").option("kafka.bootstrap.servers", bootstrap)
+    writer = engines.kafka(frame.write).option("kafka.bootstrap.servers", bootstrap)
     writer.options(**options).mode("append").save()
 
 
@@ -254,7 +254,7 @@ def test_a_streaming_write_goes_on_when_a_leader_is_killed(
     source = nodes.create(unique_name(), *EACH_LEADS_ONE[1:], **MIN_ISR)
     target = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
     written = numbered(bootstrap, source, 2, rows=20_000)
-    records = reading.kafka(spark.readStream).options(
+    records = engines.kafka(spark.readStream).options(
         **{
             "kafka.bootstrap.servers": bootstrap,
             "subscribe": source,
@@ -262,7 +262,7 @@ def test_a_streaming_write_goes_on_when_a_leader_is_killed(
         }
     )
     rows = records.load().selectExpr("concat(string(partition), ':', string(value)) AS value")
-    copied = rows.mapInArrow(gate.rows(), rows.schema).writeStream.format("pyspark_kafka")
+    copied = engines.kafka(rows.mapInArrow(gate.rows(), rows.schema).writeStream)
     query = (
         copied.option("kafka.bootstrap.servers", bootstrap)
         .option("topic", target)

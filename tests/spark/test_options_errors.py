@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from integration.clusters.ports import free_ports
 from tests.conftest import TopicFactory
-from tests.spark import reading
+from tests.spark import engines
 from tests.spark.conftest import Produce, Reader
 from tests.spark.streams import StreamRunner
 
@@ -49,7 +49,7 @@ def test_wrong_options_fail_at_load(
 ) -> None:
     with pytest.raises(PySparkException, match=message):
         read(**options)
-    stream = reading.kafka(spark.readStream).options(**options)
+    stream = engines.kafka(spark.readStream).options(**options)
     with pytest.raises(PySparkException, match=message):
         stream.option("kafka.bootstrap.servers", bootstrap).load()
 

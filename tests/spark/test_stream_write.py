@@ -17,7 +17,7 @@ from pyspark_kafka.sink.writer import StreamRowWriter, WritePlan
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import Record, read_all
 from tests.pyspark_kafka.client.records import write as put
-from tests.spark import reading
+from tests.spark import engines
 
 pytestmark = [pytest.mark.spark]
 
@@ -34,7 +34,7 @@ def copy(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Iterator[Copy]:
         source: str, target: str | None, select: str = "key; value", sink: str = "pyspark_kafka"
     ) -> StreamingQuery:
         records = (
-            reading.kafka(spark.readStream)
+            engines.kafka(spark.readStream)
             .option("kafka.bootstrap.servers", bootstrap)
             .option("subscribe", source)
             .option("startingOffsets", "earliest")
@@ -42,8 +42,8 @@ def copy(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Iterator[Copy]:
             .load()
         )
         writer = (
-            records.selectExpr(*select.split("; "))
-            .writeStream.format(sink)
+            engines.kafka(records.selectExpr(*select.split("; ")).writeStream)
+            .format(sink)
             .option("kafka.bootstrap.servers", bootstrap)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)

@@ -12,7 +12,7 @@ from pyspark.sql.functions import col, lit
 
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import Record, read_all
-from tests.spark import reading
+from tests.spark import engines
 
 pytestmark = [pytest.mark.spark]
 
@@ -24,7 +24,7 @@ def write(bootstrap: str) -> Write:
     """Append a DataFrame: `write(frame, topic="t")`."""
 
     def write(frame: DataFrame, mode: str = "append", **options: str) -> None:
-        writer = frame.write.format("pyspark_kafka").option("kafka.bootstrap.servers", bootstrap)
+        writer = engines.kafka(frame.write).option("kafka.bootstrap.servers", bootstrap)
         writer.options(**options).mode(mode).save()
 
     return write
@@ -98,7 +98,7 @@ def test_a_copied_topic_is_the_same(
     values = spark.range(1_000).selectExpr("cast(id AS string) key", "cast(id AS string) value")
     write(values, topic=source)
     copied = (
-        reading.kafka(spark.read)
+        engines.kafka(spark.read)
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", source)
         .option("includeHeaders", "true")
@@ -193,7 +193,7 @@ def test_a_row_that_fails_does_not_hide_behind_good_ones(
 
 def test_no_broker(spark: SparkSession) -> None:
     frame = spark.range(1).selectExpr("'v' AS value")
-    writer = frame.write.format("pyspark_kafka").option("kafka.bootstrap.servers", "127.0.0.1:1")
+    writer = engines.kafka(frame.write).option("kafka.bootstrap.servers", "127.0.0.1:1")
     writer = writer.option("kafka.delivery.timeout.ms", "1000").option("topic", "t")
     with pytest.raises(PySparkException, match=r"DeliveryFailed: a record for t .*127.0.0.1:1"):
         writer.mode("append").save()

@@ -21,12 +21,12 @@ def main(bootstrap: str, topic: str, directory: str) -> None:
         .getOrCreate()
     )
     pyspark_kafka.register(spark)
-    options = {"kafka.bootstrap.servers": bootstrap}
+    engine = os.environ.get("PYSPARK_KAFKA_TESTS_ENGINE", "auto")
+    options = {"kafka.bootstrap.servers": bootstrap, "engine": engine}
     rows = spark.range(20).selectExpr("string(id % 3) AS key", "string(id) AS value")
     rows.write.format("pyspark_kafka").mode("append").options(topic=topic, **options).save()
 
-    engine = os.environ.get("PYSPARK_KAFKA_TESTS_ENGINE", "auto")
-    source = {"subscribe": topic, "startingOffsets": "earliest", "engine": engine, **options}
+    source = {"subscribe": topic, "startingOffsets": "earliest", **options}
     read = spark.read.format("pyspark_kafka").options(**source).load()
     stream = spark.readStream.format("pyspark_kafka").options(**source).load()
     query = (

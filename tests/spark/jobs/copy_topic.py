@@ -20,11 +20,12 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str, how_long: st
         .config("spark.sql.streaming.triggerAvailableNowWrapper.enabled", "true")
         .getOrCreate()
     )
+    engine = os.environ.get("PYSPARK_KAFKA_TESTS_ENGINE", "auto")
     records = (
         spark.readStream.format("pyspark_kafka")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", source)
-        .option("engine", os.environ.get("PYSPARK_KAFKA_TESTS_ENGINE", "auto"))
+        .option("engine", engine)
         .option("startingOffsets", "earliest")
         .load()
     )
@@ -33,6 +34,7 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str, how_long: st
         .writeStream.format("pyspark_kafka")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("topic", target)
+        .option("engine", engine)
         .option("checkpointLocation", checkpoint)
     )
     if how_long == "until-end":
