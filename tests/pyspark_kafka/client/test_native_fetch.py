@@ -286,6 +286,32 @@ def test_where_the_leader_cannot_be_reached_it_is_asked_who_leads_now() -> None:
         assert next(reading)["offset"].to_pylist() == [3, 4, 5]
 
 
+def test_a_broker_that_falls_silent_does_not_take_all_the_time() -> None:
+    """Two connections lead to it: the bootstrap server's, and that to its advertised address."""
+    silent = Answers(metadata=[], fetch=[lambda peer, _: peer.hang()])
+    answers = Answers(metadata=[], fetch=[fetched(BATCH)])
+    with ScriptedBroker(silent) as one, ScriptedBroker(answers) as two:
+        silent.answers["metadata"] = [cluster(one, two), lambda peer, _: peer.hang()]
+        answers.answers["metadata"] = [cluster(one, two, leader_id=2, leader_epoch=6)]
+        found = options(f"localhost:{one.port}", poll_timeout_ms=5_000, request_timeout_ms="100")
+        with NativeReads.of(NativeSettings.of(found)) as client:
+            assert offsets(client) == [0, 1, 2]
+    assert (silent.count("metadata"), one.connections) == (2, 2)
+
+
+def test_a_leader_that_connects_and_says_nothing_does_not_take_all_the_time() -> None:
+    answers = Answers(metadata=[], fetch=[fetched(BATCH)])
+    setup = {"socket_connection_setup_timeout_ms": "100"}
+    with ScriptedBroker(answers) as one, ScriptedBroker(Peer.hang) as stopped:
+        answers.answers["metadata"] = [
+            cluster(one, stopped, leader_id=2),
+            cluster(one, stopped, leader_epoch=6),
+        ]
+        with opened(one, **setup) as client:
+            assert offsets(client) == [0, 1, 2]
+        assert stopped.connections == 1
+
+
 def test_a_replica_that_nobody_knows_is_not_waited_for() -> None:
     def name_it_to_who_is_there(peer: Peer, asked: Asked) -> None:
         is_there = b"here" in asked.rest

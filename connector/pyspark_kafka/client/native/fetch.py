@@ -179,6 +179,10 @@ class RangeReader:
     def _deadline(self) -> float:
         return self.router.clock.now() + self.faults.waited_s
 
+    def _soon(self, deadline: float) -> float:
+        """Until when to wait for one broker, so that another one can still be asked."""
+        return min(deadline, self.router.clock.now() + self.answer_s)
+
     def _wanted(self, position: int, fetched: FetchedPartition) -> Wanted:
         partition = self.fetch_range.topic_partition
         aborted = None
@@ -205,12 +209,13 @@ class RangeReader:
 
     def _send(self, position: int, deadline: float) -> _InFlight:
         wanted = self.fetch_range.topic_partition
-        topic_id = self._find_topic(deadline)
+        soon = self._soon(deadline)
+        topic_id = self._find_topic(soon)
         leader = self.router.leader(wanted)
         broker = leader.broker
         if self._preferred is not None:
             broker = self.router.metadata.brokers.get(self._preferred, broker)
-        connection = self._connection(broker, deadline)
+        connection = self._connection(broker, soon)
         size = self.sizes.ask(self.fetch_range.end_offset - position)
         partition = FetchPartition(
             topic_partition=wanted,
@@ -227,7 +232,7 @@ class RangeReader:
         )
         version = fetch_version(connection.versions.choose(Api.FETCH), [partition])
         if version <= LAST_VERSION_BY_NAME and topic_id is not None and not self._has_looked:
-            self._look_anew(deadline)  # A fetch by name does not tell one topic from the next.
+            self._look_anew(soon)  # A fetch by name does not tell one topic from the next.
         request = fetch_request(version, limits, [partition])
         try:
             pending = connection.send(request, deadline=deadline)
@@ -272,7 +277,7 @@ class RangeReader:
     def _receive(self, asked: _InFlight, deadline: float) -> FetchedPartition:
         """The partition's answer, where that is no error. Raises what may pass as `Refused`."""
         clock = self.router.clock
-        until = min(deadline, clock.now() + self.answer_s) + self.wait_ms_max / 1000
+        until = self._soon(deadline) + self.wait_ms_max / 1000
         try:
             response = asked.connection.receive(asked.pending, deadline=until)
         except (BrokerUnreachable, ProtocolError):
