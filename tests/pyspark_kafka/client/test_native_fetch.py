@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from threading import Event
 from typing import Any
 from uuid import UUID
@@ -310,6 +311,41 @@ def test_a_leader_that_connects_and_says_nothing_does_not_take_all_the_time() ->
         with opened(one, **setup) as client:
             assert offsets(client) == [0, 1, 2]
         assert stopped.connections == 1
+
+
+def test_rows_in_hand_do_not_wait_until_throttling_is_over() -> None:
+    rest = fetched(plain([b"d", b"e", b"f"], base_offset=3))
+    answers = Answers(metadata=[], fetch=[fetched(BATCH) | {"throttle_time": 3_000}, rest])
+    slept_s: list[float] = []
+    started_s = time.monotonic()
+
+    def sleep(seconds: float) -> None:
+        slept_s.append(seconds)
+
+    clock = Clock(now=lambda: time.monotonic() - started_s + sum(slept_s), sleep=sleep)
+    with ScriptedBroker(answers) as broker:
+        answers.answers["metadata"] = [cluster(broker)]
+        with NativeReads.of(NativeSettings.of(options(broker.address)), clock) as client:
+            reading = client.fetch(fetch_range("t", 0, 6), ("offset",), COMMITTED)
+            assert next(reading)["offset"].to_pylist() == [0, 1, 2]
+            assert slept_s == []
+            assert next(reading)["offset"].to_pylist() == [3, 4, 5]
+    assert slept_s == pytest.approx([3.0], abs=0.5)
+
+
+def test_a_quota_is_not_evaded_by_a_new_connection() -> None:
+    throttled = fetched(BATCH) | {"throttle_time": 60_000}
+    answers = Answers(metadata=[], fetch=[throttled, fetched(plain([b"d"], base_offset=3))])
+    with ScriptedBroker(answers) as broker:
+        answers.answers["metadata"] = [cluster(broker)]
+        found = options(broker.address, poll_timeout_ms=300, default_api_timeout_ms="100")
+        with NativeReads.of(NativeSettings.of(found)) as client:
+            reading = client.fetch(fetch_range("t", 0, 4), ("offset",), COMMITTED)
+            assert next(reading).num_rows == 3
+            with pytest.raises(BrokerUnreachable, match="throttles this client for another"):
+                next(reading)
+        assert broker.connections == 1
+    assert answers.asked == ["metadata", "fetch"]
 
 
 def test_a_replica_that_nobody_knows_is_not_waited_for() -> None:

@@ -126,7 +126,7 @@ class RangeReader:
                 following = max(position, following_offset(fetched.records))
                 if position < following < end:
                     self.sizes.came(len(fetched.records), following - position)
-                    in_flight = self._send_ahead(following, deadline)
+                    in_flight = self._send_ahead(asked.connection, following, deadline)
                 next_offset = yield from self._rows(position, following, fetched)
                 if next_offset > position:
                     if in_flight is not None and in_flight.position != next_offset:
@@ -199,8 +199,15 @@ class RangeReader:
 
     # Asking
 
-    def _send_ahead(self, position: int, deadline: float) -> _InFlight | None:
-        """Ask for what follows; what goes wrong is met when it is waited for."""
+    def _send_ahead(
+        self, connection: Connection, position: int, deadline: float
+    ) -> _InFlight | None:
+        """Ask for what follows; what goes wrong is met when it is waited for.
+
+        Rows in hand do not wait until the broker stops throttling `connection`.
+        """
+        if self.router.clock.left_s(connection.throttled_until):
+            return None
         try:
             return self._send(position, deadline)
         except (Refused, BrokerUnreachable, ProtocolError) as failed:
@@ -237,7 +244,8 @@ class RangeReader:
         try:
             pending = connection.send(request, deadline=deadline)
         except (BrokerUnreachable, ProtocolError):
-            self._give_up(connection)
+            if not connection.is_usable:  # Else it is throttled; a new one would not know.
+                self._give_up(connection)
             raise
         return _InFlight(connection, pending, position, size)
 
