@@ -58,15 +58,20 @@ class RangeFaults:
             "DeleteRecords), or the topic was recreated or cut short"
         )
 
-    def no_leader(self, position: int) -> FetchTimeout:
-        """Nobody who could be asked led the partition until the time was over."""
+    def no_leader(self, position: int, last: Exception | None = None) -> FetchTimeout:
+        """Nobody who could be asked led the partition until the time was over.
+
+        `last` is how the last try ended, where that is known.
+        """
         return FetchTimeout(
             f"{self.doing(position)}: nothing came for {self.waited_s:g} s, and no leader answers "
-            "for the partition; start a broker that has an in-sync replica of it, or raise "
+            f"for the partition{_of_last(last)}; start a broker that has an in-sync replica of it, or raise "
             f"'{TIMEOUT_OPTION}' to wait longer"
         )
 
-    def nothing_came(self, position: int, existing: ExistingOffsets) -> KafkaError:
+    def nothing_came(
+        self, position: int, existing: ExistingOffsets, last: Exception | None = None
+    ) -> KafkaError:
         """The leader is there, and what is wanted has not come until the time was over."""
         wanted = self.fetch_range
         if existing.high_watermark < wanted.end_offset:
@@ -84,6 +89,10 @@ class RangeFaults:
             )
         return FetchTimeout(
             f"{self.doing(position)}: nothing came from {self.bootstrap_servers} for "
-            f"{self.waited_s:g} s, though the range ends at {wanted.end_offset} and {existing}; "
-            f"if the brokers are slow, raise '{TIMEOUT_OPTION}'"
+            f"{self.waited_s:g} s, though the range ends at {wanted.end_offset} and {existing}"
+            f"{_of_last(last)}; if the brokers are slow, raise '{TIMEOUT_OPTION}'"
         )
+
+
+def _of_last(last: Exception | None) -> str:
+    return "" if last is None else f" (the last try failed: {last})"

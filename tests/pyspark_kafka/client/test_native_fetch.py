@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 import time
 from threading import Event
 from typing import Any
@@ -22,14 +23,26 @@ from pyspark_kafka.client.native.fetch_sizes import (
     FetchSizes,
 )
 from pyspark_kafka.client.native.settings import NativeSettings
-from pyspark_kafka.errors import BrokerUnreachable, UnknownTopicOrPartition
+from pyspark_kafka.errors import (
+    BrokerUnreachable,
+    FetchTimeout,
+    ProtocolError,
+    UnknownTopicOrPartition,
+)
 from pyspark_kafka.wire.fetch import FetchPartition
 from pyspark_kafka.wire.metadata import topic_id_text
 from pyspark_kafka.wire.retry import Clock
 from tests.pyspark_kafka.client.records import options
 from tests.pyspark_kafka.client.test_fetch import fetch_range
 from tests.pyspark_kafka.records.batches import plain
-from tests.pyspark_kafka.wire.scripted import ALL_VERSIONS, Answers, Asked, Peer, ScriptedBroker
+from tests.pyspark_kafka.wire.scripted import (
+    ALL_VERSIONS,
+    Answers,
+    Asked,
+    Peer,
+    ScriptedBroker,
+    frame,
+)
 from tests.pyspark_kafka.wire.test_router import cluster
 
 COMMITTED = IsolationLevel.READ_COMMITTED
@@ -146,7 +159,7 @@ def test_a_topic_made_anew_under_the_read_is_not_read_as_if_it_were_the_old_one(
             fetched_by_id(NEW, BATCH),
         ]
     )
-    with ScriptedBroker(answers) as broker, opened(broker) as client:
+    with ScriptedBroker(answers) as broker, opened(broker, retry_backoff_ms="1") as client:
         known = cluster(broker)
         answers.answers["metadata"] = [identified(known, OLD), identified(known, NEW)]
         with pytest.raises(UnknownTopicOrPartition, match="'t' was deleted and created again"):
@@ -176,7 +189,7 @@ def test_a_broker_that_fetches_by_name_is_asked_for_the_id_first() -> None:
         peer.negotiate(by_name)
         answers.serve(peer)
 
-    with ScriptedBroker(old) as broker, opened(broker) as client:
+    with ScriptedBroker(old) as broker, opened(broker, retry_backoff_ms="1") as client:
         known = cluster(broker)
         answers.answers["metadata"] = [identified(known, OLD), identified(known, NEW)]
         with pytest.raises(UnknownTopicOrPartition, match="'t' was deleted and created again"):
@@ -346,6 +359,57 @@ def test_a_quota_is_not_evaded_by_a_new_connection() -> None:
                 next(reading)
         assert broker.connections == 1
     assert answers.asked == ["metadata", "fetch"]
+
+
+def test_an_answer_that_is_none_is_not_waited_out() -> None:
+    def garble(peer: Peer, asked: Asked) -> None:
+        peer.send(frame(struct.pack(">i", asked.correlation_id) + b"garbled"))
+
+    answers = Answers(metadata=[], fetch=[garble])
+    with ScriptedBroker(answers) as broker:
+        answers.answers["metadata"] = [cluster(broker)]
+        with opened(broker, retry_backoff_ms="1") as client:
+            doing = "fetching t-0 at offset 0 failed: Fetch v12 to broker 1 .* is malformed"
+            with pytest.raises(ProtocolError, match=doing):
+                offsets(client)
+    assert answers.count("fetch") == 5
+
+
+@pytest.mark.parametrize(
+    ("code", "offset"),
+    [(ErrorCode.unknown_leader_epoch, listed(9)), (ErrorCode.kafka_storage_error, None)],
+)
+def test_a_refusal_that_lasts_is_told(code: ErrorCode, offset: dict[str, Any] | None) -> None:
+    def refuse(peer: Peer, asked: Asked) -> None:
+        peer.answer(asked, "fetch", **fetched(error_code=int(code)))
+
+    partition = {"partition_index": 0, "error_code": int(code)}
+    refused = {"topics": [{"name": "t", "partitions": [partition]}]}
+    answers = Answers(metadata=[], fetch=[refuse], list_offsets=[offset or refused])
+    with ScriptedBroker(answers) as broker:
+        answers.answers["metadata"] = [cluster(broker)]
+        found = options(broker.address, poll_timeout_ms=200, default_api_timeout_ms="200")
+        with (
+            NativeReads.of(NativeSettings.of(found)) as client,
+            pytest.raises(FetchTimeout, match=rf"the last try failed: .*{code.name.upper()}"),
+        ):
+            offsets(client)
+
+
+def test_a_topic_deleted_under_the_read_is_noticed_soon() -> None:
+    more = fetched_by_id(OLD, BATCH, high_watermark=9, last_stable_offset=9)
+    answers = Answers(metadata=[], fetch=[more, fetched_by_id(OLD, error_code=UNKNOWN_ID)])
+    with ScriptedBroker(answers) as broker:
+        known = identified(cluster(broker), OLD)
+        code = int(ErrorCode.unknown_topic_or_partition)
+        gone = {"topics": [{"name": "t", "error_code": code, "partitions": ()}]}
+        answers.answers["metadata"] = [known, {**known, **gone}]
+        with (
+            opened(broker, retry_backoff_ms="1") as client,
+            pytest.raises(UnknownTopicOrPartition, match="'t' does not exist at"),
+        ):
+            offsets(client, 0, 6)
+    assert answers.count("metadata") == 1 + 4 + 1, "each try, and to be sure"
 
 
 def test_a_replica_that_nobody_knows_is_not_waited_for() -> None:

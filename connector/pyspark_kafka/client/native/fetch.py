@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -54,7 +55,8 @@ LOG.addHandler(logging.NullHandler())
 _EARLIEST_LOCAL: Final = -4
 _FIRST_WITH_EARLIEST_LOCAL: Final = 8
 """Of ListOffsets (KIP-405); brokers before that keep no record elsewhere."""
-_UNKNOWN_TRIES: Final = 3
+_LASTING_TRIES: Final = 5
+"""Of what mostly does not pass; new metadata needs a moment to reach all brokers."""
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 _BATCH_START: Final = struct.Struct(">qi")
 _LAST_OFFSET_DELTA: Final = struct.Struct(">i")
@@ -96,7 +98,7 @@ class RangeReader:
     retrying: Backoff = field(default=Backoff())
     reconnecting: Backoff = field(default=Backoff())
     _preferred: int | None = None
-    _unknown: int = 0
+    _lasting: int = 0
     _has_looked: bool = False
 
     @property
@@ -119,6 +121,7 @@ class RangeReader:
                     in_flight = None
                     tries += 1
                     LOG.info("%s, try %d: %s", self.faults.doing(position), tries, failed)
+                    self._count_lasting(position, failed)
                     if not self._pause(tries, failed, deadline):
                         raise self._out_of_time(position, failed) from None
                     continue
@@ -268,7 +271,6 @@ class RangeReader:
             found = self._topic_id(name, deadline)
         if found is not None and self.pinned_id not in (None, found):
             self.router.forget_topic(name)
-            self._count_unknown()
             raise Refused(ErrorCode.unknown_topic_id, f"finding the topic {name}")
         self.pinned_id = self.pinned_id or found
         return found
@@ -300,7 +302,7 @@ class RangeReader:
             raise Refused(ErrorCode.throttling_quota_exceeded, doing)
         (fetched,) = response.partitions
         if fetched.error_code is ErrorCode.none:
-            self._unknown = 0
+            self._lasting = 0
             if _names_replica(fetched):
                 self._prefer(fetched.preferred_read_replica)
             return fetched
@@ -334,12 +336,18 @@ class RangeReader:
                 leader_epoch=fetched.current_leader.leader_epoch,
                 endpoints=response.endpoints,
             )
-        if code in _UNKNOWN:
-            self._count_unknown()
 
-    def _count_unknown(self) -> None:
-        self._unknown += 1
-        if self._unknown % _UNKNOWN_TRIES == 0:
+    def _count_lasting(self, position: int, failed: Refused | KafkaError) -> None:
+        """Raise what mostly does not pass, once it has come a few times."""
+        is_unknown = isinstance(failed, Refused) and failed.code in _UNKNOWN
+        if not is_unknown and not isinstance(failed, ProtocolError):
+            return
+        self._lasting += 1
+        if self._lasting % _LASTING_TRIES:
+            return
+        if isinstance(failed, ProtocolError):
+            raise ProtocolError(f"{self.faults.doing(position)} failed: {failed}") from None
+        with suppress(Refused, BrokerUnreachable, ProtocolError):
             self.check_existence(self.pinned_id)
 
     def _give_up(self, connection: Connection) -> None:
@@ -401,8 +409,8 @@ class RangeReader:
                 f"{remedy(BrokerUnreachable)}, or raise '{TIMEOUT_OPTION}' to wait longer"
             )
         except LeaderNotAvailable:
-            return self.faults.no_leader(position)
-        return self.faults.nothing_came(position, existing)
+            return self.faults.no_leader(position, failed)
+        return self.faults.nothing_came(position, existing, failed)
 
 
 def following_offset(records: memoryview) -> int:
