@@ -49,13 +49,26 @@ class RangeFaults:
         """What is being done at an offset."""
         return f"fetching {self.fetch_range.topic_partition} at offset {position}"
 
-    def out_of_range(self, position: int, existing: ExistingOffsets) -> OffsetOutOfRange:
-        """The broker does not have these offsets any more, or yet."""
+    def out_of_range(
+        self, position: int, existing: ExistingOffsets, cut_at: int | None = None
+    ) -> OffsetOutOfRange:
+        """The broker does not have these offsets any more, or yet.
+
+        `cut_at` is where another log begins than the one that was read up to `position`.
+        """
         wanted = self.fetch_range
+        reason = (
+            "records were deleted (retention, DeleteRecords), or the topic was recreated or cut "
+            "short"
+        )
+        if cut_at is not None:
+            reason = (
+                f"the log was cut short at offset {cut_at} and written anew after it had been "
+                f"read up to {position}, as by an unclean leader election"
+            )
         return OffsetOutOfRange(
             f"{wanted.topic_partition}: offsets {position} to {wanted.end_offset} "
-            f"(exclusive) are wanted, but {existing}; records were deleted (retention, "
-            "DeleteRecords), or the topic was recreated or cut short"
+            f"(exclusive) are wanted, but {existing}; {reason}"
         )
 
     def no_leader(self, position: int, last: Exception | None = None) -> FetchTimeout:

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka.client.base import IsolationLevel
 from pyspark_kafka.client.native import fetch as fetch_module
 from pyspark_kafka.client.native.client import NativeReads
-from pyspark_kafka.client.native.fetch import following_offset
+from pyspark_kafka.client.native.fetch import LastBatch, last_batch
 from pyspark_kafka.client.native.fetch_sizes import (
     DECODED_BYTES_MAX,
     FETCH_BYTES_MAX,
@@ -26,6 +26,7 @@ from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.errors import (
     BrokerUnreachable,
     FetchTimeout,
+    OffsetOutOfRange,
     ProtocolError,
     UnknownTopicOrPartition,
 )
@@ -144,7 +145,7 @@ def test_where_nothing_below_the_end_can_be_shown_the_range_is_read() -> None:
     ],
 )
 def test_the_next_offset_is_known_from_headers(data: bytes, following: int) -> None:
-    assert following_offset(memoryview(data)) == following
+    assert last_batch(memoryview(data)).next_offset == following
 
 
 OLD, NEW = UUID(int=1), UUID(int=2)
@@ -263,7 +264,7 @@ def test_what_was_asked_ahead_is_used_only_where_the_records_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = iter([4, 6])
-    monkeypatch.setattr(fetch_module, "following_offset", lambda _: next(said))
+    monkeypatch.setattr(fetch_module, "last_batch", lambda _: LastBatch(next(said), 0))
     ends = {"high_watermark": 6, "last_stable_offset": 6}
     rest = plain([b"d", b"e", b"f"], base_offset=3)
     answers = Answers(fetch=[fetched(BATCH, **ends), fetched(rest, **ends), fetched(rest, **ends)])
@@ -412,6 +413,64 @@ def test_a_topic_deleted_under_the_read_is_noticed_soon() -> None:
     assert answers.count("metadata") == 1 + 4 + 1, "each try, and to be sure"
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[FetchPartition]:
+    """What fetches ask for."""
+    noted: list[FetchPartition] = []
+
+    def note(**fields: Any) -> FetchPartition:
+        noted.append(FetchPartition(**fields))
+        return noted[-1]
+
+    monkeypatch.setattr(fetch_module, "FetchPartition", note)
+    return noted
+
+
+def of_epoch(epoch: int, batch: bytes) -> bytes:
+    return batch[:12] + struct.pack(">i", epoch) + batch[16:]
+
+
+ENDS: dict[str, Any] = {"high_watermark": 9, "last_stable_offset": 9}
+CUT = fetched(diverging_epoch={"epoch": 3, "end_offset": 2}, **ENDS)
+
+
+def test_a_log_cut_short_and_written_anew_under_the_read_is_noticed(
+    asked: list[FetchPartition],
+) -> None:
+    """KIP-320. The new log has the offsets that are asked for, but not what was before them."""
+    batches = of_epoch(3, BATCH) + of_epoch(4, plain([b"d"], base_offset=3))
+    answers = Answers(metadata=[], fetch=[fetched(batches, **ENDS), CUT], list_offsets=[listed(9)])
+    with ScriptedBroker(answers) as broker, opened(broker) as client:
+        answers.answers["metadata"] = [cluster(broker)]
+        reading = client.fetch(fetch_range("t", 0, 9), ("offset",), COMMITTED)
+        assert next(reading).num_rows == 4
+        with pytest.raises(OffsetOutOfRange, match=r"offsets 4 to 9 .* cut short at offset 2 "):
+            next(reading)
+    assert [(one.fetch_offset, one.last_fetched_epoch) for one in asked] == [(0, -1), (4, 4)]
+
+
+def test_a_follower_that_lags_does_not_make_a_log_cut_short() -> None:
+    rest = fetched(plain([b"d"], base_offset=3), **ENDS)
+    leader = Answers(metadata=[], fetch=[fetched(preferred_read_replica=2), rest])
+    replica = Answers(fetch=[fetched(BATCH, **ENDS), CUT])
+    with ScriptedBroker(leader) as one, ScriptedBroker(replica) as two, opened(one) as client:
+        leader.answers["metadata"] = [cluster(one, two)]
+        assert offsets(client, 0, 4) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("told", [4, 9])
+def test_the_epoch_that_was_read_is_told_only_where_the_headers_were_right(
+    told: int, asked: list[FetchPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "last_batch", lambda _: LastBatch(told, 7))
+    rest = plain([b"d", b"e", b"f"], base_offset=3)
+    answers = Answers(metadata=[], fetch=[fetched(BATCH), fetched(rest), fetched(rest)])
+    with ScriptedBroker(answers) as broker, opened(broker) as client:
+        answers.answers["metadata"] = [cluster(broker)]
+        assert offsets(client, 0, 6) == [0, 1, 2, 3, 4, 5]
+    assert [one.last_fetched_epoch for one in asked if one.fetch_offset == 3] == [-1]
+
+
 def test_a_replica_that_nobody_knows_is_not_waited_for() -> None:
     def name_it_to_who_is_there(peer: Peer, asked: Asked) -> None:
         is_there = b"here" in asked.rest
@@ -426,15 +485,8 @@ def test_a_replica_that_nobody_knows_is_not_waited_for() -> None:
 
 
 def test_an_answer_that_takes_too_long_is_asked_for_again_in_smaller_pieces(
-    monkeypatch: pytest.MonkeyPatch,
+    asked: list[FetchPartition],
 ) -> None:
-    asked_bytes = []
-
-    def noted(**fields: Any) -> FetchPartition:
-        asked_bytes.append(fields["partition_bytes_max"])
-        return FetchPartition(**fields)
-
-    monkeypatch.setattr(fetch_module, "FetchPartition", noted)
     answers = Answers(fetch=[lambda peer, _: peer.hang(), fetched(BATCH)])
     with ScriptedBroker(answers) as broker:
         answers.answers["metadata"] = [cluster(broker)]
@@ -443,7 +495,7 @@ def test_an_answer_that_takes_too_long_is_asked_for_again_in_smaller_pieces(
             assert next(reading).num_rows == 3
             reading.close()
         assert broker.connections == 2
-    assert asked_bytes[:2] == [FETCH_BYTES_MAX, FETCH_BYTES_MAX // 4]
+    assert [one.partition_bytes_max for one in asked[:2]] == [FETCH_BYTES_MAX, FETCH_BYTES_MAX // 4]
 
 
 @pytest.mark.parametrize("family", ["v4", "v6"])

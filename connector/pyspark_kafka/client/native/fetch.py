@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import pyarrow as pa
@@ -58,7 +58,11 @@ _FIRST_WITH_EARLIEST_LOCAL: Final = 8
 _LASTING_TRIES: Final = 5
 """Of what mostly does not pass; new metadata needs a moment to reach all brokers."""
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
-_BATCH_START: Final = struct.Struct(">qi")
+_UNKNOWN_EPOCH: Final = -1
+_BATCH_START: Final = struct.Struct(">qiib")
+_LENGTH_ENDS_AT: Final = 12
+_MAGIC: Final = 2
+"""Earlier formats have no epoch."""
 _LAST_OFFSET_DELTA: Final = struct.Struct(">i")
 _LAST_OFFSET_DELTA_AT: Final = 23
 _HEADER_BYTES: Final = 61
@@ -99,6 +103,7 @@ class RangeReader:
     reconnecting: Backoff = field(default=Backoff())
     _preferred: int | None = None
     _lasting: int = 0
+    _read_epoch: int = _UNKNOWN_EPOCH
     _has_looked: bool = False
 
     @property
@@ -126,11 +131,16 @@ class RangeReader:
                         raise self._out_of_time(position, failed) from None
                     continue
                 asked, in_flight = in_flight, None
-                following = max(position, following_offset(fetched.records))
+                last = last_batch(fetched.records)
+                following = max(position, last.next_offset)
+                if following > position:
+                    self._read_epoch = last.leader_epoch
                 if position < following < end:
                     self.sizes.came(len(fetched.records), following - position)
                     in_flight = self._send_ahead(asked.connection, following, deadline)
                 next_offset = yield from self._rows(position, following, fetched)
+                if next_offset != following:
+                    self._read_epoch = _UNKNOWN_EPOCH
                 if next_offset > position:
                     if in_flight is not None and in_flight.position != next_offset:
                         in_flight.pending.abandon()  # The headers said one thing, the rest another.
@@ -233,6 +243,7 @@ class RangeReader:
             fetch_offset=position,
             partition_bytes_max=size,
             current_leader_epoch=leader.leader_epoch,
+            last_fetched_epoch=self._read_epoch,
         )
         limits = FetchLimits(
             isolation_level=self.faults.isolation_level,
@@ -301,16 +312,19 @@ class RangeReader:
         if not response.partitions:  # All that a broker says to whom it throttles.
             raise Refused(ErrorCode.throttling_quota_exceeded, doing)
         (fetched,) = response.partitions
-        if fetched.error_code is ErrorCode.none:
+        code, cut_at = fetched.error_code, None
+        if code is ErrorCode.none and fetched.diverging is not None:  # KIP-320
+            code, cut_at = ErrorCode.offset_out_of_range, fetched.diverging.end_offset
+        if code is ErrorCode.none:
             self._lasting = 0
             if _names_replica(fetched):
                 self._prefer(fetched.preferred_read_replica)
             return fetched
         is_of_replica, self._preferred = self._preferred is not None, None
-        if fetched.error_code is ErrorCode.offset_out_of_range and not is_of_replica:
-            raise self.faults.out_of_range(asked.position, self._existing_offsets())
-        self._react(fetched, response, asked.position)
-        raise Refused(fetched.error_code, doing)
+        if code is ErrorCode.offset_out_of_range and not is_of_replica:
+            raise self.faults.out_of_range(asked.position, self._existing_offsets(), cut_at)
+        self._react(code, fetched, response, asked.position)
+        raise Refused(code, doing)
 
     def _prefer(self, replica: int | None) -> None:
         """Read from the replica that the leader names (KIP-392), if that is a broker we know."""
@@ -319,9 +333,10 @@ class RangeReader:
         else:
             self.rack = ""  # Else the leader would name it ever again, and give nothing.
 
-    def _react(self, fetched: FetchedPartition, response: FetchResponse, position: int) -> None:
+    def _react(
+        self, code: ErrorCode, fetched: FetchedPartition, response: FetchResponse, position: int
+    ) -> None:
         """Note what an error says is wrong; raises where asking again does not help."""
-        code = fetched.error_code
         partition = self.fetch_range.topic_partition
         if code is ErrorCode.corrupt_message or REACTIONS[code] is Reaction.FAIL:
             if code is ErrorCode.offset_out_of_range:
@@ -413,21 +428,28 @@ class RangeReader:
         return self.faults.nothing_came(position, existing, failed)
 
 
-def following_offset(records: memoryview) -> int:
-    """One past the last offset of the last whole batch; -1 where there is none.
+class LastBatch(NamedTuple):
+    """Of the last whole batch: one past its last offset, and its leader's epoch (-1: unknown)."""
+
+    next_offset: int
+    leader_epoch: int
+
+
+def last_batch(records: memoryview) -> LastBatch:
+    """Its offset is -1 where no batch is whole.
 
     Looks at headers alone, and believes them: whoever decodes the bytes checks them.
     """
-    position, following = 0, -1
+    position, found = 0, LastBatch(-1, _UNKNOWN_EPOCH)
     while position + _HEADER_BYTES <= len(records):
-        base_offset, length = _BATCH_START.unpack_from(records, position)
-        end = position + _BATCH_START.size + length
-        if length < _HEADER_BYTES - _BATCH_START.size or end > len(records):
+        base_offset, length, epoch, magic = _BATCH_START.unpack_from(records, position)
+        end = position + _LENGTH_ENDS_AT + length
+        if length < _HEADER_BYTES - _LENGTH_ENDS_AT or end > len(records):
             break
         (delta,) = _LAST_OFFSET_DELTA.unpack_from(records, position + _LAST_OFFSET_DELTA_AT)
-        following = base_offset + delta + 1
+        found = LastBatch(base_offset + delta + 1, epoch if magic == _MAGIC else _UNKNOWN_EPOCH)
         position = end
-    return following
+    return found
 
 
 def _names_replica(fetched: FetchedPartition) -> bool:
