@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
+import weakref
 from threading import Event
 from typing import Any
 from uuid import UUID
@@ -469,6 +470,39 @@ def test_the_epoch_that_was_read_is_told_only_where_the_headers_were_right(
         answers.answers["metadata"] = [cluster(broker)]
         assert offsets(client, 0, 6) == [0, 1, 2, 3, 4, 5]
     assert [one.last_fetched_epoch for one in asked if one.fetch_offset == 3] == [-1]
+
+
+def test_a_leader_named_in_a_refusal_is_asked_without_asking_for_metadata() -> None:
+    """KIP-951, with a broker that no metadata has named yet."""
+    old = Answers(metadata=[], fetch=[])
+    new = Answers(fetch=[fetched_by_id(OLD, BATCH)])
+    with ScriptedBroker(old) as one, ScriptedBroker(new) as two, opened(one) as client:
+        refusal = fetched_by_id(
+            OLD,
+            error_code=int(ErrorCode.not_leader_or_follower),
+            current_leader={"leader_id": 2, "leader_epoch": 6},
+        )
+        endpoint = {"node_id": 2, "host": "127.0.0.1", "port": two.port, "rack": None}
+        old.answers["fetch"] = [refusal | {"node_endpoints": [endpoint]}]
+        old.answers["metadata"] = [identified(cluster(one), OLD)]
+        assert offsets(client) == [0, 1, 2]
+    assert old.asked == ["metadata", "fetch"]
+
+
+def test_an_answer_is_freed_before_the_next_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[weakref.ref[memoryview]] = []
+
+    def look(records: memoryview) -> LastBatch:
+        assert all(answer() is None for answer in held)
+        held.append(weakref.ref(records))
+        return last_batch(records)
+
+    monkeypatch.setattr(fetch_module, "last_batch", look)
+    answers = Answers(fetch=[fetched(plain([b"v"], base_offset=n), **ENDS) for n in range(4)])
+    with ScriptedBroker(answers) as broker, opened(broker) as client:
+        answers.answers["metadata"] = [cluster(broker)]
+        assert offsets(client, 0, 4) == [0, 1, 2, 3]
+    assert len(held) == 4
 
 
 def test_a_replica_that_nobody_knows_is_not_waited_for() -> None:

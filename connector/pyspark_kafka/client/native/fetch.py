@@ -147,7 +147,7 @@ class RangeReader:
                         in_flight = None
                     position, tries = next_offset, 0
                     deadline = self._deadline()  # What Spark does meanwhile is not waiting.
-                    del fetched  # The next answer is on its way: hold no more than that.
+                    del fetched, asked  # The next answer is on its way: hold no more than that.
                 elif self._is_at_end(asked, fetched):
                     return
                 else:
@@ -343,12 +343,14 @@ class RangeReader:
                 return  # A follower says so: its leader may have it.
             kind = CorruptBatchError if code is ErrorCode.corrupt_message else error_class(code)
             raise kind(f"{self.faults.doing(position)} failed: {said(code)}; {remedy(kind)}")
-        self.router.note(code, topic=partition.topic)
-        if fetched.current_leader is not None and fetched.current_leader.leader_id >= 0:
+        leader = fetched.current_leader
+        if leader is None:
+            self.router.note(code, topic=partition.topic)
+        else:  # KIP-951 saves asking for metadata.
             self.router.leader_moved(
                 partition,
-                leader_id=fetched.current_leader.leader_id,
-                leader_epoch=fetched.current_leader.leader_epoch,
+                leader_id=leader.leader_id,
+                leader_epoch=leader.leader_epoch,
                 endpoints=response.endpoints,
             )
 
