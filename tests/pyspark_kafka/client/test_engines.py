@@ -135,6 +135,13 @@ def test_what_is_made_of_settings() -> None:
     assert (settings.reconnecting.first_s, settings.reconnecting.longest_s) == (0.04, 0.05)
 
 
+@pytest.mark.parametrize(("first_ms", "longest_ms"), [("0", "0"), ("0", "1000"), ("50", "0")])
+def test_there_is_always_a_pause_between_tries(first_ms: str, longest_ms: str) -> None:
+    reconnecting = {"reconnect_backoff_ms": first_ms, "reconnect_backoff_max_ms": longest_ms}
+    backoff = NativeSettings.of(options(NOWHERE, **reconnecting)).reconnecting
+    assert all(0.005 < backoff.pause_s(tries, 0.0) <= 1.0 for tries in (1, 2, 20))
+
+
 @pytest.mark.parametrize("engine", ["auto", "native", "librdkafka"])
 def test_a_bad_value_is_the_same_error_for_every_engine(engine: Any) -> None:
     for value in ("-5", "soon"):
