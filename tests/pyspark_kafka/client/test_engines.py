@@ -137,8 +137,8 @@ def test_what_is_made_of_settings() -> None:
 
 @pytest.mark.parametrize(("first_ms", "longest_ms"), [("0", "0"), ("0", "1000"), ("50", "0")])
 def test_there_is_always_a_pause_between_tries(first_ms: str, longest_ms: str) -> None:
-    reconnecting = {"reconnect_backoff_ms": first_ms, "reconnect_backoff_max_ms": longest_ms}
-    backoff = NativeSettings.of(options(NOWHERE, **reconnecting)).reconnecting
+    wanted = options(NOWHERE, reconnect_backoff_ms=first_ms, reconnect_backoff_max_ms=longest_ms)
+    backoff = NativeSettings.of(wanted).reconnecting
     assert all(0.005 < backoff.pause_s(tries, 0.0) <= 1.0 for tries in (1, 2, 20))
 
 

@@ -31,6 +31,7 @@ from pyspark_kafka.errors import (
     ProtocolError,
     UnknownTopicOrPartition,
 )
+from pyspark_kafka.wire.connection import Connection, Pending
 from pyspark_kafka.wire.fetch import FetchPartition
 from pyspark_kafka.wire.metadata import topic_id_text
 from pyspark_kafka.wire.retry import Clock
@@ -489,15 +490,22 @@ def test_a_leader_named_in_a_refusal_is_asked_without_asking_for_metadata() -> N
     assert old.asked == ["metadata", "fetch"]
 
 
-def test_an_answer_is_freed_before_the_next_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_freed_before_the_next_one_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     held: list[weakref.ref[memoryview]] = []
+    receive = Connection.receive
 
     def look(records: memoryview) -> LastBatch:
-        assert all(answer() is None for answer in held)
         held.append(weakref.ref(records))
         return last_batch(records)
 
+    def wait(connection: Connection, pending: Pending[Any], *, deadline: float) -> Any:
+        assert all(answer() is None for answer in held)
+        return receive(connection, pending, deadline=deadline)
+
     monkeypatch.setattr(fetch_module, "last_batch", look)
+    monkeypatch.setattr(Connection, "receive", wait)
     answers = Answers(fetch=[fetched(plain([b"v"], base_offset=n), **ENDS) for n in range(4)])
     with ScriptedBroker(answers) as broker, opened(broker) as client:
         answers.answers["metadata"] = [cluster(broker)]
