@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_kafka import records
 from pyspark_kafka.client import factory
 from pyspark_kafka.client.factory import choose_engine, open_client
 from pyspark_kafka.client.librdkafka_names import BOTH, CONSUMER, PRODUCER
@@ -95,6 +96,27 @@ def test_without_the_kernel_native_is_only_for_who_asks(
     assert choose_engine(options(NOWHERE, engine="native"), "consumer") == "native"
     monkeypatch.setenv("PYSPARK_KAFKA_RECORDS", "pure")
     assert choose_engine(options(NOWHERE), "consumer") == "native"
+
+
+@pytest.mark.parametrize(
+    ("twin", "engine", "warnings"),
+    [("cython", "auto", 0), ("pure", "native", 0), ("pure", "auto", 1)],
+)
+def test_a_kernel_that_does_not_load_is_told_where_auto_counted_on_it(
+    twin: str,
+    engine: Any,
+    warnings: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.delenv("PYSPARK_KAFKA_RECORDS")
+    monkeypatch.setattr(records, "TWIN", twin)
+    for _ in range(2):
+        with open_client(options(NOWHERE, engine=engine), is_checked=True) as client:
+            assert isinstance(client, NativeReads)
+    told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(told) == warnings
+    assert all("does not load" in text for text in told)
 
 
 def test_the_table_has_names_of_librdkafka() -> None:
