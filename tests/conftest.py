@@ -97,9 +97,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     count = f"1 broker, {BROKERS_OF_CONFORMANCE} in tests/conformance"
     if asked is not None:
         count = f"{asked} broker{'s' if asked > 1 else ''}"
+    seed = config.stash[_SEED]
     return [
         f"cluster: {clusters.describe(_backend(config))}, {count}",
-        f"seed of fault scenarios: {config.stash[_SEED]} (replay with --seed={config.stash[_SEED]})",
+        f"seed of fault scenarios: {seed} (replay with --seed={seed})",
         f"engine that reads in tests/spark: {config.getoption('--engine')}",
         f"records: the {records.TWIN} twin (PYSPARK_KAFKA_RECORDS)",
     ]

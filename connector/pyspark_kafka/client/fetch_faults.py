@@ -78,8 +78,8 @@ class RangeFaults:
         """
         return FetchTimeout(
             f"{self.doing(position)}: nothing came for {self.waited_s:g} s, and no leader answers "
-            f"for the partition{_of_last(last)}; start a broker that has an in-sync replica of it, or raise "
-            f"'{TIMEOUT_OPTION}' to wait longer"
+            f"for the partition{_of_last(last)}; start a broker that has an in-sync replica of "
+            f"it, or raise '{TIMEOUT_OPTION}' to wait longer"
         )
 
     def nothing_came(

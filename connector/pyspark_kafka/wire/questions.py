@@ -398,7 +398,7 @@ def _offset_fetch(
         group_id=group_id,
         topics=topics,
         groups=[{"group_id": group_id, "topics": topics}],
-        require_stable=True,  # offsets of an open transaction are waited for, as Kafka's client does
+        require_stable=True,  # offsets of an open transaction are waited for, as in Kafka's client
     )
 
 
