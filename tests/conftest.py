@@ -97,6 +97,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     count = f"1 broker, {BROKERS_OF_CONFORMANCE} in tests/conformance"
     if asked is not None:
         count = f"{asked} broker{'s' if asked > 1 else ''}"
+    seed = config.stash[_SEED]
     return [
         f"cluster: {clusters.describe(_backend(config))}, {count}",
         f"seed of fault scenarios: {config.stash[_SEED]} (replay with --seed={config.stash[_SEED]})",

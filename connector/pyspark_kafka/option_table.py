@@ -330,7 +330,8 @@ OPTIONS: Final = (
         modes=READS,
         ignored_in=WRITES,
         default="3",
-        doc="How often to ask before an error that need not pass is raised, or something counts as gone.",
+        doc="How often to ask before an error that need not pass is raised, or something counts as "
+        "gone.",
     ),
     Option(
         name="fetchOffset.retryIntervalMs",
@@ -353,8 +354,8 @@ OPTIONS: Final = (
         modes=EVERYWHERE,
         default="auto",
         doc="The Kafka client underneath. `native` is our own, which reads record batches straight "
-        "into Arrow and Arrow into batches; it has no TLS and no SASL yet. `auto` is `native` where "
-        "nothing speaks against it, else `librdkafka`; the log says which and why.",
+        "into Arrow and Arrow into batches; it has no TLS and no SASL yet. `auto` is `native` "
+        "where nothing speaks against it, else `librdkafka`; the log says which and why.",
     ),
     Option(
         name="commitOffsets",

@@ -1,8 +1,8 @@
 """Batch reads into Spark's no-op sink.
 
-Purpose: the read of a topic by a connector, and the fabricated rows that are its ceiling. Invariant:
-each side gives the same columns of the same number of rows; each connector is seen to give all rows
-before it is measured. What it must not know: what is compared.
+Purpose: the read of a topic by a connector, and the fabricated rows that are its ceiling.
+Invariant: each side gives the same columns of the same number of rows; each connector is seen to
+give all rows before it is measured. What it must not know: what is compared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a side of a case is: something that can be run again and again, and is measured each time."""
+"""What a side of a case is: something that can be run again and again, measured each time."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _dropped(iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
 
 
 class TrivialStream(DataSource):
-    """A stream that always has `rows` more rows in `partitions` tasks, and a sink without memory."""
+    """A stream that always has `rows` more rows in `partitions` tasks; a sink without memory."""
 
     @classmethod
     def name(cls) -> str:
@@ -162,7 +162,11 @@ class _TrivialReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"rows": 0}
 
-    def latestOffset(self, start: dict[str, Any], limit: object) -> dict[str, int]:  # noqa: ARG002, N802
+    def latestOffset(  # noqa: N802
+        self,
+        start: dict[str, Any],
+        limit: object,  # noqa: ARG002
+    ) -> dict[str, int]:
         return {"rows": start["rows"] + self._rows}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -1,8 +1,9 @@
 """The memory of the Python worker that reads a long partition.
 
 Purpose: sample the workers' resident memory while one reads, and say by how much it grew and
-whether it went on growing. Invariant: the worker is new and has read a few records before, so that neither
-what it imports counts as growth nor what it kept of a read before hides any. What it must not know: how a partition is read.
+whether it went on growing. Invariant: the worker is new and has read a few records before, so that
+neither what it imports counts as growth nor what it kept of a read before hides any. What it must
+not know: how a partition is read.
 """
 
 from __future__ import annotations

@@ -108,7 +108,9 @@ class RowSink(DataSource):
     def name(cls) -> str:
         return "rows_to_kafka"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
         options = parse_sink_options(self.options, streaming=True)
         return StreamRowWriter(WritePlan.of(options, schema))
 

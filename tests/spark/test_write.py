@@ -39,7 +39,8 @@ def test_every_column(
         frame = spark.sql(
             f"""
             SELECT * FROM VALUES
-            (array(named_struct('key', 'a', 'value', X'31'), named_struct('key', 'a', 'value', NULL)),
+            (array(named_struct('key', 'a', 'value', X'31'),
+                   named_struct('key', 'a', 'value', NULL)),
              'clé', X'ff00', '{name}', 2, timestamp '2024-05-06 07:08:09.123456 UTC'),
             (NULL, NULL, NULL, '{name}', 0, timestamp '2024-05-06 07:08:10 UTC')
             AS t(headers, key, value, topic, partition, timestamp)

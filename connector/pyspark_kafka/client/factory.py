@@ -1,8 +1,8 @@
 """Which engine serves: from validated options to an open client.
 
 Purpose: the one place that knows the engines, each imported only when it is used. Invariant: the
-choice depends on nothing but the options and what is installed, so that it is the same wherever it
-is made. What it must not know: what the client is for.
+choice depends on nothing but the options, what is installed and `PYSPARK_KAFKA_RECORDS`, so that it
+is the same wherever these are. What it must not know: what the client is for.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ def check_settings(options: ClientOptions, *, role: Role) -> Engine:
 def _open_native(options: ClientOptions, role: Role) -> NativeReads:
     from pyspark_kafka.client.native.client import NativeClient, NativeReads  # noqa: PLC0415
 
+    if options.engine == "auto":
+        _warn_without_kernel(role)
     settings = NativeSettings.of(options, role)
     producing = _producer_settings(options, role)
     if producing is None:
@@ -116,14 +118,34 @@ def choose_engine(options: ClientOptions, role: Role) -> Engine:
     objected = objected or _missing_kernel()
     engine: Engine = "native" if objected is None else "librdkafka"
     text = f"engine {engine} {_DOING[role]}: {objected or 'nothing speaks against it'}"
-    if text not in _said:
-        _said.add(text)
-        log.info("%s (option 'engine' is 'auto')", text)
+    _say_once(logging.INFO, f"{text} (option 'engine' is 'auto')")
     return engine
 
 
+def _say_once(level: int, text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        log.log(level, text)
+
+
+def _warn_without_kernel(role: Role) -> None:
+    """The kernel may be there and not load; a task must not choose anew what the driver chose."""
+    from pyspark_kafka.records import TWIN  # noqa: PLC0415
+
+    if TWIN == "pure" and not os.environ.get(_TWIN):
+        text = (
+            f"engine native {_DOING[role]} slowly: the compiled kernel of pyspark_kafka.records is "
+            "installed, but does not load; install pyspark-kafka for this platform, or set option "
+            "'engine' to 'librdkafka'"
+        )
+        _say_once(logging.WARNING, text)
+
+
 def _missing_kernel() -> str | None:
-    """Without the compiled kernel librdkafka is faster; who asks for a twin by name gets it."""
+    """Without the compiled kernel librdkafka is faster; who asks for a twin by name gets it.
+
+    Only looks for the file: planning loads no engine.
+    """
     if not os.environ.get(_TWIN) and PathFinder.find_spec("_kernel", [_RECORDS]) is None:
         return "the compiled kernel of pyspark_kafka.records is not installed"
     return None

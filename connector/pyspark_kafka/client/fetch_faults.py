@@ -49,24 +49,42 @@ class RangeFaults:
         """What is being done at an offset."""
         return f"fetching {self.fetch_range.topic_partition} at offset {position}"
 
-    def out_of_range(self, position: int, existing: ExistingOffsets) -> OffsetOutOfRange:
-        """The broker does not have these offsets any more, or yet."""
+    def out_of_range(
+        self, position: int, existing: ExistingOffsets, cut_at: int | None = None
+    ) -> OffsetOutOfRange:
+        """The broker does not have these offsets any more, or yet.
+
+        `cut_at` is where another log begins than the one that was read up to `position`.
+        """
         wanted = self.fetch_range
+        reason = (
+            "records were deleted (retention, DeleteRecords), or the topic was recreated or cut "
+            "short"
+        )
+        if cut_at is not None:
+            reason = (
+                f"the log was cut short at offset {cut_at} and written anew after it had been "
+                f"read up to {position}, as by an unclean leader election"
+            )
         return OffsetOutOfRange(
             f"{wanted.topic_partition}: offsets {position} to {wanted.end_offset} "
-            f"(exclusive) are wanted, but {existing}; records were deleted (retention, "
-            "DeleteRecords), or the topic was recreated or cut short"
+            f"(exclusive) are wanted, but {existing}; {reason}"
         )
 
-    def no_leader(self, position: int) -> FetchTimeout:
-        """Nobody who could be asked led the partition until the time was over."""
+    def no_leader(self, position: int, last: Exception | None = None) -> FetchTimeout:
+        """Nobody who could be asked led the partition until the time was over.
+
+        `last` is how the last try ended, where that is known.
+        """
         return FetchTimeout(
             f"{self.doing(position)}: nothing came for {self.waited_s:g} s, and no leader answers "
-            "for the partition; start a broker that has an in-sync replica of it, or raise "
-            f"'{TIMEOUT_OPTION}' to wait longer"
+            f"for the partition{_of_last(last)}; start a broker that has an in-sync replica of "
+            f"it, or raise '{TIMEOUT_OPTION}' to wait longer"
         )
 
-    def nothing_came(self, position: int, existing: ExistingOffsets) -> KafkaError:
+    def nothing_came(
+        self, position: int, existing: ExistingOffsets, last: Exception | None = None
+    ) -> KafkaError:
         """The leader is there, and what is wanted has not come until the time was over."""
         wanted = self.fetch_range
         if existing.high_watermark < wanted.end_offset:
@@ -84,6 +102,10 @@ class RangeFaults:
             )
         return FetchTimeout(
             f"{self.doing(position)}: nothing came from {self.bootstrap_servers} for "
-            f"{self.waited_s:g} s, though the range ends at {wanted.end_offset} and {existing}; "
-            f"if the brokers are slow, raise '{TIMEOUT_OPTION}'"
+            f"{self.waited_s:g} s, though the range ends at {wanted.end_offset} and {existing}"
+            f"{_of_last(last)}; if the brokers are slow, raise '{TIMEOUT_OPTION}'"
         )
+
+
+def _of_last(last: Exception | None) -> str:
+    return "" if last is None else f" (the last try failed: {last})"

@@ -65,8 +65,8 @@ def _key_store(given: Mapping[str, str]) -> dict[str, str]:
     if location is None and password is not None:
         raise OptionError(
             "option 'kafka.ssl.keystore.password' opens nothing without "
-            "'kafka.ssl.keystore.location': give that, or for a key given as PEM put its passphrase "
-            "into 'kafka.ssl.key.password'"
+            "'kafka.ssl.keystore.location': give that, or for a key given as PEM put its "
+            "passphrase into 'kafka.ssl.key.password'"
         )
     if location is None:
         return properties

@@ -7,8 +7,8 @@ speed of memory; the layouts stand in `_pure`. Invariant: of bytes to be decoded
 read, whatever they say; a length is compared with what is left before it is used. What it must
 not know: the pure twin, connections, Spark.
 
-How decoding goes: `step` runs without the GIL through batches and their records and copies rows into
-growing blocks of memory. It comes back, as an `Event`, for what needs Python (a batch that is
+How decoding goes: `step` runs without the GIL through batches and their records and copies rows
+into growing blocks of memory. It comes back, as an `Event`, for what needs Python (a batch that is
 compressed or belongs to a transaction, rows to be made an Arrow batch, a fault) and goes on where
 it was.
 """

@@ -1,5 +1,5 @@
-# The fast way into `common_records.h` and back: what is common, and how much of it there is room for.
-# A part of `_kernel.pyx`. Invariant: what is not common is left, whole, to `read_record` and
+# The fast way into `common_records.h` and back: what is common, and how much of it there is room
+# for. A part of `_kernel.pyx`. Invariant: what is not common is left, whole, to `read_record` and
 # `append`.
 
 cdef inline bint is_common(const State *state) noexcept nogil:

@@ -116,10 +116,18 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamCommits(DataSourceStreamWriter):
     """The driver's part of both streaming writers."""
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803
+    ) -> None:
         log_written(f"micro-batch {batchId}", messages)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803
+    ) -> None:
         log_failed(f"micro-batch {batchId}", messages)
 
 

@@ -84,9 +84,9 @@ def batch_reader(
         return KafkaBatchReader(schema, options)
     if options.filter_pushdown is FilterPushdown.ON and not scans_kept_apart:
         log.warning(
-            "option 'filterPushdown' is 'true', and this Spark (before 5.0) mixes up the filters of "
-            "different uses of one DataFrame: %s. Where each load() is used in one scan only, set "
-            "the option to 'single-scan'",
+            "option 'filterPushdown' is 'true', and this Spark (before 5.0) mixes up the filters "
+            "of different uses of one DataFrame: %s. Where each load() is used in one scan only, "
+            "set the option to 'single-scan'",
             everything,
         )
         return KafkaBatchReader(schema, options)

@@ -53,6 +53,7 @@ def read_range(
     extra = () if on_loss.fail or "offset" in columns else ("offset",)
     left = plan.fetch_range
     while left.size > 0:
+        tried = left
         try:
             with closing(_fetch(client, plan, left, columns + extra, options)) as batches:
                 for batch in batches:
@@ -73,11 +74,11 @@ def read_range(
                 f"{partition}: offsets {_span(left)} were to be read, and {existing.start_offset} "
                 f"to {existing.end_offset} exist ({error})"
             )
-            if existing.start_offset <= left.start_offset:
-                return  # the log ends before the range
-            start = min(existing.start_offset, left.end_offset)
+            start = max(min(existing.start_offset, left.end_offset), left.start_offset)
             end = max(min(left.end_offset, existing.end_offset), start)
             left = replace(left, start_offset=start, end_offset=end)
+            if left == tried:
+                return  # else for ever
 
 
 def _fetch(

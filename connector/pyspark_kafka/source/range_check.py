@@ -26,8 +26,9 @@ def readable(
     """The parts of the ranges that exist, ready to be read.
 
     `known_latest` are offsets up to which the partitions are known to be readable, which spares
-    the question. Ranges of one partition must be in order. Raises `DataLossError` and `OffsetError` (an open transaction). Nothing can be
-    lost from an empty range, wherever it stands: Spark plans some when it restarts a query.
+    the question. Ranges of one partition must be in order. Raises `DataLossError` and `OffsetError`
+    (an open transaction). Nothing can be lost from an empty range, wherever it stands: Spark plans
+    some when it restarts a query.
     """
     ranges = [r for r in ranges if r.size > 0]
     if not ranges:

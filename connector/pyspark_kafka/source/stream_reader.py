@@ -1,8 +1,8 @@
 """What Spark calls for `spark.readStream`: JSON offsets in and out of the planner.
 
 Spark keeps one reader in a long-lived process of the driver, which asks for offsets and
-partitions until `stop()`; another, made anew and pickled to the executors, only reads. So the client is
-opened when offsets are first asked for, and no state that matters to `read` is kept.
+partitions until `stop()`; another, made anew and pickled to the executors, only reads. So the
+client is opened when offsets are first asked for, and no state that matters to `read` is kept.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ _SOFTWARE_NAME: Final = "pyspark-kafka"
 class Opening:
     """How this client opens connections; `connect` is where TLS and SASL will enter.
 
-    `connect_timeout_s` is `socket.connection.setup.timeout.ms`: what one broker may take.
+    `connect_timeout_s` is `socket.connection.setup.timeout.ms`: what one broker may take
+    until it has said what it speaks.
     """
 
     client_id: str
@@ -41,9 +42,9 @@ class Opening:
 
     def open(self, address: Address, *, broker: str, deadline: float) -> Connection:
         """Connect and negotiate; raises `BrokerUnreachable`, `ProtocolError`, ..."""
-        timeout_s = min(self.connect_timeout_s, self.clock.left_s(deadline))
+        until = min(deadline, self.clock.now() + self.connect_timeout_s)
         try:
-            transport = self.connect(address, timeout_s)
+            transport = self.connect(address, self.clock.left_s(until))
         except TransportError as error:
             raise BrokerUnreachable(
                 f"connecting to {broker} failed: {error}; {remedy(BrokerUnreachable)}"
@@ -56,7 +57,7 @@ class Opening:
             response_bytes_max=self.response_bytes_max,
         )
         try:
-            connection.versions = _negotiate(connection, deadline)
+            connection.versions = _negotiate(connection, until)
         except BaseException:
             connection.close()
             raise

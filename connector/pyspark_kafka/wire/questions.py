@@ -128,6 +128,7 @@ class Questions:
         deadline = clock.now() + timeout_s
         try_s = _FIRST_TRY_S
         tries = lasting = 0
+        told: Refused | KafkaError | None = None
         while True:
             tries += 1
             failed: Refused | KafkaError
@@ -138,6 +139,10 @@ class Questions:
             except (Refused, BrokerUnreachable, ProtocolError) as error:
                 failed = error
             LOG.warning("%s, try %d: %s", doing, tries, failed)
+            if (
+                told is None or clock.now() < deadline
+            ):  # The end of the time is no news of a broker.
+                told = failed
             if _may_pass(failed):
                 unreachable = isinstance(failed, BrokerUnreachable)
                 backoff = self.reconnecting if unreachable else self.backoff
@@ -150,7 +155,7 @@ class Questions:
                 clock.sleep(min(self.retry_interval_s, clock.left_s(deadline)))
                 go_on = clock.now() < deadline
             if not go_on:
-                raise self._out_of_time(failed, doing, timeout_s)
+                raise self._out_of_time(told, doing, timeout_s)
             try_s *= _TRY_GROWTH
 
     def _raise_lasting(
@@ -398,7 +403,7 @@ def _offset_fetch(
         group_id=group_id,
         topics=topics,
         groups=[{"group_id": group_id, "topics": topics}],
-        require_stable=True,  # offsets of an open transaction are waited for, as Kafka's client does
+        require_stable=True,  # offsets of an open transaction are waited for, as in Kafka's client
     )
 
 

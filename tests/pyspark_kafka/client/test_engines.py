@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_kafka import records
 from pyspark_kafka.client import factory
 from pyspark_kafka.client.factory import choose_engine, open_client
 from pyspark_kafka.client.librdkafka_names import BOTH, CONSUMER, PRODUCER
@@ -97,6 +98,27 @@ def test_without_the_kernel_native_is_only_for_who_asks(
     assert choose_engine(options(NOWHERE), "consumer") == "native"
 
 
+@pytest.mark.parametrize(
+    ("twin", "engine", "warnings"),
+    [("cython", "auto", 0), ("pure", "native", 0), ("pure", "auto", 1)],
+)
+def test_a_kernel_that_does_not_load_is_told_where_auto_counted_on_it(
+    twin: str,
+    engine: Any,
+    warnings: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.delenv("PYSPARK_KAFKA_RECORDS")
+    monkeypatch.setattr(records, "TWIN", twin)
+    for _ in range(2):
+        with open_client(options(NOWHERE, engine=engine), is_checked=True) as client:
+            assert isinstance(client, NativeReads)
+    told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(told) == warnings
+    assert all("does not load" in text for text in told)
+
+
 def test_the_table_has_names_of_librdkafka() -> None:
     assert KNOWN.keys() <= BOTH | CONSUMER | PRODUCER
     for name, known in KNOWN.items():
@@ -133,6 +155,13 @@ def test_what_is_made_of_settings() -> None:
     assert settings.response_bytes_max == 6_000_000
     assert (settings.retrying.first_s, settings.retrying.longest_s) == (0.2, 0.2)
     assert (settings.reconnecting.first_s, settings.reconnecting.longest_s) == (0.04, 0.05)
+
+
+@pytest.mark.parametrize(("first_ms", "longest_ms"), [("0", "0"), ("0", "1000"), ("50", "0")])
+def test_there_is_always_a_pause_between_tries(first_ms: str, longest_ms: str) -> None:
+    wanted = options(NOWHERE, reconnect_backoff_ms=first_ms, reconnect_backoff_max_ms=longest_ms)
+    backoff = NativeSettings.of(wanted).reconnecting
+    assert all(0.005 < backoff.pause_s(tries, 0.0) <= 1.0 for tries in (1, 2, 20))
 
 
 @pytest.mark.parametrize("engine", ["auto", "native", "librdkafka"])

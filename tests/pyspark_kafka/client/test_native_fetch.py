@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import struct
+import time
+import weakref
 from threading import Event
 from typing import Any
 from uuid import UUID
@@ -13,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka.client.base import IsolationLevel
 from pyspark_kafka.client.native import fetch as fetch_module
 from pyspark_kafka.client.native.client import NativeReads
-from pyspark_kafka.client.native.fetch import following_offset
+from pyspark_kafka.client.native.fetch import LastBatch, last_batch
 from pyspark_kafka.client.native.fetch_sizes import (
     DECODED_BYTES_MAX,
     FETCH_BYTES_MAX,
@@ -21,14 +24,28 @@ from pyspark_kafka.client.native.fetch_sizes import (
     FetchSizes,
 )
 from pyspark_kafka.client.native.settings import NativeSettings
-from pyspark_kafka.errors import BrokerUnreachable, UnknownTopicOrPartition
+from pyspark_kafka.errors import (
+    BrokerUnreachable,
+    FetchTimeout,
+    OffsetOutOfRange,
+    ProtocolError,
+    UnknownTopicOrPartition,
+)
+from pyspark_kafka.wire.connection import Connection, Pending
 from pyspark_kafka.wire.fetch import FetchPartition
 from pyspark_kafka.wire.metadata import topic_id_text
 from pyspark_kafka.wire.retry import Clock
 from tests.pyspark_kafka.client.records import options
 from tests.pyspark_kafka.client.test_fetch import fetch_range
 from tests.pyspark_kafka.records.batches import plain
-from tests.pyspark_kafka.wire.scripted import ALL_VERSIONS, Answers, Asked, Peer, ScriptedBroker
+from tests.pyspark_kafka.wire.scripted import (
+    ALL_VERSIONS,
+    Answers,
+    Asked,
+    Peer,
+    ScriptedBroker,
+    frame,
+)
 from tests.pyspark_kafka.wire.test_router import cluster
 
 COMMITTED = IsolationLevel.READ_COMMITTED
@@ -130,7 +147,7 @@ def test_where_nothing_below_the_end_can_be_shown_the_range_is_read() -> None:
     ],
 )
 def test_the_next_offset_is_known_from_headers(data: bytes, following: int) -> None:
-    assert following_offset(memoryview(data)) == following
+    assert last_batch(memoryview(data)).next_offset == following
 
 
 OLD, NEW = UUID(int=1), UUID(int=2)
@@ -145,7 +162,7 @@ def test_a_topic_made_anew_under_the_read_is_not_read_as_if_it_were_the_old_one(
             fetched_by_id(NEW, BATCH),
         ]
     )
-    with ScriptedBroker(answers) as broker, opened(broker) as client:
+    with ScriptedBroker(answers) as broker, opened(broker, retry_backoff_ms="1") as client:
         known = cluster(broker)
         answers.answers["metadata"] = [identified(known, OLD), identified(known, NEW)]
         with pytest.raises(UnknownTopicOrPartition, match="'t' was deleted and created again"):
@@ -175,7 +192,7 @@ def test_a_broker_that_fetches_by_name_is_asked_for_the_id_first() -> None:
         peer.negotiate(by_name)
         answers.serve(peer)
 
-    with ScriptedBroker(old) as broker, opened(broker) as client:
+    with ScriptedBroker(old) as broker, opened(broker, retry_backoff_ms="1") as client:
         known = cluster(broker)
         answers.answers["metadata"] = [identified(known, OLD), identified(known, NEW)]
         with pytest.raises(UnknownTopicOrPartition, match="'t' was deleted and created again"):
@@ -249,7 +266,7 @@ def test_what_was_asked_ahead_is_used_only_where_the_records_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = iter([4, 6])
-    monkeypatch.setattr(fetch_module, "following_offset", lambda _: next(said))
+    monkeypatch.setattr(fetch_module, "last_batch", lambda _: LastBatch(next(said), 0))
     ends = {"high_watermark": 6, "last_stable_offset": 6}
     rest = plain([b"d", b"e", b"f"], base_offset=3)
     answers = Answers(fetch=[fetched(BATCH, **ends), fetched(rest, **ends), fetched(rest, **ends)])
@@ -286,6 +303,216 @@ def test_where_the_leader_cannot_be_reached_it_is_asked_who_leads_now() -> None:
         assert next(reading)["offset"].to_pylist() == [3, 4, 5]
 
 
+def test_a_broker_that_falls_silent_does_not_take_all_the_time() -> None:
+    """Two connections lead to it: the bootstrap server's, and that to its advertised address."""
+    silent = Answers(metadata=[], fetch=[lambda peer, _: peer.hang()])
+    answers = Answers(metadata=[], fetch=[fetched(BATCH)])
+    with ScriptedBroker(silent) as one, ScriptedBroker(answers) as two:
+        silent.answers["metadata"] = [cluster(one, two), lambda peer, _: peer.hang()]
+        answers.answers["metadata"] = [cluster(one, two, leader_id=2, leader_epoch=6)]
+        found = options(f"localhost:{one.port}", poll_timeout_ms=5_000, request_timeout_ms="100")
+        with NativeReads.of(NativeSettings.of(found)) as client:
+            assert offsets(client) == [0, 1, 2]
+    assert (silent.count("metadata"), one.connections) == (2, 2)
+
+
+def test_a_leader_that_connects_and_says_nothing_does_not_take_all_the_time() -> None:
+    answers = Answers(metadata=[], fetch=[fetched(BATCH)])
+    setup = {"socket_connection_setup_timeout_ms": "100"}
+    with ScriptedBroker(answers) as one, ScriptedBroker(Peer.hang) as stopped:
+        answers.answers["metadata"] = [
+            cluster(one, stopped, leader_id=2),
+            cluster(one, stopped, leader_epoch=6),
+        ]
+        with opened(one, **setup) as client:
+            assert offsets(client) == [0, 1, 2]
+        assert stopped.connections == 1
+
+
+def test_rows_in_hand_do_not_wait_until_throttling_is_over() -> None:
+    rest = fetched(plain([b"d", b"e", b"f"], base_offset=3))
+    answers = Answers(metadata=[], fetch=[fetched(BATCH) | {"throttle_time": 3_000}, rest])
+    slept_s: list[float] = []
+    started_s = time.monotonic()
+
+    def sleep(seconds: float) -> None:
+        slept_s.append(seconds)
+
+    clock = Clock(now=lambda: time.monotonic() - started_s + sum(slept_s), sleep=sleep)
+    with ScriptedBroker(answers) as broker:
+        answers.answers["metadata"] = [cluster(broker)]
+        with NativeReads.of(NativeSettings.of(options(broker.address)), clock) as client:
+            reading = client.fetch(fetch_range("t", 0, 6), ("offset",), COMMITTED)
+            assert next(reading)["offset"].to_pylist() == [0, 1, 2]
+            assert slept_s == []
+            assert next(reading)["offset"].to_pylist() == [3, 4, 5]
+    assert slept_s == pytest.approx([3.0], abs=0.5)
+
+
+def test_a_quota_is_not_evaded_by_a_new_connection() -> None:
+    throttled = fetched(BATCH) | {"throttle_time": 60_000}
+    answers = Answers(metadata=[], fetch=[throttled, fetched(plain([b"d"], base_offset=3))])
+    with ScriptedBroker(answers) as broker:
+        answers.answers["metadata"] = [cluster(broker)]
+        found = options(broker.address, poll_timeout_ms=300, default_api_timeout_ms="100")
+        with NativeReads.of(NativeSettings.of(found)) as client:
+            reading = client.fetch(fetch_range("t", 0, 4), ("offset",), COMMITTED)
+            assert next(reading).num_rows == 3
+            with pytest.raises(BrokerUnreachable, match="throttles this client for another"):
+                next(reading)
+        assert broker.connections == 1
+    assert answers.asked == ["metadata", "fetch"]
+
+
+def test_an_answer_that_is_none_is_not_waited_out() -> None:
+    def garble(peer: Peer, asked: Asked) -> None:
+        peer.send(frame(struct.pack(">i", asked.correlation_id) + b"garbled"))
+
+    answers = Answers(metadata=[], fetch=[garble])
+    with ScriptedBroker(answers) as broker:
+        answers.answers["metadata"] = [cluster(broker)]
+        with opened(broker, retry_backoff_ms="1") as client:
+            doing = "fetching t-0 at offset 0 failed: Fetch v12 to broker 1 .* is malformed"
+            with pytest.raises(ProtocolError, match=doing):
+                offsets(client)
+    assert answers.count("fetch") == 5
+
+
+@pytest.mark.parametrize(
+    ("code", "offset"),
+    [(ErrorCode.unknown_leader_epoch, listed(9)), (ErrorCode.kafka_storage_error, None)],
+)
+def test_a_refusal_that_lasts_is_told(code: ErrorCode, offset: dict[str, Any] | None) -> None:
+    def refuse(peer: Peer, asked: Asked) -> None:
+        peer.answer(asked, "fetch", **fetched(error_code=int(code)))
+
+    partition = {"partition_index": 0, "error_code": int(code)}
+    refused = {"topics": [{"name": "t", "partitions": [partition]}]}
+    answers = Answers(metadata=[], fetch=[refuse], list_offsets=[offset or refused])
+    with ScriptedBroker(answers) as broker:
+        answers.answers["metadata"] = [cluster(broker)]
+        found = options(broker.address, poll_timeout_ms=200, default_api_timeout_ms="200")
+        with (
+            NativeReads.of(NativeSettings.of(found)) as client,
+            pytest.raises(FetchTimeout, match=rf"the last try failed: .*{code.name.upper()}"),
+        ):
+            offsets(client)
+
+
+def test_a_topic_deleted_under_the_read_is_noticed_soon() -> None:
+    more = fetched_by_id(OLD, BATCH, high_watermark=9, last_stable_offset=9)
+    answers = Answers(metadata=[], fetch=[more, fetched_by_id(OLD, error_code=UNKNOWN_ID)])
+    with ScriptedBroker(answers) as broker:
+        known = identified(cluster(broker), OLD)
+        code = int(ErrorCode.unknown_topic_or_partition)
+        gone = {"topics": [{"name": "t", "error_code": code, "partitions": ()}]}
+        answers.answers["metadata"] = [known, {**known, **gone}]
+        with (
+            opened(broker, retry_backoff_ms="1") as client,
+            pytest.raises(UnknownTopicOrPartition, match="'t' does not exist at"),
+        ):
+            offsets(client, 0, 6)
+    assert answers.count("metadata") == 1 + 4 + 1, "each try, and to be sure"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[FetchPartition]:
+    """What fetches ask for."""
+    noted: list[FetchPartition] = []
+
+    def note(**fields: Any) -> FetchPartition:
+        noted.append(FetchPartition(**fields))
+        return noted[-1]
+
+    monkeypatch.setattr(fetch_module, "FetchPartition", note)
+    return noted
+
+
+def of_epoch(epoch: int, batch: bytes) -> bytes:
+    return batch[:12] + struct.pack(">i", epoch) + batch[16:]
+
+
+ENDS: dict[str, Any] = {"high_watermark": 9, "last_stable_offset": 9}
+CUT = fetched(diverging_epoch={"epoch": 3, "end_offset": 2}, **ENDS)
+
+
+def test_a_log_cut_short_and_written_anew_under_the_read_is_noticed(
+    asked: list[FetchPartition],
+) -> None:
+    """KIP-320. The new log has the offsets that are asked for, but not what was before them."""
+    batches = of_epoch(3, BATCH) + of_epoch(4, plain([b"d"], base_offset=3))
+    answers = Answers(metadata=[], fetch=[fetched(batches, **ENDS), CUT], list_offsets=[listed(9)])
+    with ScriptedBroker(answers) as broker, opened(broker) as client:
+        answers.answers["metadata"] = [cluster(broker)]
+        reading = client.fetch(fetch_range("t", 0, 9), ("offset",), COMMITTED)
+        assert next(reading).num_rows == 4
+        with pytest.raises(OffsetOutOfRange, match=r"offsets 4 to 9 .* cut short at offset 2 "):
+            next(reading)
+    assert [(one.fetch_offset, one.last_fetched_epoch) for one in asked] == [(0, -1), (4, 4)]
+
+
+def test_a_follower_that_lags_does_not_make_a_log_cut_short() -> None:
+    rest = fetched(plain([b"d"], base_offset=3), **ENDS)
+    leader = Answers(metadata=[], fetch=[fetched(preferred_read_replica=2), rest])
+    replica = Answers(fetch=[fetched(BATCH, **ENDS), CUT])
+    with ScriptedBroker(leader) as one, ScriptedBroker(replica) as two, opened(one) as client:
+        leader.answers["metadata"] = [cluster(one, two)]
+        assert offsets(client, 0, 4) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("told", [4, 9])
+def test_the_epoch_that_was_read_is_told_only_where_the_headers_were_right(
+    told: int, asked: list[FetchPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "last_batch", lambda _: LastBatch(told, 7))
+    rest = plain([b"d", b"e", b"f"], base_offset=3)
+    answers = Answers(metadata=[], fetch=[fetched(BATCH), fetched(rest), fetched(rest)])
+    with ScriptedBroker(answers) as broker, opened(broker) as client:
+        answers.answers["metadata"] = [cluster(broker)]
+        assert offsets(client, 0, 6) == [0, 1, 2, 3, 4, 5]
+    assert [one.last_fetched_epoch for one in asked if one.fetch_offset == 3] == [-1]
+
+
+def test_a_leader_named_in_a_refusal_is_asked_without_asking_for_metadata() -> None:
+    """KIP-951, with a broker that no metadata has named yet."""
+    old = Answers(metadata=[], fetch=[])
+    new = Answers(fetch=[fetched_by_id(OLD, BATCH)])
+    with ScriptedBroker(old) as one, ScriptedBroker(new) as two, opened(one) as client:
+        refusal = fetched_by_id(
+            OLD,
+            error_code=int(ErrorCode.not_leader_or_follower),
+            current_leader={"leader_id": 2, "leader_epoch": 6},
+        )
+        endpoint = {"node_id": 2, "host": "127.0.0.1", "port": two.port, "rack": None}
+        old.answers["fetch"] = [refusal | {"node_endpoints": [endpoint]}]
+        old.answers["metadata"] = [identified(cluster(one), OLD)]
+        assert offsets(client) == [0, 1, 2]
+    assert old.asked == ["metadata", "fetch"]
+
+
+def test_an_answer_is_freed_before_the_next_one_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held: list[weakref.ref[memoryview]] = []
+    receive = Connection.receive
+
+    def look(records: memoryview) -> LastBatch:
+        held.append(weakref.ref(records))
+        return last_batch(records)
+
+    def wait(connection: Connection, pending: Pending[Any], *, deadline: float) -> Any:
+        assert all(answer() is None for answer in held)
+        return receive(connection, pending, deadline=deadline)
+
+    monkeypatch.setattr(fetch_module, "last_batch", look)
+    monkeypatch.setattr(Connection, "receive", wait)
+    answers = Answers(fetch=[fetched(plain([b"v"], base_offset=n), **ENDS) for n in range(4)])
+    with ScriptedBroker(answers) as broker, opened(broker) as client:
+        answers.answers["metadata"] = [cluster(broker)]
+        assert offsets(client, 0, 4) == [0, 1, 2, 3]
+    assert len(held) == 4
+
+
 def test_a_replica_that_nobody_knows_is_not_waited_for() -> None:
     def name_it_to_who_is_there(peer: Peer, asked: Asked) -> None:
         is_there = b"here" in asked.rest
@@ -300,15 +527,8 @@ def test_a_replica_that_nobody_knows_is_not_waited_for() -> None:
 
 
 def test_an_answer_that_takes_too_long_is_asked_for_again_in_smaller_pieces(
-    monkeypatch: pytest.MonkeyPatch,
+    asked: list[FetchPartition],
 ) -> None:
-    asked_bytes = []
-
-    def noted(**fields: Any) -> FetchPartition:
-        asked_bytes.append(fields["partition_bytes_max"])
-        return FetchPartition(**fields)
-
-    monkeypatch.setattr(fetch_module, "FetchPartition", noted)
     answers = Answers(fetch=[lambda peer, _: peer.hang(), fetched(BATCH)])
     with ScriptedBroker(answers) as broker:
         answers.answers["metadata"] = [cluster(broker)]
@@ -317,7 +537,7 @@ def test_an_answer_that_takes_too_long_is_asked_for_again_in_smaller_pieces(
             assert next(reading).num_rows == 3
             reading.close()
         assert broker.connections == 2
-    assert asked_bytes[:2] == [FETCH_BYTES_MAX, FETCH_BYTES_MAX // 4]
+    assert [one.partition_bytes_max for one in asked[:2]] == [FETCH_BYTES_MAX, FETCH_BYTES_MAX // 4]
 
 
 @pytest.mark.parametrize("family", ["v4", "v6"])

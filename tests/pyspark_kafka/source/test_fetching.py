@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafka.client.base import FetchRange
-from pyspark_kafka.errors import DataLossError, UnknownTopicOrPartition
+from pyspark_kafka.errors import DataLossError, OffsetOutOfRange, UnknownTopicOrPartition
 from pyspark_kafka.source.fetching import read_range
 from pyspark_kafka.source.ranges import PlannedRange
 from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic, topic
@@ -68,6 +68,22 @@ def test_truncated_during_the_read_repeats_nothing() -> None:
 
     client.before_batch = truncate
     assert read(client, 0, 10, failOnDataLoss="false") == [0, 1, 2, 3, 4, 5]
+
+
+def test_cut_short_and_written_anew_during_the_read_goes_on_behind_what_was_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client says so though the log has the offsets again."""
+    faults = [OffsetOutOfRange("cut short at offset 30")]
+    client = FakeClient({"t": topic(100)})
+
+    def cut(position: int) -> None:
+        if position >= 50 and faults:
+            raise faults.pop()
+
+    client.before_batch = cut
+    assert read(client, 0, 100, failOnDataLoss="false") == list(range(100))
+    assert "cut short at offset 30" in caplog.text
 
 
 def test_deleted_topic() -> None:

@@ -188,8 +188,8 @@ Fields = Mapping[str, Any]
 class Answers:
     """What a broker answers per API, in turn; the last answer is given ever again.
 
-    An answer is `Fields` of the response, or a script of its own that gets peer and request. `asked`
-    notes the names of the APIs in the order they were asked.
+    An answer is `Fields` of the response, or a script of its own that gets peer and request.
+    `asked` notes the names of the APIs in the order they were asked.
     """
 
     def __init__(self, **answers: list[Any]) -> None:

@@ -1,7 +1,8 @@
 """`KafkaClient` over the wire client: questions, ranges and producers.
 
 Purpose: the port's answers, one connection for each broker. Invariant: nothing is ever created on
-the cluster by asking; only a producer may have a topic created. What it must not know: Spark, and how its answers are used.
+the cluster by asking; only a producer may have a topic created. What it must not know: Spark, and
+how its answers are used.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import pyarrow as pa
@@ -54,9 +55,14 @@ LOG.addHandler(logging.NullHandler())
 _EARLIEST_LOCAL: Final = -4
 _FIRST_WITH_EARLIEST_LOCAL: Final = 8
 """Of ListOffsets (KIP-405); brokers before that keep no record elsewhere."""
-_UNKNOWN_TRIES: Final = 3
+_LASTING_TRIES: Final = 5
+"""Of what mostly does not pass; new metadata needs a moment to reach all brokers."""
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
-_BATCH_START: Final = struct.Struct(">qi")
+_UNKNOWN_EPOCH: Final = -1
+_BATCH_START: Final = struct.Struct(">qiib")
+_LENGTH_ENDS_AT: Final = 12
+_MAGIC: Final = 2
+"""Earlier formats have no epoch."""
 _LAST_OFFSET_DELTA: Final = struct.Struct(">i")
 _LAST_OFFSET_DELTA_AT: Final = 23
 _HEADER_BYTES: Final = 61
@@ -96,7 +102,8 @@ class RangeReader:
     retrying: Backoff = field(default=Backoff())
     reconnecting: Backoff = field(default=Backoff())
     _preferred: int | None = None
-    _unknown: int = 0
+    _lasting: int = 0
+    _read_epoch: int = _UNKNOWN_EPOCH
     _has_looked: bool = False
 
     @property
@@ -119,22 +126,28 @@ class RangeReader:
                     in_flight = None
                     tries += 1
                     LOG.info("%s, try %d: %s", self.faults.doing(position), tries, failed)
+                    self._count_lasting(position, failed)
                     if not self._pause(tries, failed, deadline):
                         raise self._out_of_time(position, failed) from None
                     continue
                 asked, in_flight = in_flight, None
-                following = max(position, following_offset(fetched.records))
+                last = last_batch(fetched.records)
+                following = max(position, last.next_offset)
+                if following > position:
+                    self._read_epoch = last.leader_epoch
                 if position < following < end:
                     self.sizes.came(len(fetched.records), following - position)
-                    in_flight = self._send_ahead(following, deadline)
+                    in_flight = self._send_ahead(asked.connection, following, deadline)
                 next_offset = yield from self._rows(position, following, fetched)
+                if next_offset != following:
+                    self._read_epoch = _UNKNOWN_EPOCH
                 if next_offset > position:
                     if in_flight is not None and in_flight.position != next_offset:
                         in_flight.pending.abandon()  # The headers said one thing, the rest another.
                         in_flight = None
                     position, tries = next_offset, 0
                     deadline = self._deadline()  # What Spark does meanwhile is not waiting.
-                    del fetched  # The next answer is on its way: hold no more than that.
+                    del fetched, asked  # The next answer is on its way: hold no more than that.
                 elif self._is_at_end(asked, fetched):
                     return
                 else:
@@ -179,6 +192,10 @@ class RangeReader:
     def _deadline(self) -> float:
         return self.router.clock.now() + self.faults.waited_s
 
+    def _soon(self, deadline: float) -> float:
+        """Until when to wait for one broker, so that another one can still be asked."""
+        return min(deadline, self.router.clock.now() + self.answer_s)
+
     def _wanted(self, position: int, fetched: FetchedPartition) -> Wanted:
         partition = self.fetch_range.topic_partition
         aborted = None
@@ -195,8 +212,15 @@ class RangeReader:
 
     # Asking
 
-    def _send_ahead(self, position: int, deadline: float) -> _InFlight | None:
-        """Ask for what follows; what goes wrong is met when it is waited for."""
+    def _send_ahead(
+        self, connection: Connection, position: int, deadline: float
+    ) -> _InFlight | None:
+        """Ask for what follows; what goes wrong is met when it is waited for.
+
+        Rows in hand do not wait until the broker stops throttling `connection`.
+        """
+        if self.router.clock.left_s(connection.throttled_until):
+            return None
         try:
             return self._send(position, deadline)
         except (Refused, BrokerUnreachable, ProtocolError) as failed:
@@ -205,12 +229,13 @@ class RangeReader:
 
     def _send(self, position: int, deadline: float) -> _InFlight:
         wanted = self.fetch_range.topic_partition
-        topic_id = self._find_topic(deadline)
+        soon = self._soon(deadline)
+        topic_id = self._find_topic(soon)
         leader = self.router.leader(wanted)
         broker = leader.broker
         if self._preferred is not None:
             broker = self.router.metadata.brokers.get(self._preferred, broker)
-        connection = self._connection(broker, deadline)
+        connection = self._connection(broker, soon)
         size = self.sizes.ask(self.fetch_range.end_offset - position)
         partition = FetchPartition(
             topic_partition=wanted,
@@ -218,6 +243,7 @@ class RangeReader:
             fetch_offset=position,
             partition_bytes_max=size,
             current_leader_epoch=leader.leader_epoch,
+            last_fetched_epoch=self._read_epoch,
         )
         limits = FetchLimits(
             isolation_level=self.faults.isolation_level,
@@ -227,12 +253,13 @@ class RangeReader:
         )
         version = fetch_version(connection.versions.choose(Api.FETCH), [partition])
         if version <= LAST_VERSION_BY_NAME and topic_id is not None and not self._has_looked:
-            self._look_anew(deadline)  # A fetch by name does not tell one topic from the next.
+            self._look_anew(soon)  # A fetch by name does not tell one topic from the next.
         request = fetch_request(version, limits, [partition])
         try:
             pending = connection.send(request, deadline=deadline)
         except (BrokerUnreachable, ProtocolError):
-            self._give_up(connection)
+            if not connection.is_usable:  # Else it is throttled; a new one would not know.
+                self._give_up(connection)
             raise
         return _InFlight(connection, pending, position, size)
 
@@ -255,7 +282,6 @@ class RangeReader:
             found = self._topic_id(name, deadline)
         if found is not None and self.pinned_id not in (None, found):
             self.router.forget_topic(name)
-            self._count_unknown()
             raise Refused(ErrorCode.unknown_topic_id, f"finding the topic {name}")
         self.pinned_id = self.pinned_id or found
         return found
@@ -272,7 +298,7 @@ class RangeReader:
     def _receive(self, asked: _InFlight, deadline: float) -> FetchedPartition:
         """The partition's answer, where that is no error. Raises what may pass as `Refused`."""
         clock = self.router.clock
-        until = min(deadline, clock.now() + self.answer_s) + self.wait_ms_max / 1000
+        until = self._soon(deadline) + self.wait_ms_max / 1000
         try:
             response = asked.connection.receive(asked.pending, deadline=until)
         except (BrokerUnreachable, ProtocolError):
@@ -286,16 +312,19 @@ class RangeReader:
         if not response.partitions:  # All that a broker says to whom it throttles.
             raise Refused(ErrorCode.throttling_quota_exceeded, doing)
         (fetched,) = response.partitions
-        if fetched.error_code is ErrorCode.none:
-            self._unknown = 0
+        code, cut_at = fetched.error_code, None
+        if code is ErrorCode.none and fetched.diverging is not None:  # KIP-320
+            code, cut_at = ErrorCode.offset_out_of_range, fetched.diverging.end_offset
+        if code is ErrorCode.none:
+            self._lasting = 0
             if _names_replica(fetched):
                 self._prefer(fetched.preferred_read_replica)
             return fetched
         is_of_replica, self._preferred = self._preferred is not None, None
-        if fetched.error_code is ErrorCode.offset_out_of_range and not is_of_replica:
-            raise self.faults.out_of_range(asked.position, self._existing_offsets())
-        self._react(fetched, response, asked.position)
-        raise Refused(fetched.error_code, doing)
+        if code is ErrorCode.offset_out_of_range and not is_of_replica:
+            raise self.faults.out_of_range(asked.position, self._existing_offsets(), cut_at)
+        self._react(code, fetched, response, asked.position)
+        raise Refused(code, doing)
 
     def _prefer(self, replica: int | None) -> None:
         """Read from the replica that the leader names (KIP-392), if that is a broker we know."""
@@ -304,29 +333,38 @@ class RangeReader:
         else:
             self.rack = ""  # Else the leader would name it ever again, and give nothing.
 
-    def _react(self, fetched: FetchedPartition, response: FetchResponse, position: int) -> None:
+    def _react(
+        self, code: ErrorCode, fetched: FetchedPartition, response: FetchResponse, position: int
+    ) -> None:
         """Note what an error says is wrong; raises where asking again does not help."""
-        code = fetched.error_code
         partition = self.fetch_range.topic_partition
         if code is ErrorCode.corrupt_message or REACTIONS[code] is Reaction.FAIL:
             if code is ErrorCode.offset_out_of_range:
                 return  # A follower says so: its leader may have it.
             kind = CorruptBatchError if code is ErrorCode.corrupt_message else error_class(code)
             raise kind(f"{self.faults.doing(position)} failed: {said(code)}; {remedy(kind)}")
-        self.router.note(code, topic=partition.topic)
-        if fetched.current_leader is not None and fetched.current_leader.leader_id >= 0:
+        leader = fetched.current_leader
+        if leader is None:
+            self.router.note(code, topic=partition.topic)
+        else:  # KIP-951 saves asking for metadata.
             self.router.leader_moved(
                 partition,
-                leader_id=fetched.current_leader.leader_id,
-                leader_epoch=fetched.current_leader.leader_epoch,
+                leader_id=leader.leader_id,
+                leader_epoch=leader.leader_epoch,
                 endpoints=response.endpoints,
             )
-        if code in _UNKNOWN:
-            self._count_unknown()
 
-    def _count_unknown(self) -> None:
-        self._unknown += 1
-        if self._unknown % _UNKNOWN_TRIES == 0:
+    def _count_lasting(self, position: int, failed: Refused | KafkaError) -> None:
+        """Raise what mostly does not pass, once it has come a few times."""
+        is_unknown = isinstance(failed, Refused) and failed.code in _UNKNOWN
+        if not is_unknown and not isinstance(failed, ProtocolError):
+            return
+        self._lasting += 1
+        if self._lasting % _LASTING_TRIES:
+            return
+        if isinstance(failed, ProtocolError):
+            raise ProtocolError(f"{self.faults.doing(position)} failed: {failed}") from None
+        with suppress(Refused, BrokerUnreachable, ProtocolError):
             self.check_existence(self.pinned_id)
 
     def _give_up(self, connection: Connection) -> None:
@@ -388,25 +426,32 @@ class RangeReader:
                 f"{remedy(BrokerUnreachable)}, or raise '{TIMEOUT_OPTION}' to wait longer"
             )
         except LeaderNotAvailable:
-            return self.faults.no_leader(position)
-        return self.faults.nothing_came(position, existing)
+            return self.faults.no_leader(position, failed)
+        return self.faults.nothing_came(position, existing, failed)
 
 
-def following_offset(records: memoryview) -> int:
-    """One past the last offset of the last whole batch; -1 where there is none.
+class LastBatch(NamedTuple):
+    """Of the last whole batch: one past its last offset, and its leader's epoch (-1: unknown)."""
+
+    next_offset: int
+    leader_epoch: int
+
+
+def last_batch(records: memoryview) -> LastBatch:
+    """Its offset is -1 where no batch is whole.
 
     Looks at headers alone, and believes them: whoever decodes the bytes checks them.
     """
-    position, following = 0, -1
+    position, found = 0, LastBatch(-1, _UNKNOWN_EPOCH)
     while position + _HEADER_BYTES <= len(records):
-        base_offset, length = _BATCH_START.unpack_from(records, position)
-        end = position + _BATCH_START.size + length
-        if length < _HEADER_BYTES - _BATCH_START.size or end > len(records):
+        base_offset, length, epoch, magic = _BATCH_START.unpack_from(records, position)
+        end = position + _LENGTH_ENDS_AT + length
+        if length < _HEADER_BYTES - _LENGTH_ENDS_AT or end > len(records):
             break
         (delta,) = _LAST_OFFSET_DELTA.unpack_from(records, position + _LAST_OFFSET_DELTA_AT)
-        following = base_offset + delta + 1
+        found = LastBatch(base_offset + delta + 1, epoch if magic == _MAGIC else _UNKNOWN_EPOCH)
         position = end
-    return following
+    return found
 
 
 def _names_replica(fetched: FetchedPartition) -> bool:

@@ -132,6 +132,8 @@ _OVERHEAD_BYTES: Final = 512
 """Of a fetch response around its records, at least."""
 _OCTAL: Final = re.compile(r"[+-]?0[0-7]+")
 _UNBOUNDED: Final = 2**31 - 1
+_BACKOFF_MS_MIN: Final = 10
+"""Without any pause a broker that is down is asked a thousand times a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,4 +242,7 @@ def _number(text: str) -> int:
 
 
 def _backoff(first_ms: int, longest_ms: int) -> Backoff:
-    return Backoff(first_s=min(first_ms, longest_ms) / 1000, longest_s=longest_ms / 1000)
+    longest_s = max(longest_ms, _BACKOFF_MS_MIN) / 1000
+    return Backoff(
+        first_s=min(max(first_ms, _BACKOFF_MS_MIN) / 1000, longest_s), longest_s=longest_s
+    )
