@@ -6,15 +6,13 @@ Invariant: `flush` returns only when every row is confirmed; no row waits longer
 Spark, how rows become bytes, and which batch goes when (that is `in_flight`).
 
 Nothing runs between calls. Each call collects the answers that are there and sends what may be
-sent; answers are waited for only where the buffer is full, and by `flush`. Requests go over
-connections of the producer's own, where no question about the cluster has to wait behind them.
+sent; answers are waited for only where the buffer is full, and by `flush`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,6 +33,7 @@ from pyspark_kafka.client.native.held_rows import (
     pieces_of,
 )
 from pyspark_kafka.client.native.in_flight import VERDICTS, Batch, InFlight, Verdict
+from pyspark_kafka.client.native.leader_links import ANSWER_GRACE_S, Call, LeaderLinks, Link
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.native.refusals import (
     not_asked,
@@ -52,7 +51,7 @@ from pyspark_kafka.errors import (
 from pyspark_kafka.records import Encoding, ProducerState, encode
 from pyspark_kafka.records.amending import split
 from pyspark_kafka.records.encoding import next_sequence
-from pyspark_kafka.wire.connection import Connection, Pending, wait_any
+from pyspark_kafka.wire.connection import wait_any
 from pyspark_kafka.wire.faults import said
 from pyspark_kafka.wire.metadata import NO_LEADER, Broker, TopicMetadata
 from pyspark_kafka.wire.produce import (
@@ -75,8 +74,6 @@ _OPENING_S: Final = 5.0
 _LOOKS: Final = 3
 _BATCH_BYTES_MIN: Final = 512
 _WAIT_S_MAX: Final = 0.5
-_ANSWER_GRACE_S: Final = 1.0
-"""Beyond the time that the broker was given, for its answer to arrive."""
 _MAY_PASS: Final = (Refused, BrokerUnreachable, ProtocolError)
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 _GIVEN_UP: Final = "this producer was given up"
@@ -91,24 +88,6 @@ class _Topic:
     batch_bytes_max: int = 0
     unkeyed: int = 0
     unknown_since: float | None = None
-
-
-@dataclass(slots=True)
-class _Call:
-    """A request on its way. `deadline` is when its broker counts as hanging."""
-
-    batches: list[Batch]
-    pending: Pending[ProduceResponse]
-    deadline: float
-
-
-@dataclass(slots=True)
-class _Link:
-    """The connection to one leader, and what was sent and not answered, in order."""
-
-    broker: Broker
-    connection: Connection
-    calls: deque[_Call] = field(default_factory=deque)
 
 
 class NativeProducer:
@@ -136,7 +115,7 @@ class NativeProducer:
             request_bytes_max=settings.request_bytes_max,
         )
         self._topics: dict[str, _Topic] = {}
-        self._links: dict[int, _Link] = {}
+        self._links = LeaderLinks(router, settings.request_timeout_s)
         self._id: ProducerId | None = None
         self._failed: PysparkKafkaError | None = None
         # Questions about the cluster: failures in a row, when to ask again, what was wrong.
@@ -180,9 +159,7 @@ class NativeProducer:
     def end(self) -> None:
         """Close the connections and drop what is held."""
         self._topics.clear()
-        links, self._links = self._links, {}
-        for link in links.values():
-            link.connection.close()
+        self._links.close()
 
     def forget_trouble(self) -> None:
         """What was met before belongs to another task."""
@@ -244,7 +221,8 @@ class NativeProducer:
         """Take the answers that are there, make batches of full rows (or all), and send."""
         try:
             self._collect()
-            self._give_up_hanging()
+            if self._links.fail_hanging():
+                self._collect()
             self._ask_about_cluster()
             self._check_deadlines()
             for name, topic in self._topics.items():
@@ -373,18 +351,19 @@ class NativeProducer:
                 continue
             led.setdefault(broker.broker_id, (broker, []))[1].append(partition)
         for broker, partitions in led.values():
-            link = self._links.get(broker.broker_id)
+            deadline = self._first_deadline(self._clock.now() + _OPENING_S)
+            link = self._links.get(broker)
             if link is not None and len(link.calls) >= self._settings.in_flight_max:
                 continue
             try:
-                link = self._link(broker)
+                link = self._links.open(broker, deadline=deadline)
             except (BrokerUnreachable, ProtocolError) as error:
                 for partition in partitions:
                     self._retry_later(partition, without_remedy(error))
                 continue
             self._send_to(link, partitions)
 
-    def _send_to(self, link: _Link, partitions: list[TopicPartition]) -> None:
+    def _send_to(self, link: Link, partitions: list[TopicPartition]) -> None:
         connection = link.connection
         while connection.is_open and len(link.calls) < self._settings.in_flight_max:
             throttled_s = self._clock.left_s(connection.throttled_until)
@@ -407,45 +386,23 @@ class NativeProducer:
             version = produce_version(connection.versions.choose(Api.PRODUCE), sent)
             timeout_s = self._settings.request_timeout_s
             request = produce_request(version, sent, timeout_ms=int(timeout_s * 1000))
-            call = _Call(
+            call = Call(
                 batches=batches,
                 pending=connection.post(request),
-                deadline=self._clock.now() + timeout_s + _ANSWER_GRACE_S,
+                deadline=self._clock.now() + timeout_s + ANSWER_GRACE_S,
             )
             link.calls.append(call)
-
-    def _link(self, broker: Broker) -> _Link:
-        """The connection to a leader, opened where there is none; raises `BrokerUnreachable`."""
-        link = self._links.get(broker.broker_id)
-        if link is not None and (
-            link.calls or (link.connection.is_usable and link.broker.address == broker.address)
-        ):
-            return link
-        if link is not None:
-            link.connection.close()
-            del self._links[broker.broker_id]
-        deadline = self._first_deadline(self._clock.now() + _OPENING_S)
-        link = _Link(broker, self._router.further_connection(broker, deadline=deadline))
-        self._links[broker.broker_id] = link
-        return link
 
     # --- answers ---
 
     def _collect(self) -> None:
-        while True:
-            pendings = [call.pending for link in self._links.values() for call in link.calls]
-            if not wait_any(pendings, deadline=self._clock.now(), clock=self._clock):
-                return
-            for link in list(self._links.values()):
-                while link.calls and link.calls[0].pending.done:
-                    self._take_answer(link, link.calls.popleft())
+        for link, call in self._links.done():
+            self._take_answer(link, call)
 
-    def _take_answer(self, link: _Link, call: _Call) -> None:
+    def _take_answer(self, link: Link, call: Call) -> None:
         try:
             response = call.pending.result()
         except (BrokerUnreachable, ProtocolError) as error:
-            if self._links.get(link.broker.broker_id) is link:
-                del self._links[link.broker.broker_id]
             for batch in call.batches:
                 self._core.answered(batch, Verdict.AGAIN)
                 self._retry_later(batch.topic_partition, without_remedy(error))
@@ -455,7 +412,7 @@ class NativeProducer:
             self._take_partition(link, batch, answers[batch.topic_partition], response)
 
     def _take_partition(
-        self, link: _Link, batch: Batch, answer: ProducedPartition, response: ProduceResponse
+        self, link: Link, batch: Batch, answer: ProducedPartition, response: ProduceResponse
     ) -> None:
         partition, code = answer.topic_partition, answer.error_code
         verdict = VERDICTS[code]
@@ -472,7 +429,7 @@ class NativeProducer:
             case Verdict.AGAIN:
                 self._again(link, answer, response)
 
-    def _again(self, link: _Link, answer: ProducedPartition, response: ProduceResponse) -> None:
+    def _again(self, link: Link, answer: ProducedPartition, response: ProduceResponse) -> None:
         """Note what an answer says is wrong; a leader that it names is asked at once (KIP-951)."""
         partition, code = answer.topic_partition, answer.error_code
         trouble = f"{link.broker} said {said(code)}"
@@ -504,18 +461,6 @@ class NativeProducer:
 
     # --- time ---
 
-    def _give_up_hanging(self) -> None:
-        now = self._clock.now()
-        for link in list(self._links.values()):
-            if link.calls and now >= link.calls[0].deadline:
-                request = link.calls[0].pending.request
-                waited_s = self._settings.request_timeout_s + _ANSWER_GRACE_S
-                link.connection.fail(
-                    BrokerUnreachable, f"no answer came to {request} within {waited_s:g} s"
-                )
-        if any(not link.connection.is_open for link in self._links.values()):
-            self._collect()
-
     def _first_deadline(self, latest: float) -> float:
         """When the first row or batch has to be confirmed, `latest` if that is before."""
         moments = [
@@ -545,7 +490,7 @@ class NativeProducer:
 
     def _why_open(self, batch: Batch) -> str | None:
         trouble = self._troubles.get(batch.topic_partition, self._trouble)
-        for link in self._links.values():
+        for link in self._links:
             for call in link.calls:
                 if batch in call.batches:
                     silence = f"{link.broker} has not answered {call.pending.request} yet"
@@ -556,13 +501,13 @@ class NativeProducer:
         """Wait for an answer, or until there is something to do."""
         now = self._clock.now()
         moments = [self._first_deadline(now + _WAIT_S_MAX), self._ask_at]
-        moments += [link.calls[0].deadline for link in self._links.values() if link.calls]
-        moments += [link.connection.throttled_until for link in self._links.values()]
+        moments += [link.calls[0].deadline for link in self._links if link.calls]
+        moments += [link.connection.throttled_until for link in self._links]
         wakes_at = self._core.wakes_at(now)
         if wakes_at is not None:
             moments.append(wakes_at)
         until = min(moment for moment in moments if moment > now)
-        pendings = [call.pending for link in self._links.values() for call in link.calls]
+        pendings = self._links.pendings()
         if pendings:
             wait_any(pendings, deadline=until, clock=self._clock)
         else:
