@@ -18,6 +18,7 @@ from pyspark_kafka.client.delivery_faults import DeliveryFaults
 from pyspark_kafka.client.native.held_rows import by_topic, check_record_sizes, pieces_of
 from pyspark_kafka.columns import HEADERS_TYPE
 from pyspark_kafka.errors import AuthenticationFailed, DeliveryFailed, RowError
+from pyspark_kafka.wire.retry import Clock
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client import records
 from tests.pyspark_kafka.client.records import Writes, read_all, rows, writing
@@ -126,12 +127,14 @@ def answer_produce(
 
 
 @contextmanager
-def writing_to(brokers: Brokers, *, count: int = 1, **kafka: str) -> Iterator[Writes]:
+def writing_to(
+    brokers: Brokers, *, count: int = 1, clock: Clock | None = None, **kafka: str
+) -> Iterator[Writes]:
     scripted = [ScriptedBroker(brokers.script(broker_id)) for broker_id in range(1, count + 1)]
     for broker_id, one in enumerate(scripted, 1):
         brokers.addresses[broker_id] = one.address
     try:
-        with writing(scripted[0].address, **{**SHORT, **kafka}) as client:
+        with writing(scripted[0].address, clock=clock, **{**SHORT, **kafka}) as client:
             yield client
     finally:
         for one in scripted:
@@ -331,6 +334,52 @@ def test_a_throttling_that_lasts_longer_than_there_is_time_is_told() -> None:
         with pytest.raises(DeliveryFailed, match=r"broker 1 at .* throttles this client"):
             producer.flush()
         producer.abort()
+
+
+class SkippingClock:
+    """The real time and what was skipped; with a tick that is skipped whenever it is looked at."""
+
+    def __init__(self, tick_s: float = 0.0) -> None:
+        self.skipped_s = 0.0
+        self.tick_s = tick_s
+
+    def now(self) -> float:
+        self.skipped_s += self.tick_s
+        return time.monotonic() + self.skipped_s
+
+
+def test_a_slow_source_is_no_fault_of_the_brokers() -> None:
+    clock = SkippingClock()
+    brokers = Brokers(OK)
+    with writing_to(
+        brokers, clock=Clock(now=clock.now), batch_size="1000", max_in_flight="1"
+    ) as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"few"]))
+        clock.skipped_s += 3600
+        producer.send(rows("t", [b"x" * 900] * 9))
+        clock.skipped_s += 3600
+        producer.send(rows("t", [b"few"]))
+        clock.skipped_s += 3600
+        producer.flush()
+        producer.close()
+    batches = [sent[("t", 0)] for _, sent in brokers.batches]
+    assert len(set(batches)) == len(batches), "nobody was taken to hang"
+    assert sum(map(record_count, batches)) == 11
+
+
+def test_few_rows_do_not_wait_for_more_for_ever() -> None:
+    clock = SkippingClock(tick_s=0.01)
+    brokers = Brokers(OK)
+    with writing_to(brokers, clock=Clock(now=clock.now), request_timeout_ms="60000") as client:
+        producer = client.producer()
+        for _ in range(100):
+            producer.send(rows("t", [b"few"]))
+        producer.flush()
+        producer.close()
+    counts = [record_count(sent[("t", 0)]) for _, sent in brokers.batches]
+    assert sum(counts) == 100
+    assert len(counts) > 1
 
 
 def test_requests_go_out_before_the_first_answer_and_five_at_most() -> None:

@@ -238,6 +238,13 @@ class InFlight:
         line.failures += 1
         line.not_before = max(line.not_before, until(line.failures))
 
+    def postpone(self, by_s: float) -> None:
+        """Every batch has so much more time."""
+        for line in self._open.values():
+            for group in (line.presumed, line.failed, line.in_flight, line.waiting):
+                for batch in group:
+                    batch.deadline += by_s
+
     def oldest(self) -> Batch | None:
         """The batch whose deadline comes first."""
         batches = [line.oldest() for line in self._open.values()]

@@ -96,6 +96,12 @@ class LeaderLinks:
                 )
         return any(not link.connection.is_open for link in self)
 
+    def postpone(self, by_s: float) -> None:
+        """All brokers get so much longer to answer."""
+        for link in self:
+            for call in link.calls:
+                call.deadline += by_s
+
     def close(self) -> None:
         """Close all; what was asked is forgotten."""
         for link in self:

@@ -2,10 +2,11 @@
 
 Purpose: rows to batches, batches to leaders, and the certainty that every row was confirmed.
 Invariant: `flush` returns only when every row is confirmed; no row waits longer than
-`delivery_timeout_s` without an error; no more than `buffer_bytes` are held. What it must not know:
+`delivery_timeout_s` in calls without an error; no more than `buffer_bytes` are held. What it must not know:
 Spark, how rows become bytes, and which batch goes when (that is `in_flight`).
 
-Nothing runs between calls. Each call collects the answers that are there and sends what may be
+Nothing runs between calls, so that the time between them counts for no deadline: a slow source is no
+fault of the brokers. Each call collects the answers that are there and sends what may be
 sent; answers are waited for only where the buffer is full, and by `flush`.
 """
 
@@ -72,6 +73,8 @@ _TRY_S: Final = 2.0
 """What one question about the cluster may take of our one thread, and below opening a connection."""
 _OPENING_S: Final = 5.0
 _LOOKS: Final = 3
+_HELD_S: Final = 1.0
+"""For so long, in calls, rows wait for others to fill batches with."""
 _BATCH_BYTES_MIN: Final = 512
 _WAIT_S_MAX: Final = 0.5
 _MAY_PASS: Final = (Refused, BrokerUnreachable, ProtocolError)
@@ -118,6 +121,7 @@ class NativeProducer:
         self._links = LeaderLinks(router, settings.request_timeout_s)
         self._id: ProducerId | None = None
         self._failed: PysparkKafkaError | None = None
+        self._left_at = self._clock.now()
         # Questions about the cluster: failures in a row, when to ask again, what was wrong.
         self._asked = 0
         self._ask_at = 0.0
@@ -127,7 +131,7 @@ class NativeProducer:
     # --- the port ---
 
     def send(self, batch: pa.RecordBatch) -> None:
-        self._raise_if_failed()
+        self._begin()
         groups = by_topic(batch)
         for topic, rows in groups:
             check_record_sizes(rows, topic, self._faults)
@@ -137,16 +141,18 @@ class NativeProducer:
                 self._make_room(piece.nbytes)
                 held = self._topic(topic)
                 held.rows.add(piece, self._clock.now())
-                if self._fills_batches(topic, held):
+                if self._is_due(topic, held):
                     self._progress()
         self._progress()
+        self._left_at = self._clock.now()
 
     def flush(self) -> None:
-        self._raise_if_failed()
+        self._begin()
         while self._has_work():
             self._progress(everything=True)
             if self._has_work():
                 self._wait()
+        self._left_at = self._clock.now()
 
     def close(self) -> None:
         self._give_back(self)
@@ -218,7 +224,7 @@ class NativeProducer:
     # --- one round ---
 
     def _progress(self, *, everything: bool = False) -> None:
-        """Take the answers that are there, make batches of full rows (or all), and send."""
+        """Take the answers that are there, make batches of rows that are due (or all), and send."""
         try:
             self._collect()
             if self._links.fail_hanging():
@@ -226,18 +232,30 @@ class NativeProducer:
             self._ask_about_cluster()
             self._check_deadlines()
             for name, topic in self._topics.items():
-                if topic.rows.pieces and (everything or self._fills_batches(name, topic)):
+                if topic.rows.pieces and (everything or self._is_due(name, topic)):
                     self._encode(name, topic)
             self._send_ready()
         except PysparkKafkaError as error:
             self._failed = error
             raise
 
-    def _raise_if_failed(self) -> None:
+    def _begin(self) -> None:
+        """Go on after the caller did something else, or raise again what went wrong."""
         if self._failed is not None:
             raise self._failed
+        away_s = self._clock.now() - self._left_at
+        self._core.postpone(away_s)
+        self._links.postpone(away_s)
+        for topic in self._topics.values():
+            topic.rows.taken_at += away_s
+            if topic.unknown_since is not None:
+                topic.unknown_since += away_s
 
-    def _fills_batches(self, name: str, topic: _Topic) -> bool:
+    def _is_due(self, name: str, topic: _Topic) -> bool:
+        """Whether the rows fill batches, or have waited for others long enough."""
+        held_s = self._clock.now() - topic.rows.taken_at
+        if held_s >= min(_HELD_S, self._settings.delivery_timeout_s / 2):
+            return True
         wanted = topic.batch_bytes_max
         known = self._router.metadata.topics.get(name)
         if topic.rows.has_keys and known is not None:
