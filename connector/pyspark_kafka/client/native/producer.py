@@ -91,6 +91,7 @@ class _Topic:
     batch_bytes_max: int = 0
     unkeyed: int = 0
     unknown_since: float | None = None
+    topic_id: UUID | None = None
 
 
 class NativeProducer:
@@ -359,6 +360,7 @@ class NativeProducer:
     # --- sending ---
 
     def _send_ready(self) -> None:
+        self._note_new_topics()
         now = self._clock.now()
         led: dict[int, tuple[Broker, list[TopicPartition]]] = {}
         for partition in self._core.ready(now):
@@ -380,6 +382,14 @@ class NativeProducer:
                     self._retry_later(partition, without_remedy(error))
                 continue
             self._send_to(link, partitions)
+
+    def _note_new_topics(self) -> None:
+        topics = self._router.metadata.topics
+        for name, topic in self._topics.items():
+            topic_id = _known_id(topics.get(name))
+            if topic_id != topic.topic_id:
+                topic.topic_id = topic_id
+                self._core.distrust(name)
 
     def _send_to(self, link: Link, partitions: list[TopicPartition]) -> None:
         connection = link.connection
