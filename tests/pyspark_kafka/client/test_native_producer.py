@@ -586,6 +586,13 @@ def test_rows_by_topic_keep_their_order() -> None:
     assert by_topic(rows("t", [b"x"]))[0][1].schema.names == ["value"]
 
 
+def test_rows_of_a_rare_topic_hold_no_others() -> None:
+    topics = ["rare", *["often"] * 999]
+    batch = rows("", [b"x" * 1_000] * 1_000).set_column(1, "topic", pa.array(topics))
+    (rare,) = (of for name, of in by_topic(batch) if name == "rare")
+    assert rare.get_total_buffer_size() < 2_000
+
+
 @pytest.mark.parametrize("bytes_max", [1, 10, 100, 10_000])
 def test_pieces_are_all_of_the_rows(bytes_max: int) -> None:
     values = [b"x" * n for n in range(50)]

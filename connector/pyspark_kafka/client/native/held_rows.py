@@ -80,12 +80,12 @@ def by_topic(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
         return [(names[0], data)]
     # Stable, so that rows of a topic keep their order.
     order = pc.sort_indices(encoded.indices)
-    rows = data.take(order)
     counts = {one["values"].as_py(): one["counts"].as_py() for one in topics.value_counts()}
     found = []
     start = 0
     for name in names:
-        found.append((name, rows.slice(start, counts[name])))
+        # Not slices of one copy, of which the rarest topic would hold all.
+        found.append((name, data.take(order.slice(start, counts[name]))))
         start += counts[name]
     return found
 
