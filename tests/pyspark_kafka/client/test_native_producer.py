@@ -627,6 +627,17 @@ def test_a_record_larger_than_a_request_is_refused(sizes: tuple[int, int, int]) 
         _checked(*sizes)
 
 
+def test_headers_that_are_null_do_not_count() -> None:
+    headers = pa.array([[("h", b"y" * 2_000)], [("h", b"y")]], HEADERS_TYPE)
+    first_is_null = pa.py_buffer(b"\x02")
+    masked = pa.Array.from_buffers(
+        HEADERS_TYPE, 2, [first_is_null, headers.buffers()[1]], children=[headers.values]
+    )
+    assert masked.to_pylist()[0] is None
+    columns = {"value": pa.array([b"x", b"x"]), "headers": masked}
+    check_record_sizes(pa.RecordBatch.from_pydict(columns), "t", FAULTS)
+
+
 def test_large_columns_of_different_rows_are_no_large_record() -> None:
     columns = {"value": pa.array([b"x" * 800, b""]), "key": pa.array([b"", b"k" * 800])}
     check_record_sizes(pa.RecordBatch.from_pydict(columns), "t", FAULTS)

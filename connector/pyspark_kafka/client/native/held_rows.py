@@ -119,6 +119,7 @@ def check_record_sizes(rows: pa.RecordBatch, topic: str, faults: DeliveryFaults)
 
 
 def _most_header_bytes(headers: Any) -> int:
+    headers = headers.drop_null()  # which may have headers nevertheless, as Arrow lays lists out
     flat = pc.list_flatten(headers)
     if len(flat) == 0:
         return 0
