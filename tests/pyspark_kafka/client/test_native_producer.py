@@ -593,13 +593,14 @@ def test_rows_of_a_rare_topic_hold_no_others() -> None:
     assert rare.get_total_buffer_size() < 2_000
 
 
-@pytest.mark.parametrize("bytes_max", [1, 10, 100, 10_000])
-def test_pieces_are_all_of_the_rows(bytes_max: int) -> None:
-    values = [b"x" * n for n in range(50)]
+@pytest.mark.parametrize("bytes_max", [1, 10, 100, 200, 500, 10_000])
+def test_pieces_are_all_of_the_rows_and_bounded(bytes_max: int) -> None:
+    values = [b"x" * n * n for n in range(25)]
     ((_, batch),) = by_topic(rows("t", values))
     pieces = list(pieces_of(batch, bytes_max))
     assert [value for piece in pieces for value in piece.column("value").to_pylist()] == values
-    assert len(pieces) >= min(50, batch.nbytes // bytes_max)
+    assert all(piece.nbytes <= bytes_max or piece.num_rows == 1 for piece in pieces)
+    assert len(pieces) <= 1 + 8 * batch.nbytes // bytes_max
 
 
 def _checked(value: int, key: int, header: int) -> None:

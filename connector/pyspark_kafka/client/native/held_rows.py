@@ -91,11 +91,13 @@ def by_topic(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
 
 
 def pieces_of(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Slices of about so many bytes at most, of one row at least."""
-    count = max(1, -(-rows.nbytes // bytes_max))
-    rows_per_piece = max(1, rows.num_rows // count)
-    for start in range(0, rows.num_rows, rows_per_piece):
-        yield rows.slice(start, rows_per_piece)
+    """Slices of so many bytes at most, but for single rows that are larger."""
+    if rows.nbytes <= bytes_max or rows.num_rows == 1:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from pieces_of(rows.slice(0, half), bytes_max)
+    yield from pieces_of(rows.slice(half), bytes_max)
 
 
 def check_record_sizes(rows: pa.RecordBatch, topic: str, faults: DeliveryFaults) -> None:
