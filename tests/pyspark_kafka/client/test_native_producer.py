@@ -619,11 +619,11 @@ def test_a_record_may_be_as_large_as_a_request() -> None:
 
 @pytest.mark.parametrize("sizes", [(897, 0, 0), (500, 397, 0), (500, 200, 197), (0, 0, 897)])
 def test_a_record_larger_than_a_request_is_refused(sizes: tuple[int, int, int]) -> None:
-    value, key, _ = sizes
+    value, key, header = sizes
     with pytest.raises(
         RowError,
-        match=f"for t is too large: its value has {value} bytes and its key {key}, but "
-        "'kafka.max.request.size' is 1000",
+        match=f"for t is too large: its value has {value} bytes, its key {key} and its "
+        f"headers {header + 2}, but 'kafka.max.request.size' is 1000",
     ):
         _checked(*sizes)
 

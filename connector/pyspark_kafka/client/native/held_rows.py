@@ -113,10 +113,15 @@ def check_record_sizes(rows: pa.RecordBatch, topic: str, faults: DeliveryFaults)
         return
     for index in range(rows.num_rows):
         sizes = {name: len(rows.column(name)[index].as_py() or b"") for name in columns}
-        more = 0 if headers is None else sum(map(_header_bytes, headers[index].as_py() or ()))
-        if sum(sizes.values()) + more > limit:
+        of_row = [] if headers is None else headers[index].as_py() or []
+        header_bytes = sum(map(_header_bytes, of_row))
+        overhead_bytes = len(of_row) * _HEADER_OVERHEAD_BYTES
+        if sum(sizes.values()) + header_bytes + overhead_bytes > limit:
             raise faults.record_too_large(
-                topic, value_bytes=sizes.get("value", 0), key_bytes=sizes.get("key", 0)
+                topic,
+                value_bytes=sizes.get("value", 0),
+                key_bytes=sizes.get("key", 0),
+                header_bytes=header_bytes,
             )
 
 
@@ -139,4 +144,4 @@ def _most_header_bytes(headers: Any) -> int:
 
 def _header_bytes(header: dict[str, Any]) -> int:
     key, value = header["key"], header["value"]
-    return len(key.encode()) + len(value or b"") + _HEADER_OVERHEAD_BYTES
+    return len(key.encode()) + len(value or b"")
