@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from pyspark_kafka.client import base
 from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.factory import open_client
-from pyspark_kafka.client.java_names import librdkafka_properties
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.native.producers import NativeProducers
+from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.options import ClientOptions, EngineOption
 from pyspark_kafka.wire.opening import Opening
@@ -95,7 +95,7 @@ def writing(
 
     opening = Opening(client_id="tests", clock=clock or Clock(), connect=connect_via)
     router = Router(bootstrap, opening)
-    settings = ProducerSettings.of(librdkafka_properties(wanted.kafka, role="producer"))
+    settings = ProducerSettings.of(wanted.kafka, NativeSettings.of(wanted, "producer"))
     producers = NativeProducers(
         router=router, settings=settings, bootstrap_servers=bootstrap_servers
     )
