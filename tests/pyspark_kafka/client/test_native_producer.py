@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -16,11 +16,15 @@ from kio.index import load_request_schema
 from kio.serial import entity_reader
 
 from pyspark_kafka.client.delivery_faults import DeliveryFaults
+from pyspark_kafka.client.native import producer as producer_module
 from pyspark_kafka.client.native.held_rows import by_topic, check_record_sizes, pieces_of
 from pyspark_kafka.client.native.in_flight import InFlight
+from pyspark_kafka.client.native.leader_links import LeaderLinks
 from pyspark_kafka.columns import HEADERS_TYPE
-from pyspark_kafka.errors import AuthenticationFailed, DeliveryFailed, RowError
+from pyspark_kafka.errors import AuthenticationFailed, BrokerUnreachable, DeliveryFailed, RowError
+from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.retry import Clock
+from pyspark_kafka.wire.transport import Address
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client import records
 from tests.pyspark_kafka.client.records import Writes, read_all, rows, writing
@@ -412,6 +416,44 @@ def test_requests_go_out_before_the_first_answer_and_five_at_most() -> None:
         producer.flush()
         producer.close()
     assert len(brokers.batches) == 9
+
+
+def test_a_cluster_that_is_slow_to_tell_about_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_module, "_TRY_S", 0.02)
+    brokers = Brokers(OK)
+
+    def slowly(peer: Peer, asked: Asked) -> None:
+        time.sleep(0.2)
+        brokers.tell(peer, asked)
+
+    brokers.answers.answers["metadata"] = [slowly]
+    with writing_to(brokers, request_timeout_ms="5000", delivery_timeout_ms="3000") as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        producer.flush()
+        producer.close()
+    assert len(brokers.batches) == 1
+
+
+def test_a_leader_that_is_slow_to_connect_to_gets_more_time() -> None:
+    found: list[float] = []
+
+    class Slow:
+        clock = Clock(now=lambda: 100.0)
+
+        def further_connection(self, _: Broker, *, deadline: float) -> Any:
+            found.append(deadline - 100.0)
+            if len(found) == 5:
+                return None
+            raise BrokerUnreachable("it is slow")
+
+    slow: Any = Slow()
+    links = LeaderLinks(slow, request_timeout_s=1.0, connect_timeout_s=30.0)
+    brokers = [Broker(broker_id=id_, address=Address("b", 1)) for id_ in (1, 2)]
+    for broker in (*brokers[:1] * 4, brokers[1]):
+        with suppress(BrokerUnreachable):
+            links.open(broker, deadline=125.0)
+    assert found == [5.0, 10.0, 20.0, 25.0, 5.0]
 
 
 def test_an_id_is_asked_for_until_it_is_there() -> None:

@@ -22,6 +22,13 @@ from pyspark_kafka.wire.router import Router
 
 ANSWER_GRACE_S: Final = 1.0
 """Beyond the time that a broker was given, for its answer to arrive."""
+_FIRST_TRY_S: Final = 5.0
+_DOUBLINGS_MAX: Final = 10
+
+
+def longer(first_s: float, failures: int, longest_s: float) -> float:
+    """How long a try may take after so many that failed: twice as long each, up to `longest_s`."""
+    return min(first_s * 2.0 ** min(failures, _DOUBLINGS_MAX), max(first_s, longest_s))
 
 
 @dataclass(slots=True)
@@ -44,11 +51,18 @@ class Link:
 
 @dataclass(slots=True)
 class LeaderLinks:
-    """All of one producer; `request_timeout_s` is what a broker may take to answer."""
+    """All of one producer.
+
+    `request_timeout_s` is what a broker may take to answer, `connect_timeout_s` what it may take to
+    be connected to: at first less, since nothing else is done meanwhile.
+    """
 
     router: Router
     request_timeout_s: float
+    connect_timeout_s: float
     _links: dict[int, Link] = field(default_factory=dict)
+    _failures: dict[int, int] = field(default_factory=dict)
+    """How often in a row a leader was not connected to."""
 
     def __iter__(self) -> Iterator[Link]:
         return iter(self._links.values())
@@ -70,7 +84,12 @@ class LeaderLinks:
             return link
         if link is not None:
             self._links.pop(broker.broker_id).connection.close()
+        failures = self._failures.get(broker.broker_id, 0)
+        self._failures[broker.broker_id] = failures + 1
+        try_s = longer(_FIRST_TRY_S, failures, self.connect_timeout_s)
+        deadline = min(deadline, self.router.clock.now() + try_s)
         link = Link(broker, self.router.further_connection(broker, deadline=deadline))
+        del self._failures[broker.broker_id]
         self._links[broker.broker_id] = link
         return link
 

@@ -13,6 +13,7 @@ sent; answers are waited for only where the buffer is full, and by `flush`.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,7 +35,13 @@ from pyspark_kafka.client.native.held_rows import (
     pieces_of,
 )
 from pyspark_kafka.client.native.in_flight import VERDICTS, Batch, InFlight, Verdict
-from pyspark_kafka.client.native.leader_links import ANSWER_GRACE_S, Call, LeaderLinks, Link
+from pyspark_kafka.client.native.leader_links import (
+    ANSWER_GRACE_S,
+    Call,
+    LeaderLinks,
+    Link,
+    longer,
+)
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.native.refusals import (
     not_asked,
@@ -70,8 +77,7 @@ LOG: Final = logging.getLogger("pyspark_kafka.native")
 LOG.addHandler(logging.NullHandler())
 
 _TRY_S: Final = 2.0
-"""What one question about the cluster may take of our one thread, and below opening a connection."""
-_OPENING_S: Final = 5.0
+"""What one question about the cluster may take of our one thread, until that was too short."""
 _LOOKS: Final = 3
 _HELD_S: Final = 1.0
 """For so long, in calls, rows wait for others to fill batches with."""
@@ -119,7 +125,11 @@ class NativeProducer:
             request_bytes_max=settings.request_bytes_max,
         )
         self._topics: dict[str, _Topic] = {}
-        self._links = LeaderLinks(router, settings.request_timeout_s)
+        self._links = LeaderLinks(
+            router,
+            request_timeout_s=settings.request_timeout_s,
+            connect_timeout_s=settings.connect_timeout_s,
+        )
         self._id: ProducerId | None = None
         self._failed: PysparkKafkaError | None = None
         self._left_at = self._clock.now()
@@ -213,7 +223,7 @@ class NativeProducer:
             return
         for tries in range(1, _LOOKS + 1):
             self._router.forget_topic(topic)
-            deadline = self._clock.now() + _TRY_S
+            deadline = self._clock.now() + self._try_s(tries - 1)
             with suppress(*_MAY_PASS):
                 known = self._router.topics([topic], deadline=deadline).topics.get(topic)
             if known is not None and highest < len(known.partitions):
@@ -305,7 +315,7 @@ class NativeProducer:
         stale = self._router.stale(names)
         if now < self._ask_at or not (stale or (names and self._id is None)):
             return
-        deadline = min(now + _TRY_S, self._first_deadline(now + _TRY_S))
+        deadline = self._first_deadline(now + self._try_s(self._asked))
         try:
             if stale:
                 self._router.topics(stale, deadline=deadline, create=self._settings.create_topics)
@@ -326,6 +336,9 @@ class NativeProducer:
             self._ask_later()
         else:
             self._asked = 0
+
+    def _try_s(self, failures: int) -> float:
+        return longer(_TRY_S, failures, self._settings.request_timeout_s)
 
     def _ask_later(self) -> None:
         self._asked += 1
@@ -371,7 +384,7 @@ class NativeProducer:
                 continue
             led.setdefault(broker.broker_id, (broker, []))[1].append(partition)
         for broker, partitions in led.values():
-            deadline = self._first_deadline(self._clock.now() + _OPENING_S)
+            deadline = self._first_deadline(math.inf)
             link = self._links.get(broker)
             if link is not None and len(link.calls) >= self._settings.in_flight_max:
                 continue
