@@ -497,6 +497,23 @@ def test_a_topic_created_anew_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found == [["t"], ["t"], ["t", "t"]]
 
 
+def test_rows_without_a_key_begin_at_any_partition() -> None:
+    brokers = Brokers(OK, partitions=4)
+    draws = iter([0.0, 0.0, 1 / 2**31, 2 / 2**31])  # one for the bootstrap server
+
+    def draw() -> float:
+        return next(draws, 0.5)
+
+    with writing_to(brokers, clock=Clock(random=draw)) as client:
+        for _ in range(3):
+            producer = client.producer()
+            for _ in range(2):
+                producer.send(rows("t", [b"x"]))
+                producer.flush()
+            producer.abort()
+    assert [*(p for _, sent in brokers.batches for _, p in sent)] == [0, 1, 1, 2, 2, 3]
+
+
 def test_rows_without_a_key_avoid_partitions_without_a_leader() -> None:
     brokers = Brokers(OK, partitions=2)
     tell = brokers.tell

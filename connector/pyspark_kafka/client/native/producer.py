@@ -79,6 +79,7 @@ LOG.addHandler(logging.NullHandler())
 _TRY_S: Final = 2.0
 """What one question about the cluster may take of our one thread, until that was too short."""
 _LOOKS: Final = 3
+_TURNS: Final = 2**31
 _HELD_S: Final = 1.0
 """For so long, in calls, rows wait for others to fill batches with."""
 _BATCH_BYTES_MIN: Final = 512
@@ -200,7 +201,11 @@ class NativeProducer:
     def _topic(self, name: str) -> _Topic:
         found = self._topics.get(name)
         if found is None:
-            found = self._topics[name] = _Topic(batch_bytes_max=self._settings.batch_bytes_max)
+            # Anywhere: every task has a first batch.
+            found = self._topics[name] = _Topic(
+                batch_bytes_max=self._settings.batch_bytes_max,
+                unkeyed=int(self._clock.random() * _TURNS),
+            )
         return found
 
     def _has_work(self) -> bool:
