@@ -1,4 +1,4 @@
-"""The native producer and brokers that hang, lie, refuse and throttle; and what it alone can."""
+"""The native producer and brokers that hang, lie, refuse and throttle."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-import pyarrow as pa
 import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_reader
@@ -22,9 +20,8 @@ from pyspark_kafka.errors import AuthenticationFailed, BrokerUnreachable, Delive
 from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.transport import Address
-from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client import records
-from tests.pyspark_kafka.client.records import Writes, read_all, rows, writing
+from tests.pyspark_kafka.client.records import Writes, rows, writing
 from tests.pyspark_kafka.wire.scripted import Answers, Asked, Peer, ScriptedBroker, frame
 
 SHORT = {"retry_backoff_ms": "1", "retry_backoff_max_ms": "20", "request_timeout_ms": "200"}
@@ -568,62 +565,3 @@ def test_a_batch_that_is_too_large_is_split_and_the_next_ones_are_smaller() -> N
     counts = [record_count(batch) for batch in written]
     assert sequences == [sum(counts[:index]) for index in range(len(counts))]
     assert sum(counts) == 200 * sends
-
-
-# --- a cluster ---
-
-
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_is_read(bootstrap: str, topic: TopicFactory, codec: str) -> None:
-    name = topic(partitions=3)
-    values = [b"value %d" % n for n in range(1_000)]
-    with writing(bootstrap, compression_type=codec) as client:
-        producer = client.producer()
-        producer.send(rows(name, values, partition=[n % 3 for n in range(1_000)]))
-        producer.flush()
-        producer.close()
-    found = [record.value for record in read_all(bootstrap, name, partitions=3)]
-    assert found == [*values[0::3], *values[1::3], *values[2::3]]
-
-
-def test_rows_of_several_topics_and_partitions_keep_their_order(
-    bootstrap: str, topic: TopicFactory
-) -> None:
-    names = [topic(partitions=2) for _ in range(3)]
-    with writing(bootstrap, batch_size="2000") as client:
-        producer = client.producer()
-        for start in range(0, 6_000, 500):
-            numbers = range(start, start + 500)
-            batch = rows("", [b"%d" % n for n in numbers], partition=[n % 2 for n in numbers])
-            topics = pa.array([names[n // 2 % 3] for n in numbers])
-            producer.send(batch.set_column(1, "topic", topics))
-        producer.flush()
-        producer.close()
-    for index, name in enumerate(names):
-        of_topic = [n for n in range(6_000) if n // 2 % 3 == index]
-        found = [int(record.value or b"") for record in read_all(bootstrap, name, partitions=2)]
-        assert found == [n for n in of_topic if n % 2 == 0] + [n for n in of_topic if n % 2]
-
-
-def test_batches_larger_than_the_topic_takes(bootstrap: str, topic: TopicFactory) -> None:
-    name = topic(partitions=2, **{"max.message.bytes": "3000"})
-    values = [b"%04d" % n + b"x" * 200 for n in range(2_000)]
-    with writing(bootstrap) as client:
-        producer = client.producer()
-        for half in (values[:1_000], values[1_000:]):
-            producer.send(rows(name, half, partition=[n % 2 for n in range(1_000)]))
-        producer.flush()
-        producer.close()
-    found = [record.value for record in read_all(bootstrap, name, partitions=2)]
-    assert found == [*values[0::2], *values[1::2]]
-
-
-def test_the_first_moment_of_1970_can_be_written(bootstrap: str, topic: TopicFactory) -> None:
-    name = topic()
-    with writing(bootstrap) as client:
-        producer = client.producer()
-        producer.send(rows(name, [b"x"], timestamp=[datetime(1970, 1, 1, tzinfo=UTC)]))
-        producer.flush()
-        producer.close()
-    (record,) = read_all(bootstrap, name)
-    assert record.timestamp_ms == 0
