@@ -565,3 +565,22 @@ def test_a_batch_that_is_too_large_is_split_and_the_next_ones_are_smaller() -> N
     counts = [record_count(batch) for batch in written]
     assert sequences == [sum(counts[:index]) for index in range(len(counts))]
     assert sum(counts) == 200 * sends
+
+
+def test_a_small_batch_that_is_too_large_makes_the_next_ones_smaller_than_itself() -> None:
+    brokers = Brokers(OK)
+
+    def serve(peer: Peer, asked: Asked) -> None:
+        (batch,) = sent_in(asked).values()
+        answer_produce(peer, asked, error_code=10 if len(batch) > 2_500 else 0)
+
+    brokers.produce = [serve]
+    with writing_to(brokers, request_timeout_ms="20000") as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x" * 100] * 40))
+        producer.flush()
+        brokers.batches.clear()
+        producer.send(rows("t", [b"x" * 100] * 40))
+        producer.flush()
+        producer.close()
+    assert all(len(batch) <= 2_500 for _, sent in brokers.batches for batch in sent.values())

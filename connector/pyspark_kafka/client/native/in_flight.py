@@ -84,7 +84,7 @@ VERDICTS: Final[Mapping[ErrorCode, Verdict]] = {
 class Batch:
     """A batch that is not confirmed. `first_record` counts the partition's records before it.
 
-    `bytes_max` is what it was allowed before compression, `deadline` the moment by which it is to
+    `bytes_max` is what it may have before compression, `deadline` the moment by which it is to
     be confirmed, `tries` how often it was sent.
     """
 

@@ -56,7 +56,7 @@ from pyspark_kafka.errors import (
     ProtocolError,
     PysparkKafkaError,
 )
-from pyspark_kafka.records import Encoding, ProducerState, encode
+from pyspark_kafka.records import Codec, Encoding, ProducerState, encode
 from pyspark_kafka.records.amending import split
 from pyspark_kafka.records.encoding import next_sequence
 from pyspark_kafka.wire.connection import wait_any
@@ -300,13 +300,15 @@ class NativeProducer:
         )
         batches = encode(topic.rows.take(), encoding)
         topic.unkeyed += len(batches)
+        is_plain = self._settings.codec is Codec.NONE
         for batch in batches:
             after = next_sequence(batch.base_sequence, batch.record_count)
             topic.next_sequences[batch.partition] = after
+            size = len(batch.data)
             self._core.add(
                 name,
                 batch,
-                bytes_max=topic.batch_bytes_max,
+                bytes_max=min(topic.batch_bytes_max, size) if is_plain else topic.batch_bytes_max,
                 deadline=taken_at + self._settings.delivery_timeout_s,
             )
 
