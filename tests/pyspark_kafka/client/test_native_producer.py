@@ -16,6 +16,7 @@ from kio.serial import entity_reader
 from pyspark_kafka.client.native import producer as producer_module
 from pyspark_kafka.client.native.in_flight import InFlight
 from pyspark_kafka.client.native.leader_links import LeaderLinks
+from pyspark_kafka.client.native.producer import NativeProducer
 from pyspark_kafka.errors import AuthenticationFailed, BrokerUnreachable, DeliveryFailed
 from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.retry import Clock
@@ -372,6 +373,23 @@ def test_a_slow_source_is_no_fault_of_the_brokers() -> None:
     batches = [sent[("t", 0)] for _, sent in brokers.batches]
     assert len(set(batches)) == len(batches), "nobody was taken to hang"
     assert sum(map(record_count, batches)) == 11
+
+
+def test_time_that_is_over_before_we_wait_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SkippingClock()
+    send_ready = NativeProducer._send_ready
+
+    def slowly(producer: NativeProducer) -> None:
+        send_ready(producer)
+        clock.skipped_s += 3600
+
+    with writing_to(Brokers(_hang), clock=Clock(now=clock.now)) as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        monkeypatch.setattr(NativeProducer, "_send_ready", slowly)
+        with pytest.raises(DeliveryFailed, match="no confirmation came in time"):
+            producer.flush()
+        producer.abort()
 
 
 def test_few_rows_do_not_wait_for_more_for_ever() -> None:

@@ -554,7 +554,7 @@ class NativeProducer:
         wakes_at = self._core.wakes_at(now)
         if wakes_at is not None:
             moments.append(wakes_at)
-        until = min(moment for moment in moments if moment > now)
+        until = min((moment for moment in moments if moment > now), default=now)
         pendings = self._links.pendings()
         if pendings:
             wait_any(pendings, deadline=until, clock=self._clock)
