@@ -21,7 +21,7 @@ from pyspark_kafka.records.compressing import LEVELS
 from pyspark_kafka.wire.retry import Backoff
 
 PARTITIONER: Final = "murmur2_random"
-"""Java's default: murmur2 of the key; without a key one partition for a batch, then another."""
+"""As Java's default: murmur2 of the key; without a key one partition for a batch, then another."""
 
 PRODUCER_PROPERTIES: Final = frozenset(
     """
