@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -15,12 +15,9 @@ from kio.serial import entity_reader
 
 from pyspark_kafka.client.native import producer as producer_module
 from pyspark_kafka.client.native.in_flight import InFlight
-from pyspark_kafka.client.native.leader_links import LeaderLinks
 from pyspark_kafka.client.native.producer import NativeProducer
-from pyspark_kafka.errors import AuthenticationFailed, BrokerUnreachable, DeliveryFailed
-from pyspark_kafka.wire.metadata import Broker
+from pyspark_kafka.errors import AuthenticationFailed, DeliveryFailed
 from pyspark_kafka.wire.retry import Clock
-from pyspark_kafka.wire.transport import Address
 from tests.pyspark_kafka.client import records
 from tests.pyspark_kafka.client.records import Writes, rows, writing
 from tests.pyspark_kafka.wire.scripted import Answers, Asked, Peer, ScriptedBroker, frame
@@ -445,27 +442,6 @@ def test_a_cluster_that_is_slow_to_tell_about_itself(monkeypatch: pytest.MonkeyP
         producer.flush()
         producer.close()
     assert len(brokers.batches) == 1
-
-
-def test_a_leader_that_is_slow_to_connect_to_gets_more_time() -> None:
-    found: list[float] = []
-
-    class Slow:
-        clock = Clock(now=lambda: 100.0)
-
-        def further_connection(self, _: Broker, *, deadline: float) -> Any:
-            found.append(deadline - 100.0)
-            if len(found) == 5:
-                return None
-            raise BrokerUnreachable("it is slow")
-
-    slow: Any = Slow()
-    links = LeaderLinks(slow, request_timeout_s=1.0, connect_timeout_s=30.0)
-    brokers = [Broker(broker_id=id_, address=Address("b", 1)) for id_ in (1, 2)]
-    for broker in (*brokers[:1] * 4, brokers[1]):
-        with suppress(BrokerUnreachable):
-            links.open(broker, deadline=125.0)
-    assert found == [5.0, 10.0, 20.0, 25.0, 5.0]
 
 
 def test_an_id_is_asked_for_until_it_is_there() -> None:
