@@ -100,7 +100,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     seed = config.stash[_SEED]
     return [
         f"cluster: {clusters.describe(_backend(config))}, {count}",
-        f"seed of fault scenarios: {config.stash[_SEED]} (replay with --seed={config.stash[_SEED]})",
+        f"seed of fault scenarios: {seed} (replay with --seed={seed})",
         f"engine of tests/spark: {config.getoption('--engine')}",
         f"records: the {records.TWIN} twin (PYSPARK_KAFKA_RECORDS)",
     ]

@@ -45,11 +45,13 @@ class DeliveryFaults:
             "that option to wait longer"
         )
 
-    def record_too_large(self, where: str, *, value_bytes: int, key_bytes: int) -> RowError:
+    def record_too_large(
+        self, where: str, *, value_bytes: int, key_bytes: int, header_bytes: int
+    ) -> RowError:
         """For a record that may not even be sent."""
         return RowError(
-            f"a record for {where} is too large: its value has {value_bytes} bytes and its key "
-            f"{key_bytes}, but 'kafka.max.request.size' is {self.record_bytes_max}; raise that, "
+            f"a record for {where} is too large: its value has {value_bytes} bytes, its key "
+            f"{key_bytes} and its headers {header_bytes}, but 'kafka.max.request.size' is {self.record_bytes_max}; raise that, "
             "and 'max.message.bytes' of the topic, or write smaller records"
         )
 

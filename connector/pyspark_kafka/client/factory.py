@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, overload
 
 from pyspark_kafka.client.base import KafkaClient, KafkaReads
-from pyspark_kafka.client.java_names import librdkafka_properties
 from pyspark_kafka.client.native.settings import NativeSettings, Role, objection
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.options import ClientOptions
@@ -75,8 +74,7 @@ def check_settings(options: ClientOptions, *, role: Role) -> Engine:
 
         LibrdkafkaSettings.of(options, role)
         if engine == "native":
-            NativeSettings.of(options, role)
-            _producer_settings(options, role)
+            _producer_settings(options, NativeSettings.of(options, role), role)
     return engine
 
 
@@ -86,18 +84,20 @@ def _open_native(options: ClientOptions, role: Role) -> NativeReads:
     if options.engine == "auto":
         _warn_without_kernel(role)
     settings = NativeSettings.of(options, role)
-    producing = _producer_settings(options, role)
+    producing = _producer_settings(options, settings, role)
     if producing is None:
         return NativeReads.of(settings)
     return NativeClient.writing(settings, producing)
 
 
-def _producer_settings(options: ClientOptions, role: Role) -> ProducerSettings | None:
+def _producer_settings(
+    options: ClientOptions, settings: NativeSettings, role: Role
+) -> ProducerSettings | None:
     if role != "producer":
         return None
     from pyspark_kafka.client.native.producer_settings import ProducerSettings  # noqa: PLC0415
 
-    return ProducerSettings.of(librdkafka_properties(options.kafka, role=role))
+    return ProducerSettings.of(options.kafka, settings)
 
 
 def choose_engine(options: ClientOptions, role: Role) -> Engine:

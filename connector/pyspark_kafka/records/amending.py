@@ -1,18 +1,17 @@
-"""Batches that must change after they were encoded: too large for a broker, or of another producer.
+"""Batches that must change after they were encoded, since a broker finds them too large.
 
 Purpose: the slow path of both twins, byte by byte in plain Python. Invariant: records keep their
 order, timestamps and sequences; what comes out is what `encode` would have made. What it must not
-know: connections, when a batch is to be changed. Source: `ProducerBatch.split` and
-`ProducerBatch.resetProducerState` of Apache Kafka.
+know: connections, when a batch is to be changed. Source: `ProducerBatch.split` of Apache
+Kafka.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark_kafka.records._pure_encode import HEADER, assembled, sealed, varint
+from pyspark_kafka.records._pure_encode import HEADER, assembled, varint
 from pyspark_kafka.records.compressing import compressor
 from pyspark_kafka.records.compression import Codec, decompress
 from pyspark_kafka.records.contract import Buffer
@@ -25,8 +24,6 @@ from pyspark_kafka.records.encoding import (
 )
 
 _CODEC_MASK: Final = 0x07
-_PRODUCER_POSITION: Final = 43
-_PRODUCER: Final = struct.Struct(">qhi")
 
 
 def split(batch: EncodedBatch, *, level: int | None = None) -> list[EncodedBatch]:
@@ -66,18 +63,6 @@ def split(batch: EncodedBatch, *, level: int | None = None) -> list[EncodedBatch
         if sequence != NO_SEQUENCE:
             sequence = next_sequence(sequence, len(part))
     return parts
-
-
-def restamp(
-    batch: EncodedBatch, *, producer_id: int, producer_epoch: int, base_sequence: int
-) -> EncodedBatch:
-    """The batch as of another producer, or from another sequence on; the given one stays as it is.
-
-    Whoever still holds its bytes is not disturbed.
-    """
-    data = bytearray(batch.data)
-    _PRODUCER.pack_into(data, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
-    return replace(batch, base_sequence=base_sequence, data=sealed(data))
 
 
 @dataclass(frozen=True, slots=True)

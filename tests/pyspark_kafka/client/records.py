@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from pyspark_kafka.client import base
 from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.factory import open_client
-from pyspark_kafka.client.java_names import librdkafka_properties
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.native.producers import NativeProducers
+from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.options import ClientOptions, EngineOption
 from pyspark_kafka.wire.opening import Opening
@@ -76,25 +76,26 @@ class _NativeWrites:
 
 
 @contextmanager
-def writing(bootstrap_servers: str, *, via: str | None = None, **kafka: Any) -> Iterator[Writes]:
+def writing(
+    bootstrap_servers: str, *, via: str | None = None, clock: Any = None, **kafka: Any
+) -> Iterator[Writes]:
     """A client for writing, of the engine that the test is for; see the fixture `engine`.
 
-    `via` is where the native one connects to, whatever address it means.
+    `via` is where the native one connects to, whatever address it means; `clock` is a `Clock` for it.
     """
     wanted = options(bootstrap_servers, engine=ENGINE, **kafka)
-    if via is None:
+    if via is None and clock is None:
         with open_client(wanted, role="producer") as client:
             yield client
         return
     bootstrap = [Address.parse(each) for each in bootstrap_servers.split(",")]
 
-    through = via
+    def connect_via(address: Address, timeout_s: float) -> Transport:
+        return connect(address if via is None else Address.parse(via), timeout_s)
 
-    def connect_via(_address: Address, timeout_s: float) -> Transport:
-        return connect(Address.parse(through), timeout_s)
-
-    router = Router(bootstrap, Opening(client_id="tests", clock=Clock(), connect=connect_via))
-    settings = ProducerSettings.of(librdkafka_properties(wanted.kafka, role="producer"))
+    opening = Opening(client_id="tests", clock=clock or Clock(), connect=connect_via)
+    router = Router(bootstrap, opening)
+    settings = ProducerSettings.of(wanted.kafka, NativeSettings.of(wanted, "producer"))
     producers = NativeProducers(
         router=router, settings=settings, bootstrap_servers=bootstrap_servers
     )

@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
@@ -75,6 +75,11 @@ class Log:
     def restart(self) -> None:
         """A snapshot holds a producer's last batch alone."""
         self.remembered = deque([*self.remembered][-1:], maxlen=REMEMBERED)
+
+    def forget(self) -> None:
+        """The producer has expired (`producer.id.expiration.ms`)."""
+        self.expected = None
+        self.remembered.clear()
 
 
 class World:
@@ -158,6 +163,14 @@ class World:
             self.append(broker_id, self.zombies[broker_id].popleft())
             count -= 1
 
+    def forget(self, partition: int) -> None:
+        """A producer expires when it has been idle for long, and nothing of it is on its way."""
+        if TopicPartition(TOPIC, partition) not in self.core.open_partitions():
+            self.logs[partition].forget()
+            for broker_id, batches in self.zombies.items():
+                left = [batch for batch in batches if batch.partition != partition]
+                self.zombies[broker_id] = deque(left)
+
     def step(self, name: str, target: int, argument: int) -> None:
         """One of `STEPS`."""
         match name:
@@ -179,6 +192,8 @@ class World:
                 self.logs[target].leader = argument
             case "restart":
                 self.logs[target].restart()
+            case "forget":
+                self.forget(target)
 
     def finish(self) -> None:
         """Everything goes well from now on, and is confirmed soon."""
@@ -214,9 +229,19 @@ STEPS = st.one_of(
     st.tuples(st.just("zombies"), BROKERS, st.integers(1, 5)),
     st.tuples(st.just("move"), BROKERS, BROKERS),
     st.tuples(st.just("restart"), BROKERS, st.just(0)),
+    st.tuples(st.just("forget"), BROKERS, st.just(0)),
 )
 
 
+FORGOTTEN_WHILE_IDLE = [
+    *[("add", 0, 1), ("send", None, 0), ("answer", 0, 1), ("forget", 0, 0)],
+    *[("add", 0, 1), ("add", 0, 1), ("send", None, 0)],
+    ("error", 0, ErrorCode.not_enough_replicas),
+    ("answer", 0, 1),
+]
+
+
+@example(steps=FORGOTTEN_WHILE_IDLE, in_flight_max=5, records_max=100, first_sequence=0)
 @settings(max_examples=400)
 @given(
     steps=st.lists(STEPS, max_size=60),
@@ -298,6 +323,20 @@ def test_a_new_leader_gets_nothing_before_the_old_one_has_answered() -> None:
     core.answered(one, Verdict.CONFIRMED)
     assert sent(core, broker_id=2) == [2]
     assert sent(core, broker_id=2) == [], "it never confirmed anything"
+
+
+def test_a_topic_created_anew_gets_one_at_a_time() -> None:
+    core, batches = core_with(*[1] * 9)
+    core.distrust("another")
+    core.answered(batches[0], Verdict.CONFIRMED)
+    assert sent(core) == [6]
+    core, batches = core_with(*[1] * 9)
+    core.distrust(TOPIC)
+    for batch in batches:
+        assert sent(core) == []
+        core.answered(batch, Verdict.CONFIRMED)
+    assert sent(core) == [6]
+    assert sent(core) == []
 
 
 def test_a_pause_ends() -> None:

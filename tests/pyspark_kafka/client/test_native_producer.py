@@ -1,4 +1,4 @@
-"""The native producer and brokers that hang, lie, refuse and throttle; and what it alone can."""
+"""The native producer and brokers that hang, lie, refuse and throttle."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
-import pyarrow as pa
 import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from pyspark_kafka.client.delivery_faults import DeliveryFaults
-from pyspark_kafka.client.native.held_rows import by_topic, check_record_sizes, pieces_of
-from pyspark_kafka.columns import HEADERS_TYPE
-from pyspark_kafka.errors import AuthenticationFailed, DeliveryFailed, RowError
-from tests.conftest import TopicFactory
+from pyspark_kafka.client.native import producer as producer_module
+from pyspark_kafka.client.native.in_flight import InFlight
+from pyspark_kafka.client.native.producer import NativeProducer
+from pyspark_kafka.errors import AuthenticationFailed, DeliveryFailed
+from pyspark_kafka.wire.retry import Clock
 from tests.pyspark_kafka.client import records
-from tests.pyspark_kafka.client.records import Writes, read_all, rows, writing
+from tests.pyspark_kafka.client.records import Writes, rows, writing
 from tests.pyspark_kafka.wire.scripted import Answers, Asked, Peer, ScriptedBroker, frame
 
 SHORT = {"retry_backoff_ms": "1", "retry_backoff_max_ms": "20", "request_timeout_ms": "200"}
@@ -42,7 +41,7 @@ def sent_in(asked: Asked) -> dict[tuple[str, int], bytes]:
     request, _ = read(asked.rest, 2 + length + 1)
     assert request.acks == -1
     return {
-        (topic.name, data.index): data.records
+        (getattr(topic, "name", "t"), data.index): data.records  # since v13 it is an id
         for topic in request.topic_data
         for data in topic.partition_data
     }
@@ -63,6 +62,7 @@ class Brokers:
         self.produce = list(produce)
         self.leader = leader
         self.partitions = partitions
+        self.topic_id: UUID | None = None
         self.addresses: dict[int, str] = {}
         self.batches: list[tuple[int, dict[tuple[str, int], bytes]]] = []
         self.answers = Answers(
@@ -92,7 +92,12 @@ class Brokers:
             }
             for index in range(self.partitions)
         ]
-        topic = {"name": "t", "topic_id": None, "is_internal": False, "partitions": partitions}
+        topic = {
+            "name": "t",
+            "topic_id": self.topic_id,
+            "is_internal": False,
+            "partitions": partitions,
+        }
         peer.answer(asked, "metadata", brokers=brokers, topics=[topic], cluster_id="c")
 
     def take(self, broker_id: int, peer: Peer, asked: Asked) -> None:
@@ -126,12 +131,14 @@ def answer_produce(
 
 
 @contextmanager
-def writing_to(brokers: Brokers, *, count: int = 1, **kafka: str) -> Iterator[Writes]:
+def writing_to(
+    brokers: Brokers, *, count: int = 1, clock: Clock | None = None, **kafka: str
+) -> Iterator[Writes]:
     scripted = [ScriptedBroker(brokers.script(broker_id)) for broker_id in range(1, count + 1)]
     for broker_id, one in enumerate(scripted, 1):
         brokers.addresses[broker_id] = one.address
     try:
-        with writing(scripted[0].address, **{**SHORT, **kafka}) as client:
+        with writing(scripted[0].address, clock=clock, **{**SHORT, **kafka}) as client:
             yield client
     finally:
         for one in scripted:
@@ -333,6 +340,69 @@ def test_a_throttling_that_lasts_longer_than_there_is_time_is_told() -> None:
         producer.abort()
 
 
+class SkippingClock:
+    """The real time and what was skipped; with a tick that is skipped whenever it is looked at."""
+
+    def __init__(self, tick_s: float = 0.0) -> None:
+        self.skipped_s = 0.0
+        self.tick_s = tick_s
+
+    def now(self) -> float:
+        self.skipped_s += self.tick_s
+        return time.monotonic() + self.skipped_s
+
+
+def test_a_slow_source_is_no_fault_of_the_brokers() -> None:
+    clock = SkippingClock()
+    brokers = Brokers(OK)
+    with writing_to(
+        brokers, clock=Clock(now=clock.now), batch_size="1000", max_in_flight="1"
+    ) as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"few"]))
+        clock.skipped_s += 3600
+        producer.send(rows("t", [b"x" * 900] * 9))
+        clock.skipped_s += 3600
+        producer.send(rows("t", [b"few"]))
+        clock.skipped_s += 3600
+        producer.flush()
+        producer.close()
+    batches = [sent[("t", 0)] for _, sent in brokers.batches]
+    assert len(set(batches)) == len(batches), "nobody was taken to hang"
+    assert sum(map(record_count, batches)) == 11
+
+
+def test_time_that_is_over_before_we_wait_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SkippingClock()
+    send_ready = NativeProducer._send_ready
+
+    def slowly(producer: NativeProducer) -> None:
+        send_ready(producer)
+        clock.skipped_s += 3600
+
+    with writing_to(Brokers(_hang), clock=Clock(now=clock.now)) as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        monkeypatch.setattr(NativeProducer, "_send_ready", slowly)
+        with pytest.raises(DeliveryFailed, match="no confirmation came in time"):
+            producer.flush()
+        producer.abort()
+
+
+def test_few_rows_do_not_wait_for_more_for_ever() -> None:
+    clock = SkippingClock(tick_s=0.01)
+    brokers = Brokers(OK)
+    with writing_to(brokers, clock=Clock(now=clock.now), request_timeout_ms="60000") as client:
+        producer = client.producer()
+        for _ in range(100):
+            producer.send(rows("t", [b"few"]))
+        producer.flush()
+        producer.close()
+    counts = [record_count(sent[("t", 0)]) for _, sent in brokers.batches]
+    assert sum(counts) == 100
+    assert len(counts) > 1
+
+
 def test_requests_go_out_before_the_first_answer_and_five_at_most() -> None:
     brokers = Brokers(OK)
     first = True
@@ -355,6 +425,23 @@ def test_requests_go_out_before_the_first_answer_and_five_at_most() -> None:
         producer.flush()
         producer.close()
     assert len(brokers.batches) == 9
+
+
+def test_a_cluster_that_is_slow_to_tell_about_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_module, "_TRY_S", 0.02)
+    brokers = Brokers(OK)
+
+    def slowly(peer: Peer, asked: Asked) -> None:
+        time.sleep(0.2)
+        brokers.tell(peer, asked)
+
+    brokers.answers.answers["metadata"] = [slowly]
+    with writing_to(brokers, request_timeout_ms="5000", delivery_timeout_ms="3000") as client:
+        producer = client.producer()
+        producer.send(rows("t", [b"x"]))
+        producer.flush()
+        producer.close()
+    assert len(brokers.batches) == 1
 
 
 def test_an_id_is_asked_for_until_it_is_there() -> None:
@@ -382,6 +469,40 @@ def test_sequences_go_on_where_a_producer_is_used_again() -> None:
     sequences = [struct.unpack_from(">i", sent[("t", 0)], 53)[0] for _, sent in brokers.batches]
     assert sequences == [0, 2]
     assert brokers.answers.asked.count("init_producer_id") == 1
+
+
+def test_a_topic_created_anew_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    distrusted: list[str] = []
+    found = []
+    monkeypatch.setattr(InFlight, "distrust", lambda _, topic: distrusted.append(topic))
+    clock = SkippingClock()
+    brokers = Brokers(_hang)
+    with writing_to(brokers, clock=Clock(now=clock.now), batch_size="1") as client:
+        producer = client.producer()
+        for topic_id in (1, 1, 2):
+            brokers.topic_id = UUID(int=topic_id)
+            clock.skipped_s += 301  # what is known of topics is too old by then
+            producer.send(rows("t", [b"x"]))
+            found.append(list(distrusted))
+        producer.abort()
+    assert found == [["t"], ["t"], ["t", "t"]]
+
+
+def test_rows_without_a_key_begin_at_any_partition() -> None:
+    brokers = Brokers(OK, partitions=4)
+    draws = iter([0.0, 0.0, 1 / 2**31, 2 / 2**31])  # one for the bootstrap server
+
+    def draw() -> float:
+        return next(draws, 0.5)
+
+    with writing_to(brokers, clock=Clock(random=draw)) as client:
+        for _ in range(3):
+            producer = client.producer()
+            for _ in range(2):
+                producer.send(rows("t", [b"x"]))
+                producer.flush()
+            producer.abort()
+    assert [*(p for _, sent in brokers.batches for _, p in sent)] == [0, 1, 1, 2, 2, 3]
 
 
 def test_rows_without_a_key_avoid_partitions_without_a_leader() -> None:
@@ -440,112 +561,20 @@ def test_a_batch_that_is_too_large_is_split_and_the_next_ones_are_smaller() -> N
     assert sum(counts) == 200 * sends
 
 
-# --- a cluster ---
+def test_a_small_batch_that_is_too_large_makes_the_next_ones_smaller_than_itself() -> None:
+    brokers = Brokers(OK)
 
+    def serve(peer: Peer, asked: Asked) -> None:
+        (batch,) = sent_in(asked).values()
+        answer_produce(peer, asked, error_code=10 if len(batch) > 2_500 else 0)
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_is_read(bootstrap: str, topic: TopicFactory, codec: str) -> None:
-    name = topic(partitions=3)
-    values = [b"value %d" % n for n in range(1_000)]
-    with writing(bootstrap, compression_type=codec) as client:
+    brokers.produce = [serve]
+    with writing_to(brokers, request_timeout_ms="20000") as client:
         producer = client.producer()
-        producer.send(rows(name, values, partition=[n % 3 for n in range(1_000)]))
+        producer.send(rows("t", [b"x" * 100] * 40))
+        producer.flush()
+        brokers.batches.clear()
+        producer.send(rows("t", [b"x" * 100] * 40))
         producer.flush()
         producer.close()
-    found = [record.value for record in read_all(bootstrap, name, partitions=3)]
-    assert found == [*values[0::3], *values[1::3], *values[2::3]]
-
-
-def test_rows_of_several_topics_and_partitions_keep_their_order(
-    bootstrap: str, topic: TopicFactory
-) -> None:
-    names = [topic(partitions=2) for _ in range(3)]
-    with writing(bootstrap, batch_size="2000") as client:
-        producer = client.producer()
-        for start in range(0, 6_000, 500):
-            numbers = range(start, start + 500)
-            batch = rows("", [b"%d" % n for n in numbers], partition=[n % 2 for n in numbers])
-            topics = pa.array([names[n // 2 % 3] for n in numbers])
-            producer.send(batch.set_column(1, "topic", topics))
-        producer.flush()
-        producer.close()
-    for index, name in enumerate(names):
-        of_topic = [n for n in range(6_000) if n // 2 % 3 == index]
-        found = [int(record.value or b"") for record in read_all(bootstrap, name, partitions=2)]
-        assert found == [n for n in of_topic if n % 2 == 0] + [n for n in of_topic if n % 2]
-
-
-def test_batches_larger_than_the_topic_takes(bootstrap: str, topic: TopicFactory) -> None:
-    name = topic(partitions=2, **{"max.message.bytes": "3000"})
-    values = [b"%04d" % n + b"x" * 200 for n in range(2_000)]
-    with writing(bootstrap) as client:
-        producer = client.producer()
-        for half in (values[:1_000], values[1_000:]):
-            producer.send(rows(name, half, partition=[n % 2 for n in range(1_000)]))
-        producer.flush()
-        producer.close()
-    found = [record.value for record in read_all(bootstrap, name, partitions=2)]
-    assert found == [*values[0::2], *values[1::2]]
-
-
-def test_the_first_moment_of_1970_can_be_written(bootstrap: str, topic: TopicFactory) -> None:
-    name = topic()
-    with writing(bootstrap) as client:
-        producer = client.producer()
-        producer.send(rows(name, [b"x"], timestamp=[datetime(1970, 1, 1, tzinfo=UTC)]))
-        producer.flush()
-        producer.close()
-    (record,) = read_all(bootstrap, name)
-    assert record.timestamp_ms == 0
-
-
-# --- rows ---
-
-FAULTS = DeliveryFaults(bootstrap_servers="b:1", record_bytes_max=1_000)
-
-
-def test_rows_by_topic_keep_their_order() -> None:
-    topics = ["b", "a", "b", "c", "a", "b"]
-    batch = rows("", [b"%d" % n for n in range(6)]).set_column(1, "topic", pa.array(topics))
-    found = {name: of.column("value").to_pylist() for name, of in by_topic(batch)}
-    assert found == {"a": [b"1", b"4"], "b": [b"0", b"2", b"5"], "c": [b"3"]}
-    assert by_topic(rows("t", [b"x"]))[0][1].schema.names == ["value"]
-
-
-@pytest.mark.parametrize("bytes_max", [1, 10, 100, 10_000])
-def test_pieces_are_all_of_the_rows(bytes_max: int) -> None:
-    values = [b"x" * n for n in range(50)]
-    ((_, batch),) = by_topic(rows("t", values))
-    pieces = list(pieces_of(batch, bytes_max))
-    assert [value for piece in pieces for value in piece.column("value").to_pylist()] == values
-    assert len(pieces) >= min(50, batch.nbytes // bytes_max)
-
-
-def _checked(value: int, key: int, header: int) -> None:
-    columns = {
-        "value": pa.array([b"x", b"x" * value]),
-        "key": pa.array([None, b"k" * key]),
-        "headers": pa.array([None, [("h", b"y" * header), ("i", None)]], HEADERS_TYPE),
-    }
-    check_record_sizes(pa.RecordBatch.from_pydict(columns), "t", FAULTS)
-
-
-def test_a_record_may_be_as_large_as_a_request() -> None:
-    _checked(500, 200, 196)
-    _checked(896, 0, 0)
-
-
-@pytest.mark.parametrize("sizes", [(897, 0, 0), (500, 397, 0), (500, 200, 197), (0, 0, 897)])
-def test_a_record_larger_than_a_request_is_refused(sizes: tuple[int, int, int]) -> None:
-    value, key, _ = sizes
-    with pytest.raises(
-        RowError,
-        match=f"for t is too large: its value has {value} bytes and its key {key}, but "
-        "'kafka.max.request.size' is 1000",
-    ):
-        _checked(*sizes)
-
-
-def test_large_columns_of_different_rows_are_no_large_record() -> None:
-    columns = {"value": pa.array([b"x" * 800, b""]), "key": pa.array([b"", b"k" * 800])}
-    check_record_sizes(pa.RecordBatch.from_pydict(columns), "t", FAULTS)
+    assert all(len(batch) <= 2_500 for _, sent in brokers.batches for batch in sent.values())

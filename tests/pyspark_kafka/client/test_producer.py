@@ -193,10 +193,20 @@ def test_a_record_larger_than_the_client_sends(client: Writes, topic: TopicFacto
     producer = client.producer()
     with pytest.raises(
         RowError,
-        match=rf"{name} is too large: its value has 2000000 bytes .*'kafka.max.request.size' is "
+        match=rf"{name} is too large: its value has 2000000 bytes, .*'kafka.max.request.size' is "
         r"1048576.*'max.message.bytes'",
     ):
         producer.send(rows(name, [b"x" * 2_000_000]))
+    producer.abort()
+
+
+def test_a_record_with_headers_larger_than_the_client_sends(
+    client: Writes, topic: TopicFactory
+) -> None:
+    producer = client.producer()
+    headers = [[{"key": "long", "value": b"x" * 2_000_000}, {"key": "none", "value": None}]]
+    with pytest.raises(RowError, match="has 1 bytes, its key 0 and its headers 2000008, but"):
+        producer.send(rows(topic(), [b"x"], headers=headers))
     producer.abort()
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
+from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.client.java_names import librdkafka_properties
 from pyspark_kafka.client.librdkafka_names import BOTH, PRODUCER
 from pyspark_kafka.client.native.producer_settings import (
@@ -11,9 +15,11 @@ from pyspark_kafka.client.native.producer_settings import (
     ProducerSettings,
     why_not_native,
 )
+from pyspark_kafka.client.native.settings import KNOWN, NativeSettings
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.records import Codec
 from pyspark_kafka.wire.retry import Backoff
+from tests.pyspark_kafka.client.records import options
 
 JAVA = {
     "compression.type": "zstd",
@@ -24,6 +30,7 @@ JAVA = {
     "max.in.flight.requests.per.connection": "2",
     "delivery.timeout.ms": "5000",
     "request.timeout.ms": "700",
+    "socket.connection.setup.timeout.ms": "7000",
     "max.block.ms": "800",
     "retry.backoff.ms": "20",
     "retry.backoff.max.ms": "300",
@@ -31,11 +38,16 @@ JAVA = {
 }
 
 
+def settings_of(kafka: Mapping[str, Any]) -> ProducerSettings:
+    wanted = options("127.0.0.1:1", **kafka)
+    return ProducerSettings.of(wanted.kafka, NativeSettings.of(wanted, "producer"))
+
+
 def test_java_names_are_understood() -> None:
     properties = librdkafka_properties(JAVA, role="producer")
-    assert properties.keys() <= PRODUCER_PROPERTIES
+    assert properties.keys() <= PRODUCER_PROPERTIES | KNOWN.keys()
     assert why_not_native(properties) is None
-    assert ProducerSettings.of(properties) == ProducerSettings(
+    assert settings_of(JAVA) == ProducerSettings(
         codec=Codec.ZSTD,
         level=7,
         batch_bytes_max=1_000,
@@ -44,6 +56,7 @@ def test_java_names_are_understood() -> None:
         in_flight_max=2,
         delivery_timeout_s=5.0,
         request_timeout_s=0.7,
+        connect_timeout_s=7.0,
         topic_wait_s=0.8,
         create_topics=False,
         backoff=Backoff(first_s=0.02, longest_s=0.3),
@@ -51,7 +64,7 @@ def test_java_names_are_understood() -> None:
 
 
 def test_nothing_said_is_as_in_java_but_for_the_batch_size() -> None:
-    settings = ProducerSettings.of({})
+    settings = settings_of({})
     assert settings == ProducerSettings()
     assert (settings.request_bytes_max, settings.buffer_bytes) == (1_048_576, 33_554_432)
     assert (settings.delivery_timeout_s, settings.request_timeout_s) == (120.0, 30.0)
@@ -64,7 +77,7 @@ def test_the_table_is_of_properties_that_there_are() -> None:
 
 
 def test_a_batch_fits_into_a_request_and_few_are_in_flight() -> None:
-    found = ProducerSettings.of(
+    found = settings_of(
         {
             "batch.size": "5000000",
             "message.max.bytes": "3000",
@@ -77,10 +90,10 @@ def test_a_batch_fits_into_a_request_and_few_are_in_flight() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("batch.size", "0"),
         ("batch.size", "-1"),
         ("batch.size", "many"),
-        ("batch.size", "2147483648"),
+        ("max.request.size", "0x80000000"),
+        ("buffer.memory", "-7"),
         ("delivery.timeout.ms", "0"),
         ("compression.type", "brotli"),
         ("allow.auto.create.topics", "perhaps"),
@@ -88,18 +101,36 @@ def test_a_batch_fits_into_a_request_and_few_are_in_flight() -> None:
 )
 def test_values_that_are_none(name: str, value: str) -> None:
     with pytest.raises(OptionError, match=f"option 'kafka.{name}' is '{value}': "):
-        ProducerSettings.of({name: value})
+        settings_of({name: value})
+
+
+def test_values_are_read_as_librdkafka_reads_them() -> None:
+    kafka: dict[str, Any] = {
+        "batch.size": " 0x4000",
+        "max.in.flight": "0x2",
+        "allow.auto.create.topics": "0",
+        "compression.type": "gzip",
+        "compression.gzip.level": "0x3",
+        "max.request.size": "0200000",
+    }
+    wanted = options("127.0.0.1:1", engine="librdkafka", **kafka)
+    with open_client(wanted, role="producer") as client:
+        assert type(client).__name__ == "LibrdkafkaClient", "it takes all of them"
+    found = settings_of(kafka)
+    assert (found.batch_bytes_max, found.in_flight_max) == (16_384, 2)
+    assert (found.create_topics, found.request_bytes_max) == (False, 65_536)
+    assert (found.codec, found.level) == (Codec.GZIP, 3)
 
 
 def test_a_level_that_the_codec_does_not_have() -> None:
     properties = {"compression.type": "gzip", "compression.level": "11"}
     assert "'compression.level' is '11'" in str(why_not_native(properties))
-    with pytest.raises(OptionError, match="gzip has 1 to 9"):
-        ProducerSettings.of(properties)
+    with pytest.raises(OptionError, match=r"'kafka.compression.level' is '11': gzip has 1 to 9"):
+        settings_of(properties)
     for level in ("-1", "9"):
         good = {**properties, "compression.level": level}
         assert why_not_native(good) is None
-        assert ProducerSettings.of(good).level == (None if level == "-1" else 9)
+        assert settings_of(good).level == (None if level == "-1" else 9)
 
 
 @pytest.mark.parametrize("partitioner", ["random", "consistent", "murmur2", "fnv1a_random"])

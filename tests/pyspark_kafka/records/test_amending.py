@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafka.records import Codec, encode
-from pyspark_kafka.records.amending import restamp, split
+from pyspark_kafka.records.amending import split
 from tests.pyspark_kafka.records.encoded import (
     NO_PRODUCER,
     NOW,
     encoding,
-    header,
     records,
     rows_of,
     state,
@@ -68,18 +67,3 @@ def test_a_record_that_is_most_of_it(at: int) -> None:
 def test_without_a_producer_there_are_no_sequences() -> None:
     (whole,) = encode(ROWS, encoding(producer=NO_PRODUCER))
     assert [half.base_sequence for half in split(whole)] == [-1, -1]
-
-
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_another_producer(codec: Codec) -> None:
-    (batch,) = encode(ROWS, encoding(codec=codec))
-    before = bytes(batch.data)
-    changed = restamp(batch, producer_id=2**60, producer_epoch=9, base_sequence=2**31 - 1)
-    assert records(changed) == records(batch)
-    found = header(changed)
-    assert (found["producer_id"], found["producer_epoch"]) == (2**60, 9)
-    assert found["base_sequence"] == changed.base_sequence == 2**31 - 1
-    assert changed.data.readonly
-    assert bytes(batch.data) == before
-    back = restamp(changed, producer_id=4711, producer_epoch=3, base_sequence=0)
-    assert back == batch

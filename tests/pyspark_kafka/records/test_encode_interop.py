@@ -22,7 +22,7 @@ from integration.clusters import ClusterUnavailable
 from integration.kafka_tools import KafkaTools
 from integration.raw import RawConnection
 from pyspark_kafka.records import Codec, EncodedBatch, ProducerState, encode
-from pyspark_kafka.records.amending import restamp, split
+from pyspark_kafka.records.amending import split
 from tests.conformance.wire import append
 from tests.pyspark_kafka.records.encoded import PRODUCER, encoding, records, rows_of
 
@@ -234,16 +234,13 @@ def test_what_was_amended_is_taken_too(bootstrap: str, raw: RawConnection, topic
     name = topic(partitions=2)
     answer = raw.call("init_producer_id", 4, transactional_id=None, transaction_timeout=60_000)
     sequence, expected = 0, []
-    batches = [b for b in encoded(Codec.ZSTD, PRODUCER, rows_over(0)) if b.partition == 1]
+    producer = ProducerState(
+        producer_id=answer.producer_id, producer_epoch=answer.producer_epoch, next_sequences={}
+    )
+    batches = [b for b in encoded(Codec.ZSTD, producer, rows_over(0)) if b.partition == 1]
     assert any(batch.record_count > 1 for batch in batches)
     for batch in batches:
-        stamped = restamp(
-            batch,
-            producer_id=answer.producer_id,
-            producer_epoch=answer.producer_epoch,
-            base_sequence=sequence,
-        )
-        for half in split(stamped) if stamped.record_count > 1 else [stamped]:
+        for half in split(batch) if batch.record_count > 1 else [batch]:
             base_offset = append(raw, name, bytes(half.data), partition=1)
             assert base_offset == half.base_sequence == sequence
             expected += read_by_us(half, base_offset)

@@ -216,11 +216,15 @@ class LibrdkafkaProducer:
         """librdkafka would not take the record at all."""
         topic, value, key = row[:3]
         partition = row[3] if len(row) > 3 else _PARTITIONER_CHOOSES
+        headers = row[7] if len(row) > 7 else None
         where = topic if partition == _PARTITIONER_CHOOSES else f"{topic}-{partition}"
         faults = self._deliveries.faults
         if error.code() == Code.MSG_SIZE_TOO_LARGE:
             return faults.record_too_large(
-                where, value_bytes=len(value or b""), key_bytes=len(key or b"")
+                where,
+                value_bytes=len(value or b""),
+                key_bytes=len(key or b""),
+                header_bytes=sum(len(name.encode()) + len(v or b"") for name, v in headers or ()),
             )
         if error.code() == Code._UNKNOWN_PARTITION:
             return faults.no_such_partition(topic, partition)

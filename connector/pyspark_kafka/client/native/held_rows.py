@@ -80,22 +80,24 @@ def by_topic(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
         return [(names[0], data)]
     # Stable, so that rows of a topic keep their order.
     order = pc.sort_indices(encoded.indices)
-    rows = data.take(order)
     counts = {one["values"].as_py(): one["counts"].as_py() for one in topics.value_counts()}
     found = []
     start = 0
     for name in names:
-        found.append((name, rows.slice(start, counts[name])))
+        # Not slices of one copy, of which the rarest topic would hold all.
+        found.append((name, data.take(order.slice(start, counts[name]))))
         start += counts[name]
     return found
 
 
 def pieces_of(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Slices of about so many bytes at most, of one row at least."""
-    count = max(1, -(-rows.nbytes // bytes_max))
-    rows_per_piece = max(1, rows.num_rows // count)
-    for start in range(0, rows.num_rows, rows_per_piece):
-        yield rows.slice(start, rows_per_piece)
+    """Slices of so many bytes at most, but for single rows that are larger."""
+    if rows.nbytes <= bytes_max or rows.num_rows == 1:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from pieces_of(rows.slice(0, half), bytes_max)
+    yield from pieces_of(rows.slice(half), bytes_max)
 
 
 def check_record_sizes(rows: pa.RecordBatch, topic: str, faults: DeliveryFaults) -> None:
@@ -111,14 +113,20 @@ def check_record_sizes(rows: pa.RecordBatch, topic: str, faults: DeliveryFaults)
         return
     for index in range(rows.num_rows):
         sizes = {name: len(rows.column(name)[index].as_py() or b"") for name in columns}
-        more = 0 if headers is None else sum(map(_header_bytes, headers[index].as_py() or ()))
-        if sum(sizes.values()) + more > limit:
+        of_row = [] if headers is None else headers[index].as_py() or []
+        header_bytes = sum(map(_header_bytes, of_row))
+        overhead_bytes = len(of_row) * _HEADER_OVERHEAD_BYTES
+        if sum(sizes.values()) + header_bytes + overhead_bytes > limit:
             raise faults.record_too_large(
-                topic, value_bytes=sizes.get("value", 0), key_bytes=sizes.get("key", 0)
+                topic,
+                value_bytes=sizes.get("value", 0),
+                key_bytes=sizes.get("key", 0),
+                header_bytes=header_bytes,
             )
 
 
 def _most_header_bytes(headers: Any) -> int:
+    headers = headers.drop_null()  # which may have headers nevertheless, as Arrow lays lists out
     flat = pc.list_flatten(headers)
     if len(flat) == 0:
         return 0
@@ -136,4 +144,4 @@ def _most_header_bytes(headers: Any) -> int:
 
 def _header_bytes(header: dict[str, Any]) -> int:
     key, value = header["key"], header["value"]
-    return len(key.encode()) + len(value or b"") + _HEADER_OVERHEAD_BYTES
+    return len(key.encode()) + len(value or b"")

@@ -17,8 +17,9 @@ time (moments are arguments), metadata, how errors are phrased.
 
 To send again: the partition sends nothing until all that is in flight is answered, and then what
 failed, in order, one batch at a time until the first success. One at a time it is also in the
-beginning and with a new leader: a broker that knows nothing of a producer takes any sequence, so
-that the second batch must not be there before the first one is.
+beginning, with a new leader, after all was confirmed and with a topic created anew: a broker that
+knows nothing of a producer, or has forgotten it while it was idle, takes any sequence, so that the
+second batch must not be there before the first one is.
 
 Splitting keeps sequences right, since they count records: the parts have those of the whole, and
 what was encoded behind it keeps its own.
@@ -83,7 +84,7 @@ VERDICTS: Final[Mapping[ErrorCode, Verdict]] = {
 class Batch:
     """A batch that is not confirmed. `first_record` counts the partition's records before it.
 
-    `bytes_max` is what it was allowed before compression, `deadline` the moment by which it is to
+    `bytes_max` is what it may have before compression, `deadline` the moment by which it is to
     be confirmed, `tries` how often it was sent.
     """
 
@@ -104,7 +105,8 @@ class Batch:
 class _Line:
     """The batches of one partition, in order: presumed, in flight or failed, waiting.
 
-    `trusted` is the broker that confirmed the last answer, where several may be in flight.
+    `at` is the broker that was sent to last, `trusted` the one that confirmed the last answer, where
+    several may be in flight.
     """
 
     waiting: deque[Batch] = field(default_factory=deque)
@@ -229,6 +231,7 @@ class InFlight:
             line.waiting.extendleft(reversed(line.failed))
             line.failed.clear()
         if line.is_empty:
+            line.trusted = None
             self._open.pop(batch.topic_partition, None)
         return failed
 
@@ -237,6 +240,19 @@ class InFlight:
         line = self._lines[partition]
         line.failures += 1
         line.not_before = max(line.not_before, until(line.failures))
+
+    def distrust(self, topic: str) -> None:
+        """The brokers may know nothing of this producer any more, whatever was in flight says."""
+        for partition, line in self._open.items():
+            if partition.topic == topic:
+                line.at = line.trusted = None
+
+    def postpone(self, by_s: float) -> None:
+        """Every batch has so much more time."""
+        for line in self._open.values():
+            for group in (line.presumed, line.failed, line.in_flight, line.waiting):
+                for batch in group:
+                    batch.deadline += by_s
 
     def oldest(self) -> Batch | None:
         """The batch whose deadline comes first."""
@@ -253,7 +269,6 @@ class InFlight:
         return min(pauses, default=None)
 
     def _confirm(self, line: _Line, batch: Batch) -> None:
-        assert line.at is not None
         for one in (batch, *line.presumed):
             self.held_bytes -= one.size
         line.presumed.clear()

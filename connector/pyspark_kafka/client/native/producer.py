@@ -2,19 +2,19 @@
 
 Purpose: rows to batches, batches to leaders, and the certainty that every row was confirmed.
 Invariant: `flush` returns only when every row is confirmed; no row waits longer than
-`delivery_timeout_s` without an error; no more than `buffer_bytes` are held. What it must not know:
+`delivery_timeout_s` in calls without an error; no more than `buffer_bytes` are held, or one row. What it must not know:
 Spark, how rows become bytes, and which batch goes when (that is `in_flight`).
 
-Nothing runs between calls. Each call collects the answers that are there and sends what may be
-sent; answers are waited for only where the buffer is full, and by `flush`. Requests go over
-connections of the producer's own, where no question about the cluster has to wait behind them.
+Nothing runs between calls, so that the time between them counts for no deadline: a slow source is no
+fault of the brokers. Each call collects the answers that are there and sends what may be
+sent; answers are waited for only where the buffer is full, and by `flush`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,6 +35,13 @@ from pyspark_kafka.client.native.held_rows import (
     pieces_of,
 )
 from pyspark_kafka.client.native.in_flight import VERDICTS, Batch, InFlight, Verdict
+from pyspark_kafka.client.native.leader_links import (
+    ANSWER_GRACE_S,
+    Call,
+    LeaderLinks,
+    Link,
+    longer,
+)
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.native.refusals import (
     not_asked,
@@ -49,10 +56,10 @@ from pyspark_kafka.errors import (
     ProtocolError,
     PysparkKafkaError,
 )
-from pyspark_kafka.records import Encoding, ProducerState, encode
+from pyspark_kafka.records import Codec, Encoding, ProducerState, encode
 from pyspark_kafka.records.amending import split
 from pyspark_kafka.records.encoding import next_sequence
-from pyspark_kafka.wire.connection import Connection, Pending, wait_any
+from pyspark_kafka.wire.connection import wait_any
 from pyspark_kafka.wire.faults import said
 from pyspark_kafka.wire.metadata import NO_LEADER, Broker, TopicMetadata
 from pyspark_kafka.wire.produce import (
@@ -70,13 +77,13 @@ LOG: Final = logging.getLogger("pyspark_kafka.native")
 LOG.addHandler(logging.NullHandler())
 
 _TRY_S: Final = 2.0
-"""What one question about the cluster may take of our one thread, and below opening a connection."""
-_OPENING_S: Final = 5.0
+"""What one question about the cluster may take of our one thread, until that was too short."""
 _LOOKS: Final = 3
+_TURNS: Final = 2**31
+_HELD_S: Final = 1.0
+"""For so long, in calls, rows wait for others to fill batches with."""
 _BATCH_BYTES_MIN: Final = 512
 _WAIT_S_MAX: Final = 0.5
-_ANSWER_GRACE_S: Final = 1.0
-"""Beyond the time that the broker was given, for its answer to arrive."""
 _MAY_PASS: Final = (Refused, BrokerUnreachable, ProtocolError)
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 _GIVEN_UP: Final = "this producer was given up"
@@ -91,24 +98,7 @@ class _Topic:
     batch_bytes_max: int = 0
     unkeyed: int = 0
     unknown_since: float | None = None
-
-
-@dataclass(slots=True)
-class _Call:
-    """A request on its way. `deadline` is when its broker counts as hanging."""
-
-    batches: list[Batch]
-    pending: Pending[ProduceResponse]
-    deadline: float
-
-
-@dataclass(slots=True)
-class _Link:
-    """The connection to one leader, and what was sent and not answered, in order."""
-
-    broker: Broker
-    connection: Connection
-    calls: deque[_Call] = field(default_factory=deque)
+    topic_id: UUID | None = None
 
 
 class NativeProducer:
@@ -136,9 +126,14 @@ class NativeProducer:
             request_bytes_max=settings.request_bytes_max,
         )
         self._topics: dict[str, _Topic] = {}
-        self._links: dict[int, _Link] = {}
+        self._links = LeaderLinks(
+            router,
+            request_timeout_s=settings.request_timeout_s,
+            connect_timeout_s=settings.connect_timeout_s,
+        )
         self._id: ProducerId | None = None
         self._failed: PysparkKafkaError | None = None
+        self._left_at = self._clock.now()
         # Questions about the cluster: failures in a row, when to ask again, what was wrong.
         self._asked = 0
         self._ask_at = 0.0
@@ -148,7 +143,7 @@ class NativeProducer:
     # --- the port ---
 
     def send(self, batch: pa.RecordBatch) -> None:
-        self._raise_if_failed()
+        self._begin()
         groups = by_topic(batch)
         for topic, rows in groups:
             check_record_sizes(rows, topic, self._faults)
@@ -158,16 +153,18 @@ class NativeProducer:
                 self._make_room(piece.nbytes)
                 held = self._topic(topic)
                 held.rows.add(piece, self._clock.now())
-                if self._fills_batches(topic, held):
+                if self._is_due(topic, held):
                     self._progress()
         self._progress()
+        self._left_at = self._clock.now()
 
     def flush(self) -> None:
-        self._raise_if_failed()
+        self._begin()
         while self._has_work():
             self._progress(everything=True)
             if self._has_work():
                 self._wait()
+        self._left_at = self._clock.now()
 
     def close(self) -> None:
         self._give_back(self)
@@ -180,9 +177,7 @@ class NativeProducer:
     def end(self) -> None:
         """Close the connections and drop what is held."""
         self._topics.clear()
-        links, self._links = self._links, {}
-        for link in links.values():
-            link.connection.close()
+        self._links.close()
 
     def forget_trouble(self) -> None:
         """What was met before belongs to another task."""
@@ -206,7 +201,11 @@ class NativeProducer:
     def _topic(self, name: str) -> _Topic:
         found = self._topics.get(name)
         if found is None:
-            found = self._topics[name] = _Topic(batch_bytes_max=self._settings.batch_bytes_max)
+            # Anywhere: every task has a first batch.
+            found = self._topics[name] = _Topic(
+                batch_bytes_max=self._settings.batch_bytes_max,
+                unkeyed=int(self._clock.random() * _TURNS),
+            )
         return found
 
     def _has_work(self) -> bool:
@@ -229,7 +228,7 @@ class NativeProducer:
             return
         for tries in range(1, _LOOKS + 1):
             self._router.forget_topic(topic)
-            deadline = self._clock.now() + _TRY_S
+            deadline = self._clock.now() + self._try_s(tries - 1)
             with suppress(*_MAY_PASS):
                 known = self._router.topics([topic], deadline=deadline).topics.get(topic)
             if known is not None and highest < len(known.partitions):
@@ -241,25 +240,38 @@ class NativeProducer:
     # --- one round ---
 
     def _progress(self, *, everything: bool = False) -> None:
-        """Take the answers that are there, make batches of full rows (or all), and send."""
+        """Take the answers that are there, make batches of rows that are due (or all), and send."""
         try:
             self._collect()
-            self._give_up_hanging()
+            if self._links.fail_hanging():
+                self._collect()
             self._ask_about_cluster()
             self._check_deadlines()
             for name, topic in self._topics.items():
-                if topic.rows.pieces and (everything or self._fills_batches(name, topic)):
+                if topic.rows.pieces and (everything or self._is_due(name, topic)):
                     self._encode(name, topic)
             self._send_ready()
         except PysparkKafkaError as error:
             self._failed = error
             raise
 
-    def _raise_if_failed(self) -> None:
+    def _begin(self) -> None:
+        """Go on after the caller did something else, or raise again what went wrong."""
         if self._failed is not None:
             raise self._failed
+        away_s = self._clock.now() - self._left_at
+        self._core.postpone(away_s)
+        self._links.postpone(away_s)
+        for topic in self._topics.values():
+            topic.rows.taken_at += away_s
+            if topic.unknown_since is not None:
+                topic.unknown_since += away_s
 
-    def _fills_batches(self, name: str, topic: _Topic) -> bool:
+    def _is_due(self, name: str, topic: _Topic) -> bool:
+        """Whether the rows fill batches, or have waited for others long enough."""
+        held_s = self._clock.now() - topic.rows.taken_at
+        if held_s >= min(_HELD_S, self._settings.delivery_timeout_s / 2):
+            return True
         wanted = topic.batch_bytes_max
         known = self._router.metadata.topics.get(name)
         if topic.rows.has_keys and known is not None:
@@ -288,13 +300,15 @@ class NativeProducer:
         )
         batches = encode(topic.rows.take(), encoding)
         topic.unkeyed += len(batches)
+        is_plain = self._settings.codec is Codec.NONE
         for batch in batches:
             after = next_sequence(batch.base_sequence, batch.record_count)
             topic.next_sequences[batch.partition] = after
+            size = len(batch.data)
             self._core.add(
                 name,
                 batch,
-                bytes_max=topic.batch_bytes_max,
+                bytes_max=min(topic.batch_bytes_max, size) if is_plain else topic.batch_bytes_max,
                 deadline=taken_at + self._settings.delivery_timeout_s,
             )
 
@@ -308,7 +322,7 @@ class NativeProducer:
         stale = self._router.stale(names)
         if now < self._ask_at or not (stale or (names and self._id is None)):
             return
-        deadline = min(now + _TRY_S, self._first_deadline(now + _TRY_S))
+        deadline = self._first_deadline(now + self._try_s(self._asked))
         try:
             if stale:
                 self._router.topics(stale, deadline=deadline, create=self._settings.create_topics)
@@ -329,6 +343,9 @@ class NativeProducer:
             self._ask_later()
         else:
             self._asked = 0
+
+    def _try_s(self, failures: int) -> float:
+        return longer(_TRY_S, failures, self._settings.request_timeout_s)
 
     def _ask_later(self) -> None:
         self._asked += 1
@@ -363,6 +380,7 @@ class NativeProducer:
     # --- sending ---
 
     def _send_ready(self) -> None:
+        self._note_new_topics()
         now = self._clock.now()
         led: dict[int, tuple[Broker, list[TopicPartition]]] = {}
         for partition in self._core.ready(now):
@@ -373,18 +391,27 @@ class NativeProducer:
                 continue
             led.setdefault(broker.broker_id, (broker, []))[1].append(partition)
         for broker, partitions in led.values():
-            link = self._links.get(broker.broker_id)
+            deadline = self._first_deadline(math.inf)
+            link = self._links.get(broker)
             if link is not None and len(link.calls) >= self._settings.in_flight_max:
                 continue
             try:
-                link = self._link(broker)
+                link = self._links.open(broker, deadline=deadline)
             except (BrokerUnreachable, ProtocolError) as error:
                 for partition in partitions:
                     self._retry_later(partition, without_remedy(error))
                 continue
             self._send_to(link, partitions)
 
-    def _send_to(self, link: _Link, partitions: list[TopicPartition]) -> None:
+    def _note_new_topics(self) -> None:
+        topics = self._router.metadata.topics
+        for name, topic in self._topics.items():
+            topic_id = _known_id(topics.get(name))
+            if topic_id != topic.topic_id:
+                topic.topic_id = topic_id
+                self._core.distrust(name)
+
+    def _send_to(self, link: Link, partitions: list[TopicPartition]) -> None:
         connection = link.connection
         while connection.is_open and len(link.calls) < self._settings.in_flight_max:
             throttled_s = self._clock.left_s(connection.throttled_until)
@@ -407,45 +434,23 @@ class NativeProducer:
             version = produce_version(connection.versions.choose(Api.PRODUCE), sent)
             timeout_s = self._settings.request_timeout_s
             request = produce_request(version, sent, timeout_ms=int(timeout_s * 1000))
-            call = _Call(
+            call = Call(
                 batches=batches,
                 pending=connection.post(request),
-                deadline=self._clock.now() + timeout_s + _ANSWER_GRACE_S,
+                deadline=self._clock.now() + timeout_s + ANSWER_GRACE_S,
             )
             link.calls.append(call)
-
-    def _link(self, broker: Broker) -> _Link:
-        """The connection to a leader, opened where there is none; raises `BrokerUnreachable`."""
-        link = self._links.get(broker.broker_id)
-        if link is not None and (
-            link.calls or (link.connection.is_usable and link.broker.address == broker.address)
-        ):
-            return link
-        if link is not None:
-            link.connection.close()
-            del self._links[broker.broker_id]
-        deadline = self._first_deadline(self._clock.now() + _OPENING_S)
-        link = _Link(broker, self._router.further_connection(broker, deadline=deadline))
-        self._links[broker.broker_id] = link
-        return link
 
     # --- answers ---
 
     def _collect(self) -> None:
-        while True:
-            pendings = [call.pending for link in self._links.values() for call in link.calls]
-            if not wait_any(pendings, deadline=self._clock.now(), clock=self._clock):
-                return
-            for link in list(self._links.values()):
-                while link.calls and link.calls[0].pending.done:
-                    self._take_answer(link, link.calls.popleft())
+        for link, call in self._links.done():
+            self._take_answer(link, call)
 
-    def _take_answer(self, link: _Link, call: _Call) -> None:
+    def _take_answer(self, link: Link, call: Call) -> None:
         try:
             response = call.pending.result()
         except (BrokerUnreachable, ProtocolError) as error:
-            if self._links.get(link.broker.broker_id) is link:
-                del self._links[link.broker.broker_id]
             for batch in call.batches:
                 self._core.answered(batch, Verdict.AGAIN)
                 self._retry_later(batch.topic_partition, without_remedy(error))
@@ -455,7 +460,7 @@ class NativeProducer:
             self._take_partition(link, batch, answers[batch.topic_partition], response)
 
     def _take_partition(
-        self, link: _Link, batch: Batch, answer: ProducedPartition, response: ProduceResponse
+        self, link: Link, batch: Batch, answer: ProducedPartition, response: ProduceResponse
     ) -> None:
         partition, code = answer.topic_partition, answer.error_code
         verdict = VERDICTS[code]
@@ -472,7 +477,7 @@ class NativeProducer:
             case Verdict.AGAIN:
                 self._again(link, answer, response)
 
-    def _again(self, link: _Link, answer: ProducedPartition, response: ProduceResponse) -> None:
+    def _again(self, link: Link, answer: ProducedPartition, response: ProduceResponse) -> None:
         """Note what an answer says is wrong; a leader that it names is asked at once (KIP-951)."""
         partition, code = answer.topic_partition, answer.error_code
         trouble = f"{link.broker} said {said(code)}"
@@ -504,18 +509,6 @@ class NativeProducer:
 
     # --- time ---
 
-    def _give_up_hanging(self) -> None:
-        now = self._clock.now()
-        for link in list(self._links.values()):
-            if link.calls and now >= link.calls[0].deadline:
-                request = link.calls[0].pending.request
-                waited_s = self._settings.request_timeout_s + _ANSWER_GRACE_S
-                link.connection.fail(
-                    BrokerUnreachable, f"no answer came to {request} within {waited_s:g} s"
-                )
-        if any(not link.connection.is_open for link in self._links.values()):
-            self._collect()
-
     def _first_deadline(self, latest: float) -> float:
         """When the first row or batch has to be confirmed, `latest` if that is before."""
         moments = [
@@ -545,7 +538,7 @@ class NativeProducer:
 
     def _why_open(self, batch: Batch) -> str | None:
         trouble = self._troubles.get(batch.topic_partition, self._trouble)
-        for link in self._links.values():
+        for link in self._links:
             for call in link.calls:
                 if batch in call.batches:
                     silence = f"{link.broker} has not answered {call.pending.request} yet"
@@ -556,13 +549,13 @@ class NativeProducer:
         """Wait for an answer, or until there is something to do."""
         now = self._clock.now()
         moments = [self._first_deadline(now + _WAIT_S_MAX), self._ask_at]
-        moments += [link.calls[0].deadline for link in self._links.values() if link.calls]
-        moments += [link.connection.throttled_until for link in self._links.values()]
+        moments += [link.calls[0].deadline for link in self._links if link.calls]
+        moments += [link.connection.throttled_until for link in self._links]
         wakes_at = self._core.wakes_at(now)
         if wakes_at is not None:
             moments.append(wakes_at)
-        until = min(moment for moment in moments if moment > now)
-        pendings = [call.pending for link in self._links.values() for call in link.calls]
+        until = min((moment for moment in moments if moment > now), default=now)
+        pendings = self._links.pendings()
         if pendings:
             wait_any(pendings, deadline=until, clock=self._clock)
         else:

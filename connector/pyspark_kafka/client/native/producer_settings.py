@@ -3,7 +3,7 @@
 Purpose: the table of the producer's properties that the engine understands, their defaults and
 ranges, and what it has no answer to. Invariant: whatever it is made of, settings keep every row
 once and in order; a property that would change where rows go or how they are confirmed is never
-ignored. What it must not know: the Java names (`client.java_names` has made these of them).
+ignored. What it must not know: connections, and what is said of them (`settings`).
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
+from pyspark_kafka.client.java_names import librdkafka_properties, setting_of
 from pyspark_kafka.client.native.in_flight import IN_FLIGHT_MAX
+from pyspark_kafka.client.native.settings import NativeSettings, number_of
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.records import Codec
 from pyspark_kafka.records.compressing import LEVELS
 from pyspark_kafka.wire.retry import Backoff
 
 PARTITIONER: Final = "murmur2_random"
-"""Java's default: murmur2 of the key; without a key one partition for a batch, then another."""
+"""As Java's default: murmur2 of the key; without a key one partition for a batch, then another."""
 
 PRODUCER_PROPERTIES: Final = frozenset(
     """
     acks allow.auto.create.topics batch.size compression.level compression.type
     delivery.timeout.ms enable.idempotence linger.ms max.in.flight.requests.per.connection
-    message.max.bytes partitioner queue.buffering.max.kbytes retry.backoff.max.ms
-    retry.backoff.ms socket.timeout.ms topic.metadata.propagation.max.ms
+    message.max.bytes partitioner queue.buffering.max.kbytes topic.metadata.propagation.max.ms
     """.split()  # noqa: SIM905, a table to be read
 )
 """What `ProducerSettings.of` reads, or what is as it says by itself.
@@ -43,6 +44,8 @@ BATCH_BYTES: Final = 512 * 1024
 times, 256 KiB up to 1.15 times; 1 MiB gains little, and is all that a topic takes by default."""
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec}
 _DEFAULT_LEVEL: Final = "-1"
+_BOOLEANS: Final = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+"""As librdkafka reads them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,8 @@ class ProducerSettings:
     """`level` None is the codec's default. The defaults are Java's, but for the batch size.
 
     `delivery_timeout_s` is the time from taking a row to its confirmation, `request_timeout_s` that
-    of one request, `topic_wait_s` that for a topic to come into being.
+    of one request, `connect_timeout_s` that for a connection, `topic_wait_s` that for a topic to come
+    into being.
     """
 
     codec: Codec = Codec.NONE
@@ -61,21 +65,21 @@ class ProducerSettings:
     in_flight_max: int = IN_FLIGHT_MAX
     delivery_timeout_s: float = 120.0
     request_timeout_s: float = 30.0
+    connect_timeout_s: float = 10.0
     topic_wait_s: float = 30.0
     create_topics: bool = True
     backoff: Backoff = field(default=Backoff())
 
     @classmethod
-    def of(cls, properties: Mapping[str, str]) -> Self:
-        """From librdkafka's properties; raises `OptionError` for a value that is none.
+    def of(cls, kafka: Mapping[str, str], client: NativeSettings) -> Self:
+        """From the settings `kafka.*`, and what `client` was made of the same ones.
 
-        See `why_not_native` for what is not looked at here.
+        Raises `OptionError` for a value that is none; see `why_not_native` for what is not looked
+        at here.
         """
-        read = _Reading(properties)
+        read = _Reading(librdkafka_properties(kafka, role="producer"), kafka)
         codec = read.codec()
         request_bytes_max = read.number("message.max.bytes", _MEBIBYTE, 1000)
-        first_ms = read.number("retry.backoff.ms", 100, 1)
-        longest_ms = read.number("retry.backoff.max.ms", 1000, 1)
         in_flight_name = "max.in.flight.requests.per.connection"
         return cls(
             codec=codec,
@@ -85,10 +89,11 @@ class ProducerSettings:
             buffer_bytes=read.number("queue.buffering.max.kbytes", 32 * 1024, 1) * 1024,
             in_flight_max=min(read.number(in_flight_name, IN_FLIGHT_MAX, 1), IN_FLIGHT_MAX),
             delivery_timeout_s=read.number("delivery.timeout.ms", 120_000, 1) / 1000,
-            request_timeout_s=read.number("socket.timeout.ms", 30_000, 1) / 1000,
+            request_timeout_s=client.request_timeout_s,
+            connect_timeout_s=client.connect_timeout_s,
             topic_wait_s=read.number("topic.metadata.propagation.max.ms", 30_000, 0) / 1000,
             create_topics=read.boolean("allow.auto.create.topics", default=True),
-            backoff=Backoff(first_s=min(first_ms, longest_ms) / 1000, longest_s=longest_ms / 1000),
+            backoff=client.retrying,
         )
 
 
@@ -100,7 +105,7 @@ def why_not_native(properties: Mapping[str, str]) -> str | None:
     partitioner = properties.get("partitioner", PARTITIONER)
     if partitioner != PARTITIONER:
         return f"'partitioner' is {partitioner!r}, and this engine has {PARTITIONER} alone"
-    codec = _CODECS.get(properties.get("compression.type", "none"))
+    codec = _CODECS.get(properties.get("compression.type", "none").lower())
     level = properties.get("compression.level", _DEFAULT_LEVEL)
     if codec is not None and level != _DEFAULT_LEVEL and not _is_level(codec, level):
         return f"'compression.level' is {level!r}, which this engine does not have for {codec.name}"
@@ -109,34 +114,44 @@ def why_not_native(properties: Mapping[str, str]) -> str | None:
 
 def _is_level(codec: Codec, text: str) -> bool:
     # A codec without levels takes any, as librdkafka does.
-    levels = LEVELS[codec]
-    return not levels or (text.removeprefix("-").isdecimal() and int(text) in levels)
+    return not LEVELS[codec] or _number(text) in LEVELS[codec]
+
+
+def _number(text: str) -> int | None:
+    try:
+        return number_of(text)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
+    """Properties, and the settings that they were made of, by whose names errors call them."""
+
     properties: Mapping[str, str]
+    kafka: Mapping[str, str]
+
+    def refusal(self, name: str, advice: str) -> OptionError:
+        setting = setting_of(name, self.kafka) or name
+        text = self.kafka.get(setting, self.properties[name])
+        return OptionError(f"option 'kafka.{setting}' is {text!r}: {advice}")
 
     def number(self, name: str, default: int, smallest: int) -> int:
-        text = self.properties.get(name, str(default))
-        if not text.isdecimal() or not smallest <= int(text) <= _INT32_MAX:
-            raise OptionError(
-                f"option 'kafka.{name}' is {text!r}: give a number from {smallest} to {_INT32_MAX}"
-            )
-        return int(text)
+        found = _number(self.properties.get(name, str(default)))
+        if found is None or not smallest <= found <= _INT32_MAX:
+            raise self.refusal(name, f"give a number from {smallest} to {_INT32_MAX}")
+        return found
 
     def boolean(self, name: str, *, default: bool) -> bool:
-        text = self.properties.get(name, str(default)).lower()
-        if text not in ("true", "false"):
-            raise OptionError(f"option 'kafka.{name}' is {text!r}: give true or false")
-        return text == "true"
+        text = self.properties.get(name, str(default)).strip().lower()
+        if text not in _BOOLEANS:
+            raise self.refusal(name, "give true or false")
+        return _BOOLEANS[text]
 
     def codec(self) -> Codec:
-        text = self.properties.get("compression.type", "none")
+        text = self.properties.get("compression.type", "none").lower()
         if text not in _CODECS:
-            raise OptionError(
-                f"option 'kafka.compression.type' is {text!r}: choose from {', '.join(_CODECS)}"
-            )
+            raise self.refusal("compression.type", f"choose from {', '.join(_CODECS)}")
         return _CODECS[text]
 
     def level(self, codec: Codec) -> int | None:
@@ -145,8 +160,6 @@ class _Reading:
             return None
         if not _is_level(codec, text):
             levels = LEVELS[codec]
-            raise OptionError(
-                f"option 'kafka.compression.level' is {text!r}: {codec.name.lower()} has "
-                f"{levels[0]} to {levels[-1]}"
-            )
-        return int(text)
+            advice = f"{codec.name.lower()} has {levels[0]} to {levels[-1]}"
+            raise self.refusal("compression.level", advice)
+        return number_of(text)

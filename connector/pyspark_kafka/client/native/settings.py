@@ -167,7 +167,7 @@ class NativeSettings:
         given = librdkafka_properties(options.kafka, role=role)
 
         def number(name: str, default: int) -> int:
-            return _number(given[name]) if name in given else default
+            return number_of(given[name]) if name in given else default
 
         response_bytes_max = number("receive.message.max.bytes", _RECEIVE_BYTES_MAX)
         idle_ms_max = number("connections.max.idle.ms", 540_000)
@@ -235,7 +235,7 @@ def _objections(kafka: Mapping[str, str], role: Role) -> Iterator[str]:
             yield reason
 
 
-def _number(text: str) -> int:
+def number_of(text: str) -> int:
     """As C's `strtol` reads it, by which librdkafka has judged it: octal after a 0, hexadecimal."""
     stripped = text.strip()
     return int(stripped, 8) if _OCTAL.fullmatch(stripped) else int(stripped, 0)

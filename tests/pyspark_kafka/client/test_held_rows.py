@@ -1,0 +1,80 @@
+"""Rows that the native producer has taken: by topic, in pieces, none larger than a request."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafka.client.delivery_faults import DeliveryFaults
+from pyspark_kafka.client.native.held_rows import by_topic, check_record_sizes, pieces_of
+from pyspark_kafka.columns import HEADERS_TYPE
+from pyspark_kafka.errors import RowError
+from tests.pyspark_kafka.client.records import rows
+
+FAULTS = DeliveryFaults(bootstrap_servers="b:1", record_bytes_max=1_000)
+
+
+def test_rows_by_topic_keep_their_order() -> None:
+    topics = ["b", "a", "b", "c", "a", "b"]
+    batch = rows("", [b"%d" % n for n in range(6)]).set_column(1, "topic", pa.array(topics))
+    found = {name: of.column("value").to_pylist() for name, of in by_topic(batch)}
+    assert found == {"a": [b"1", b"4"], "b": [b"0", b"2", b"5"], "c": [b"3"]}
+    assert by_topic(rows("t", [b"x"]))[0][1].schema.names == ["value"]
+
+
+def test_rows_of_a_rare_topic_hold_no_others() -> None:
+    topics = ["rare", *["often"] * 999]
+    batch = rows("", [b"x" * 1_000] * 1_000).set_column(1, "topic", pa.array(topics))
+    (rare,) = (of for name, of in by_topic(batch) if name == "rare")
+    assert rare.get_total_buffer_size() < 2_000
+
+
+@pytest.mark.parametrize("bytes_max", [1, 10, 100, 200, 500, 10_000])
+def test_pieces_are_all_of_the_rows_and_bounded(bytes_max: int) -> None:
+    values = [b"x" * n * n for n in range(25)]
+    ((_, batch),) = by_topic(rows("t", values))
+    pieces = list(pieces_of(batch, bytes_max))
+    assert [value for piece in pieces for value in piece.column("value").to_pylist()] == values
+    assert all(piece.nbytes <= bytes_max or piece.num_rows == 1 for piece in pieces)
+    assert len(pieces) <= 1 + 8 * batch.nbytes // bytes_max
+
+
+def _checked(value: int, key: int, header: int) -> None:
+    columns = {
+        "value": pa.array([b"x", b"x" * value]),
+        "key": pa.array([None, b"k" * key]),
+        "headers": pa.array([None, [("h", b"y" * header), ("i", None)]], HEADERS_TYPE),
+    }
+    check_record_sizes(pa.RecordBatch.from_pydict(columns), "t", FAULTS)
+
+
+def test_a_record_may_be_as_large_as_a_request() -> None:
+    _checked(500, 200, 196)
+    _checked(896, 0, 0)
+
+
+@pytest.mark.parametrize("sizes", [(897, 0, 0), (500, 397, 0), (500, 200, 197), (0, 0, 897)])
+def test_a_record_larger_than_a_request_is_refused(sizes: tuple[int, int, int]) -> None:
+    value, key, header = sizes
+    with pytest.raises(
+        RowError,
+        match=f"for t is too large: its value has {value} bytes, its key {key} and its "
+        f"headers {header + 2}, but 'kafka.max.request.size' is 1000",
+    ):
+        _checked(*sizes)
+
+
+def test_headers_that_are_null_do_not_count() -> None:
+    headers = pa.array([[("h", b"y" * 2_000)], [("h", b"y")]], HEADERS_TYPE)
+    first_is_null = pa.py_buffer(b"\x02")
+    masked = pa.Array.from_buffers(
+        HEADERS_TYPE, 2, [first_is_null, headers.buffers()[1]], children=[headers.values]
+    )
+    assert masked.to_pylist()[0] is None
+    columns = {"value": pa.array([b"x", b"x"]), "headers": masked}
+    check_record_sizes(pa.RecordBatch.from_pydict(columns), "t", FAULTS)
+
+
+def test_large_columns_of_different_rows_are_no_large_record() -> None:
+    columns = {"value": pa.array([b"x" * 800, b""]), "key": pa.array([b"", b"k" * 800])}
+    check_record_sizes(pa.RecordBatch.from_pydict(columns), "t", FAULTS)
