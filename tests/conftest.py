@@ -29,7 +29,7 @@ STARTS_BROKERS = {"cluster_with", "three_brokers"}
 STARTING_BROKERS_TIMEOUT_S = 240
 _CLUSTERS = pytest.StashKey[list[Cluster]]()
 _UNAVAILABLE = pytest.StashKey[str]()
-_DESELECTED = pytest.StashKey[int]()
+_LEFT_OUT = pytest.StashKey[str]()
 _SEED = pytest.StashKey[int]()
 _SEEDS = 1_000_000
 _LOG_CHARACTERS_MAX = 80_000
@@ -111,9 +111,14 @@ def _fixtures(item: pytest.Item) -> Sequence[str]:
     return getattr(item, "fixturenames", ())
 
 
+def _uses_cluster(item: pytest.Item) -> bool:
+    """Whether `--cluster` makes a difference to a test."""
+    return not {"cluster", "one_broker", *STARTS_BROKERS}.isdisjoint(_fixtures(item))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only Apache Kafka serves, unless the run is against it.
+    """Leave out what only Apache Kafka serves, or, on it, what uses no cluster of the run.
 
     With `-n`, what takes longest comes first. Tests that start brokers, and may end them, have
     more time than others, unless they say how much.
@@ -123,18 +128,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(STARTING_BROKERS_TIMEOUT_S))
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: not item.nodeid.startswith(LONG_TESTS))
-    if _backend(config) in ("kafka", "testcontainers"):
-        return
-    deselected = [item for item in items if item.get_closest_marker("kafka_only")]
-    if deselected:
-        items[:] = [item for item in items if not item.get_closest_marker("kafka_only")]
-        config.stash[_DESELECTED] = len(deselected)
-        config.hook.pytest_deselected(items=deselected)
+    on_kafka = _backend(config) in ("kafka", "testcontainers")
+    why = "use no cluster of the run" if on_kafka else "kafka_only (run them with --cluster=kafka)"
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        of_kafka = item.get_closest_marker("kafka_only") is not None
+        stays = of_kafka or _uses_cluster(item) if on_kafka else not of_kafka
+        (kept if stays else left_out).append(item)
+    if left_out:
+        items[:] = kept
+        config.stash[_LEFT_OUT] = f"left out: {len(left_out)} {why}"
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
-    count = config.stash.get(_DESELECTED, 0)
-    return f"left out: {count} kafka_only (run them with --cluster=kafka)" if count else None
+    return config.stash.get(_LEFT_OUT, None)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -143,8 +152,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show with a failure what the cluster printed last."""
     report = yield
-    uses_cluster = {"cluster", "one_broker", *STARTS_BROKERS} & set(_fixtures(item))
-    if report.failed and uses_cluster:
+    if report.failed and _uses_cluster(item):
         for cluster in item.config.stash[_CLUSTERS]:
             if logs := cluster.logs()[-_LOG_CHARACTERS_MAX:]:
                 report.sections.append((f"end of the logs of {cluster.version}", logs))

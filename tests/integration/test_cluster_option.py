@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,11 +34,12 @@ def test_what_only_kafka_serves_is_left_out_and_counted() -> None:
     assert "test_a_killed_broker_comes_back" not in output
 
 
-def test_on_kafka_nothing_is_left_out() -> None:
+def test_on_kafka_what_uses_no_cluster_is_left_out() -> None:
     output = collected("kafka")
     assert "cluster: kafka (Apache Kafka 4.3.0)" in output
-    assert "left out" not in output
+    assert re.search(r"left out: \d+ use no cluster of the run", output)
     assert "test_a_killed_broker_comes_back" in output
+    assert "test_an_unknown_backend_is_refused" not in output
 
 
 def test_the_number_of_brokers_is_told() -> None:
