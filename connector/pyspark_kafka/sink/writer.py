@@ -28,7 +28,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_kafka.client.factory import check_settings
 from pyspark_kafka.options import ClientOptions, SinkOptions
 from pyspark_kafka.sink.columns import check_columns
 from pyspark_kafka.sink.row_batches import arrow_batches
@@ -79,6 +78,9 @@ class _Settings:
 @lru_cache(maxsize=16)
 def _check_settings(settings: _Settings) -> None:
     """Have the engine judge the settings; raises `OptionError`."""
+    # Of planning alone: Spark commits in a process of its own, which loads this module, too.
+    from pyspark_kafka.client.factory import check_settings  # noqa: PLC0415
+
     check_settings(settings.options, role="producer")
 
 
