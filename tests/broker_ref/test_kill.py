@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 TOPIC = "load"
 PARTITIONS = 3
-ROUNDS = 5
+ROUNDS = 3
 ACKNOWLEDGED_PER_ROUND = 4_000
 IN_FLIGHT_MAX = 5_000
 PADDING = b"." * 1_000  # several segments per partition
