@@ -51,8 +51,9 @@ class DeliveryFaults:
         """For a record that may not even be sent."""
         return RowError(
             f"a record for {where} is too large: its value has {value_bytes} bytes, its key "
-            f"{key_bytes} and its headers {header_bytes}, but 'kafka.max.request.size' is {self.record_bytes_max}; raise that, "
-            "and 'max.message.bytes' of the topic, or write smaller records"
+            f"{key_bytes} and its headers {header_bytes}, but 'kafka.max.request.size' is "
+            f"{self.record_bytes_max}; raise that, and 'max.message.bytes' of the topic, or write "
+            "smaller records"
         )
 
     def no_such_partition(self, topic: str, partition: int) -> RowError:

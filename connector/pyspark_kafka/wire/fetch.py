@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.base import AbortedTransaction, IsolationLevel, TopicPartition
 from pyspark_kafka.wire.connection import Request
-from pyspark_kafka.wire.metadata import Broker, LeaderEpoch, read_endpoint
+from pyspark_kafka.wire.metadata import Broker, LeaderEpoch, read_endpoint, read_leader
 from pyspark_kafka.wire.reader import MalformedResponse, Reader
 from pyspark_kafka.wire.versions import Api
 from pyspark_kafka.wire.writer import int8, int32, int64, length, string
@@ -265,8 +265,7 @@ class _TaggedOfPartition:
             diverging = EpochEnd(reader.int32("epoch"), reader.int64("end_offset"))
             self.diverging = diverging if diverging.end_offset >= 0 else None
         elif tag == 1:
-            leader = LeaderEpoch(reader.int32("leader_id"), reader.int32("leader_epoch"))
-            self.current_leader = leader if leader.leader_id >= 0 else None
+            self.current_leader = read_leader(reader)
         else:
             return False
         reader.skip_tagged_fields(f"tag {tag} of a partition")

@@ -142,6 +142,12 @@ def read_endpoint(reader: Reader) -> Broker:
     return Broker(broker_id=broker_id, address=Address(host, port), rack=rack)
 
 
+def read_leader(reader: Reader) -> LeaderEpoch | None:
+    """The new leader of a partition that such a response names, if it names one."""
+    leader = LeaderEpoch(reader.int32("leader_id"), reader.int32("leader_epoch"))
+    return leader if leader.leader_id >= 0 else None
+
+
 def metadata_request(
     version: int, topics: Collection[str] | None, *, create: bool = False
 ) -> Request[Any]:

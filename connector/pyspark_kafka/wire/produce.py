@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.wire.connection import Request
-from pyspark_kafka.wire.metadata import Broker, LeaderEpoch, read_endpoint
+from pyspark_kafka.wire.metadata import Broker, LeaderEpoch, read_endpoint, read_leader
 from pyspark_kafka.wire.reader import MalformedResponse, Reader
 from pyspark_kafka.wire.versions import Api
 from pyspark_kafka.wire.writer import (
@@ -220,8 +220,7 @@ def _read_partition(
         nonlocal current_leader
         if tag != 0 or version < 10:
             return False
-        leader = LeaderEpoch(reader.int32("leader_id"), reader.int32("leader_epoch"))
-        current_leader = leader if leader.leader_id >= 0 else None
+        current_leader = read_leader(reader)
         reader.skip_tagged_fields("the current leader")
         return True
 

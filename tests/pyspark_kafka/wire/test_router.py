@@ -94,7 +94,9 @@ def test_a_connection_is_used_again_until_the_broker_closes_it() -> None:
         connection = one.any_connection(deadline=soon())
         assert one.any_connection(deadline=soon()) is connection
         one.refresh([], deadline=soon())
+        deadline = soon()
         while connection.is_usable:  # until the end of the first script is noticed
+            assert time.monotonic() < deadline
             time.sleep(0.01)
         one.refresh([], deadline=soon())
         assert broker.connections == 2

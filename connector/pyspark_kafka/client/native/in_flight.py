@@ -105,8 +105,8 @@ class Batch:
 class _Line:
     """The batches of one partition, in order: presumed, in flight or failed, waiting.
 
-    `at` is the broker that was sent to last, `trusted` the one that confirmed the last answer, where
-    several may be in flight.
+    `at` is the broker that was sent to last, `trusted` the one that confirmed the last answer,
+    where several may be in flight.
     """
 
     waiting: deque[Batch] = field(default_factory=deque)

@@ -2,12 +2,13 @@
 
 Purpose: rows to batches, batches to leaders, and the certainty that every row was confirmed.
 Invariant: `flush` returns only when every row is confirmed; no row waits longer than
-`delivery_timeout_s` in calls without an error; no more than `buffer_bytes` are held, or one row. What it must not know:
-Spark, how rows become bytes, and which batch goes when (that is `in_flight`).
+`delivery_timeout_s` in calls without an error; no more than `buffer_bytes` are held, or one row.
+What it must not know: Spark, how rows become bytes, and which batch goes when (that is
+`in_flight`).
 
-Nothing runs between calls, so that the time between them counts for no deadline: a slow source is no
-fault of the brokers. Each call collects the answers that are there and sends what may be
-sent; answers are waited for only where the buffer is full, and by `flush`.
+Nothing runs between calls, so that the time between them counts for no deadline: a slow source is
+no fault of the brokers. Each call collects the answers that are there and sends what may be sent;
+answers are waited for only where the buffer is full, and by `flush`.
 """
 
 from __future__ import annotations

@@ -39,9 +39,10 @@ until they fill batches, or `flush` is called, which a task does after its last 
 _INT32_MAX: Final = 2**31 - 1
 _MEBIBYTE: Final = 1024 * 1024
 BATCH_BYTES: Final = 512 * 1024
-"""`batch.size` where nothing is said. Measured against one Apache Kafka broker, 6 partitions, rows of
-100 and 1000 bytes with and without keys: Java's 16 KiB take 2.5 to 4 times as long, 64 KiB 1.5 to 2
-times, 256 KiB up to 1.15 times; 1 MiB gains little, and is all that a topic takes by default."""
+"""`batch.size` where nothing is said. Measured against one Apache Kafka broker, 6 partitions, rows
+of 100 and 1000 bytes with and without keys: Java's 16 KiB take 2.5 to 4 times as long, 64 KiB 1.5
+to 2 times, 256 KiB up to 1.15 times; 1 MiB gains little, and is all that a topic takes by
+default."""
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec}
 _DEFAULT_LEVEL: Final = "-1"
 _BOOLEANS: Final = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
@@ -53,8 +54,8 @@ class ProducerSettings:
     """`level` None is the codec's default. The defaults are Java's, but for the batch size.
 
     `delivery_timeout_s` is the time from taking a row to its confirmation, `request_timeout_s` that
-    of one request, `connect_timeout_s` that for a connection, `topic_wait_s` that for a topic to come
-    into being.
+    of one request, `connect_timeout_s` that for a connection, `topic_wait_s` that for a topic to
+    come into being.
     """
 
     codec: Codec = Codec.NONE
