@@ -49,11 +49,8 @@ class PartitionMetadata:
     """`leader_id` is `NO_LEADER` where there is none; `leader_epoch` -1 where it is unknown."""
 
     partition: int
-    error_code: ErrorCode
     leader_id: int
     leader_epoch: int = -1
-    replicas: tuple[int, ...] = ()
-    offline_replicas: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +70,10 @@ class ClusterMetadata:
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
     failed: Mapping[str, ErrorCode] = field(default_factory=dict)
-    cluster_id: str | None = None
-    controller_id: int | None = None
 
     def partition(self, topic_partition: TopicPartition) -> PartitionMetadata | None:
         topic = self.topics.get(topic_partition.topic)
         return None if topic is None else topic.partitions.get(topic_partition.partition)
-
-    def topic_by_id(self, topic_id: UUID) -> TopicMetadata | None:
-        return next((t for t in self.topics.values() if t.topic_id == topic_id), None)
 
     def merged(self, news: ClusterMetadata) -> ClusterMetadata:
         """This and what was just learnt of some topics; the brokers are those of the news."""
@@ -99,9 +91,7 @@ class ClusterMetadata:
         if known is None or leader_epoch <= known.leader_epoch or leader_id not in self.brokers:
             return self
         topic = self.topics[topic_partition.topic]
-        moved = replace(
-            known, leader_id=leader_id, leader_epoch=leader_epoch, error_code=ErrorCode.none
-        )
+        moved = replace(known, leader_id=leader_id, leader_epoch=leader_epoch)
         partitions = {**topic.partitions, topic_partition.partition: moved}
         return replace(
             self, topics={**self.topics, topic.name: replace(topic, partitions=partitions)}
@@ -190,8 +180,6 @@ def cluster_metadata(response: Any) -> ClusterMetadata:
         },
         topics=topics,
         failed=failed,
-        cluster_id=response.cluster_id,
-        controller_id=response.controller_id if response.controller_id >= 0 else None,
     )
 
 
@@ -204,11 +192,8 @@ def _topic(topic: Any) -> TopicMetadata:
         partitions={
             partition.partition_index: PartitionMetadata(
                 partition=partition.partition_index,
-                error_code=partition.error_code,
                 leader_id=partition.leader_id,
                 leader_epoch=partition.leader_epoch if has_epochs else -1,
-                replicas=tuple(partition.replica_nodes),
-                offline_replicas=tuple(getattr(partition, "offline_replicas", ())),
             )
             for partition in topic.partitions
         },

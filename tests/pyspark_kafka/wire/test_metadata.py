@@ -29,7 +29,6 @@ BROKERS = {
 def partition(index: int, leader_id: int, leader_epoch: int) -> PartitionMetadata:
     return PartitionMetadata(
         partition=index,
-        error_code=ErrorCode.none,
         leader_id=leader_id,
         leader_epoch=leader_epoch,
     )
@@ -60,10 +59,7 @@ def test_an_older_epoch_does_not_replace_a_newer_one() -> None:
 def test_a_topic_made_anew_begins_anew() -> None:
     merged = picture((1, 5)).merged(picture((2, 0), topic_id=NEW))
     assert leaders(merged) == [(2, 0)]
-    assert merged.topic_by_id(OLD) is None
-    found = merged.topic_by_id(NEW)
-    assert found is not None
-    assert found.name == "t"
+    assert merged.topics["t"].topic_id == NEW
 
 
 def test_an_unknown_epoch_is_news() -> None:
@@ -78,9 +74,7 @@ def test_partitions_that_are_gone_are_gone() -> None:
 def test_other_topics_are_kept_and_failed_ones_dropped() -> None:
     both = picture((1, 0)).merged(picture((2, 0), name="u", topic_id=NEW))
     assert both.topics.keys() == {"t", "u"}
-    news = ClusterMetadata(
-        brokers={}, failed={"t": ErrorCode.unknown_topic_or_partition}, cluster_id="c"
-    )
+    news = ClusterMetadata(brokers={}, failed={"t": ErrorCode.unknown_topic_or_partition})
     merged = both.merged(news)
     assert merged.topics.keys() == {"u"}
     assert merged.failed == {"t": ErrorCode.unknown_topic_or_partition}
@@ -117,16 +111,13 @@ def test_a_response_of_any_version(version: int, epoch: int) -> None:
     topic: dict[str, Any] = {"name": "t", "is_internal": True, "partitions": [partition]}
     if version >= 10:
         topic["topic_id"] = OLD
-    found = cluster_metadata(response(version, topics=[topic], cluster_id="c"))
+    found = cluster_metadata(response(version, topics=[topic]))
     assert found.brokers[3] == Broker(broker_id=3, address=Address("::1", 9), rack="r")
     assert str(found.brokers[3]) == "broker 3 at [::1]:9"
-    assert (found.cluster_id, found.controller_id) == ("c", 3)
     one = found.topics["t"]
     assert one.is_internal
     assert one.topic_id == (OLD if version >= 10 else None)
-    expected = PartitionMetadata(
-        partition=2, error_code=ErrorCode.none, leader_id=3, leader_epoch=epoch, replicas=(3, 4)
-    )
+    expected = PartitionMetadata(partition=2, leader_id=3, leader_epoch=epoch)
     assert one.partitions == {2: expected}
 
 
