@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/pip --disable-pip-version-check --quiet
+BENCH  := .cache/bench
+QUIETLY := --disable-pip-version-check --quiet
+PIP    := $(BIN)/pip $(QUIETLY)
 # Tests of Spark run once on each of these beside the one in constraints.txt, and by the way once with
 # the twin in plain Python and once with the other engine: a user gets the kernel and `native`.
 OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
@@ -29,14 +31,23 @@ setup: $(VENV)/.ready ## make .venv with the project (editable) and its developm
 
 KERNEL := hatch_build.py $(wildcard connector/pyspark_kafka/records/_kernel*.p?? connector/pyspark_kafka/records/*.h)
 
-$(VENV)/.ready: pyproject.toml constraints.txt $(KERNEL) | python
-	@echo "Setting up $(VENV) (a minute or two) ..." >&2
-	@$(PYTHON) -m venv $(VENV)
-	@{ $(PIP) install --constraint constraints.txt pip && \
-	   $(PIP) install --constraint constraints.txt --build-constraint constraints.txt --group dev --editable . ; } \
-	  >$(VENV)/setup.log 2>&1 || \
-	  { echo "The packages of constraints.txt could not be installed into $(VENV) (see $(VENV)/setup.log): check the network, or point pip at a package index you can reach, and run make again" >&2; exit 1; }
+# A virtual environment in the target's folder; $(1) says what it gets beside the project, editable.
+define venv
+	@echo "Setting up $(@D) (a minute or two) ..." >&2
+	@$(PYTHON) -m venv $(@D)
+	@{ $(@D)/bin/pip $(QUIETLY) install --constraint constraints.txt pip && \
+	   $(@D)/bin/pip $(QUIETLY) install --constraint constraints.txt --build-constraint constraints.txt $(1); } \
+	  >$(@D)/setup.log 2>&1 || \
+	  { echo "The packages of constraints.txt could not be installed into $(@D) (see $(@D)/setup.log): check the network, or point pip at a package index you can reach, and run make again" >&2; exit 1; }
 	@touch $@
+endef
+
+$(VENV)/.ready: pyproject.toml constraints.txt $(KERNEL) | python
+	$(call venv,--group dev --editable .)
+
+# Without the development tools: hypothesis, where it is there, gets imported into every worker.
+$(BENCH)/.ready: pyproject.toml constraints.txt $(KERNEL) | python
+	$(call venv,--group bench --editable '.[spark]')
 
 python:
 	@command -v $(PYTHON) >/dev/null || { echo "pyspark-kafka needs Python 3.11 to 3.13 and there is no '$(PYTHON)': install one of them and run 'make PYTHON=python3.11 ...'" >&2; exit 1; }
@@ -66,16 +77,11 @@ test-pyspark-%: java .cache/pyspark-%
 	@$(TWIN_WITH_$*) PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(BIN)/pytest $(AT_ONCE) -m "not full" \
 	  $(LEAKS) $(ENGINE_WITH_$*) tests/spark
 
-bench: java $(VENV)/.ready-bench ## ratios to Spark's connector and others, on a quiet machine (40 minutes); docs/benchmarks.md
-	@$(BIN)/python -m integration.benchmarks --write-docs
+bench: java $(BENCH)/.ready ## ratios to Spark's connector and others, on a quiet machine (40 minutes); docs/benchmarks.md
+	@$(BENCH)/bin/python -m integration.benchmarks --write-docs
 
-bench-quick: java $(VENV)/.ready-bench ## the main cases of `bench` with fewer records (5 minutes)
-	@$(BIN)/python -m integration.benchmarks --quick
-
-$(VENV)/.ready-bench: $(VENV)/.ready
-	@$(PIP) install --constraint constraints.txt --group bench >$(VENV)/setup.log 2>&1 || \
-	  { echo "The packages of group 'bench' could not be installed into $(VENV) (see $(VENV)/setup.log): check the network, or point pip at a package index you can reach, and run make again" >&2; exit 1; }
-	@touch $@
+bench-quick: java $(BENCH)/.ready ## the main cases of `bench` with fewer records (5 minutes)
+	@$(BENCH)/bin/python -m integration.benchmarks --quick
 
 .cache/pyspark-%: | $(VENV)/.ready
 	@rm -rf $@.part && mkdir -p .cache

@@ -52,19 +52,25 @@ class RowPreparation:
         if "headers" in columns:
             _check_headers(columns["headers"])
             prepared["headers"] = columns["headers"]
-        for counted in topics.value_counts():
-            self.rows_by_topic[counted["values"].as_py()] += counted["counts"].as_py()
+        if self.topic is not None:
+            self.rows_by_topic[self.topic] += batch.num_rows
+        else:
+            for counted in topics.value_counts():
+                self.rows_by_topic[counted["values"].as_py()] += counted["counts"].as_py()
         return pa.RecordBatch.from_pydict(prepared)
 
     def _topics(self, column: Any, row_count: int) -> Any:
+        """The topic of each row, dictionary-encoded: most often it is one for all."""
         if self.topic is not None:
-            return pa.repeat(pa.scalar(self.topic, pa.string()), row_count)
+            return pa.DictionaryArray.from_arrays(
+                pa.repeat(pa.scalar(0, pa.int32()), row_count), pa.array([self.topic], pa.string())
+            )
         if column.null_count:
             raise RowError(
                 f"{column.null_count} of {row_count} rows have a null in column 'topic', so there "
                 "is no topic to write them to: fill or filter the nulls, or set the option 'topic'"
             )
-        return column
+        return column.dictionary_encode()
 
     def _check_partitions(self, topics: Any, partitions: Any) -> None:
         bounds = (

@@ -31,6 +31,7 @@ from pyspark.sql.types import StructType
 from pyspark_kafka.options import ClientOptions, SinkOptions
 from pyspark_kafka.sink.columns import check_columns
 from pyspark_kafka.sink.row_batches import arrow_batches
+from pyspark_kafka.worker import settle
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +61,11 @@ class WritePlan:
         # Of tasks alone, see `check_settings`.
         from pyspark_kafka.sink.task import write_task  # noqa: PLC0415
 
-        return Written(
+        written = Written(
             rows_by_topic=write_task(batches, client=self.options.client, topic=self.options.topic)
         )
+        settle()
+        return written
 
 
 @dataclass(frozen=True)

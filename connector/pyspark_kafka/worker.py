@@ -1,0 +1,24 @@
+"""What is done to a Python worker of Spark's, for the tasks that it gets after this one.
+
+Purpose: `settle`. Invariant: nothing happens outside of a task, or twice in a process. What it must
+not know: what tasks do.
+"""
+
+from __future__ import annotations
+
+import gc
+
+from pyspark import TaskContext
+
+
+def settle() -> None:
+    """At the end of a task: take what is loaded by now out of the garbage collector's sight.
+
+    Spark collects garbage in a worker after every task (`gc.collect` in `pyspark.daemon`), and
+    each time that goes through all that was ever imported: 30 ms and more, which a micro-batch
+    waits for. What is there after the first task is modules, and they stay.
+    """
+    if TaskContext.get() is None or gc.get_freeze_count():
+        return
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,75 @@
+"""`worker.settle`: once, in tasks, what is loaded leaves the garbage collector's sight."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from pyspark_kafka.client.base import FetchRange, TopicPartition
+from pyspark_kafka.options import parse_sink_options, parse_source_options
+from pyspark_kafka.sink.writer import WritePlan
+from pyspark_kafka.source import partition
+from pyspark_kafka.source.ranges import PlannedRange
+from pyspark_kafka.worker import settle
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def _in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TaskContext, "_taskContext", object())
+
+
+@pytest.mark.usefixtures("_in_a_task")
+def test_garbage_is_collected_and_what_lives_is_frozen_once() -> None:
+    garbage: list[object] = []
+    garbage.append(garbage)
+    identity = id(garbage)
+    del garbage
+    settle()
+    frozen = gc.get_freeze_count()
+    assert frozen > 10_000
+    gc.unfreeze()
+    assert identity not in map(id, gc.get_objects())
+
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    later: list[list[int]] = [[] for _ in range(10_000)]
+    settle()
+    assert gc.get_freeze_count() < frozen + len(later)
+
+
+def test_outside_of_a_task_nothing_happens() -> None:
+    settle()
+    assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.usefixtures("_in_a_task")
+def test_a_task_that_writes_settles_its_worker() -> None:
+    options = parse_sink_options({"kafka.bootstrap.servers": "h:1", "topic": "t"}, streaming=False)
+    schema = StructType([StructField("value", BinaryType())])
+    WritePlan(options=options, schema=schema).task([])
+    assert gc.get_freeze_count() > 0
+
+
+@pytest.mark.usefixtures("_in_a_task")
+def test_a_task_that_reads_settles_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "_pool", lambda: SimpleNamespace(lend=nullcontext))
+    monkeypatch.setattr(partition, "read_range", lambda *_: iter([]))
+    given = {"kafka.bootstrap.servers": "h:1", "assign": '{"t": [0]}'}
+    options = parse_source_options(given, streaming=False)
+    wanted = FetchRange(topic_partition=TopicPartition("t", 0), start_offset=0, end_offset=1)
+    planned = PlannedRange(fetch_range=wanted, topic_id=None)
+    assert list(partition.read_partition(partition.KafkaInputPartition(planned), (), options)) == []
+    assert gc.get_freeze_count() > 0
