@@ -50,8 +50,8 @@ _PEERS: Final = """\
 - *our librdkafka engine*: ours with `engine=librdkafka`.
 - *a source that fabricates*: a Python data source that yields one Arrow batch again and again, with
   the same columns in as many tasks: no Python source can be much faster. *A sink that drops*: a
-  Python data source that takes Arrow batches and forgets them. *A trivial source and sink*: both
-  for a stream.
+  Python data source that takes Arrow batches and forgets them, and leaves all cores to Spark where a
+  write shares them with the broker. *A trivial source and sink*: both for a stream.
 - Kernels work on the record batches that the broker has stored, cut into 4 MiB as answers to fetches
   are. *CRC alone* and *memcpy* go once over the same bytes. *confluent-kafka* consumes them from
   the broker, and is asked for each message's error or for its fields, too. *aiokafka* and
