@@ -10,6 +10,7 @@ after `mend` nothing is broken. What it must not know: why.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from random import Random
 from types import MappingProxyType
@@ -17,13 +18,16 @@ from types import MappingProxyType
 from broker_ref.controller.metadata import ClusterMetadata
 from integration.simulation.agenda import START_MS, Agenda
 from integration.simulation.cluster import SimulatedCluster, host_of
-from integration.simulation.plan import BROKERS, Fault, FaultKind, Settings
+from integration.simulation.plan import BROKERS, LEADER, Fault, FaultKind, Settings
 
 NOTICE_LIMIT_MS = 8_000
 
 
 class Faults:
-    """Does the faults of a plan; `note` gets a line about each."""
+    """Does the faults of a plan; `note` gets a line about each.
+
+    `move_leader` asks the cluster to do so, as an administrator.
+    """
 
     def __init__(
         self,
@@ -31,11 +35,13 @@ class Faults:
         *,
         agenda: Agenda,
         settings: Settings,
+        move_leader: Callable[[Fault], None],
         note: Callable[[str], None],
     ) -> None:
         self._cluster = cluster
         self._agenda = agenda
         self._settings = settings
+        self._move_leader = move_leader
         self._note = note
         self._quiet_until: Callable[[], bool] | None = None
         self._is_over = False
@@ -72,8 +78,27 @@ class Faults:
                 self._note(f"left out, a power loss is not noticed yet: {fault}")
                 return
             self._quiet_until = None
+        fault = self._resolved(fault)
         self._note(str(fault))
         _DOINGS[fault.kind](self, fault)
+
+    def _resolved(self, fault: Fault) -> Fault:
+        """The fault with a host in place of "a leader"."""
+        if fault.host != LEADER:
+            return fault
+        controller = self._cluster.controller
+        leaders = [
+            partition.leader
+            for topic in (controller.side.metadata.topics.values() if controller else ())
+            for partition in topic.partitions.values()
+            if partition.leader >= 0
+        ]
+        broker_id = leaders[fault.number % len(leaders)] if leaders else BROKERS[0]
+        host = host_of(broker_id)
+        other = fault.other
+        if other == host:
+            other = host_of(BROKERS[broker_id % len(BROKERS)])
+        return replace(fault, host=host, other=other)
 
     def _later(self, fault: Fault, act: Callable[[], None]) -> None:
         self._agenda.after(fault.lasts_ms, lambda: None if self._is_over else act())
@@ -172,6 +197,9 @@ class Faults:
 
         self._later(fault, give_back)
 
+    def _move(self, fault: Fault) -> None:
+        self._move_leader(fault)
+
     def _fill_disk(self, fault: Fault) -> None:
         disk = self._cluster.disks[fault.host]
         disk.is_full = True
@@ -205,5 +233,6 @@ _DOINGS: Mapping[FaultKind, Callable[[Faults, Fault], None]] = MappingProxyType(
         FaultKind.BREAK: Faults._break,
         FaultKind.NO_DESCRIPTORS: Faults._take_descriptors,
         FaultKind.DISK_FULL: Faults._fill_disk,
+        FaultKind.MOVE: Faults._move,
     }
 )

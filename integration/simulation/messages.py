@@ -106,6 +106,46 @@ class CreateTopicsResponse:
 CREATE_TOPICS: Final = Call(api_key=19, version=5, response=CreateTopicsResponse)
 
 
+# AlterPartitionReassignments, ElectLeaders
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignedPartition:
+    partition_index: int
+    replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignedTopic:
+    name: str
+    partitions: tuple[ReassignedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignRequest:
+    topics: tuple[ReassignedTopic, ...]
+    timeout_ms: int = 1_000
+
+
+REASSIGN: Final = Call(api_key=45, version=0, response=Answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectedPartitions:
+    topic: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectLeadersRequest:
+    topic_partitions: tuple[ElectedPartitions, ...]
+    election_type: int = 0
+    timeout_ms: int = 1_000
+
+
+ELECT_LEADERS: Final = Call(api_key=43, version=2, response=Answer)
+
+
 # Produce, InitProducerId
 
 

@@ -18,6 +18,9 @@ from integration.simulation.cluster import CONTROLLER, host_of
 from integration.simulation.network import Weather
 
 BROKERS: Final = (1, 2, 3)
+LEADER: Final = "a leader"
+"""In place of a host: the broker that leads a partition when the time has come."""
+
 FAULTS_BEGIN_MS: Final = 1_500
 FAULTS_END_MS: Final = 8_500
 
@@ -37,6 +40,7 @@ class FaultKind(Enum):
     BREAK = "connections of a host are reset"
     NO_DESCRIPTORS = "a broker now and then cannot open a file"
     DISK_FULL = "a broker's disk is full"
+    MOVE = "an administrator lets another replica lead a partition"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +97,15 @@ def plan_of(seed: int) -> Plan:
     random = Random(f"plan {seed}")
     settings = _settings(random)
     kinds = _taste(random)
-    count = random.randint(2, 8)
-    faults = [_fault(random, random.choice(kinds)) for _ in range(count)]
+    faults: list[Fault] = []
+    at_ms = FAULTS_BEGIN_MS
+    for _ in range(random.randint(2, 9)):
+        # Things that go wrong together find more than things that go wrong one by one.
+        if not faults or random.random() < 0.5:
+            at_ms = random.randint(FAULTS_BEGIN_MS, FAULTS_END_MS)
+        else:
+            at_ms = min(at_ms + random.randint(0, 600), FAULTS_END_MS)
+        faults.append(_fault(random, random.choice(kinds), at_ms))
     return Plan(
         seed=seed,
         settings=settings,
@@ -126,22 +137,24 @@ def _taste(random: Random) -> Sequence[FaultKind]:
     return random.sample(kinds, random.randint(1, 5))
 
 
-def _fault(random: Random, kind: FaultKind) -> Fault:
+def _fault(random: Random, kind: FaultKind, at_ms: int) -> Fault:
     host, other = random.sample([host_of(broker_id) for broker_id in BROKERS], 2)
+    if random.random() < 0.4:
+        host = LEADER
     if kind in {FaultKind.KILL_CONTROLLER, FaultKind.CONTROLLER_POWER_LOSS}:
         host, other = CONTROLLER, ""
     elif kind in {FaultKind.CUT, FaultKind.STALL}:
         if random.random() < 0.4:
             other = CONTROLLER
-    else:
+    elif kind is not FaultKind.MOVE:
         other = ""
         if kind is FaultKind.PAUSE and random.random() < 0.2:
             host = CONTROLLER
     return Fault(
-        at_ms=random.randint(FAULTS_BEGIN_MS, FAULTS_END_MS),
+        at_ms=at_ms,
         kind=kind,
         host=host,
         other=other,
-        lasts_ms=random.choice((50, 300, 1_000, 2_500, 5_000)),
+        lasts_ms=random.choice((50, 300, 1_000, 2_500, 4_000)),
         number=random.getrandbits(32),
     )

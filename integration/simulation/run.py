@@ -15,16 +15,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Protocol
 
-from kio.schema.errors import ErrorCode
-
 from broker_ref.config import BrokerConfig
+from integration.simulation.administering import Administrator
 from integration.simulation.agenda import START_MS, Agenda, RestlessError
-from integration.simulation.client import Ask, Client, Pause, Script, TopicPartition
+from integration.simulation.client import Client, TopicPartition
 from integration.simulation.cluster import SimulatedCluster, host_of
 from integration.simulation.faults import Faults
 from integration.simulation.invariants import Violation, Watch
-from integration.simulation.messages import CREATE_TOPICS, CreateTopicsRequest, NewTopic
-from integration.simulation.plan import BROKERS, FAULTS_END_MS, Plan, Settings
+from integration.simulation.plan import BROKERS, FAULTS_END_MS, Fault, Plan, Settings
 from integration.simulation.producing import CarelessProducer, IdempotentProducer
 from integration.simulation.reading import Reader
 
@@ -116,9 +114,15 @@ class _Run:
             on_step=self._watch.look,
             note=self._note,
         )
-        self._faults = Faults(self.cluster, agenda=self._agenda, settings=settings, note=self._note)
+        self._faults = Faults(
+            self.cluster,
+            agenda=self._agenda,
+            settings=settings,
+            move_leader=self._move_leader,
+            note=self._note,
+        )
         self._work: list[Work] = []
-        self._is_ready = False
+        self._administrator = Administrator(self._client("admin"))
 
     def outcome(self) -> Outcome:
         """Run to the end, or to the first violation."""
@@ -148,9 +152,9 @@ class _Run:
     def _go(self) -> None:
         for host in self.cluster.hosts:
             self.cluster.start(host)
-        self._client("admin").spawn(self._create_topics(), after_ms=300)
+        self._administrator.make_topic(TOPIC)
         self._agenda.run_until(START_MS + WORK_BEGINS_MS)
-        if not self._is_ready:
+        if TOPIC not in self._administrator.made:
             raise Violation("the topics could not be created in a cluster that is whole")
         self._faults.schedule(self.plan.faults)
         self._start_work()
@@ -170,14 +174,10 @@ class _Run:
             broker_ids=BROKERS,
         )
 
-    def _create_topics(self) -> Script:
-        request = CreateTopicsRequest(topics=(NewTopic(name=TOPIC),))
-        while not self._is_ready:
-            response = yield Ask(broker_id=1, call=CREATE_TOPICS, message=request)
-            if response is not None:
-                code = response.topics[0].error_code
-                self._is_ready = code in {ErrorCode.none, ErrorCode.topic_already_exists}
-            yield Pause(ms=50)
+    def _move_leader(self, fault: Fault) -> None:
+        partition = self.partitions[fault.number % len(self.partitions)]
+        first = fault.number // 2 % len(BROKERS)
+        self._administrator.move_leader(partition, BROKERS[first:] + BROKERS[:first])
 
     @property
     def partitions(self) -> list[TopicPartition]:
