@@ -24,6 +24,7 @@ from broker_ref.replication.fetch_sessions import FetchSessions
 from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.purgatory import DelayedOperation
 from broker_ref.replication.replica_manager import ReplicaManager
+from broker_ref.transaction.verification import Verifications
 
 Side = TypeVar("Side")
 
@@ -56,6 +57,7 @@ class Broker:
     metadata: ClusterMetadata
     replicas: ReplicaManager
     groups: GroupCoordinator
+    verifications: Verifications
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     request_topic: Callable[[NewTopic], None]

@@ -54,6 +54,7 @@ from broker_ref.replication.isr_changes import AlterPartitions
 from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.schedule import Schedule
+from broker_ref.transaction.verification import Verifications, coordinator_of
 
 BROKER_APIS: Final = {**APIS, **{key: CONTROLLER_APIS[key] for key in FORWARDED}}
 """What clients may ask a broker: what it answers itself, and what it passes on."""
@@ -273,6 +274,16 @@ class BrokerNode:
             metadata=self.metadata,
             replicas=replicas,
             groups=groups,
+            verifications=Verifications(
+                outbox=self._outbox,
+                schedule=self._schedule,
+                metadata=self.metadata,
+                coordinator=lambda transactional_id: coordinator_of(
+                    self.metadata, transactional_id
+                ),
+                wake=self._wake,
+                clock=self._time,
+            ),
             fetch_sessions=FetchSessions(
                 slots=config.max_incremental_fetch_session_cache_slots,
                 random_bytes=self._random_bytes,
