@@ -23,11 +23,13 @@ from broker_ref.api import (
     k21_delete_records,
     k22_init_producer_id,
     k23_offset_for_leader_epoch,
+    k27_write_txn_markers,
     k32_describe_configs,
     k35_describe_log_dirs,
     k42_delete_groups,
     k47_offset_delete,
     k60_describe_cluster,
+    k61_describe_producers,
     k75_describe_topic_partitions,
 )
 
@@ -52,11 +54,13 @@ APIS: Final = MappingProxyType(
             k21_delete_records,
             k22_init_producer_id,
             k23_offset_for_leader_epoch,
+            k27_write_txn_markers,
             k32_describe_configs,
             k42_delete_groups,
             k47_offset_delete,
             k35_describe_log_dirs,
             k60_describe_cluster,
+            k61_describe_producers,
             k75_describe_topic_partitions,
         )
     }
