@@ -42,8 +42,9 @@ class Cluster:
     `data` is a directory to keep them in (None: a temporary one, removed on `close`), `port` the
     port of the first (0: a free one), `configs` Kafka's broker configs, such as
     `{"auto.create.topics.enable": "false"}`, `racks` the
-    rack of each broker that has one. `faults` is what goes
-    wrong in it, on purpose.
+    rack of each broker that has one, `features` the versions of Kafka's features that a new cluster
+    finalizes, such as `{"transaction.version": 1}` (a `data` directory that is in use keeps its
+    own). `faults` is what goes wrong in it, on purpose.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Cluster:
         port: int = 0,
         configs: Mapping[str, str] | None = None,
         racks: Mapping[int, str] | None = None,
+        features: Mapping[str, int] | None = None,
     ) -> None:
         if brokers < 1:
             raise ClusterError(f"a cluster has at least one broker, and {brokers} were asked for")
@@ -63,6 +65,7 @@ class Cluster:
         self._port = port
         self._configs = cluster_configs(brokers, configs or {})
         self._racks = dict(racks or {})
+        self._features = dict(features or {})
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -226,6 +229,7 @@ class Cluster:
             host=_HOST,
             port=self._controller_port.port,
             configs=self._configs,
+            features=self._features,
         )
         self._controller = self._call(ControllerServer.start(settings, faults=self.faults))
 
