@@ -82,10 +82,8 @@ def check_is_supported(feature: str, version: int) -> None:
     if version < 0:
         raise _refusal(feature, version, "a version is 0 or more.")
     if supported is None:
-        # As in Kafka, where a feature that no node knows is one that has version 0 alone.
-        if version > 0:
-            raise _refusal(feature, version, "this cluster does not support the feature.")
-    elif version not in supported:
+        raise _refusal(feature, version, "this cluster does not support the feature.")
+    if version not in supported:
         raise _refusal(
             feature, version, f"this cluster supports {supported[0]} to {supported[-1]}."
         )

@@ -97,6 +97,7 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
     46: _TOP_ALONE,  # ListPartitionReassignments
     47: _TOP_ALONE,  # OffsetDelete
     56: _TOP_ALONE,  # AlterPartition
+    57: _TOP_ALONE,  # UpdateFeatures
     58: _TOP_ALONE,  # Envelope
     59: _TOP_ALONE,  # FetchSnapshot
     60: _TOP_ALONE,  # DescribeCluster

@@ -101,6 +101,7 @@ def test_an_update_goes_the_way_that_was_asked_for() -> None:
     assert "upgrade type 0" in refusal(lambda: update(driver, 2, 0))
     assert "0 to 2" in refusal(lambda: update(driver, 3))
     assert "0 or more" in refusal(lambda: update(driver, -1))
+    assert "not support" in refusal(lambda: update(driver, 0, feature="group.version"))
     assert "not support" in refusal(lambda: update(driver, 1, feature="group.version"))
     assert driver.metadata.end_offset == before
     update(driver, 2, validate_only=True)
