@@ -23,11 +23,16 @@ from broker_ref.api import (
     k21_delete_records,
     k22_init_producer_id,
     k23_offset_for_leader_epoch,
+    k24_add_partitions_to_txn,
+    k25_add_offsets_to_txn,
+    k26_end_txn,
     k32_describe_configs,
     k35_describe_log_dirs,
     k42_delete_groups,
     k47_offset_delete,
     k60_describe_cluster,
+    k65_describe_transactions,
+    k66_list_transactions,
     k75_describe_topic_partitions,
 )
 
@@ -52,11 +57,16 @@ APIS: Final = MappingProxyType(
             k21_delete_records,
             k22_init_producer_id,
             k23_offset_for_leader_epoch,
+            k24_add_partitions_to_txn,
+            k25_add_offsets_to_txn,
+            k26_end_txn,
             k32_describe_configs,
             k42_delete_groups,
             k47_offset_delete,
             k35_describe_log_dirs,
             k60_describe_cluster,
+            k65_describe_transactions,
+            k66_list_transactions,
             k75_describe_topic_partitions,
         )
     }

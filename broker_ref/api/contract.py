@@ -24,6 +24,7 @@ from broker_ref.replication.fetch_sessions import FetchSessions
 from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.purgatory import DelayedOperation
 from broker_ref.replication.replica_manager import ReplicaManager
+from broker_ref.transaction.coordinator import TransactionCoordinator
 
 Side = TypeVar("Side")
 
@@ -56,6 +57,7 @@ class Broker:
     metadata: ClusterMetadata
     replicas: ReplicaManager
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     request_topic: Callable[[NewTopic], None]
@@ -91,8 +93,9 @@ NO_ANSWER: Final = NoAnswer()
 class Api(Generic[Side]):
     """One API key: the versions served, the message its requests are read as, and the handler.
 
-    The handler gets the parts of its node first: a `Broker`, or the controller's. `advertised_from` is the lowest version that ApiVersions names where that is not the lowest
-    that is served.
+    The handler gets the parts of its node first: a `Broker`, or the controller's.
+    `advertised_from` is the lowest version that ApiVersions names where that is not the lowest that
+    is served; `unstable_from` the first that is served only where `unstable.api.versions.enable`.
     """
 
     key: int
@@ -100,10 +103,11 @@ class Api(Generic[Side]):
     request: type[Any]
     handle: Callable[[Side, Call, Any], object]
     advertised_from: int | None = None
+    unstable_from: int | None = None
 
 
 def transactions_refused() -> ApiError:
-    """What every request with a transactional id gets: clients take it as final, at once."""
+    """What a Produce request with a transactional id gets: clients take it as final, at once."""
     return ApiError(
         ErrorCode.transactional_id_authorization_failed,
         "This broker does not serve transactions: use an idempotent producer, without a "

@@ -92,6 +92,7 @@ class Writes:
         *,
         on_append: Callable[[int], None] | None = None,
         on_replicated: Callable[[], None] | None = None,
+        timeout_ms: int | None = None,
     ) -> Write:
         """Append records as one batch, all or none of them; ApiError says why they are not.
 
@@ -113,7 +114,7 @@ class Writes:
         write.on_replicated = on_replicated
         self._pending.append(write)
         write.timer = self._schedule.at(
-            now_ms + self._timeout_ms,
+            now_ms + (self._timeout_ms if timeout_ms is None else timeout_ms),
             lambda time_ms: write.finish(ErrorCode.coordinator_not_available, time_ms),
         )
         self.replicated(now_ms)
