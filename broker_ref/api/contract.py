@@ -25,6 +25,7 @@ from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.purgatory import DelayedOperation
 from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.transaction.coordinator import TransactionCoordinator
+from broker_ref.transaction.verification import Verifications
 
 Side = TypeVar("Side")
 
@@ -58,6 +59,7 @@ class Broker:
     replicas: ReplicaManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    verifications: Verifications
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     request_topic: Callable[[NewTopic], None]

@@ -55,6 +55,7 @@ from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.schedule import Schedule
 from broker_ref.transaction.coordinator import TransactionCoordinator
+from broker_ref.transaction.verification import Verifications, coordinator_of
 
 BROKER_APIS: Final[dict[int, Api[Any]]] = {
     **APIS,
@@ -295,6 +296,16 @@ class BrokerNode:
             replicas=replicas,
             groups=groups,
             transactions=transactions,
+            verifications=Verifications(
+                outbox=self._outbox,
+                schedule=self._schedule,
+                metadata=self.metadata,
+                coordinator=lambda transactional_id: coordinator_of(
+                    self.metadata, transactional_id
+                ),
+                wake=self._wake,
+                clock=self._time,
+            ),
             fetch_sessions=FetchSessions(
                 slots=config.max_incremental_fetch_session_cache_slots,
                 random_bytes=self._random_bytes,
