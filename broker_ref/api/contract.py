@@ -12,14 +12,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from kio.schema.errors import ErrorCode
-
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.controller.topics import NewTopic
 from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
-from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.fetch_sessions import FetchSessions
 from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.purgatory import DelayedOperation
@@ -106,12 +103,3 @@ class Api(Generic[Side]):
     handle: Callable[[Side, Call, Any], object]
     advertised_from: int | None = None
     unstable_from: int | None = None
-
-
-def transactions_refused() -> ApiError:
-    """What a Produce request with a transactional id gets: clients take it as final, at once."""
-    return ApiError(
-        ErrorCode.transactional_id_authorization_failed,
-        "This broker does not serve transactions: use an idempotent producer, without a "
-        "transactional.id.",
-    )

@@ -55,7 +55,7 @@ from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.schedule import Schedule
 from broker_ref.transaction.coordinator import TransactionCoordinator
-from broker_ref.transaction.verification import Verifications, coordinator_of
+from broker_ref.transaction.verification import Verifications
 
 BROKER_APIS: Final[dict[int, Api[Any]]] = {
     **APIS,
@@ -300,9 +300,7 @@ class BrokerNode:
                 outbox=self._outbox,
                 schedule=self._schedule,
                 metadata=self.metadata,
-                coordinator=lambda transactional_id: coordinator_of(
-                    self.metadata, transactional_id
-                ),
+                coordinator=transactions.coordinator,
                 wake=self._wake,
                 clock=self._time,
             ),
