@@ -40,7 +40,6 @@ class TransactionCoordinator:
             BrokerConfig(offsets_topic_num_partitions=1, offset_metadata_max_bytes=10)
         )
         create_topic(self.driver, "t", 3)
-        self.driver.call(request("find_coordinator", 2, key="g", key_type=0))
         monkeypatch.setattr(Verifications, "verify", self._verify)
 
     def _verify(self, *asked: Any, add: bool, now_ms: int) -> Reply[Answer]:
@@ -52,6 +51,10 @@ class TransactionCoordinator:
         else:
             reply.complete(self.answer)
         return reply
+
+    def make_offsets_topic(self) -> None:
+        """Have the broker make it."""
+        self.driver.call(request("find_coordinator", 2, key="g", key_type=0))
 
     def commit(self, *offsets: tuple[int, int], **changed: Any) -> list[ErrorCode]:
         """Commit (partition, offset) pairs of topic t; the answers."""
@@ -93,7 +96,9 @@ class TransactionCoordinator:
 
 @pytest.fixture
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> TransactionCoordinator:
-    return TransactionCoordinator(monkeypatch)
+    made = TransactionCoordinator(monkeypatch)
+    made.make_offsets_topic()
+    return made
 
 
 def commit_request(
@@ -193,6 +198,12 @@ def test_refusals_of_the_group_are_of_every_partition_there_is(
     asked = len(coordinator.asked)
     assert coordinator.commit((0, 5), group_id="") == [ErrorCode.invalid_group_id]
     assert len(coordinator.asked) == asked
+
+
+def test_without_the_offsets_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = TransactionCoordinator(monkeypatch)
+    assert made.commit((0, 5)) == [ErrorCode.coordinator_not_available]
+    assert made.asked == []
 
 
 def test_a_group_that_is_not_read_yet(
