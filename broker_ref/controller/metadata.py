@@ -35,7 +35,10 @@ from broker_ref.protocol.identifiers import Uuid
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """Where groups keep their committed offsets."""
 
-INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, "__transaction_state")
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+"""Where transaction coordinators keep what they know of each transactional id."""
+
+INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
 """Topics that only brokers write, marked as internal to clients."""
 
 NO_LEADER: Final = -1

@@ -30,6 +30,7 @@ _Result = TypeVar("_Result")
 _HOST: Final = "127.0.0.1"
 _CALL_TIMEOUT_SECONDS: Final = 90.0
 INTERNAL_REPLICATION_FACTOR_MAX: Final = 3
+INTERNAL_MIN_ISR_MAX: Final = 2
 
 
 class ClusterError(Exception):
@@ -321,7 +322,12 @@ class Cluster:
 def cluster_configs(brokers: int, configs: Mapping[str, str]) -> dict[str, str]:
     """Configs of a cluster of so many brokers: internal topics on as many as Kafka would use."""
     factor = min(brokers, INTERNAL_REPLICATION_FACTOR_MAX)
-    return {"offsets.topic.replication.factor": str(factor), **configs}
+    return {
+        "offsets.topic.replication.factor": str(factor),
+        "transaction.state.log.replication.factor": str(factor),
+        "transaction.state.log.min.isr": str(min(factor, INTERNAL_MIN_ISR_MAX)),
+        **configs,
+    }
 
 
 def broker_directory(root: Path, broker_id: int) -> Path:
