@@ -171,12 +171,14 @@ def test_partitions_that_are_added_later_do_not_prolong_a_transaction() -> None:
 
 
 def test_an_id_that_nobody_uses_is_forgotten() -> None:
-    hour = 3_600_000
-    made = Producers(transactional_id_expiration_ms=2 * hour)
+    made = Producers(
+        transactional_id_expiration_ms=60_000,
+        transaction_remove_expired_transaction_cleanup_interval_ms=40_000,
+    )
     assert made.started() == (0, 0)
-    made.cluster.advance(hour + hour // 2)
+    made.cluster.advance(50_000)
     assert made.state == "Empty"
-    made.cluster.advance(hour)
+    made.cluster.advance(40_000)
     assert made.describe().error_code is ErrorCode.transactional_id_not_found
     made.restart_all()  # The log says so, too.
     assert made.state == ""
@@ -189,10 +191,11 @@ def test_an_open_transaction_keeps_its_id() -> None:
         unstable_api_versions_enable=True,
         transaction_two_phase_commit_enable=True,
         transactional_id_expiration_ms=1_000,
+        transaction_remove_expired_transaction_cleanup_interval_ms=10_000,
     )
     producer = made.started(version=6, enable2_pc=True)
     assert made.add(producer) is NONE
-    made.cluster.advance(3 * 3_600_000)
+    made.cluster.advance(60_000)
     assert made.state == "Ongoing"
 
 

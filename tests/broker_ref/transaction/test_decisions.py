@@ -174,13 +174,17 @@ def add(
 def test_the_first_partition_begins_a_transaction(state: TransactionState) -> None:
     value = add(entry_of(state), P0)
     assert value is not None
-    assert (value.state, value.partitions, value.start_timestamp_ms) == (ONGOING, {P0}, NOW_MS)
+    assert (value.state, value.partitions, value.start_timestamp_ms) == (
+        ONGOING,
+        frozenset({P0}),
+        NOW_MS,
+    )
 
 
 def test_further_partitions_do_not_begin_it_anew() -> None:
     value = add(entry_of(ONGOING), P1)
     assert value is not None
-    assert (value.partitions, value.start_timestamp_ms) == ({P0, P1}, 800_000)
+    assert (value.partitions, value.start_timestamp_ms) == (frozenset({P0, P1}), 800_000)
     assert add(entry_of(ONGOING), P0) is None
 
 
