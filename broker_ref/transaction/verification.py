@@ -17,7 +17,6 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.metadata import ClusterMetadata
-from broker_ref.coordination.partitioning import partition_of
 from broker_ref.coordination.replies import Reply, Wake
 from broker_ref.events import Channel
 from broker_ref.outbox import Outbox
@@ -26,7 +25,6 @@ from broker_ref.schedule import Schedule
 
 ADD_PARTITIONS_TO_TXN: Final = 24
 VERSION: Final = 5
-TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 PURPOSE: Final = "transactions-of-partitions"
 
 REQUEST_TIMEOUT_MS: Final = 30_000
@@ -243,15 +241,6 @@ class Verifications:
     def _answer_all(self, asked: dict[str, _Question], error_code: ErrorCode) -> None:
         for question in asked.values():
             question.tell(dict.fromkeys(question.partitions, error_code))
-
-
-def coordinator_of(metadata: ClusterMetadata, transactional_id: str) -> int | None:
-    """The broker that coordinates a transactional id, as far as the metadata says."""
-    topic = metadata.topics.get(TRANSACTION_STATE_TOPIC)
-    if topic is None:
-        return None
-    partition = topic.partitions[partition_of(transactional_id, len(topic.partitions))]
-    return partition.leader if partition.leader >= 0 else None
 
 
 def _transaction(question: _Question) -> TransactionPartitions:
