@@ -11,6 +11,13 @@ from integration.raw import RawConnection
 from tests.conformance.clients import Client, Confluent, KafkaPython
 from tests.conformance.groups import group_coordinated_by
 from tests.conformance.nodes import RACKS, SETTINGS, Nodes
+from tests.conformance.transactions import (
+    VERSION_1,
+    VERSION_2,
+    Connections,
+    Generation,
+    TransactionalProducer,
+)
 from tests.conftest import BROKERS_OF_CONFORMANCE, brokers_of_run, open_cluster
 
 
@@ -47,6 +54,39 @@ def new_group(
 def group(new_group: Callable[[], str]) -> str:
     """A group id whose coordinator is the broker that `raw` talks to, and ready."""
     return new_group()
+
+
+@pytest.fixture
+def brokers(cluster: Cluster) -> Iterator[Connections]:
+    """Connections to the brokers of the run's cluster."""
+    with Connections(cluster) as connections:
+        yield connections
+
+
+@pytest.fixture(params=[VERSION_1, VERSION_2], ids=["version-1", "version-2"])
+def generation(request: pytest.FixtureRequest) -> Generation:
+    """Once for clients of each version of transactions."""
+    made: Generation = request.param
+    return made
+
+
+@pytest.fixture
+def new_producer(
+    brokers: Connections, generation: Generation, unique_name: Callable[[], str]
+) -> Callable[..., TransactionalProducer]:
+    """Makes producers that have a producer id: of an id of its own, or of the one it is given."""
+
+    def make(transactional_id: str | None = None, **options: int) -> TransactionalProducer:
+        name = unique_name() if transactional_id is None else transactional_id
+        return TransactionalProducer(brokers, name, generation, **options).init()
+
+    return make
+
+
+@pytest.fixture
+def producer(new_producer: Callable[..., TransactionalProducer]) -> TransactionalProducer:
+    """A transactional producer that has begun nothing yet."""
+    return new_producer()
 
 
 @pytest.fixture(scope="package")
