@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from integration.raw import RawConnection
 from tests.conformance.eventually import eventually
 from tests.conformance.groups import GROUP, commit, committed, find_coordinator
-from tests.conformance.isolation import ABORT, COMMIT, markers
+from tests.conformance.isolation import ABORT, COMMIT, await_read, markers
 from tests.conformance.members import GroupMember, stable_alone
 from tests.conformance.transactions import (
     VERSION_1,
@@ -367,6 +367,7 @@ def test_a_member_of_the_generation_may_commit(
 @pytest.mark.parametrize(
     ("changed", "error_code"),
     [
+        ({"generation_id": -1, "member_id": "nobody"}, ErrorCode.unknown_member_id),
         ({"generation_id": 77}, ErrorCode.illegal_generation),
         ({"member_id": "nobody"}, ErrorCode.unknown_member_id),
         ({"generation_id": 77, "member_id": "nobody"}, ErrorCode.unknown_member_id),
@@ -425,42 +426,62 @@ def test_nobody_may_commit_without_a_group_identity_even_where_there_are_members
     await_committed(raw, group, name, 5)
 
 
-def test_a_generation_of_a_group_that_is_empty_is_refused(
-    topic: TopicFactory, group: str, producer: TransactionalProducer
+def test_a_generation_that_never_was_is_refused(
+    raw: RawConnection, topic: TopicFactory, group: str, producer: TransactionalProducer
 ) -> None:
     name = topic()
-    producer.write(name, "a")
     if not producer.generation.adds_implicitly:
         producer.add_offsets(group)
-    (code,) = producer.commit_offsets_once(
-        group, name, {0: 5}, generation_id=3, member_id="somebody", group_instance_id=None
+    somebody: dict[str, Any] = {"generation_id": 3, "member_id": "somebody"}
+    found = producer.commit_offsets_once(group, name, {0: 5}, **somebody)
+    assert found == [ErrorCode.illegal_generation]
+    # Once the group is there, because somebody committed without being a member:
+    commit(raw, group, name, 3)
+    found = producer.commit_offsets_once(group, name, {0: 5}, **somebody)
+    assert found == [ErrorCode.unknown_member_id]
+    # Without a generation nobody asks who it is, where there are no members.
+    found = producer.commit_offsets_once(
+        group, name, {0: 6}, generation_id=-1, member_id="somebody"
     )
-    assert code in (ErrorCode.illegal_generation, ErrorCode.unknown_member_id)
-    producer.abort()
+    assert found == [NONE]
+    producer.commit()
+    await_committed(raw, group, name, 6)
 
 
 # With the other requests of groups.
 
 
-def test_a_group_with_pending_offsets_alone_is_no_group_to_delete(
-    raw: RawConnection, topic: TopicFactory, group: str, producer: TransactionalProducer
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_deleted_group_loses_its_pending_offsets_too(
+    raw: RawConnection,
+    topic: TopicFactory,
+    group: str,
+    producer: TransactionalProducer,
+    is_committed: bool,
 ) -> None:
     name = topic()
-    commit(raw, group, name, 3)
+    if is_committed:
+        commit(raw, group, name, 3)
     producer.commit_offsets(group, name, {0: 5})
     answer = only(raw.call("delete_groups", 2, groups_names=[group]).results)
-    code = code_of(answer)
+    assert code_of(answer) == NONE
+    assert fetch_stable(raw, group, name) == [(-1, NONE)]
     producer.commit()
     producer.await_complete()
-    assert code == NONE
-    assert fetch_stable(raw, group, name) in ([(5, NONE)], [(-1, NONE)])
+    assert fetch_stable(raw, group, name) == [(-1, NONE)]
 
 
+@pytest.mark.parametrize("is_committed", [True, False])
 def test_a_deleted_offset_stays_deleted_after_the_marker(
-    raw: RawConnection, topic: TopicFactory, group: str, producer: TransactionalProducer
+    raw: RawConnection,
+    topic: TopicFactory,
+    group: str,
+    producer: TransactionalProducer,
+    is_committed: bool,
 ) -> None:
     name = topic()
-    commit(raw, group, name, 3)
+    if is_committed:
+        commit(raw, group, name, 3)
     producer.commit_offsets(group, name, {0: 5})
     answer = raw.call(
         "offset_delete",
@@ -472,4 +493,29 @@ def test_a_deleted_offset_stays_deleted_after_the_marker(
     assert only(only(answer.topics).partitions).error_code == NONE
     producer.commit()
     producer.await_complete()
-    assert fetch_stable(raw, group, name) in ([(5, NONE)], [(-1, NONE)])
+    assert fetch_stable(raw, group, name) == [(-1, NONE)]
+
+
+def test_a_group_of_pending_offsets_alone_is_listed_as_empty(
+    raw: RawConnection, topic: TopicFactory, group: str, producer: TransactionalProducer
+) -> None:
+    producer.commit_offsets(group, topic(), {0: 5})
+    described = only(raw.call("describe_groups", 5, groups=[group]).groups)
+    assert (described.error_code, described.group_state) == (NONE, "Empty")
+    assert group in {g.group_id for g in raw.call("list_groups", 4).groups}
+    producer.abort()
+
+
+def test_a_topic_that_is_deleted_meanwhile_holds_no_transaction_up(
+    raw: RawConnection, topic: TopicFactory, group: str, producer: TransactionalProducer
+) -> None:
+    gone, name = topic(), topic()
+    producer.write(gone, "a")
+    producer.write(name, "b")
+    producer.commit_offsets(group, gone, {0: 5})
+    raw.call("delete_topics", 5, topic_names=[gone], timeout=30_000)
+    unknown = ErrorCode.unknown_topic_or_partition
+    eventually(lambda: only(describe_topics(raw, gone).topics).error_code == unknown)
+    producer.commit()
+    producer.await_complete()
+    await_read(raw, name, "b")
