@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -81,6 +81,14 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
     21: _TOPICS_AND_PARTITIONS,  # DeleteRecords
     22: _TOP_ALONE,  # InitProducerId
     23: _TOPICS_AND_PARTITIONS,  # OffsetForLeaderEpoch
+    24: Mirror(  # AddPartitionsToTxn
+        arrays={
+            "results_by_topic_v3_and_below": ("v3_and_below_topics",),
+            "results_by_partition": ("partitions",),
+        }
+    ),
+    25: _TOP_ALONE,  # AddOffsetsToTxn
+    26: _TOP_ALONE,  # EndTxn
     32: _RESOURCES,  # DescribeConfigs
     33: _RESOURCES,  # AlterConfigs
     35: _TOP_ALONE,  # DescribeLogDirs, where versions 1 and 2 have no place for a code
@@ -97,12 +105,15 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
     46: _TOP_ALONE,  # ListPartitionReassignments
     47: _TOP_ALONE,  # OffsetDelete
     56: _TOP_ALONE,  # AlterPartition
+    57: _TOP_ALONE,  # UpdateFeatures
     58: _TOP_ALONE,  # Envelope
     59: _TOP_ALONE,  # FetchSnapshot
     60: _TOP_ALONE,  # DescribeCluster
     62: _TOP_ALONE,  # BrokerRegistration
     63: _TOP_ALONE,  # BrokerHeartbeat
     64: _TOP_ALONE,  # UnregisterBroker
+    65: Mirror(arrays={"transaction_states": ("transactional_ids",)}),  # DescribeTransactions
+    66: _TOP_ALONE,  # ListTransactions
     67: _TOP_ALONE,  # AllocateProducerIds
     75: _TOPICS,  # DescribeTopicPartitions
 }
@@ -122,6 +133,7 @@ MIRRORED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "session_id": ("session_id",),
     "topic": ("topic",),
     "topic_id": ("topic_id",),
+    "transactional_id": ("transactional_id",),
 }
 """Fields of a response by which its client recognises what is answered, and what the request calls
 them. An element of the request that is a plain value (a group id, a partition) is that field."""
@@ -154,6 +166,7 @@ UNKNOWN: Final = frozenset(
 _EMPTY: Final[Mapping[str, Any]] = {
     "bool": False,
     "bytes": b"",
+    "datetime_i64": datetime(1970, 1, 1, tzinfo=UTC),
     "records": b"",
     "string": "",
     "timedelta_i32": timedelta(),
