@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from broker_ref.controller.features import check_is_supported
 from broker_ref.io.broker import Broker
 from broker_ref.io.cluster import (
     broker_directory,
@@ -40,6 +41,7 @@ from broker_ref.io.running import until_asked_or_ended
 from broker_ref.io.settings import BrokerSettings, BrokerStartError, ControllerSettings, check_host
 from broker_ref.log.errors import LogError
 from broker_ref.log.storage import StorageError
+from broker_ref.protocol.errors import ApiError
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _BROKERS_MAX = 100
@@ -82,6 +84,29 @@ def _config(text: str) -> tuple[str, str]:
     if not name or not separator:
         raise argparse.ArgumentTypeError(f"'{text}' is not of the form name=value")
     return name.strip(), value.strip()
+
+
+def _feature(text: str) -> tuple[str, int]:
+    name, separator, version = text.partition("=")
+    if not name or not separator or not version.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not of the form feature=version")
+    try:
+        check_is_supported(name, int(version))
+    except ApiError as error:
+        raise argparse.ArgumentTypeError(error.message) from None
+    return name, int(version)
+
+
+def _add_features(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--feature",
+        type=_feature,
+        action="append",
+        default=[],
+        metavar="NAME=VERSION",
+        help="a feature that a new cluster finalizes at another version than Kafka's default, such "
+        "as transaction.version=1; may be repeated",
+    )
 
 
 def _add_common(parser: argparse.ArgumentParser, *, port: int) -> None:
@@ -132,6 +157,7 @@ def _cluster_parser() -> _Parser:
     )
     _add_common(parser, port=9092)
     _add_advertised(parser)
+    _add_features(parser)
     return parser
 
 
@@ -141,6 +167,7 @@ def _controller_parser() -> _Parser:
         description="The controller of a cluster. Prints its address when ready.",
     )
     _add_common(parser, port=9093)
+    _add_features(parser)
     return parser
 
 
@@ -221,12 +248,15 @@ async def _serve_cluster(options: argparse.Namespace, data: Path) -> None:
                 host=options.host,
                 port=options.port,
                 configs=configs,
+                features=dict(options.feature),
                 node_arguments=node_arguments,
             )
             await run(settings, ready=_print_ready, stop_asked=stop_asked)
             return
         controller = await ControllerServer.start(
-            ControllerSettings(data=controller_directory(data), configs=configs)
+            ControllerSettings(
+                data=controller_directory(data), configs=configs, features=dict(options.feature)
+            )
         )
         brokers: list[Broker] = []
         try:
@@ -255,7 +285,11 @@ async def _serve_controller(options: argparse.Namespace, data: Path) -> None:
     with _stop_signals() as stop_asked:
         controller = await ControllerServer.start(
             ControllerSettings(
-                data=data, host=options.host, port=options.port, configs=dict(options.config)
+                data=data,
+                host=options.host,
+                port=options.port,
+                configs=dict(options.config),
+                features=dict(options.feature),
             )
         )
         try:

@@ -292,6 +292,70 @@ BROKER_CONFIGS: Final = (
         "Segment size of __consumer_offsets.",
         minimum=1,
     ),
+    _int(
+        "transaction.max.timeout.ms",
+        900000,
+        "Longest transaction timeout that a producer may ask for.",
+        minimum=1,
+    ),
+    _int(
+        "transactional.id.expiration.ms",
+        604800000,
+        "A transactional id that has not been used for this long is forgotten.",
+        minimum=1,
+    ),
+    _int(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        10000,
+        "How often it is checked whether transactions have timed out.",
+        minimum=1,
+    ),
+    _int(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        3600000,
+        "How often it is checked whether transactional ids have expired.",
+        minimum=1,
+    ),
+    _bool(
+        "transaction.two.phase.commit.enable",
+        False,
+        "Let producers have transactions without a timeout, for two-phase commit (KIP-939).",
+    ),
+    _bool(
+        "transaction.partition.verification.enable",
+        True,
+        "Append transactional records only where the coordinator knows of the partition (KIP-890).",
+    ),
+    _int(
+        "transaction.state.log.num.partitions",
+        50,
+        "Partitions of __transaction_state; must not change once it exists.",
+        minimum=1,
+    ),
+    _int(
+        "transaction.state.log.replication.factor",
+        1,
+        "Replicas of __transaction_state.",
+        minimum=1,
+        maximum=2**15 - 1,
+    ),
+    _int(
+        "transaction.state.log.min.isr",
+        1,
+        "In-sync replicas that a write to __transaction_state needs.",
+        minimum=1,
+    ),
+    _int(
+        "transaction.state.log.segment.bytes",
+        104857600,
+        "Segment size of __transaction_state.",
+        minimum=1,
+    ),
+    _bool(
+        "unstable.api.versions.enable",
+        False,
+        "Serve the API versions that Kafka does not call stable yet.",
+    ),
 )
 
 _BY_NAME: Final = MappingProxyType({key.name: key for key in BROKER_CONFIGS})
@@ -363,6 +427,17 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = 50
     offsets_topic_replication_factor: int = 1
     offsets_topic_segment_bytes: int = 104857600
+    transaction_max_timeout_ms: int = 900000
+    transactional_id_expiration_ms: int = 604800000
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10000
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3600000
+    transaction_two_phase_commit_enable: bool = False
+    transaction_partition_verification_enable: bool = True
+    transaction_state_log_num_partitions: int = 50
+    transaction_state_log_replication_factor: int = 1
+    transaction_state_log_min_isr: int = 1
+    transaction_state_log_segment_bytes: int = 104857600
+    unstable_api_versions_enable: bool = False
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

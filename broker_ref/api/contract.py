@@ -12,18 +12,17 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from kio.schema.errors import ErrorCode
-
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.controller.topics import NewTopic
 from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
-from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.fetch_sessions import FetchSessions
 from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.purgatory import DelayedOperation
 from broker_ref.replication.replica_manager import ReplicaManager
+from broker_ref.transaction.coordinator import TransactionCoordinator
+from broker_ref.transaction.verification import Verifications
 
 Side = TypeVar("Side")
 
@@ -56,6 +55,8 @@ class Broker:
     metadata: ClusterMetadata
     replicas: ReplicaManager
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    verifications: Verifications
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     request_topic: Callable[[NewTopic], None]
@@ -91,8 +92,9 @@ NO_ANSWER: Final = NoAnswer()
 class Api(Generic[Side]):
     """One API key: the versions served, the message its requests are read as, and the handler.
 
-    The handler gets the parts of its node first: a `Broker`, or the controller's. `advertised_from` is the lowest version that ApiVersions names where that is not the lowest
-    that is served.
+    The handler gets the parts of its node first: a `Broker`, or the controller's.
+    `advertised_from` is the lowest version that ApiVersions names where that is not the lowest that
+    is served; `unstable_from` the first that is served only where `unstable.api.versions.enable`.
     """
 
     key: int
@@ -100,12 +102,4 @@ class Api(Generic[Side]):
     request: type[Any]
     handle: Callable[[Side, Call, Any], object]
     advertised_from: int | None = None
-
-
-def transactions_refused() -> ApiError:
-    """What every request with a transactional id gets: clients take it as final, at once."""
-    return ApiError(
-        ErrorCode.transactional_id_authorization_failed,
-        "This broker does not serve transactions: use an idempotent producer, without a "
-        "transactional.id.",
-    )
+    unstable_from: int | None = None

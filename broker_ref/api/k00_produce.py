@@ -9,8 +9,12 @@ per partition; the log checks and refuses it (INVALID_RECORD, CORRUPT_MESSAGE, M
 INVALID_TIMESTAMP, sequence errors). Before version 7, zstd is UNSUPPORTED_COMPRESSION_TYPE
 (KIP-110). From version 8 single records at fault are named (KIP-467),
 from 10 the present leader where another is meant (KIP-951), from 13 topics by id (KIP-516).
-Internal topics are the broker's own: INVALID_TOPIC_EXCEPTION. A transactional id is refused with
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED: no transaction can be open here.
+Internal topics are the broker's own: INVALID_TOPIC_EXCEPTION.
+
+A transactional batch needs the request to have a transactional id, else all of it is refused with
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and one producer, else INVALID_PRODUCER_ID_MAPPING. Where its
+transaction is not open in the partition, the coordinator is asked first (KIP-890, see
+`verified_batches`): whether the partition is part of it, from version 12 on to make it so.
 
 ApiVersions names version 0 as the lowest, as Apache Kafka 4's does: clients (librdkafka) take the
 range as a sign of the codecs that a broker has.
@@ -31,7 +35,6 @@ from broker_ref.api.contract import (
     Call,
     Hangup,
     Wait,
-    transactions_refused,
 )
 from broker_ref.api.endpoints import (
     NO_LEADER,
@@ -40,7 +43,16 @@ from broker_ref.api.endpoints import (
     current_leader,
     endpoints_of,
 )
-from broker_ref.log.batch import HEADER_BYTES, MAGIC, Compression, unpack_header
+from broker_ref.api.verified_batches import VerifiedBatch, verify_and
+from broker_ref.log.batch import (
+    ATTRIBUTES_POSITION,
+    HEADER_BYTES,
+    MAGIC,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Compression,
+    unpack_header,
+)
 from broker_ref.log.errors import LogError, RecordsRejected
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
@@ -185,11 +197,80 @@ class DelayedProduce:
         return tuple(slot for topic in self.slots for slot in topic)
 
 
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """What is to be appended to a partition, unless its answer is an error already.
+
+    `header` is that of a transactional batch.
+    """
+
+    index: int
+    records: bytes
+    topic: str
+    header: BatchHeader | None = None
+    verified: VerifiedBatch | None = None
+    error: PartitionResponse | None = None
+
+
+Batches = tuple[tuple[Batch, ...], ...]
+"""As in the request: topic by topic."""
+
+
 def handle(broker: Broker, call: Call, request: ProduceRequest) -> object:
-    """Append every batch, then answer as acks says."""
-    slots = tuple(
-        tuple(_append(broker, call, request, topic, data) for data in topic.partition_data)
+    """Append every batch, verified where it is to be, then answer as acks says."""
+    batches: Batches = tuple(
+        tuple(_batch(broker, call, request, topic, data) for data in topic.partition_data)
         for topic in request.topic_data
+    )
+    transactional = [batch for topic in batches for batch in topic if batch.header is not None]
+    if not transactional:
+        return _append_all(broker, request, batches, call.now_ms)
+    error = _transaction_error(request, transactional)
+    if error is not None:
+        for batch in (batch for topic in batches for batch in topic):
+            batch.error = PartitionResponse(
+                index=batch.index, error_code=error.error_code, error_message=str(error)
+            )
+        return _append_all(broker, request, batches, call.now_ms)
+    for batch in transactional:
+        if batch.error is None:
+            assert batch.header is not None
+            batch.verified = VerifiedBatch(
+                key=PartitionKey(topic=batch.topic, partition=batch.index), header=batch.header
+            )
+    assert request.transactional_id is not None
+    return verify_and(
+        broker,
+        call,
+        request.transactional_id,
+        [batch.verified for batch in transactional if batch.verified is not None],
+        then=lambda now_ms: _append_all(broker, request, batches, now_ms),
+    )
+
+
+def _transaction_error(request: ProduceRequest, transactional: list[Batch]) -> ApiError | None:
+    """Why a request with transactional batches is refused as a whole."""
+    if request.transactional_id is None:
+        return ApiError(
+            ErrorCode.transactional_id_authorization_failed,
+            "A transactional batch needs a transactional id, and the request has none.",
+        )
+    producers = {
+        (batch.header.producer_id, batch.header.producer_epoch)
+        for batch in transactional
+        if batch.header is not None and batch.header.has_producer_id
+    }
+    if len(producers) > 1:
+        return ApiError(
+            ErrorCode.invalid_producer_id_mapping,
+            f"Transactional records contained more than one producer ID: {sorted(producers)}.",
+        )
+    return None
+
+
+def _append_all(broker: Broker, request: ProduceRequest, batches: Batches, now_ms: int) -> object:
+    slots = tuple(
+        tuple(_append(broker, request, batch, now_ms) for batch in topic) for topic in batches
     )
     if request.acks == ACKS_NONE:
         errors = [slot.response for topic in slots for slot in topic if slot.response.error_code]
@@ -200,30 +281,49 @@ def handle(broker: Broker, call: Call, request: ProduceRequest) -> object:
             )
         return NO_ANSWER
     delayed = DelayedProduce(broker=broker, request=request, slots=slots)
-    done = delayed.try_complete(call.now_ms)
+    done = delayed.try_complete(now_ms)
     if done is not None:
         return done
-    deadline_ms = call.now_ms + max(request.timeout_ms, 0)
+    deadline_ms = now_ms + max(request.timeout_ms, 0)
     return Wait(operation=delayed, keys=delayed.keys(), deadline_ms=deadline_ms)
 
 
-def _append(
+def _batch(
     broker: Broker, call: Call, request: ProduceRequest, topic: TopicData, data: PartitionData
-) -> Slot:
-    log_start_offset = -1
-    name = topic.name
+) -> Batch:
+    """A batch that is to be appended, as far as the request alone tells."""
+    records = data.records or b""
+    batch = Batch(index=data.index, records=records, topic=topic.name)
+    if len(records) >= HEADER_BYTES and records[ATTRIBUTES_POSITION + 1] & TRANSACTIONAL_BIT:
+        header = unpack_header(records)
+        batch.header = header if header.magic == MAGIC else None
     try:
-        name = _topic_name(broker, call, request, topic)
-        partition = broker.replicas.partition(name, data.index)
+        batch.topic = _topic_name(broker, call, request, topic)
+        _check_codec(call, records)
+    except (ApiError, LogError) as error:
+        batch.error = _refused(broker, batch.topic, data.index, error)
+    return batch
+
+
+def _append(broker: Broker, request: ProduceRequest, batch: Batch, now_ms: int) -> Slot:
+    if batch.error is not None:
+        return Slot(response=batch.error)
+    log_start_offset = -1
+    try:
+        if batch.verified is not None and batch.verified.error is not None:
+            raise batch.verified.error
+        partition = broker.replicas.partition(batch.topic, batch.index)
         log_start_offset = partition.log.log_start_offset
-        _check_codec(call, data.records or b"")
         result = partition.append(
-            data.records or b"", all_replicas=request.acks == ACKS_ALL, now_ms=call.now_ms
+            batch.records,
+            all_replicas=request.acks == ACKS_ALL,
+            now_ms=now_ms,
+            guard=None if batch.verified is None else batch.verified.guard,
         )
     except RecordsRejected as error:
         return Slot(
             response=PartitionResponse(
-                index=data.index,
+                index=batch.index,
                 error_code=error.error_code,
                 log_start_offset=log_start_offset,
                 record_errors=tuple(
@@ -236,9 +336,9 @@ def _append(
             )
         )
     except (ApiError, LogError) as error:
-        return Slot(response=_refused(broker, name, data.index, error))
+        return Slot(response=_refused(broker, batch.topic, batch.index, error))
     response = PartitionResponse(
-        index=data.index,
+        index=batch.index,
         base_offset=result.base_offset,
         log_append_time_ms=result.log_append_time_ms,
         log_start_offset=result.log_start_offset,
@@ -287,8 +387,6 @@ def _topic_name(broker: Broker, call: Call, request: ProduceRequest, topic: Topi
         raise ApiError(
             ErrorCode.invalid_required_acks, f"acks is {request.acks}; it can be 0, 1 or -1 (all)."
         )
-    if request.transactional_id is not None:
-        raise transactions_refused()
     name = topic.name
     if call.version >= FIRST_VERSION_BY_TOPIC_ID:
         found = broker.metadata.topics_by_id.get(topic.topic_id)

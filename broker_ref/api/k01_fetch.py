@@ -11,8 +11,8 @@ fairness is the client's part. One that does not exist is answered without endin
 Sessions (`fetch_contexts`, KIP-227, version 7): session epoch 0 asks for one, the next requests
 name only what is new and what is forgotten, and are answered only with what is new; -1 closes it.
 
-Consumers see below the high watermark, with read_committed below the last stable offset (KIP-98);
-no transaction can be open or aborted here, so the list of aborted ones is empty. From version 11
+Consumers see below the high watermark, with read_committed below the last stable offset, with the
+aborted transactions that overlap what they get, whose records they drop (KIP-98). From version 11
 they may read from followers, and the leader tells them of one in their rack (KIP-392). Followers
 see all there is, and their position is noted (`partition_reader`). Leader epochs are fenced
 (KIP-320), a fetch that names the epoch of its last batch is told where it diverges (KIP-595),

@@ -16,12 +16,18 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_ASKED_FOR, Api, Broker, Call
 from broker_ref.api.endpoints import live_brokers, some_broker
-from broker_ref.controller.metadata import OFFSETS_TOPIC, PartitionMetadata, Topic
+from broker_ref.controller.metadata import (
+    OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    PartitionMetadata,
+    Topic,
+)
 from broker_ref.controller.topic_names import check_name
 from broker_ref.controller.topics import NewTopic
 from broker_ref.group.offsets import offsets_topic
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
+from broker_ref.transaction.state_topic import transaction_state_topic
 
 FIRST_VERSION_BY_TOPIC_ID: Final = 12
 
@@ -150,7 +156,11 @@ def _requested(
 
 
 def _automatic(broker: Broker, name: str) -> NewTopic:
-    return offsets_topic(broker.config) if name == OFFSETS_TOPIC else NewTopic(name=name)
+    if name == OFFSETS_TOPIC:
+        return offsets_topic(broker.config)
+    if name == TRANSACTION_STATE_TOPIC:
+        return transaction_state_topic(broker.config)
+    return NewTopic(name=name)
 
 
 def _existing(topic: Topic, request: MetadataRequest, broker: Broker) -> AnsweredTopic:

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.api.group_replies import answer
-from broker_ref.group.coordinator import Committer
+from broker_ref.group.offset_commits import Committer
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
 from broker_ref.protocol.errors import ApiError

@@ -3,9 +3,10 @@
 Behaviour: one group up to version 7, several from 8 on (KIP-709). No list of topics (from version
 2) asks for every offset of the group. What was never committed, in a group known or unknown, is
 offset -1 without an error. Answered is what every in-sync replica has; `require_stable` (version 7,
-KIP-447) waits for what else is committed, for `offsets.commit.timeout.ms` at most and then answers
-NOT_COORDINATOR, on which clients ask again. From version 10 topics come by id; an unknown one is
-UNKNOWN_TOPIC_ID.
+KIP-447) waits for what else is committed, or decided by a transaction's marker, for
+`offsets.commit.timeout.ms` at most and then answers NOT_COORDINATOR, on which clients ask again;
+an offset that an open transaction has committed is UNSTABLE_OFFSET_COMMIT then. Without it such an
+offset is what it was before. From version 10 topics come by id; an unknown one is UNKNOWN_TOPIC_ID.
 """
 
 from __future__ import annotations
@@ -94,6 +95,15 @@ class OffsetFetchResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """Whom a request asks, in which version, and how firm what it is told is to be."""
+
+    broker: Broker
+    version: int
+    require_stable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedFetch:
     """A fetch of offsets that are in the leader's log, until the in-sync replicas have them."""
 
@@ -146,35 +156,35 @@ def _fetch(
     request: OffsetFetchRequest,
     unstable: frozenset[str] = frozenset(),
 ) -> OffsetFetchResponse:
+    asked = _Asked(broker=broker, version=call.version, require_stable=request.require_stable)
     if call.version >= FIRST_VERSION_OF_GROUPS:
         return OffsetFetchResponse(
-            groups=tuple(_group(broker, call, group, unstable) for group in request.groups)
+            groups=tuple(_group(asked, group, unstable) for group in request.groups)
         )
-    asked = RequestedGroup(group_id=request.group_id, topics=request.topics)
-    answer = _group(broker, call, asked, unstable)
+    group = RequestedGroup(group_id=request.group_id, topics=request.topics)
+    answer = _group(asked, group, unstable)
     topics = answer.topics
     if answer.error_code and call.version < FIRST_VERSION_OF_GROUP_ERROR:
         topics = tuple(_failed(topic, answer.error_code) for topic in (request.topics or ()))
     return OffsetFetchResponse(topics=topics, error_code=answer.error_code)
 
 
-def _group(
-    broker: Broker, call: Call, group: RequestedGroup, unstable: frozenset[str]
-) -> GroupAnswer:
+def _group(asked: _Asked, group: RequestedGroup, unstable: frozenset[str]) -> GroupAnswer:
     try:
-        broker.groups.check_coordinator(group.group_id)
+        asked.broker.groups.check_coordinator(group.group_id)
     except ApiError as error:
         return GroupAnswer(group_id=group.group_id, error_code=error.error_code)
     if group.group_id in unstable:
         return GroupAnswer(group_id=group.group_id, error_code=ErrorCode.not_coordinator)
     if group.topics is None:
-        topics = _all_topics(broker, group.group_id)
+        topics = _all_topics(asked, group.group_id)
     else:
-        topics = tuple(_topic(broker, call, group.group_id, topic) for topic in group.topics)
+        topics = tuple(_topic(asked, group.group_id, topic) for topic in group.topics)
     return GroupAnswer(group_id=group.group_id, topics=topics)
 
 
-def _all_topics(broker: Broker, group: str) -> tuple[TopicAnswer, ...]:
+def _all_topics(asked: _Asked, group: str) -> tuple[TopicAnswer, ...]:
+    broker = asked.broker
     partitions: dict[str, list[int]] = {}
     for key in broker.groups.all_committed(group):
         partitions.setdefault(key.topic, []).append(key.partition)
@@ -182,35 +192,39 @@ def _all_topics(broker: Broker, group: str) -> tuple[TopicAnswer, ...]:
         TopicAnswer(
             name=name,
             topic_id=broker.metadata.topics[name].topic_id,
-            partitions=_partitions(broker, group, name, sorted(indexes)),
+            partitions=_partitions(asked, group, name, sorted(indexes)),
         )
         for name, indexes in partitions.items()
         if name in broker.metadata.topics
     )
 
 
-def _topic(broker: Broker, call: Call, group: str, topic: RequestedTopic) -> TopicAnswer:
+def _topic(asked: _Asked, group: str, topic: RequestedTopic) -> TopicAnswer:
     name = topic.name
-    if call.version >= FIRST_VERSION_BY_TOPIC_ID:
-        found = broker.metadata.topics_by_id.get(topic.topic_id)
+    if asked.version >= FIRST_VERSION_BY_TOPIC_ID:
+        found = asked.broker.metadata.topics_by_id.get(topic.topic_id)
         if found is None:
             return _failed(topic, ErrorCode.unknown_topic_id)
         name = found.name
     return TopicAnswer(
         name=name,
         topic_id=topic.topic_id,
-        partitions=_partitions(broker, group, name, topic.partition_indexes),
+        partitions=_partitions(asked, group, name, topic.partition_indexes),
     )
 
 
 def _partitions(
-    broker: Broker, group: str, name: str, indexes: Iterable[int]
+    asked: _Asked, group: str, name: str, indexes: Iterable[int]
 ) -> tuple[PartitionAnswer, ...]:
-    return tuple(_partition(broker, group, name, index) for index in indexes)
+    return tuple(_partition(asked, group, name, index) for index in indexes)
 
 
-def _partition(broker: Broker, group: str, name: str, index: int) -> PartitionAnswer:
-    found = broker.groups.committed(group, TopicPartition(topic=name, partition=index))
+def _partition(asked: _Asked, group: str, name: str, index: int) -> PartitionAnswer:
+    groups = asked.broker.groups
+    key = TopicPartition(topic=name, partition=index)
+    if asked.require_stable and groups.has_pending(group, key):
+        return PartitionAnswer(partition_index=index, error_code=ErrorCode.unstable_offset_commit)
+    found = groups.committed(group, key)
     if found is None:
         return PartitionAnswer(partition_index=index)
     return PartitionAnswer(

@@ -1,10 +1,9 @@
-"""FindCoordinator (10), versions 0 to 6: which broker coordinates a group.
+"""FindCoordinator (10), versions 0 to 6: which broker coordinates a group or transactional id.
 
-Behaviour: the leader of the group's partition of `__consumer_offsets`. Where that topic does not
-exist yet it is made, and the answer is COORDINATOR_NOT_AVAILABLE, on which clients ask again, as
-with Kafka. Several keys from version 4 on (KIP-699). Transactions are not served: their
-coordinators are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which clients take as final,
-and a message that says why. Other key types are INVALID_REQUEST.
+Behaviour: the leader of the key's partition of `__consumer_offsets` or `__transaction_state`. Where
+that topic does not exist yet it is made, and the answer is COORDINATOR_NOT_AVAILABLE, on which
+clients ask again, as with Kafka. Several keys from version 4 on (KIP-699). Other key types are
+INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, transactions_refused
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.api.endpoints import live_brokers
-from broker_ref.controller.metadata import OFFSETS_TOPIC
+from broker_ref.controller.topics import NewTopic
 from broker_ref.group.offsets import offsets_topic
 from broker_ref.protocol.errors import ApiError
+from broker_ref.transaction.state_topic import transaction_state_topic
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -86,23 +86,26 @@ def _find(broker: Broker, key_type: int, key: str) -> Coordinator:
 
 
 def _coordinator_id(broker: Broker, key_type: int, key: str) -> int:
-    if key_type == TRANSACTION:
-        raise transactions_refused()
-    if key_type != GROUP:
-        raise ApiError(
-            ErrorCode.invalid_request, f"There are no coordinators of key type {key_type}."
-        )
-    if OFFSETS_TOPIC not in broker.metadata.topics:
-        broker.request_topic(offsets_topic(broker.config))
-        raise ApiError(ErrorCode.coordinator_not_available, f"{OFFSETS_TOPIC} is being made.")
-    coordinator = broker.groups.coordinator(key)
+    topic, coordinator = _coordinator_of(broker, key_type, key)
+    if topic.name not in broker.metadata.topics:
+        broker.request_topic(topic)
+        raise ApiError(ErrorCode.coordinator_not_available, f"{topic.name} is being made.")
     alive = {node.broker_id for node in live_brokers(broker)}
     if coordinator is None or coordinator not in alive:
         raise ApiError(
             ErrorCode.coordinator_not_available,
-            f"No broker leads the partition of {OFFSETS_TOPIC} that group {key!r} belongs to.",
+            f"No broker leads the partition of {topic.name} that {key!r} belongs to.",
         )
     return coordinator
+
+
+def _coordinator_of(broker: Broker, key_type: int, key: str) -> tuple[NewTopic, int | None]:
+    """The topic that has what is known of the key, and the broker that leads its partition."""
+    if key_type == GROUP:
+        return offsets_topic(broker.config), broker.groups.coordinator(key)
+    if key_type == TRANSACTION:
+        return transaction_state_topic(broker.config), broker.transactions.coordinator(key)
+    raise ApiError(ErrorCode.invalid_request, f"There are no coordinators of key type {key_type}.")
 
 
 API: Final = Api(key=10, versions=range(7), request=FindCoordinatorRequest, handle=handle)

@@ -1,11 +1,15 @@
-"""InitProducerId (22), versions 0 to 5: an id for an idempotent producer.
+"""InitProducerId (22), versions 0 to 6: an id for an idempotent or transactional producer.
 
-Behaviour: an id that nobody ever had, with epoch 0. A producer that has lost its state and names
-its old id and epoch gets a new id, as with Kafka where it has no transactional id (KIP-360); one
-of the two alone, or an empty transactional id, is INVALID_REQUEST. A transactional id is refused
-with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: transactions are not served. Where the broker has yet
-to get ids from the controller the answer waits for them, and says COORDINATOR_LOAD_IN_PROGRESS, on
-which clients ask again, when they do not come.
+Behaviour: without a transactional id, an id that nobody ever had, with epoch 0; a producer that has
+lost its state and names its old id and epoch gets a new id, too, as with Kafka. With one, the id
+that belongs to it, with an epoch that fences whoever had it before, once its open transaction has
+been aborted: until then CONCURRENT_TRANSACTIONS. A producer that names its id and epoch goes on
+with the next one (KIP-360). One of the two alone, or an empty transactional id, is INVALID_REQUEST.
+Version 6 is not stable in Kafka 4.3 and only served with `unstable.api.versions.enable`: two-phase
+commit (KIP-939) needs `transaction.two.phase.commit.enable`, else it is
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED; KeepPreparedTxn is UNSUPPORTED_VERSION. Where the broker has
+yet to get ids from the controller the answer waits for them, and says COORDINATOR_LOAD_IN_PROGRESS,
+on which clients ask again, when they do not come.
 """
 
 from __future__ import annotations
@@ -15,17 +19,16 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import (
-    NO_THROTTLE_MS,
-    Api,
-    Broker,
-    Call,
-    Wait,
-    transactions_refused,
-)
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
+from broker_ref.api.fencing import told_since
+from broker_ref.api.group_replies import answer
 from broker_ref.replication.producer_ids import PRODUCER_IDS, ProducerIds
+from broker_ref.transaction.coordinator import Initialization, ProducerResult
+from broker_ref.transaction.decisions import ProducerIdAndEpoch
 
 WAIT_FOR_IDS_MS: Final = 1000
+FIRST_UNSTABLE_VERSION: Final = 6
+FIRST_VERSION_OF_PRODUCER_FENCED: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +36,11 @@ class InitProducerIdRequest:
     """Who asks: -1 for a producer id or epoch that it has not."""
 
     transactional_id: str | None
+    transaction_timeout_ms: int
     producer_id: int = -1
     producer_epoch: int = -1
+    enable2_pc: bool = False
+    keep_prepared_txn: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +75,53 @@ class DelayedProducerId:
 
 
 def handle(broker: Broker, call: Call, request: InitProducerIdRequest) -> object:
-    """Draw an id, or wait for one."""
+    """Draw an id, or have the transactional id's coordinator give its own."""
     only_one_named = (request.producer_id == -1) != (request.producer_epoch == -1)
     if request.transactional_id == "" or only_one_named:
         return InitProducerIdResponse(error_code=ErrorCode.invalid_request)
     if request.transactional_id is not None:
-        return InitProducerIdResponse(error_code=transactions_refused().error_code)
+        return _initialize(broker, call, request, request.transactional_id)
     delayed = DelayedProducerId(producer_ids=broker.producer_ids)
     return delayed.try_complete(call.now_ms) or Wait(
         operation=delayed, keys=(PRODUCER_IDS,), deadline_ms=call.now_ms + WAIT_FOR_IDS_MS
     )
 
 
-API: Final = Api(key=22, versions=range(6), request=InitProducerIdRequest, handle=handle)
+def _initialize(
+    broker: Broker, call: Call, request: InitProducerIdRequest, transactional_id: str
+) -> object:
+    expected = None
+    if request.producer_id != -1:
+        expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    reply = broker.transactions.initialize(
+        Initialization(
+            transactional_id=transactional_id,
+            timeout_ms=request.transaction_timeout_ms,
+            expected=expected,
+            enables_two_phase_commit=request.enable2_pc,
+            keeps_prepared_transaction=request.keep_prepared_txn,
+        ),
+        call.now_ms,
+    )
+
+    def respond(result: ProducerResult) -> InitProducerIdResponse:
+        return InitProducerIdResponse(
+            error_code=told_since(
+                result.error_code,
+                version=call.version,
+                first_version=FIRST_VERSION_OF_PRODUCER_FENCED,
+            ),
+            producer_id=result.producer_id,
+            producer_epoch=result.producer_epoch,
+        )
+
+    return answer(reply, respond)
+
+
+API: Final = Api(
+    key=22,
+    versions=range(7),
+    request=InitProducerIdRequest,
+    handle=handle,
+    unstable_from=FIRST_UNSTABLE_VERSION,
+)

@@ -1,7 +1,9 @@
 """DeleteGroups (42), versions 0 to 2: forget groups without members, and their offsets (KIP-229).
 
 Behaviour: NON_EMPTY_GROUP where there are members, GROUP_ID_NOT_FOUND where there is no group. A
-group named twice is answered once. The answer comes when every in-sync replica knows.
+group named twice is answered once. Offsets that are pending in an open transaction do not keep a
+group: they go with it, and its end brings none of them back. The answer comes when every in-sync
+replica knows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """OffsetDelete (47), version 0: forget a group's offsets of some partitions (KIP-496).
 
 Behaviour: GROUP_SUBSCRIBED_TO_TOPIC for topics that a member reads, UNKNOWN_TOPIC_OR_PARTITION for
-those that there are not; what was never committed is deleted as well as not. Of the whole request
+those that there are not; what was never committed is deleted as well as not. What an open
+transaction has committed goes, too, and its end does not bring it back. Of the whole request
 INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, and NON_EMPTY_GROUP where members are no consumers.
 """
 

@@ -18,11 +18,13 @@ from broker_ref.api.endpoints import NO_LEADER, current_leader
 from broker_ref.api.fetch_contexts import replica_id_of
 from broker_ref.api.fetch_messages import (
     NOT_DIVERGING,
+    AbortedTransaction,
     EpochEndOffset,
     FetchRequest,
     PartitionAnswer,
 )
 from broker_ref.config import RACK_AWARE_REPLICA_SELECTOR
+from broker_ref.log.batch import parse_sound_batches
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID
@@ -117,7 +119,10 @@ class PartitionReader:
         if isinstance(found, DivergingEpoch):
             diverging = EpochEndOffset(epoch=found.epoch, end_offset=found.end_offset)
             return self._answer(partition, wanted, diverging_epoch=diverging)
-        return self._answer(partition, wanted, records=found)
+        try:
+            return self._answer(partition, wanted, records=found)
+        except LogError as error:
+            return self.refusal(wanted, error.error_code)
 
     def note_position(self, wanted: FetchedPartition, answer: PartitionAnswer, now_ms: int) -> None:
         """Note that a follower has everything below its fetch offset, which was a valid one."""
@@ -173,7 +178,6 @@ class PartitionReader:
         diverging_epoch: EpochEndOffset = NOT_DIVERGING,
         preferred_read_replica: int = -1,
     ) -> PartitionAnswer:
-        committed = self.isolation is Isolation.READ_COMMITTED and not self.is_follower
         return PartitionAnswer(
             partition_index=wanted.asked.partition,
             high_watermark=partition.high_watermark,
@@ -181,8 +185,22 @@ class PartitionReader:
             log_start_offset=partition.log.log_start_offset,
             diverging_epoch=diverging_epoch,
             preferred_read_replica=preferred_read_replica,
-            aborted_transactions=() if committed else None,
+            aborted_transactions=self._aborted(partition, wanted, records),
             records=records,
+        )
+
+    def _aborted(
+        self, partition: Partition, wanted: FetchedPartition, records: bytes
+    ) -> tuple[AbortedTransaction, ...] | None:
+        """Whose records among those returned a read_committed consumer is to drop."""
+        if self.isolation is Isolation.READ_UNCOMMITTED or self.is_follower:
+            return None
+        if not records:
+            return ()
+        end_offset = parse_sound_batches(records)[-1][0].next_offset
+        return tuple(
+            AbortedTransaction(producer_id=found.producer_id, first_offset=found.first_offset)
+            for found in partition.aborted_transactions(wanted.asked.fetch_offset, end_offset)
         )
 
     @property

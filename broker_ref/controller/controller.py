@@ -26,6 +26,7 @@ from broker_ref.controller.elections import (
     leader_and_isr_updates,
     requested_election,
 )
+from broker_ref.controller.features import FeatureUpdate, first_features, updated_features
 from broker_ref.controller.isr_changes import IsrProposal, checked_partition, proposed_change
 from broker_ref.controller.journal import Journal
 from broker_ref.controller.metadata import (
@@ -78,8 +79,13 @@ class Controller:
         cluster_id: str,
         random_bytes: Callable[[int], bytes],
         now_ms: int,
+        features: Mapping[str, int] | None = None,
     ) -> None:
-        """Take up what the journal holds; ApiError where it cannot be written."""
+        """Take up what the journal holds; ApiError where it cannot be written.
+
+        Where it holds nothing yet, the cluster is new and finalizes the default features, with
+        these in place of some; INVALID_UPDATE_VERSION for those that are not supported.
+        """
         self.metadata = ClusterMetadata()
         self.on_change: Callable[[], None] = lambda: None
         self._journal = journal
@@ -93,6 +99,9 @@ class Controller:
         self._batches_bytes = 0
         self._snapshot: tuple[int, bytes] | None = None
         self._rewrite_journal()
+        first = first_features(features or {})
+        if self.metadata.end_offset == 0:
+            self._commit(first)
         self.topics = TopicPlanner(self.metadata, config=config, random_bytes=random_bytes)
         self._topic_defaults = config.topic_config_defaults()
         self._sessions = Sessions(
@@ -346,6 +355,12 @@ class Controller:
             ]
         )
         return block
+
+    def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
+        """Finalize other versions of features, all or none; INVALID_UPDATE_VERSION."""
+        records = updated_features(self.metadata.finalized_features, updates)
+        if not validate_only:
+            self._commit(records)
 
     @property
     def failure(self) -> str | None:

@@ -10,13 +10,16 @@ who decided on them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
+from broker_ref.controller.features import TRANSACTION_VERSION
 from broker_ref.controller.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
+    FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -32,7 +35,10 @@ from broker_ref.protocol.identifiers import Uuid
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """Where groups keep their committed offsets."""
 
-INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, "__transaction_state")
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+"""Where transaction coordinators keep what they know of each transactional id."""
+
+INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
 """Topics that only brokers write, marked as internal to clients."""
 
 NO_LEADER: Final = -1
@@ -145,10 +151,11 @@ class Commit:
 
 
 class ClusterMetadata:
-    """Brokers, topics and the next producer id.
+    """Brokers, topics, finalized features and the next producer id.
 
     `end_offset` is one past the offset of the last record taken in. `removed_topics` are the ids
     of the last `REMOVED_TOPICS_MAX` topics that are gone, of which logs may be left.
+    `finalized_features` has the version of each feature that is finalized, and no 0.
     """
 
     def __init__(self) -> None:
@@ -159,6 +166,13 @@ class ClusterMetadata:
         self.removed_topics: dict[Uuid, None] = {}
         self.next_producer_id = 0
         self.end_offset = 0
+        self._features: dict[str, int] = {}
+        self.finalized_features: Mapping[str, int] = MappingProxyType(self._features)
+
+    @property
+    def transaction_version(self) -> int:
+        """The version of `transaction.version` that is finalized, 0 where none is (KIP-890)."""
+        return self.finalized_features.get(TRANSACTION_VERSION, 0)
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
         """One partition, or None where there is none."""
@@ -197,12 +211,17 @@ class ClusterMetadata:
         self._by_metric_name.clear()
         self.removed_topics.clear()
         self.next_producer_id = 0
+        self._features.clear()
         self._apply(records)
         self.end_offset = end_offset
 
     def records(self) -> list[MetadataRecord]:
         """The records that add up to this, and no more."""
         records: list[MetadataRecord] = [
+            FeatureLevelRecord(name=name, feature_level=version)
+            for name, version in self._features.items()
+        ]
+        records += [
             RegisterBrokerRecord(
                 broker_id=broker.broker_id,
                 incarnation_id=broker.incarnation_id,
@@ -251,6 +270,8 @@ class ClusterMetadata:
                     self._apply_removal(record)
                 case ProducerIdsRecord():
                     self.next_producer_id = record.next_producer_id
+                case FeatureLevelRecord():
+                    self._apply_feature(record)
 
     def _apply_registration(self, record: RegisterBrokerRecord) -> None:
         self.brokers[record.broker_id] = Broker(
@@ -296,6 +317,12 @@ class ClusterMetadata:
             configs.pop(record.name, None)
         else:
             configs[record.name] = record.value
+
+    def _apply_feature(self, record: FeatureLevelRecord) -> None:
+        if record.feature_level:
+            self._features[record.name] = record.feature_level
+        else:
+            self._features.pop(record.name, None)
 
     def _apply_removal(self, record: RemoveTopicRecord) -> None:
         self.removed_topics[record.topic_id] = None

@@ -123,6 +123,14 @@ class ProducerIdsRecord:
     next_producer_id: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLevelRecord:
+    """A feature is finalized at this version from here on; 0 is not finalized."""
+
+    name: str
+    feature_level: int
+
+
 MetadataRecord = (
     RegisterBrokerRecord
     | BrokerRegistrationChangeRecord
@@ -133,6 +141,7 @@ MetadataRecord = (
     | ConfigRecord
     | RemoveTopicRecord
     | ProducerIdsRecord
+    | FeatureLevelRecord
 )
 
 _TYPES: Final[dict[str, type[Any]]] = {

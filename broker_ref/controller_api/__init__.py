@@ -21,6 +21,7 @@ from broker_ref.controller_api import (
     k45_alter_partition_reassignments,
     k46_list_partition_reassignments,
     k56_alter_partition,
+    k57_update_features,
     k59_fetch_snapshot,
     k60_describe_cluster,
     k62_broker_registration,
@@ -38,6 +39,7 @@ _CLIENTS: Final = (
     k44_incremental_alter_configs,
     k45_alter_partition_reassignments,
     k46_list_partition_reassignments,
+    k57_update_features,
     k64_unregister_broker,
 )
 

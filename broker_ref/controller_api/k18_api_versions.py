@@ -7,23 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker_ref.api.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse, ServedApi
+from broker_ref.api.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse, api_versions
 from broker_ref.controller_api.contract import Api, Call, ControllerSide
 
 
 def handle(side: ControllerSide, call: Call, request: ApiVersionsRequest) -> ApiVersionsResponse:
     """Answer with every API."""
-    del call, request
-    return ApiVersionsResponse(
-        api_keys=tuple(
-            ServedApi(
-                api_key=api.key,
-                min_version=api.versions[0],
-                max_version=api.versions[-1],
-            )
-            for api in side.apis()
-        )
-    )
+    del request
+    return api_versions(side.apis(), side.metadata, version=call.version)
 
 
 API: Final = Api(key=18, versions=range(5), request=ApiVersionsRequest, handle=handle)

@@ -9,11 +9,13 @@ Source: Kafka's `CoordinatorRuntime`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.log.append import AppendResult
 from broker_ref.log.batch import encode_batch
 from broker_ref.log.errors import LogError
 from broker_ref.log.records import Record
@@ -21,15 +23,20 @@ from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import Appended, Partition
 from broker_ref.schedule import Schedule, Timer
 
-_APPEND_ERRORS: Final = {
-    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
-    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
-    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
-    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
-    ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
-}
+APPEND_ERRORS: Final = MappingProxyType(
+    {
+        ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
+        ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+        ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+        ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
+        ErrorCode.message_too_large: ErrorCode.unknown_server_error,
+        ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
+    }
+)
 """What a client is told in place of what the log says."""
+
+OnAppend = Callable[[int], None]
+"""Called with the offset behind what was appended."""
 
 Done = Callable[[ErrorCode, int], None]
 """Told of a write's outcome: its error code, and the time."""
@@ -90,20 +97,41 @@ class Writes:
         records: Sequence[Record],
         now_ms: int,
         *,
-        on_append: Callable[[int], None] | None = None,
+        on_append: OnAppend | None = None,
         on_replicated: Callable[[], None] | None = None,
+        timeout_ms: int | None = None,
     ) -> Write:
-        """Append records as one batch, all or none of them; ApiError says why they are not.
+        """Append records as one batch, all or none of them; as `append_with`."""
+        batch = encode_batch(list(records))
+        return self.append_with(
+            lambda: self._partition.append(batch, all_replicas=True, now_ms=now_ms),
+            now_ms,
+            on_append=on_append,
+            on_replicated=on_replicated,
+            timeout_ms=timeout_ms,
+        )
+
+    def append_with(
+        self,
+        append: Callable[[], AppendResult],
+        now_ms: int,
+        *,
+        on_append: OnAppend | None = None,
+        on_replicated: Callable[[], None] | None = None,
+        timeout_ms: int | None = None,
+        errors: Mapping[ErrorCode, ErrorCode] = APPEND_ERRORS,
+    ) -> Write:
+        """Write what `append` puts at the partition's end; ApiError says why it does not.
 
         `on_append` is called at once with the offset behind the batch, `on_replicated` when every
-        in-sync replica has it, which may be later than an outcome that says it took too long.
+        in-sync replica has it, which may be later than an outcome that says it took too long;
+        that comes after `timeout_ms`, or the time for any write. `errors` has the codes that
+        stand for what the log says.
         """
         try:
-            result = self._partition.append(
-                encode_batch(list(records)), all_replicas=True, now_ms=now_ms
-            )
+            result = append()
         except (ApiError, LogError) as error:
-            code = _APPEND_ERRORS.get(error.error_code, error.error_code)
+            code = errors.get(error.error_code, error.error_code)
             raise ApiError(code, str(error)) from error
         self._mark_changed()
         required_offset = result.last_offset + 1
@@ -113,7 +141,7 @@ class Writes:
         write.on_replicated = on_replicated
         self._pending.append(write)
         write.timer = self._schedule.at(
-            now_ms + self._timeout_ms,
+            now_ms + (self._timeout_ms if timeout_ms is None else timeout_ms),
             lambda time_ms: write.finish(ErrorCode.coordinator_not_available, time_ms),
         )
         self.replicated(now_ms)

@@ -10,9 +10,9 @@ Source: Kafka's `GroupCoordinatorService`, `GroupCoordinatorShard`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -33,24 +33,22 @@ from broker_ref.group.members import (
     SyncResult,
 )
 from broker_ref.group.membership import Membership
-from broker_ref.group.offsets import TopicPartition
-from broker_ref.group.records import STRING_BYTES_MAX, OffsetCommitKey, OffsetCommitValue
-from broker_ref.group.retention import expired
-from broker_ref.group.shard import (
-    Change,
-    Shard,
-    ShardState,
-    offset_tombstones,
+from broker_ref.group.offset_commits import (
+    Committer,
+    OffsetCommits,
+    Offsets,
+    group_id_not_found,
 )
-from broker_ref.group.states import STATES_OF_A_GENERATION, GroupState
-from broker_ref.group.stored_group import group_tombstone
+from broker_ref.group.offsets import TopicPartition
+from broker_ref.group.records import STRING_BYTES_MAX, OffsetCommitValue
+from broker_ref.group.shard import Shard, ShardState, Transaction
+from broker_ref.group.states import GroupState
+from broker_ref.log.control import EndTransactionMarker
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid, random_uuid
 from broker_ref.replication.partition import NO_EPOCH, Partition, PartitionKey
 from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.schedule import Schedule
-
-logger = logging.getLogger(__name__)
 
 CLASSIC: Final = "classic"
 """The type of every group here, as ListGroups names it."""
@@ -61,16 +59,13 @@ _MINUTE_MS: Final = 60_000
 _MEMBER_ID_BYTES_MAX: Final = 40
 """What follows the client id or instance id in a member id: a dash and a UUID."""
 
-_MEMBERS_STATES: Final = STATES_OF_A_GENERATION | {GroupState.PREPARING_REBALANCE}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committer:
-    """Who commits: a member of a generation, or nobody in particular (generation -1)."""
-
-    member_id: str = ""
-    group_instance_id: str | None = None
-    generation_id: int = -1
+_MARKER_OUTCOMES: Final = MappingProxyType(
+    {
+        ErrorCode.not_coordinator: ErrorCode.not_leader_or_follower,
+        ErrorCode.coordinator_not_available: ErrorCode.request_timed_out,
+    }
+)
+"""What the coordinator of a transaction, which writes markers, is told of how a write ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +93,11 @@ class DescribedGroup:
 
 @dataclass(slots=True, kw_only=True)
 class _Led:
-    """A shard and its membership."""
+    """A shard, its membership, and the offsets that are committed to it."""
 
     shard: Shard
     membership: Membership
+    commits: OffsetCommits
 
 
 class GroupCoordinator:
@@ -166,7 +162,8 @@ class GroupCoordinator:
             wake=self._wake,
             new_id=lambda: str(random_uuid(self._random_bytes)),
         )
-        led = self._led[index] = _Led(shard=shard, membership=membership)
+        commits = OffsetCommits(shard, membership)
+        led = self._led[index] = _Led(shard=shard, membership=membership, commits=commits)
         self._load(led, Loading(shard, metadata=self._metadata), now_ms)
 
     def resigned(self, partition: Partition, now_ms: int) -> None:
@@ -353,7 +350,7 @@ class GroupCoordinator:
         self,
         group_id: str,
         committer: Committer,
-        offsets: Mapping[TopicPartition, OffsetCommitValue],
+        offsets: Offsets,
         now_ms: int,
     ) -> Reply[ErrorCode]:
         """Keep offsets, all or none, where the committer may.
@@ -362,28 +359,64 @@ class GroupCoordinator:
         no such group.
         """
         try:
-            led = self._shard(group_id)
-            group = led.shard.groups.get(group_id)
-            if group is not None:
-                led.membership.check_committer(
-                    group,
-                    member_id=committer.member_id,
-                    group_instance_id=committer.group_instance_id,
-                    generation_id=committer.generation_id,
-                    now_ms=now_ms,
-                )
-            elif committer.generation_id >= 0:
-                return self._done(ErrorCode.group_id_not_found)
-            changes: list[Change] = [
-                (OffsetCommitKey(group=group_id, topic=one.topic, partition=one.partition), value)
-                for one, value in offsets.items()
-            ]
-            write = led.shard.write(changes, now_ms)
+            write = self._shard(group_id).commits.commit(group_id, committer, offsets, now_ms)
         except ApiError as error:
             return self._done(error.error_code)
-        if changes and group_id not in led.shard.groups:
-            led.shard.groups[group_id] = Group(group_id, state_timestamp_ms=now_ms)
         return self._outcome(write, now_ms)
+
+    def commit_transactional(
+        self,
+        group_id: str,
+        committer: Committer,
+        offsets: Offsets,
+        transaction: Transaction,
+        now_ms: int,
+    ) -> Reply[ErrorCode]:
+        """Keep offsets, all or none, until the transaction's end says whether they count.
+
+        The reply comes when they are replicated. ILLEGAL_GENERATION tells a member that there is
+        no such group, INVALID_PRODUCER_EPOCH that the producer is fenced.
+        """
+        try:
+            commits = self._named_shard(group_id).commits
+            write = commits.commit_transactional(group_id, committer, offsets, transaction, now_ms)
+        except ApiError as error:
+            return self._done(error.error_code)
+        return self._outcome(write, now_ms)
+
+    def end_transaction(
+        self,
+        partition_index: int,
+        marker: EndTransactionMarker,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        transaction_version: int,
+        now_ms: int,
+    ) -> Reply[ErrorCode]:
+        """Write a marker to a partition of the offsets topic, and do what it says.
+
+        The reply, when it is replicated, has an error code for the transaction's coordinator:
+        NOT_LEADER_OR_FOLLOWER where this broker does not coordinate the partition, or not yet.
+        """
+        led = self._led.get(partition_index)
+        if led is None or led.shard.state is not ShardState.ACTIVE:
+            return self._done(ErrorCode.not_leader_or_follower)
+        try:
+            write = led.shard.end_transaction(
+                marker,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                transaction_version=transaction_version,
+                now_ms=now_ms,
+            )
+        except ApiError as error:
+            return self._done(error.error_code)
+        reply: Reply[ErrorCode] = Reply(self._wake)
+        write.when_done(
+            lambda outcome, _: reply.complete(_MARKER_OUTCOMES.get(outcome, outcome)), now_ms
+        )
+        return reply
 
     def committed(self, group_id: str, topic_partition: TopicPartition) -> OffsetCommitValue | None:
         """A group's offset of one partition, as far as it is replicated."""
@@ -396,9 +429,13 @@ class GroupCoordinator:
         return shard.offsets.all_committed(group_id, shard.high_watermark)
 
     def is_stable(self, group_id: str) -> bool:
-        """Whether all that was committed of a group is replicated."""
+        """Whether all that was committed of a group, or decided, is replicated."""
         shard = self._shard(group_id).shard
         return shard.offsets.stable_from(group_id) <= shard.high_watermark
+
+    def has_pending(self, group_id: str, topic_partition: TopicPartition) -> bool:
+        """Whether an open transaction has committed this offset of the group."""
+        return self._shard(group_id).shard.pending.has(group_id, topic_partition)
 
     def delete_offsets(
         self, group_id: str, offsets: Iterable[TopicPartition], now_ms: int
@@ -408,19 +445,7 @@ class GroupCoordinator:
         GROUP_ID_NOT_FOUND where there is no such group, NON_EMPTY_GROUP where it has members of
         which it is not known what they subscribe to.
         """
-        shard = self._named_shard(group_id).shard
-        group = shard.groups.get(group_id)
-        if group is None:
-            raise _group_id_not_found(group_id)
-        if group.state in _MEMBERS_STATES and not group.uses_consumer_protocol:
-            raise _non_empty(group)
-        codes: dict[TopicPartition, ErrorCode] = {}
-        for one in offsets:
-            subscribed = group.is_subscribed_to(one.topic)
-            codes[one] = ErrorCode.group_subscribed_to_topic if subscribed else ErrorCode.none
-        latest = shard.offsets.latest(group_id)
-        gone = [one for one, code in codes.items() if code is ErrorCode.none and one in latest]
-        write = shard.delete(offset_tombstones(group_id, gone), now_ms)
+        codes, write = self._named_shard(group_id).commits.delete(group_id, offsets, now_ms)
         return codes, self._outcome(write, now_ms)
 
     def forget_topic(self, topic: str, now_ms: int) -> None:
@@ -430,32 +455,14 @@ class GroupCoordinator:
         topic that is no more are dropped.
         """
         for led in self._led.values():
-            shard = led.shard
-            for group_id in shard.offsets.groups():
-                latest = shard.offsets.latest(group_id)
-                gone = [one for one in latest if one.topic == topic]
-                try:
-                    shard.delete(offset_tombstones(group_id, gone), now_ms)
-                except ApiError as error:
-                    logger.warning(
-                        "the log keeps offsets of group %.100r for the deleted topic %r: %s",
-                        group_id, topic, error,
-                    )  # fmt: skip
-                    for one in gone:
-                        shard.offsets.put(group_id, one, None, required_offset=0)
-                        shard.offsets.settle(group_id, one, shard.high_watermark)
+            led.commits.forget_topic(topic, now_ms)
 
     def run_retention(self, now_ms: int) -> None:
         """Forget offsets and groups that have not been used for long enough."""
         retention_ms = self._config.offsets_retention_minutes * _MINUTE_MS
         for led in self._led.values():
-            if led.shard.state is not ShardState.ACTIVE:
-                continue
-            for group, changes in expired(led.shard, retention_ms=retention_ms, now_ms=now_ms):
-                try:
-                    self._delete(led.shard, group, changes, now_ms)
-                except ApiError as error:
-                    logger.warning("Group %r does not expire: %s", group.group_id, error)
+            if led.shard.state is ShardState.ACTIVE:
+                led.commits.expire(retention_ms=retention_ms, now_ms=now_ms)
 
     # Administration
 
@@ -463,7 +470,7 @@ class GroupCoordinator:
         """A group and its members; GROUP_ID_NOT_FOUND where there is none."""
         group = self._shard(group_id).shard.groups.get(group_id)
         if group is None:
-            raise _group_id_not_found(group_id)
+            raise group_id_not_found(group_id)
         protocol = group.protocol_name if group.state is GroupState.STABLE else None
         return DescribedGroup(
             group_id=group_id,
@@ -497,26 +504,12 @@ class GroupCoordinator:
         return found
 
     def delete(self, group_id: str, now_ms: int) -> Reply[ErrorCode]:
-        """Forget a group without members, and its offsets."""
+        """Forget a group without members, and its offsets, pending ones too."""
         try:
-            shard = self._shard(group_id).shard
-            group = shard.groups.get(group_id)
-            if group is None:
-                raise _group_id_not_found(group_id)
-            if group.state is not GroupState.EMPTY:
-                raise _non_empty(group)
-            changes = offset_tombstones(group_id, shard.offsets.latest(group_id))
-            changes.append(group_tombstone(group_id))
-            write = self._delete(shard, group, changes, now_ms)
+            write = self._shard(group_id).commits.delete_group(group_id, now_ms)
         except ApiError as error:
             return self._done(error.error_code)
         return self._outcome(write, now_ms)
-
-    def _delete(self, shard: Shard, group: Group, changes: Sequence[Change], now_ms: int) -> Write:
-        write = shard.delete(changes, now_ms)
-        if changes and changes[-1] == group_tombstone(group.group_id):
-            shard.remove(group, now_ms)
-        return write
 
     # Replies
 
@@ -529,14 +522,3 @@ class GroupCoordinator:
         reply: Reply[ErrorCode] = Reply(self._wake)
         write.when_done(lambda outcome, _: reply.complete(outcome), now_ms)
         return reply
-
-
-def _group_id_not_found(group_id: str) -> ApiError:
-    return ApiError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
-
-
-def _non_empty(group: Group) -> ApiError:
-    return ApiError(
-        ErrorCode.non_empty_group,
-        f"Group {group.group_id!r} has {len(group.members)} members: stop them first.",
-    )

@@ -14,7 +14,6 @@ import logging
 from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.coordination.replay import Replay
 from broker_ref.group.group import Group
-from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -25,7 +24,8 @@ from broker_ref.group.records import (
 )
 from broker_ref.group.shard import Shard, ShardState
 from broker_ref.group.stored_group import group_from_record
-from broker_ref.log.batch import BatchHeader, decode_records
+from broker_ref.log.batch import NO_PRODUCER_ID, BatchHeader, decode_records
+from broker_ref.log.control import decode_marker
 from broker_ref.log.errors import LogError
 from broker_ref.log.records import Record
 from broker_ref.protocol.identifiers import ZERO_UUID
@@ -41,6 +41,7 @@ class Loading:
         self._metadata = metadata
         self._log = Replay(shard.partition)
         self._groups: dict[str, GroupMetadataValue] = {}
+        self._simple_groups: dict[str, None] = {}
 
     def step(self, now_ms: int) -> bool:
         """Read on; whether that was the last step."""
@@ -60,27 +61,45 @@ class Loading:
         return True
 
     def _take(self, header: BatchHeader, batch: bytes) -> None:
-        if not header.is_control:
-            for record in decode_records(batch):
-                self._replay(record, header.next_offset)
+        if header.is_control:
+            marker = decode_marker(batch)
+            if marker is not None:
+                decided = self._shard.replay_marker(
+                    marker.marker,
+                    producer_id=header.producer_id,
+                    required_offset=header.next_offset,
+                )
+                self._shard.settle(*decided)
+            return
+        for record in decode_records(batch):
+            self._replay(record, header)
 
-    def _replay(self, record: Record, required_offset: int) -> None:
+    def _replay(self, record: Record, header: BatchHeader) -> None:
         key = decode_key(record.key) if record.key is not None else None
         if key is None:
             return
         if isinstance(key, GroupMetadataKey):
             if record.value is None:
                 self._groups.pop(key.group, None)
+                self._simple_groups.pop(key.group, None)
             else:
                 self._groups[key.group] = decode_group_value(record.value)
             return
         offset = decode_value(record.value) if record.value is not None else None
-        if offset is not None and not self._is_of_present_topic(key.topic, offset):
-            offset = None
-        topic_partition = TopicPartition(topic=key.topic, partition=key.partition)
-        offsets = self._shard.offsets
-        offsets.put(key.group, topic_partition, offset, required_offset=required_offset)
-        offsets.settle(key.group, topic_partition, self._shard.high_watermark)
+        if offset is not None:
+            self._simple_groups[key.group] = None
+            if not self._is_of_present_topic(key.topic, offset):
+                if header.producer_id != NO_PRODUCER_ID:
+                    return
+                offset = None
+        self._shard.replay(
+            key,
+            offset,
+            producer_id=header.producer_id,
+            record_offset=record.offset,
+            required_offset=header.next_offset,
+        )
+        self._shard.settle(key)
 
     def _is_of_present_topic(self, name: str, value: OffsetCommitValue) -> bool:
         """Whether the offset's topic is still there, and not another of the same name."""
@@ -91,6 +110,5 @@ class Loading:
         groups = self._shard.groups
         for group_id, value in self._groups.items():
             groups[group_id] = group_from_record(group_id, value)
-        for group_id in self._shard.offsets.groups():
-            if group_id not in groups and self._shard.offsets.latest(group_id):
-                groups[group_id] = Group(group_id, state_timestamp_ms=now_ms)
+        for group_id in self._simple_groups:
+            groups.setdefault(group_id, Group(group_id, state_timestamp_ms=now_ms))

@@ -396,6 +396,24 @@ class Membership:
         if group.state in STATES_KEPT_ALIVE_BY_COMMITS:
             self._rebalance.keep_alive(group, member, now_ms)
 
+    def check_transactional_committer(
+        self,
+        group: Group,
+        *,
+        member_id: str,
+        group_instance_id: str | None,
+        generation_id: int,
+    ) -> None:
+        """Refuse who says that it is a member of the present generation and is not (KIP-447).
+
+        Who does not say, as producers before that KIP, may commit whatever the group's state.
+        """
+        if generation_id < 0 and group.state is GroupState.EMPTY:
+            return
+        if generation_id >= 0 or member_id or group_instance_id is not None:
+            group.check_member(member_id, group_instance_id)
+            _check_generation(group, generation_id)
+
     def leave(
         self, group_id: str, members: Sequence[MemberIdentity], now_ms: int
     ) -> tuple[LeaveResult, Write]:

@@ -28,9 +28,13 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A value, None where the offset is deleted, and the high watermark from which it counts."""
+    """A value, None where the offset is deleted, and the high watermark from which it counts.
+
+    `record_offset` is where in the log the value stands: before the marker, in a transaction.
+    """
 
     required_offset: int
+    record_offset: int
     value: OffsetCommitValue | None
 
 
@@ -42,6 +46,7 @@ class OffsetStore:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, _Versions]] = {}
+        self._decided: dict[str, int] = {}
 
     def put(
         self,
@@ -49,12 +54,47 @@ class OffsetStore:
         topic_partition: TopicPartition,
         value: OffsetCommitValue | None,
         *,
+        record_offset: int,
         required_offset: int,
     ) -> None:
         """Take in what the log has; None where the offset is deleted."""
         versions = self._groups.setdefault(group, {})
-        version = _Version(required_offset, value)
+        version = _Version(required_offset, record_offset, value)
         versions[topic_partition] = (*versions.get(topic_partition, ()), version)
+
+    def put_if_later(
+        self,
+        group: str,
+        topic_partition: TopicPartition,
+        value: OffsetCommitValue,
+        *,
+        record_offset: int,
+        required_offset: int,
+    ) -> None:
+        """Take in what a transaction committed, unless the log has a value that stands behind it.
+
+        The order of the records decides, not that of the markers: compaction keeps the last record
+        of a key, whatever its transaction.
+        """
+        versions = self._groups.get(group, {}).get(topic_partition, ())
+        last = versions[-1] if versions else None
+        if last is None or last.record_offset < record_offset:
+            self.put(
+                group,
+                topic_partition,
+                value,
+                record_offset=record_offset,
+                required_offset=required_offset,
+            )
+
+    def note_decision(self, group: str, *, required_offset: int) -> None:
+        """A transaction of the group has ended, which counts from this high watermark on."""
+        self._decided[group] = required_offset
+
+    def settle_decision(self, group: str, high_watermark: int) -> None:
+        """Forget the group's last decision where every replica has it."""
+        if self._decided.get(group, high_watermark + 1) <= high_watermark:
+            del self._decided[group]
 
     def settle(self, group: str, topic_partition: TopicPartition, high_watermark: int) -> None:
         """Forget the values before the last one that every replica has."""
@@ -105,7 +145,8 @@ class OffsetStore:
     def stable_from(self, group: str) -> int:
         """The high watermark from which readers see all that is written of a group."""
         versions = self._groups.get(group, {}).values()
-        return max((one[-1].required_offset for one in versions), default=0)
+        last = max((one[-1].required_offset for one in versions), default=0)
+        return max(last, self._decided.get(group, 0))
 
     def groups(self) -> Iterator[str]:
         """The groups that have offsets."""

@@ -1,9 +1,10 @@
 """Which committed offsets, and which groups, have been kept for long enough.
 
 Purpose: the rules of `offsets.retention.minutes`. Invariant: an offset of a topic that a member of
-the group subscribes to never expires; a group goes when it is Empty and has no offset left. What
-it must not know: how they are deleted. Source: KIP-211, Kafka's `ClassicGroup` and
-`OffsetExpirationConditionImpl`.
+the group subscribes to never expires, nor does one that an open transaction has committed anew; a
+group goes when it is Empty and has no offset left, no pending one either. What it must not know:
+how they are deleted. Source: KIP-211, Kafka's `ClassicGroup`, `OffsetExpirationConditionImpl` and
+`OffsetMetadataManager.cleanupExpiredOffsets`.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ def expired(shard: Shard, *, retention_ms: int, now_ms: int) -> list[tuple[Group
     due = []
     for group in shard.groups.values():
         offsets = shard.offsets.latest(group.group_id)
-        gone = expired_offsets(group, offsets, retention_ms=retention_ms, now_ms=now_ms)
+        pending = shard.pending.of_group(group.group_id)
+        old = expired_offsets(group, offsets, retention_ms=retention_ms, now_ms=now_ms)
+        gone = [one for one in old if one not in pending]
         changes = offset_tombstones(group.group_id, gone)
-        if len(gone) == len(offsets) and group.state is GroupState.EMPTY:
+        if not pending and len(gone) == len(offsets) and group.state is GroupState.EMPTY:
             changes.append(group_tombstone(group.group_id))
         if changes:
             due.append((group, changes))

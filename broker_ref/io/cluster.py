@@ -30,6 +30,7 @@ _Result = TypeVar("_Result")
 _HOST: Final = "127.0.0.1"
 _CALL_TIMEOUT_SECONDS: Final = 90.0
 INTERNAL_REPLICATION_FACTOR_MAX: Final = 3
+INTERNAL_MIN_ISR_MAX: Final = 2
 
 
 class ClusterError(Exception):
@@ -42,8 +43,9 @@ class Cluster:
     `data` is a directory to keep them in (None: a temporary one, removed on `close`), `port` the
     port of the first (0: a free one), `configs` Kafka's broker configs, such as
     `{"auto.create.topics.enable": "false"}`, `racks` the
-    rack of each broker that has one. `faults` is what goes
-    wrong in it, on purpose.
+    rack of each broker that has one, `features` the versions of Kafka's features that a new cluster
+    finalizes, such as `{"transaction.version": 1}` (a `data` directory that is in use keeps its
+    own). `faults` is what goes wrong in it, on purpose.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Cluster:
         port: int = 0,
         configs: Mapping[str, str] | None = None,
         racks: Mapping[int, str] | None = None,
+        features: Mapping[str, int] | None = None,
     ) -> None:
         if brokers < 1:
             raise ClusterError(f"a cluster has at least one broker, and {brokers} were asked for")
@@ -63,6 +66,7 @@ class Cluster:
         self._port = port
         self._configs = cluster_configs(brokers, configs or {})
         self._racks = dict(racks or {})
+        self._features = dict(features or {})
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -226,6 +230,7 @@ class Cluster:
             host=_HOST,
             port=self._controller_port.port,
             configs=self._configs,
+            features=self._features,
         )
         self._controller = self._call(ControllerServer.start(settings, faults=self.faults))
 
@@ -317,7 +322,12 @@ class Cluster:
 def cluster_configs(brokers: int, configs: Mapping[str, str]) -> dict[str, str]:
     """Configs of a cluster of so many brokers: internal topics on as many as Kafka would use."""
     factor = min(brokers, INTERNAL_REPLICATION_FACTOR_MAX)
-    return {"offsets.topic.replication.factor": str(factor), **configs}
+    return {
+        "offsets.topic.replication.factor": str(factor),
+        "transaction.state.log.replication.factor": str(factor),
+        "transaction.state.log.min.isr": str(min(factor, INTERNAL_MIN_ISR_MAX)),
+        **configs,
+    }
 
 
 def broker_directory(root: Path, broker_id: int) -> Path:

@@ -45,6 +45,7 @@ class ControllerServer(RunningNode):
             now_ms=clock.now_ms(),
             random_bytes=os.urandom,
             faults=faults,
+            features=settings.features,
         )
         super().__init__(
             node,

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -40,6 +40,7 @@ class ProcessesSettings:
     host: str
     port: int
     configs: dict[str, str]
+    features: Mapping[str, int]
     node_arguments: Sequence[str]
 
 
@@ -51,7 +52,11 @@ async def run(
     Raises `BrokerStartError`.
     """
     controller = await ControllerServer.start(
-        ControllerSettings(data=controller_directory(settings.data), configs=settings.configs)
+        ControllerSettings(
+            data=controller_directory(settings.data),
+            configs=settings.configs,
+            features=settings.features,
+        )
     )
     children: list[asyncio.subprocess.Process] = []
     try:

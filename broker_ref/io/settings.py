@@ -51,12 +51,17 @@ class BrokerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """Where the controller runs. `configs` are Kafka's broker configs; port 0 is a free one."""
+    """Where the controller runs. `configs` are Kafka's broker configs; port 0 is a free one.
+
+    `features` are the versions that a new cluster finalizes, where they are not the defaults; a
+    directory that is in use keeps its own.
+    """
 
     data: Path
     host: str = "127.0.0.1"
     port: int = 0
     configs: Mapping[str, str] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
 
 
 def check_host(host: str, advertised_host: str | None) -> None:

@@ -1,9 +1,9 @@
 """The log of one partition on one broker (UnifiedLog of Apache Kafka).
 
     <topic>-<partition>/
-        00000000000000000000.log .index .timeindex    a sealed segment
-        00000000000000001042.log .index .timeindex    the active one: appends go here
-        00000000000000001042.snapshot                 producer state at that offset
+        00000000000000000000.log .index .timeindex .txnindex    a sealed segment
+        00000000000000001042.log .index .timeindex              the active one: appends go here
+        00000000000000001042.snapshot                           producer state at that offset
         leader-epoch-checkpoint
 
     log start offset <= segments ... <= recovery point <= log end offset
@@ -20,13 +20,11 @@ requests, the clock.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.log.append import AppendResult, Origin
 from broker_ref.log.batch import (
     NO_TIMESTAMP,
     BatchHeader,
@@ -35,35 +33,23 @@ from broker_ref.log.batch import (
     unpack_header,
 )
 from broker_ref.log.config import LogConfig
+from broker_ref.log.control import EndTransactionMarker, encode_marker
 from broker_ref.log.errors import LogError
-from broker_ref.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry, ProducerState
-from broker_ref.log.recovery import LoadedLog, LogLoader, load_producers
+from broker_ref.log.producer_log import markers_of
+from broker_ref.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
+from broker_ref.log.recovery import LoadedLog, LogLoader
 from broker_ref.log.replicated import check_replicated
 from broker_ref.log.retention import count_expired
 from broker_ref.log.segment import LogSegment, TimestampAndOffset
 from broker_ref.log.segments import LogPosition, LogSegments
 from broker_ref.log.storage import NotBegunError, Storage, StorageError
+from broker_ref.log.storage_health import StorageHealth
 from broker_ref.log.swapping import CLEANED_SUFFIX, SWAP_SUFFIX, cleaned_names
+from broker_ref.log.transaction_index import AbortedTransaction
 from broker_ref.log.validation import check_produced
+from broker_ref.log.verification_guards import VerificationGuard
 
-__all__ = ["AppendResult", "LogPosition", "PartitionLog"]
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendResult:
-    """Where a batch went. `log_append_time_ms` is -1 under CreateTime.
-
-    For a duplicate these are the offsets of the first time, and the time is that batch's largest
-    timestamp whatever the timestamp type, as Apache Kafka answers it.
-    """
-
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    is_duplicate: bool
+__all__ = ["AppendResult", "LogPosition", "Origin", "PartitionLog"]
 
 
 class PartitionLog:
@@ -84,14 +70,13 @@ class PartitionLog:
         self._storage = storage
         self._on_truncate = on_truncate
         self._segments = LogSegments(loaded.segments)
-        self._producers = loaded.producers
-        self._snapshots = loaded.snapshots
         self._log_start_offset = loaded.log_start_offset
         self._log_end_offset = loaded.log_end_offset
         self._recovery_point = loaded.recovery_point
         self._last_flush_ms = now_ms
-        self._storage_error: str | None = None
+        self._health = StorageHealth(directory)
         self.leader_epochs = loaded.leader_epochs
+        self.producers = loaded.producers
         self.removals = 0
         """Grows whenever segments go or are cut: what was looked up before may not be there."""
 
@@ -169,17 +154,25 @@ class PartitionLog:
 
     @property
     def producer_entries(self) -> tuple[ProducerEntry, ...]:
-        """What is remembered of idempotent producers (for DescribeProducers)."""
-        return self._producers.entries
+        """What is remembered of producers (for DescribeProducers)."""
+        return self.producers.entries
 
     @property
     def storage_error(self) -> str | None:
         """Why the log takes no more appends, None while it does."""
-        return self._storage_error
+        return self._health.error
 
     # Appending
 
-    def append(self, records: bytes, *, leader_epoch: int, now_ms: int) -> AppendResult:
+    def append(
+        self,
+        records: bytes,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        guard: VerificationGuard | None = None,
+    ) -> AppendResult:
         """Append one produced batch as the leader, giving it the next offsets.
 
         Raises: LogError with the code Apache Kafka answers: INVALID_RECORD, CORRUPT_MESSAGE,
@@ -188,11 +181,11 @@ class PartitionLog:
         names the single records. The record bytes are not decoded, unless the topic is compacted
         or limits how old a timestamp may be.
         """
-        self._require_storage()
+        self._health.require()
         header = check_produced(
-            records, config=self.config, directory=self.directory, now_ms=now_ms
+            records, config=self.config, directory=self.directory, now_ms=now_ms, origin=origin
         )
-        duplicate = self._producers.duplicate_of(header)
+        duplicate = self.producers.check(header, origin=origin, guard=guard)
         if duplicate is not None:
             return AppendResult(
                 base_offset=duplicate.first_offset,
@@ -201,24 +194,50 @@ class PartitionLog:
                 log_start_offset=self._log_start_offset,
                 is_duplicate=True,
             )
-        if header.is_transactional:
-            raise LogError(
-                ErrorCode.invalid_txn_state,
-                f"Producer {header.producer_id} writes to {self.directory} outside of any "
-                "transaction that the coordinator knows of.",
-            )
-        if header.has_producer_id:
-            self._producers.check(header)
+        return self._append_checked(
+            memoryview(records)[: header.size_bytes], leader_epoch=leader_epoch, now_ms=now_ms
+        )
+
+    def append_end_marker(
+        self,
+        marker: EndTransactionMarker,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        transaction_version: int,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> AppendResult:
+        """Append as the leader that a producer's transaction has ended, or that none is open.
+
+        Raises: LogError with INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED,
+        KAFKA_STORAGE_ERROR.
+        """
+        self._health.require()
+        self.producers.check_marker(
+            marker,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transaction_version=transaction_version,
+        )
+        batch = encode_marker(
+            marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=now_ms
+        )
+        return self._append_checked(batch, leader_epoch=leader_epoch, now_ms=now_ms)
+
+    def _append_checked(
+        self, batch: bytes | memoryview, *, leader_epoch: int, now_ms: int
+    ) -> AppendResult:
         stamped = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-        batch = rewrite(
-            memoryview(records)[: header.size_bytes],
+        placed = rewrite(
+            batch,
             base_offset=self._log_end_offset,
             leader_epoch=leader_epoch,
             log_append_time_ms=now_ms if stamped else None,
         )
-        header = unpack_header(batch)
-        with self._write_errors():
-            self._write([header], batch, now_ms)
+        header = unpack_header(placed)
+        with self._health.writing():
+            self._write([header], memoryview(placed), now_ms)
         return AppendResult(
             base_offset=header.base_offset,
             last_offset=header.last_offset,
@@ -234,23 +253,21 @@ class PartitionLog:
         checked before the first is written. Raises: LogError(OFFSET_OUT_OF_RANGE) where they start
         below the log end offset, LogError(CORRUPT_MESSAGE), LogError(KAFKA_STORAGE_ERROR).
         """
-        self._require_storage()
+        self._health.require()
         headers = check_replicated(
             records, log_end_offset=self._log_end_offset, directory=self.directory
         )
-        with self._write_errors():
+        with self._health.writing():
             self._write(headers, memoryview(records), now_ms)
 
-    def _write(
-        self, headers: Sequence[BatchHeader], batches: bytearray | memoryview, now_ms: int
-    ) -> None:
+    def _write(self, headers: Sequence[BatchHeader], view: memoryview, now_ms: int) -> None:
         """Write batches that follow the log end, in one piece where one segment takes them."""
+        markers = markers_of(headers, view)
         for header in headers:
             if header.partition_leader_epoch != self.leader_epochs.latest and (
                 header.partition_leader_epoch >= 0
             ):
                 self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
-        view = memoryview(batches)
         first, start, end = 0, 0, 0  # The run not written yet: index, and positions in the view.
         for index, header in enumerate(headers):
             active = self._segments.active
@@ -258,13 +275,13 @@ class PartitionLog:
             if end > start and (
                 active.size_bytes == 0 or self._should_roll(header, now_ms, end - start)
             ):
-                self._write_run(headers[first:index], view[start:end])
+                self._write_run(headers[first:index], view[start:end], markers)
                 first, start = index, end
             if end == start and self._should_roll(header, now_ms, 0):
                 self._roll(now_ms, header.base_offset)
             end += header.size_bytes
         if end > start:
-            self._write_run(headers[first:], view[start:end])
+            self._write_run(headers[first:], view[start:end], markers)
         if self._log_end_offset - self._recovery_point >= self.config.flush_messages:
             self._flush(now_ms)
 
@@ -277,11 +294,16 @@ class PartitionLog:
             now_ms=now_ms,
         )
 
-    def _write_run(self, headers: Sequence[BatchHeader], batches: memoryview) -> None:
+    def _write_run(
+        self,
+        headers: Sequence[BatchHeader],
+        batches: memoryview,
+        markers: Mapping[int, EndTransactionMarker],
+    ) -> None:
         self._segments.active.append(batches, headers)
         self._log_end_offset = headers[-1].next_offset
         for header in headers:
-            self._producers.update(header)
+            self.producers.note(header, markers.get(header.base_offset), self._segments.active)
 
     def _roll(self, now_ms: int, base_offset: int) -> None:
         """Seal and flush the active segment, keep the producer state, begin a new segment."""
@@ -308,8 +330,8 @@ class PartitionLog:
         `offset`; it is less where that follows a gap, too. What is forgotten is so durably, and
         `on_truncate` has been told before the first byte goes. Raises: LogError.
         """
-        self._require_storage()
-        with self._write_errors():
+        self._health.require()
+        with self._health.writing():
             if offset >= self._log_end_offset:
                 # An epoch may have begun at the end without a record.
                 self.leader_epochs.truncate_from_end(offset)
@@ -327,10 +349,8 @@ class PartitionLog:
         self._segments.active.truncate_to(offset)
         self._log_end_offset = kept_offset
         self.leader_epochs.truncate_from_end(kept_offset)
-        self._snapshots.keep_between(self._log_start_offset, kept_offset)
-        self._producers = load_producers(
+        self.producers.load(
             self._segments,
-            self._snapshots,
             log_start_offset=self._log_start_offset,
             log_end_offset=self._log_end_offset,
             now_ms=now_ms,
@@ -338,8 +358,8 @@ class PartitionLog:
 
     def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
         """Forget everything; the log is empty then, and starts at `offset`. Raises: LogError."""
-        self._require_storage()
-        with self._write_errors():
+        self._health.require()
+        with self._health.writing():
             self._start_anew(offset, now_ms)
 
     def _start_anew(self, offset: int, now_ms: int) -> None:
@@ -350,8 +370,7 @@ class PartitionLog:
         self._segments.active.flush()
         self._log_end_offset = offset
         self.leader_epochs.clear()
-        self._snapshots.keep(())
-        self._producers = ProducerState()
+        self.producers.clear()
 
     def _promise_less(self, recovery_point: int, *, log_start_offset: int) -> None:
         """Lower what the next start expects to find, durably, before it is taken away."""
@@ -377,7 +396,7 @@ class PartitionLog:
         end_offset = min(end_offset, self._log_end_offset)
         if start_offset >= end_offset or (max_bytes <= 0 and not at_least_one_batch):
             return b""
-        with self._storage_errors():
+        with self._health.reading():
             return self._segments.read(
                 start_offset,
                 end_offset=end_offset,
@@ -393,7 +412,7 @@ class PartitionLog:
         self._require_in_range(offset)
         if offset == self._log_end_offset:
             return self._segments.end_position()
-        with self._storage_errors():
+        with self._health.reading():
             return self._segments.position_of(offset)
 
     def _require_in_range(self, offset: int) -> None:
@@ -404,11 +423,23 @@ class PartitionLog:
                 f"{self._log_start_offset} to {self._log_end_offset}.",
             )
 
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Below it every transaction is decided, and has been told so to every replica."""
+        first = self.producers.first_unstable_offset(high_watermark)
+        if first is None:
+            return high_watermark
+        return min(max(first, self._log_start_offset), high_watermark)
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those with an offset from `start_offset` on, below `end_offset`. Raises: LogError."""
+        with self._health.reading():
+            return self._segments.aborted_transactions(start_offset, end_offset)
+
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
     ) -> TimestampAndOffset | None:
         """The first record below `end_offset` with at least that timestamp."""
-        with self._storage_errors():
+        with self._health.reading():
             return self._segments.find_timestamp(
                 timestamp_ms, start_offset=self._log_start_offset, end_offset=end_offset
             )
@@ -418,7 +449,7 @@ class PartitionLog:
 
         As in Apache Kafka it may lie below the log start offset while its segment still exists.
         """
-        with self._storage_errors():
+        with self._health.reading():
             found = self._segments.find_max_timestamp()
         return found if found is not None and found.offset < end_offset else None
 
@@ -438,7 +469,7 @@ class PartitionLog:
             )
         if offset > self._log_start_offset:
             self._log_start_offset = offset
-            with self._write_errors():
+            with self._health.writing():
                 self.leader_epochs.truncate_from_start(offset)
         return self._log_start_offset
 
@@ -448,8 +479,8 @@ class PartitionLog:
         Only segments wholly below `high_watermark` (default: the log end offset) go. Where the
         active one has to go too, an empty one takes its place first.
         """
-        self._require_storage()
-        with self._write_errors():
+        self._health.require()
+        with self._health.writing():
             count = count_expired(
                 self._segments,
                 config=self.config,
@@ -473,13 +504,14 @@ class PartitionLog:
         self.delete_records_before(max(self._log_start_offset, first_offset))
         for segment in deleted:
             segment.delete()
-        self._snapshots.keep(offset for offset in self._snapshots.offsets if offset >= first_offset)
+        snapshots = self.producers.snapshots
+        snapshots.keep(offset for offset in snapshots.offsets if offset >= first_offset)
 
     def expire_producers(
         self, now_ms: int, *, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
     ) -> None:
         """Forget producers that have not written for `producer.id.expiration.ms`."""
-        self._producers.expire(now_ms, expiration_ms=expiration_ms)
+        self.producers.expire(now_ms, expiration_ms=expiration_ms)
 
     # Compaction
 
@@ -498,10 +530,12 @@ class PartitionLog:
         A crash leaves the old ones, or the start finds `.swap` files and finishes (see `recovery`).
         Raises: LogError.
         """
-        self._require_storage()
-        with self._write_errors():
+        self._health.require()
+        with self._health.writing():
             # What comes after may lose its last batches: the next segment says where it went on.
             self._segments.active.flush()
+            if any(segment.transactions.is_there for segment in old):
+                cleaned.transactions.create()  # What it is renamed to must not stay from before.
             cleaned.seal()
             cleaned.flush()
             try:
@@ -513,7 +547,7 @@ class PartitionLog:
         cleaned.rename(CLEANED_SUFFIX, SWAP_SUFFIX)
         for segment in reversed(old[1:]):
             segment.delete_replaced()
-            self._snapshots.remove(segment.base_offset)
+            self.producers.snapshots.remove(segment.base_offset)
         old[0].close()
         cleaned.rename(SWAP_SUFFIX, "")
         new = self._new_segment(cleaned.base_offset, cleaned.created_ms)
@@ -524,8 +558,8 @@ class PartitionLog:
 
     def flush(self, now_ms: int | None = None) -> None:
         """Make everything appended so far durable; it becomes the recovery point."""
-        self._require_storage()
-        with self._write_errors():
+        self._health.require()
+        with self._health.writing():
             self._flush(self._last_flush_ms if now_ms is None else now_ms)
 
     def flush_if_due(self, now_ms: int) -> None:
@@ -547,13 +581,13 @@ class PartitionLog:
         self._segments.active.flush()
         self._recovery_point = self._log_end_offset
         self._last_flush_ms = now_ms
-        self._snapshots.write(self._log_end_offset, self._producers.entries)
+        self.producers.keep_snapshot(self._log_end_offset)
 
     def close(self) -> None:
         """Flush, keep the producer state, close the files. After that, `open` needs no recovery."""
         try:
-            if self._storage_error is None:
-                with self._write_errors():
+            if self._health.error is None:
+                with self._health.writing():
                     self._seal(self._last_flush_ms)
         finally:
             self.discard()
@@ -563,35 +597,3 @@ class PartitionLog:
         self.removals += 1
         for segment in self._segments:
             segment.close()
-
-    def _require_storage(self) -> None:
-        if self._storage_error is not None:
-            raise LogError(ErrorCode.kafka_storage_error, self._storage_error)
-
-    @contextmanager
-    def _storage_errors(self) -> Iterator[None]:
-        """An error of the storage is the client's to hear; in reading it does the log no harm."""
-        try:
-            yield
-        except StorageError as error:
-            raise LogError(
-                ErrorCode.kafka_storage_error,
-                f"An error of the storage of {self.directory}: {error}",
-            ) from error
-
-    @contextmanager
-    def _write_errors(self) -> Iterator[None]:
-        """A write that fails takes the log offline, as it does a log directory of Kafka's."""
-        try:
-            yield
-        except NotBegunError as error:
-            raise LogError(
-                ErrorCode.kafka_storage_error, f"{self.directory} cannot be written now: {error}"
-            ) from error
-        except StorageError as error:
-            self._storage_error = (
-                f"{self.directory} takes no more writes since an error of its storage: {error} "
-                "Mend that, then restart the broker."
-            )
-            logger.error("%s", self._storage_error)
-            raise LogError(ErrorCode.kafka_storage_error, self._storage_error) from error

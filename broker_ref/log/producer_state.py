@@ -1,20 +1,34 @@
-"""What a partition remembers of idempotent producers (KIP-98).
+"""What a partition remembers of its producers: sequences and open transactions (KIP-98).
 
-| producer | batch                              | answer                              |
+| producer | batch of a client                  | answer                              |
 | -------- | ---------------------------------- | ----------------------------------- |
 | any      | same epoch, and (first, last)      | duplicate: success with the offsets |
 |          | sequence of a remembered batch     | it got then, before any other check |
+| any      | transactional, none of its epoch   | INVALID_TXN_STATE without the guard |
+|          | is open                            | of a verification (KIP-890)         |
 | known    | lower epoch                        | INVALID_PRODUCER_EPOCH              |
 | known    | higher epoch, sequence 0           | appended; older batches forgotten   |
 | known    | higher epoch, other sequence       | OUT_OF_ORDER_SEQUENCE_NUMBER        |
 | known    | same epoch, next sequence          | appended                            |
 | known    | same epoch, other sequence         | OUT_OF_ORDER_SEQUENCE_NUMBER        |
+| known    | not transactional, but one is open | INVALID_TXN_STATE                   |
 | unknown  | any sequence                       | appended                            |
 
-Purpose: that table, over the last five batches of every producer. Invariant: `check` changes
-nothing; `update` is called only after the append has succeeded, or while the log is read again.
-What it must not know: files (see `producer_snapshots`), transactions: `coordinator_epoch` and
-`current_txn_first_offset` are carried for the snapshot format and nothing sets them yet. Source:
+| producer | marker                             | answer                              |
+| -------- | ---------------------------------- | ----------------------------------- |
+| known    | lower epoch; with transaction      | INVALID_PRODUCER_EPOCH              |
+|          | version 2 the same, too, while a   |                                     |
+|          | transaction is open (KIP-1228)     |                                     |
+| known    | of an older coordinator epoch      | TRANSACTION_COORDINATOR_FENCED      |
+| any      | any other                          | appended; its transaction is ended  |
+
+    transaction:  open ----marker----> decided, not replicated ----high watermark----> forgotten
+                  the last stable offset stays below the first offset of both
+
+Purpose: those tables, over the last five batches of every producer. Invariant: checks change
+nothing; `update` is called only after the append has succeeded, or while the log is read again;
+open transactions are in the order of their first offsets. What it must not know: files (see
+`producer_snapshots`, `producer_log`), and where the high watermark is. Source:
 ProducerStateManager, ProducerAppendInfo, ProducerStateEntry.
 """
 
@@ -23,15 +37,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.log.append import Origin
 from broker_ref.log.batch import NO_SEQUENCE, NO_TIMESTAMP, BatchHeader, increment_sequence
+from broker_ref.log.control import EndTransactionMarker, Marker
 from broker_ref.log.errors import LogError
+from broker_ref.log.transaction_index import AbortedTransaction
 
 BATCHES_REMEMBERED = 5
 PRODUCER_ID_EXPIRATION_MS = 24 * 60 * 60 * 1000
 NO_PRODUCER_EPOCH = -1
+NO_TRANSACTION = -1
+EPOCH_MAX = 2**15 - 1
+
+EPOCH_FOR_EACH_TRANSACTION = 2
+"""From this transaction version on, a marker has a higher epoch than what it ends (KIP-890)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +84,15 @@ class ProducerEntry:
     batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
     last_timestamp: int = NO_TIMESTAMP
     coordinator_epoch: int = -1
-    current_txn_first_offset: int = -1
+    current_txn_first_offset: int = NO_TRANSACTION
 
     @property
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def has_open_transaction(self) -> bool:
+        return self.current_txn_first_offset != NO_TRANSACTION
 
 
 class ProducerState:
@@ -73,11 +100,17 @@ class ProducerState:
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
+        self._open: dict[int, int] = {}
+        """The producer of every open transaction, by its first offset, ascending."""
+        self._decided: dict[int, int] = {}
+        """The marker's offset of decided transactions, by their first; not all are replicated."""
 
     @property
     def entries(self) -> tuple[ProducerEntry, ...]:
         """All producers, in the order in which they first wrote."""
         return tuple(self._entries.values())
+
+    # Asking
 
     def duplicate_of(self, header: BatchHeader) -> BatchMetadata | None:
         """The remembered batch that this one repeats, None where it is new."""
@@ -92,36 +125,107 @@ class ProducerState:
                 return batch
         return None
 
-    def check(self, header: BatchHeader) -> None:
-        """Whether a batch of a client may be appended; it is no duplicate.
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a batch of this epoch goes on with a transaction that is open here.
 
-        Raises: LogError(INVALID_PRODUCER_EPOCH), LogError(OUT_OF_ORDER_SEQUENCE_NUMBER).
+        With a higher epoch it may be the next one, and the marker of the last not be here yet.
+        """
+        entry = self._entries.get(producer_id)
+        return entry is not None and entry.has_open_transaction and entry.epoch == epoch
+
+    def has_batches(self, producer_id: int) -> bool:
+        """Whether any batch of the producer's epoch is remembered."""
+        entry = self._entries.get(producer_id)
+        return entry is not None and bool(entry.batches)
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Raises: LogError(INVALID_PRODUCER_EPOCH) where a later epoch has written already."""
+        entry = self._entries.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            raise LogError(
+                ErrorCode.invalid_producer_epoch,
+                f"Producer {producer_id} writes with epoch {epoch}, but epoch {entry.epoch} has "
+                "written already: another instance has taken over.",
+            )
+
+    def check(self, header: BatchHeader, *, origin: Origin = Origin.CLIENT) -> None:
+        """Whether a batch of a leader may be appended; it is no duplicate, and verified.
+
+        Raises: LogError(INVALID_PRODUCER_EPOCH), LogError(OUT_OF_ORDER_SEQUENCE_NUMBER),
+        LogError(INVALID_TXN_STATE).
         """
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.epoch == NO_PRODUCER_EPOCH:
             return
-        if header.producer_epoch < entry.epoch:
+        self.check_epoch(header.producer_id, header.producer_epoch)
+        if origin is Origin.CLIENT:
+            _check_sequence(header, entry)
+        if entry.has_open_transaction and not header.is_transactional:
             raise LogError(
-                ErrorCode.invalid_producer_epoch,
-                f"Producer {header.producer_id} writes with epoch {header.producer_epoch}, but "
-                f"epoch {entry.epoch} has written already: another instance has taken over.",
-            )
-        if header.producer_epoch > entry.epoch:
-            expected = 0
-        else:
-            expected = increment_sequence(entry.last_sequence, 1)
-        if header.base_sequence != expected:
-            raise LogError(
-                ErrorCode.out_of_order_sequence_number,
-                f"Producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence "
-                f"{header.base_sequence}, but {expected} comes next: a batch between them was "
-                "lost, or the producer's state was.",
+                ErrorCode.invalid_txn_state,
+                f"Producer {header.producer_id} (epoch {header.producer_epoch}) writes outside of "
+                f"its transaction, which is open since offset {entry.current_txn_first_offset}.",
             )
 
-    def update(self, header: BatchHeader) -> None:
-        """Remember a batch that is in the log, with the offsets it has there."""
-        if not header.has_producer_id:
+    def check_marker(
+        self,
+        marker: EndTransactionMarker,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        transaction_version: int,
+    ) -> None:
+        """Whether a coordinator's marker may be appended.
+
+        Raises: LogError(INVALID_PRODUCER_EPOCH), LogError(TRANSACTION_COORDINATOR_FENCED).
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None:
             return
+        self.check_epoch(producer_id, producer_epoch)
+        if (
+            transaction_version >= EPOCH_FOR_EACH_TRANSACTION
+            and producer_epoch == entry.epoch
+            and entry.has_open_transaction
+            and producer_epoch != EPOCH_MAX
+        ):
+            # Without an open transaction it is the marker again, whose answer has been lost.
+            raise LogError(
+                ErrorCode.invalid_producer_epoch,
+                f"A marker of producer {producer_id} has epoch {producer_epoch}, in which the "
+                "producer has begun another transaction: it is late.",
+            )
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise LogError(
+                ErrorCode.transaction_coordinator_fenced,
+                f"A marker of producer {producer_id} is of coordinator epoch "
+                f"{marker.coordinator_epoch}, but one of epoch {entry.coordinator_epoch} has "
+                "written already: another broker has become coordinator.",
+            )
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Where the first transaction begins that is open, or whose marker is not replicated.
+
+        None where every transaction is decided below the high watermark.
+        """
+        first = next(iter(self._open), None)
+        for first_offset, last_offset in self._decided.items():
+            if last_offset >= high_watermark and (first is None or first_offset < first):
+                first = first_offset
+        return first
+
+    # Taking in
+
+    def update(
+        self, header: BatchHeader, marker: EndTransactionMarker | None = None
+    ) -> AbortedTransaction | None:
+        """Remember a batch that is in the log, with the offsets it has there.
+
+        `marker` is what a control batch holds; the transaction that it aborts, if it does, is
+        returned.
+        """
+        if not header.has_producer_id:
+            return None
         entry = self._entries.get(header.producer_id)
         if entry is None:
             entry = ProducerEntry(producer_id=header.producer_id)
@@ -130,25 +234,80 @@ class ProducerState:
             entry.epoch = header.producer_epoch
             entry.batches.clear()
         # A marker has no sequence, but it is a sign of life.
-        if not header.is_control:
-            entry.batches.append(
-                BatchMetadata(
-                    last_sequence=header.last_sequence,
-                    last_offset=header.last_offset,
-                    offset_delta=header.last_offset_delta,
-                    timestamp=header.max_timestamp,
-                )
-            )
         entry.last_timestamp = header.max_timestamp
+        if header.is_control:
+            return None if marker is None else self._end(entry, header, marker)
+        entry.batches.append(
+            BatchMetadata(
+                last_sequence=header.last_sequence,
+                last_offset=header.last_offset,
+                offset_delta=header.last_offset_delta,
+                timestamp=header.max_timestamp,
+            )
+        )
+        if header.is_transactional and not entry.has_open_transaction:
+            entry.current_txn_first_offset = header.base_offset
+            self._open[header.base_offset] = header.producer_id
+        return None
+
+    def _end(
+        self, entry: ProducerEntry, header: BatchHeader, marker: EndTransactionMarker
+    ) -> AbortedTransaction | None:
+        entry.coordinator_epoch = marker.coordinator_epoch
+        if not entry.has_open_transaction:
+            return None
+        first_offset, entry.current_txn_first_offset = (
+            entry.current_txn_first_offset,
+            NO_TRANSACTION,
+        )
+        del self._open[first_offset]
+        self._decided[first_offset] = header.last_offset
+        if marker.marker is Marker.COMMIT:
+            return None
+        return AbortedTransaction(
+            producer_id=entry.producer_id,
+            first_offset=first_offset,
+            last_offset=header.last_offset,
+            last_stable_offset=next(iter(self._open), header.last_offset + 1),
+        )
+
+    def forget_replicated(self, high_watermark: int) -> None:
+        """Decided transactions whose markers are below the high watermark need no more care."""
+        if self._decided:
+            self._decided = {
+                first_offset: last_offset
+                for first_offset, last_offset in self._decided.items()
+                if last_offset >= high_watermark
+            }
 
     def load(self, entries: Iterable[ProducerEntry]) -> None:
         """Replace everything by what a snapshot holds."""
         self._entries = {entry.producer_id: entry for entry in entries}
+        is_open = [entry for entry in self._entries.values() if entry.has_open_transaction]
+        self._open = {
+            entry.current_txn_first_offset: entry.producer_id
+            for entry in sorted(is_open, key=attrgetter("current_txn_first_offset"))
+        }
+        self._decided = {}
 
     def expire(self, now_ms: int, *, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS) -> None:
         """Forget producers whose last batch is that old, unless a transaction of theirs is open."""
         self._entries = {
             producer_id: entry
             for producer_id, entry in self._entries.items()
-            if entry.current_txn_first_offset >= 0 or now_ms - entry.last_timestamp < expiration_ms
+            if entry.has_open_transaction or now_ms - entry.last_timestamp < expiration_ms
         }
+
+
+def _check_sequence(header: BatchHeader, entry: ProducerEntry) -> None:
+    if header.producer_epoch > entry.epoch:
+        expected = 0
+    else:
+        expected = increment_sequence(entry.last_sequence, 1)
+    if header.base_sequence != expected:
+        raise LogError(
+            ErrorCode.out_of_order_sequence_number,
+            f"Producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence "
+            f"{header.base_sequence}, but {expected} comes next: a batch between them was "
+            "lost, or the producer's state was.",
+        )

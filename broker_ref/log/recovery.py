@@ -14,6 +14,8 @@
 | a checkpointed log start offset above the   | all segments removed, the log starts there     |
 | log's end                                   |                                                |
 | producer state                              | latest snapshot, then the batches after it     |
+| transaction indexes, damaged or at or above | written anew from there on, from the producer  |
+| the recovery point                          | state before                                   |
 
 Purpose: that table. Invariant: what is loaded is a run of sound batches with ascending offsets, at
 least up to the recovery point. It differs from Apache Kafka in one point on purpose: Kafka also cuts damage
@@ -24,18 +26,18 @@ not know: how the log is used afterwards.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from broker_ref.log.config import LogConfig
 from broker_ref.log.errors import CorruptLog
 from broker_ref.log.leader_epochs import LeaderEpochs
+from broker_ref.log.producer_log import ProducerLog
 from broker_ref.log.producer_snapshots import ProducerSnapshots
-from broker_ref.log.producer_state import ProducerState
 from broker_ref.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     BadBatch,
     LogSegment,
     file_name,
@@ -44,6 +46,7 @@ from broker_ref.log.storage import Storage
 from broker_ref.log.swapping import finish_compaction
 
 DELETED_SUFFIX = ".deleted"
+_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +57,7 @@ class LoadedLog:
 
     segments: list[LogSegment]
     leader_epochs: LeaderEpochs
-    producers: ProducerState
-    snapshots: ProducerSnapshots
+    producers: ProducerLog
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
@@ -106,20 +108,20 @@ class LogLoader:
         log_start_offset = max(self.log_start_offset, segments[0].base_offset)
         leader_epochs.truncate_from_end(log_end_offset)
         leader_epochs.truncate_from_start(log_start_offset)
-        snapshots = ProducerSnapshots(storage=self.storage, directory=self.directory)
-        snapshots.keep_between(log_start_offset, log_end_offset)
-        producers = load_producers(
+        producers = ProducerLog(
+            snapshots=ProducerSnapshots(storage=self.storage, directory=self.directory)
+        )
+        producers.load(
             segments,
-            snapshots,
             log_start_offset=log_start_offset,
             log_end_offset=log_end_offset,
             now_ms=self.now_ms,
+            indexed_to=self._indexed_to(segments),
         )
         return LoadedLog(
             segments=segments,
             leader_epochs=leader_epochs,
             producers=producers,
-            snapshots=snapshots,
             log_start_offset=log_start_offset,
             log_end_offset=log_end_offset,
             recovery_point=log_end_offset
@@ -148,9 +150,7 @@ class LogLoader:
         present = frozenset(names)
         for name in names:
             stem, _, suffix = name.rpartition(".")
-            orphan = f".{suffix}" in (INDEX_SUFFIX, TIME_INDEX_SUFFIX) and (
-                f"{stem}{LOG_SUFFIX}" not in present
-            )
+            orphan = f".{suffix}" in _INDEX_SUFFIXES and f"{stem}{LOG_SUFFIX}" not in present
             if orphan and bases and stem.isdigit() and bases[0] < int(stem) < bases[-1]:
                 # Segments go from either end, and the cleaner removes indexes first.
                 raise CorruptLog(
@@ -170,6 +170,20 @@ class LogLoader:
                 segment.rebuild_indexes()
             segments.append(segment)
         return segments
+
+    def _indexed_to(self, segments: list[LogSegment]) -> int | None:
+        """Where the segments begin whose transaction indexes cannot be trusted; None: all can."""
+        bases = [segment.base_offset for segment in segments]
+        for segment in segments:
+            if self._to_recover(segment.base_offset, bases):
+                return segment.base_offset
+            damage = segment.transactions.damage(segment.base_offset)
+            if damage is not None:
+                logger.warning(
+                    "Rebuilding the transaction indexes from %s on: %s", segment.path, damage
+                )
+                return segment.base_offset
+        return None
 
     def _to_recover(self, base: int, bases: list[int]) -> bool:
         """Whether a segment may hold something at or above the recovery point."""
@@ -217,34 +231,6 @@ class LogLoader:
             if epoch >= 0 and (latest is None or epoch > latest):
                 leader_epochs.assign(epoch, item.base_offset)
         return next_offset, None
-
-
-def load_producers(
-    segments: Iterable[LogSegment],
-    snapshots: ProducerSnapshots,
-    *,
-    log_start_offset: int,
-    log_end_offset: int,
-    now_ms: int,
-) -> ProducerState:
-    """Producer state at the log end (ProducerStateManager.truncateAndReload).
-
-    From the latest snapshot at or below it, else from the log start offset. Raises: CorruptLog.
-    """
-    producers = ProducerState()
-    offset = log_start_offset
-    latest = snapshots.latest(log_end_offset)
-    if latest is not None:
-        offset, entries = latest
-        producers.load(entries)
-        producers.expire(now_ms)
-    listed = list(segments)
-    for index, segment in enumerate(listed):
-        is_last = index + 1 == len(listed)
-        if is_last or listed[index + 1].base_offset > offset:
-            for header in segment.headers_from(offset):
-                producers.update(header)
-    return producers
 
 
 def _remove_from(segments: list[LogSegment], index: int) -> None:

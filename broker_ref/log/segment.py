@@ -1,8 +1,9 @@
-"""One segment: a log file of record batches with its two indexes.
+"""One segment: a log file of record batches with its indexes.
 
-    <base offset, 20 digits>.log  .index  .timeindex
+    <base offset, 20 digits>.log  .index  .timeindex  .txnindex
 
-Purpose: append, read and search whole batches, and rebuild the indexes from the log file.
+Purpose: append, read and search whole batches, and rebuild the first two indexes from the log
+file; the third tells of transactions, of which it takes the whole log to know.
 Invariant: what `read` returns has passed its CRC and its offsets ascend; a file that does
 not hold that raises `CorruptLog` with its path and position. What it must not know: other
 segments, producers, high watermarks. Source: LogSegment of Apache Kafka.
@@ -25,14 +26,18 @@ from broker_ref.log.batch import (
     unpack_header,
 )
 from broker_ref.log.config import LogConfig
-from broker_ref.log.errors import CorruptLog
+from broker_ref.log.control import EndTransactionMarker, decode_marker
+from broker_ref.log.errors import CorruptLog, LogError
 from broker_ref.log.indexes import RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex
 from broker_ref.log.records import NO_TIMESTAMP
 from broker_ref.log.storage import File, NotBegunError, Storage, StorageError
+from broker_ref.log.transaction_index import AbortedTransaction, TransactionIndex
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 # Headers are read in small windows: an index entry is at most one interval and a batch away.
 _HEADER_WINDOW_BYTES = 8 * 1024
 _SCAN_WINDOW_BYTES = 1024 * 1024
@@ -83,8 +88,7 @@ class LogSegment:
         """The offset after its last batch, None while that is not known."""
         self._storage = storage
         self._paths = [
-            f"{directory}/{file_name(base_offset, suffix)}{name_end}"
-            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+            f"{directory}/{file_name(base_offset, suffix)}{name_end}" for suffix in SUFFIXES
         ]
         self._index_interval_bytes = config.index_interval_bytes
         self._log: File = storage.open(self._paths[0])
@@ -98,6 +102,7 @@ class LogSegment:
             base_offset=base_offset,
             bytes_max=config.segment_index_bytes,
         )
+        self.transactions = TransactionIndex(storage=storage, path=self._paths[3])
         self._bytes_since_index_entry = 0
         self._first_batch_timestamp: int | None = None
         self._max_timestamp: tuple[int, int] | None = None
@@ -153,6 +158,13 @@ class LogSegment:
             raise StorageError(str(error)) from error  # For the batches, it had begun.
         self.end_offset = headers[-1].next_offset
 
+    def append_aborted(self, transaction: AbortedTransaction) -> None:
+        """Note a transaction that a marker in this segment has aborted."""
+        try:
+            self.transactions.append(transaction)
+        except NotBegunError as error:
+            raise StorageError(str(error)) from error  # For the marker, it had begun.
+
     def _note(self, position: int, header: BatchHeader) -> None:
         """Index the batch at `position` where an entry is due."""
         # A batch that compaction emptied has a timestamp, but no record of it.
@@ -199,12 +211,15 @@ class LogSegment:
         self._time_index.append_if_larger(*self._max_timestamp_and_offset())
 
     def flush(self) -> None:
-        for file in (self._log, self._offset_index.file, self._time_index.file):
+        for file in self._files():
             file.flush()
 
     def close(self) -> None:
-        for file in (self._log, self._offset_index.file, self._time_index.file):
+        for file in self._files():
             file.close()
+
+    def _files(self) -> tuple[File | TransactionIndex, ...]:
+        return self._log, self._offset_index.file, self._time_index.file, self.transactions
 
     def delete(self) -> None:
         """Close and remove its files, the log file first: indexes without one are dropped."""
@@ -221,7 +236,7 @@ class LogSegment:
     def rename(self, old_end: str, new_end: str) -> None:
         """Close it and give its files names with another end, the log file's last."""
         self.close()
-        for path in reversed(self._paths):
+        for path in reversed(self._paths if self.transactions.is_there else self._paths[:3]):
             self._storage.rename(path, path.removesuffix(old_end) + new_end)
         self._paths = [path.removesuffix(old_end) + new_end for path in self._paths]
 
@@ -294,12 +309,23 @@ class LogSegment:
             start, next_offset = end, base_offset + delta + 1
         return start
 
-    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
-        """Headers of the batches that end at or after `offset`. Raises: CorruptLog."""
+    def batches_from(
+        self, offset: int
+    ) -> Iterator[tuple[BatchHeader, EndTransactionMarker | None]]:
+        """Headers and markers of the batches that end at or after `offset`. Raises: CorruptLog."""
         found = self._find(offset)
         if found is not None:
-            for _, header in self._headers(found[0], found[1].base_offset):
-                yield header
+            for position, header in self._headers(found[0], found[1].base_offset):
+                yield header, self._marker(position, header) if header.is_control else None
+
+    def _marker(self, position: int, header: BatchHeader) -> EndTransactionMarker | None:
+        batch = self._log.read(position, header.size_bytes)
+        if not crc_matches(batch):
+            raise CorruptLog(self.path, position, _bad_crc(header.base_offset))
+        try:
+            return decode_marker(batch)
+        except LogError as error:
+            raise CorruptLog(self.path, position, str(error)) from error
 
     def _headers(self, position: int, next_offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Headers and positions of the batches from `position` on, records unread.
@@ -450,7 +476,7 @@ class LogSegment:
         return None if damage is None else f"{self._paths[2]}: {damage}"
 
     def recover(self) -> Iterator[BatchHeader | BadBatch]:
-        """Read everything, check every CRC and rebuild both indexes.
+        """Read everything, check every CRC and rebuild the first two indexes.
 
         Yields the header of every sound batch and, if one is not, `BadBatch` as the last item.
         The log file is left as it is: see `truncate`.
@@ -473,7 +499,7 @@ class LogSegment:
         self.seal()
 
     def rebuild_indexes(self) -> None:
-        """Write both indexes anew. Raises: CorruptLog where the log file itself is damaged."""
+        """Write the first two indexes anew. Raises: CorruptLog where the log file itself is damaged."""
         for item in self.recover():
             if isinstance(item, BadBatch):
                 raise CorruptLog(self.path, item.position, item.reason)
@@ -494,6 +520,7 @@ class LogSegment:
         # The indexes first: they may lack entries, but have none of batches that are gone.
         self._offset_index.truncate_to(offset)
         self._time_index.truncate_to(offset)
+        self.transactions.truncate_to(offset)
         self._log.truncate(position)
         self.end_offset = kept[-1][1].next_offset if kept else self.base_offset
         self._first_batch_timestamp = self._max_timestamp = None

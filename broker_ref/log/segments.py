@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from broker_ref.log.segment import LogSegment, TimestampAndOffset
+from broker_ref.log.transaction_index import AbortedTransaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +117,16 @@ class LogSegments:
         return LogPosition(
             segment_base_offset=self.active.base_offset, position_bytes=self.active.size_bytes
         )
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted ones with an offset from `start_offset` on, below `end_offset`."""
+        found: list[AbortedTransaction] = []
+        for segment in self._segments[self.index_of(start_offset) :]:
+            overlapping, is_all = segment.transactions.overlapping(start_offset, end_offset)
+            found += overlapping
+            if is_all:
+                break
+        return found
 
     def find_timestamp(
         self, timestamp_ms: int, *, start_offset: int, end_offset: int

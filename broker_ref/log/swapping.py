@@ -15,12 +15,12 @@ again, and the next compaction takes them away again. What it must not know: loa
 from __future__ import annotations
 
 from broker_ref.log.batch import HEADER_BYTES, unpack_header
-from broker_ref.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
+from broker_ref.log.segment import LOG_SUFFIX, SUFFIXES, file_name
 from broker_ref.log.storage import Storage
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
-_SUFFIXES = (TIME_INDEX_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX)
+_SUFFIXES = tuple(reversed(SUFFIXES))
 
 
 def cleaned_names(base_offset: int) -> list[str]:

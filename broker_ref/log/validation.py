@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.log.append import Origin
 from broker_ref.log.batch import (
     NO_TIMESTAMP,
     BatchHeader,
@@ -24,7 +25,12 @@ _RECORD_ERRORS_MAX = 100
 
 
 def check_produced(
-    records: bytes, *, config: LogConfig, directory: str, now_ms: int
+    records: bytes,
+    *,
+    config: LogConfig,
+    directory: str,
+    now_ms: int,
+    origin: Origin = Origin.CLIENT,
 ) -> BatchHeader:
     """The header of the only batch in `records`, which may be appended to the log `directory`.
 
@@ -45,7 +51,8 @@ def check_produced(
             f"A record batch of {header.size_bytes} bytes for {directory} is larger than "
             f"max.message.bytes={config.max_message_bytes} allows.",
         )
-    check_produced_batch(header)
+    if origin is Origin.CLIENT:
+        check_produced_batch(header)
     _check_records(header, records, config=config, directory=directory, now_ms=now_ms)
     if header.size_bytes > config.segment_bytes:
         raise LogError(

@@ -1,7 +1,7 @@
 """One broker of a cluster, without I/O: events in, effects out.
 
-Purpose: put the parts together (registration, metadata, logs, replication, groups, handlers), and
-give each event to the part that it is for. Invariants: every frame is answered by exactly one
+Purpose: put the parts together (registration, metadata, logs, replication, coordinators, handlers),
+and give each event to the part that it is for. Invariants: every frame is answered by exactly one
 effect, now or later; no bytes make `handle` raise; time comes with each event; no client is served
 before the controller has unfenced the broker for the first time. What it must not know: sockets,
 clocks, files (it has a `Storage`), and what any request means.
@@ -12,10 +12,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Hashable
-from typing import Final
+from typing import Any, Final
 
 from broker_ref.api import APIS
-from broker_ref.api.contract import Broker
+from broker_ref.api.contract import Api, Broker
 from broker_ref.api.k18_api_versions import unsupported_version
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.client import ControllerClient
@@ -54,8 +54,13 @@ from broker_ref.replication.isr_changes import AlterPartitions
 from broker_ref.replication.producer_ids import ProducerIds
 from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.schedule import Schedule
+from broker_ref.transaction.coordinator import TransactionCoordinator
+from broker_ref.transaction.verification import Verifications
 
-BROKER_APIS: Final = {**APIS, **{key: CONTROLLER_APIS[key] for key in FORWARDED}}
+BROKER_APIS: Final[dict[int, Api[Any]]] = {
+    **APIS,
+    **{key: CONTROLLER_APIS[key] for key in FORWARDED},
+}
 """What clients may ask a broker: what it answers itself, and what it passes on."""
 
 logger = logging.getLogger(__name__)
@@ -79,6 +84,7 @@ class BrokerNode:
         self.metadata = ClusterMetadata()
         self.broker: Broker | None = None
         self._config = config
+        self._apis = _served_apis(config)
         self._storage = storage
         self._random_bytes = random_bytes
         self._now_ms = now_ms
@@ -207,6 +213,7 @@ class BrokerNode:
             while changed := (*self.broker.replicas.take_changed(), *self._woken):
                 self._woken.clear()
                 self.broker.groups.partitions_changed(changed, self._now_ms)
+                self.broker.transactions.partitions_changed(changed, self._now_ms)
                 self._dispatcher.wake(changed, self._now_ms)
             effects += self._dispatcher.take_effects()
         return effects + self._outbox.take_effects()
@@ -266,6 +273,21 @@ class BrokerNode:
             random_bytes=self._random_bytes,
             now_ms=self._now_ms,
         )
+        producer_ids = ProducerIds(
+            controller=self._controller,
+            broker_id=config.node_id,
+            broker_epoch=self._broker_epoch,
+            wake=self._wake,
+        )
+        transactions = TransactionCoordinator(
+            config=config,
+            metadata=self.metadata,
+            replicas=replicas,
+            schedule=self._schedule,
+            outbox=self._outbox,
+            producer_ids=producer_ids,
+            clock=self._time,
+        )
         assert self._registration.cluster_id is not None
         self.broker = Broker(
             config=config,
@@ -273,19 +295,23 @@ class BrokerNode:
             metadata=self.metadata,
             replicas=replicas,
             groups=groups,
+            transactions=transactions,
+            verifications=Verifications(
+                outbox=self._outbox,
+                schedule=self._schedule,
+                metadata=self.metadata,
+                coordinator=transactions.coordinator,
+                wake=self._wake,
+                clock=self._time,
+            ),
             fetch_sessions=FetchSessions(
                 slots=config.max_incremental_fetch_session_cache_slots,
                 random_bytes=self._random_bytes,
             ),
-            producer_ids=ProducerIds(
-                controller=self._controller,
-                broker_id=config.node_id,
-                broker_epoch=self._broker_epoch,
-                wake=self._wake,
-            ),
+            producer_ids=producer_ids,
             request_topic=TopicCreation(self._controller).request,
             log_dir=self._log_dir,
-            apis=lambda: tuple(BROKER_APIS.values()),
+            apis=lambda: tuple(self._apis.values()),
         )
         self._dispatcher = self._make_dispatcher(self.broker)
         self._metadata_changed()
@@ -293,7 +319,7 @@ class BrokerNode:
 
     def _make_dispatcher(self, broker: Broker) -> Dispatcher:
         """What serves requests: faults first, then the handler or the controller."""
-        dispatcher = Dispatcher(BROKER_APIS, broker, unsupported=unsupported_version)
+        dispatcher = Dispatcher(self._apis, broker, unsupported=unsupported_version)
         forwarding = Forwarding(
             controller=self._controller,
             schedule=self._schedule,
@@ -331,3 +357,16 @@ class BrokerNode:
         if self.broker is not None:
             self.broker.replicas.follow_metadata(self._now_ms)
             self.broker.groups.follow_metadata(self._now_ms)
+            self.broker.transactions.follow_metadata(self._now_ms)
+
+
+def _served_apis(config: BrokerConfig) -> dict[int, Api[Any]]:
+    """The APIs in the versions that are stable, or in all where that is configured."""
+    if config.unstable_api_versions_enable:
+        return BROKER_APIS
+    return {
+        key: api
+        if api.unstable_from is None
+        else dataclasses.replace(api, versions=range(api.versions.start, api.unstable_from))
+        for key, api in BROKER_APIS.items()
+    }

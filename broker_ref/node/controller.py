@@ -9,7 +9,7 @@ what any request means.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -78,8 +78,12 @@ class ControllerNode:
         now_ms: int,
         random_bytes: Callable[[int], bytes],
         faults: Faults | None = None,
+        features: Mapping[str, int] | None = None,
     ) -> None:
-        """Read the journal that storage holds; LogError or StorageError says what is damaged."""
+        """Read the journal that storage holds; LogError or StorageError says what is damaged.
+
+        `features` are as for `Controller`.
+        """
         self._config = dataclasses.replace(config, node_id=CONTROLLER_ID)
         cluster_id = known_cluster_id(self._config, storage=storage)
         if cluster_id is not None and not storage.exists(JOURNAL_FILE):
@@ -99,6 +103,7 @@ class ControllerNode:
             cluster_id=cluster_id,
             random_bytes=random_bytes,
             now_ms=now_ms,
+            features=features,
         )
         self.controller.on_change = self._changed
         self._has_changed = False

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -28,11 +28,13 @@ class Mirror:
     """Which array of the response has an element for each element of which of the request.
 
     `until` has the last version that does so, where later ones have the code at the top alone.
-    A second name is that of other versions of the request.
+    A second name is that of other versions of the request. `fields` are further ones by which the
+    clients of this API recognise what is answered, as in `MIRRORED_FIELDS`.
     """
 
     arrays: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     until: Mapping[str, int] = field(default_factory=dict)
+    fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def sources(self, array: str, version: int) -> tuple[str, ...]:
         """What the array of the response answers in this version: arrays of the request."""
@@ -81,6 +83,23 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
     21: _TOPICS_AND_PARTITIONS,  # DeleteRecords
     22: _TOP_ALONE,  # InitProducerId
     23: _TOPICS_AND_PARTITIONS,  # OffsetForLeaderEpoch
+    24: Mirror(  # AddPartitionsToTxn
+        arrays={
+            "results_by_topic_v3_and_below": ("v3_and_below_topics",),
+            "results_by_partition": ("partitions",),
+        }
+    ),
+    25: _TOP_ALONE,  # AddOffsetsToTxn
+    26: _TOP_ALONE,  # EndTxn
+    27: Mirror(  # WriteTxnMarkers
+        arrays={
+            "markers": ("markers",),
+            "topics": ("topics",),
+            "partitions": ("partition_indexes",),
+        },
+        fields={"producer_id": ("producer_id",)},
+    ),
+    28: _TOPICS_AND_PARTITIONS,  # TxnOffsetCommit
     32: _RESOURCES,  # DescribeConfigs
     33: _RESOURCES,  # AlterConfigs
     35: _TOP_ALONE,  # DescribeLogDirs, where versions 1 and 2 have no place for a code
@@ -97,12 +116,18 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
     46: _TOP_ALONE,  # ListPartitionReassignments
     47: _TOP_ALONE,  # OffsetDelete
     56: _TOP_ALONE,  # AlterPartition
+    57: _TOP_ALONE,  # UpdateFeatures
     58: _TOP_ALONE,  # Envelope
     59: _TOP_ALONE,  # FetchSnapshot
     60: _TOP_ALONE,  # DescribeCluster
+    61: Mirror(  # DescribeProducers
+        arrays={"topics": ("topics",), "partitions": ("partition_indexes",)}
+    ),
     62: _TOP_ALONE,  # BrokerRegistration
     63: _TOP_ALONE,  # BrokerHeartbeat
     64: _TOP_ALONE,  # UnregisterBroker
+    65: Mirror(arrays={"transaction_states": ("transactional_ids",)}),  # DescribeTransactions
+    66: _TOP_ALONE,  # ListTransactions
     67: _TOP_ALONE,  # AllocateProducerIds
     75: _TOPICS,  # DescribeTopicPartitions
 }
@@ -122,6 +147,7 @@ MIRRORED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "session_id": ("session_id",),
     "topic": ("topic",),
     "topic_id": ("topic_id",),
+    "transactional_id": ("transactional_id",),
 }
 """Fields of a response by which its client recognises what is answered, and what the request calls
 them. An element of the request that is a plain value (a group id, a partition) is that field."""
@@ -154,6 +180,7 @@ UNKNOWN: Final = frozenset(
 _EMPTY: Final[Mapping[str, Any]] = {
     "bool": False,
     "bytes": b"",
+    "datetime_i64": datetime(1970, 1, 1, tzinfo=UTC),
     "records": b"",
     "string": "",
     "timedelta_i32": timedelta(),
@@ -226,7 +253,7 @@ class _Failure:
                 values[described.name] = tuple(
                     self.struct(described.struct, element) for element in _elements(source, sources)
                 )
-            elif (mirrored := _mirrored(described, source)) is not None:
+            elif (mirrored := _mirrored(described, source, self.mirror.fields)) is not None:
                 values[described.name] = mirrored
             elif described.required:
                 values[described.name] = self._nothing(described)
@@ -246,13 +273,16 @@ class _Failure:
         return _EMPTY.get(described.kafka_type or "", 0)
 
 
-def _mirrored(described: FieldSchema, source: object) -> Any:
+def _mirrored(
+    described: FieldSchema, source: object, further: Mapping[str, tuple[str, ...]]
+) -> Any:
     """What the request calls this, or None."""
-    if described.name not in MIRRORED_FIELDS or source is None:
+    names = MIRRORED_FIELDS.get(described.name, further.get(described.name))
+    if names is None or source is None:
         return None
     if isinstance(source, (int, str)):
         return source
-    for name in MIRRORED_FIELDS[described.name]:
+    for name in names:
         value = getattr(source, name, None)
         if value is not None:
             return value

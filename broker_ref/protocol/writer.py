@@ -70,6 +70,8 @@ def _compile(schema: type[Any], message: type[Any]) -> Converter:
 
 
 def _converter(field: FieldSchema) -> Converter | None:
+    if field.kafka_type == "datetime_i64" and not field.nullable:
+        return _required_timestamp
     if field.struct is None:
         return None if field.is_array else _PRIMITIVES.get(field.kafka_type or "")
     struct = field.struct
@@ -85,8 +87,10 @@ def _milliseconds(value: int) -> timedelta:
 
 
 def _timestamp(value: int) -> datetime | None:
-    if value < 0:
-        return None
+    return None if value < 0 else _required_timestamp(value)
+
+
+def _required_timestamp(value: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=min(value, _LATEST_MS))
 
 

@@ -16,6 +16,7 @@ class HighWatermark:
     def __init__(self, log: PartitionLog, checkpointed: int) -> None:
         self._log = log
         self._offset = checkpointed
+        self._tell_log()
 
     @property
     def offset(self) -> int:
@@ -26,14 +27,19 @@ class HighWatermark:
         """Move up, as the leader does; whether it moved."""
         before = self.offset
         self._offset = max(before, offset)
+        self._tell_log()
         return self.offset != before
 
     def follow(self, leader_offset: int) -> bool:
         """Take the leader's over, as far as the log goes (it may be lower); whether it moved."""
         before = self.offset
         self._offset = min(leader_offset, self._log.log_end_offset)
+        self._tell_log()
         return self.offset != before
 
     def restart_at(self, offset: int) -> None:
         """Begin anew where the log does."""
         self._offset = offset
+
+    def _tell_log(self) -> None:
+        self._log.producers.forget_replicated(self.offset)

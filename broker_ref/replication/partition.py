@@ -20,9 +20,13 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.metadata import PartitionMetadata
+from broker_ref.log.append import AppendResult, Origin
 from broker_ref.log.batch import HEADER_BYTES, unpack_header
+from broker_ref.log.control import EndTransactionMarker
 from broker_ref.log.errors import LogError
-from broker_ref.log.partition_log import AppendResult, PartitionLog
+from broker_ref.log.partition_log import PartitionLog
+from broker_ref.log.transaction_index import AbortedTransaction
+from broker_ref.log.verification_guards import VerificationGuard
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.high_watermark import HighWatermark
 from broker_ref.replication.isr import IsrState
@@ -158,8 +162,8 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """What read_committed readers see below: the high watermark, without transactions."""
-        return self.high_watermark
+        """What read_committed readers see below: no undecided transaction, nothing uncommitted."""
+        return self.log.last_stable_offset(self.high_watermark)
 
     @property
     def min_insync_replicas(self) -> int:
@@ -208,12 +212,84 @@ class Partition:
 
     # Leading
 
-    def append(self, records: bytes, *, all_replicas: bool, now_ms: int) -> AppendResult:
+    def begin_verification(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        *,
+        supports_epoch_bump: bool,
+    ) -> VerificationGuard | None:
+        """What `append` is to be given for a transactional batch once its coordinator knows of it.
+
+        None where the transaction is open here: it has been known then. `supports_epoch_bump`:
+        each transaction of the client has an epoch of its own (transaction version 2).
+        INVALID_PRODUCER_EPOCH for a producer that has been fenced here.
+        """
+        self._require_leader()
+        return self.log.producers.begin_verification(
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            supports_epoch_bump=supports_epoch_bump,
+            now_ms=self._surroundings.clock(),
+        )
+
+    def append(
+        self,
+        records: bytes,
+        *,
+        all_replicas: bool,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        guard: VerificationGuard | None = None,
+    ) -> AppendResult:
         """Append as the leader; LogError where the records are refused.
 
         `all_replicas` (acks=all) needs `min.insync.replicas` to be in sync, or as many as there
-        are replicas.
+        are replicas. `guard` is that of `begin_verification`, for who begins a transaction.
         """
+        return self._append_as_leader(
+            lambda: self.log.append(
+                records,
+                leader_epoch=self.leader_epoch,
+                now_ms=now_ms,
+                origin=origin,
+                guard=guard,
+            ),
+            all_replicas=all_replicas,
+            now_ms=now_ms,
+        )
+
+    def append_end_marker(
+        self,
+        marker: EndTransactionMarker,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        transaction_version: int,
+        now_ms: int,
+    ) -> AppendResult:
+        """Append, under acks=all, how a producer's transaction has ended.
+
+        Refuses with INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, and as `append` does.
+        """
+        return self._append_as_leader(
+            lambda: self.log.append_end_marker(
+                marker,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                transaction_version=transaction_version,
+                leader_epoch=self.leader_epoch,
+                now_ms=now_ms,
+            ),
+            all_replicas=True,
+            now_ms=now_ms,
+        )
+
+    def _append_as_leader(
+        self, append: Callable[[], AppendResult], *, all_replicas: bool, now_ms: int
+    ) -> AppendResult:
         leader = self._require_leader()
         if all_replicas and leader.is_under_min_isr:
             raise ApiError(
@@ -223,7 +299,7 @@ class Partition:
                 f"{self._name}",
             )
         with self._storage_errors():
-            result = self.log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms)
+            result = append()
         if not result.is_duplicate:
             leader.advance_high_watermark(now_ms)
             self._on_change()
@@ -270,6 +346,12 @@ class Partition:
             max_bytes=max_bytes,
             at_least_one_batch=at_least_one_batch,
         )
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those with an offset from `start_offset` on, below `end_offset`: what a read_committed
+        reader of that range is to be told. Raises: LogError of the storage.
+        """
+        return self.log.aborted_transactions(start_offset, end_offset)
 
     def end_offset_for(self, isolation: Isolation, replica_id: int = CONSUMER) -> int:
         """Below what a reader sees: a replica all there is, a consumer what is committed."""

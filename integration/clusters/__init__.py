@@ -37,12 +37,14 @@ def open_cluster(
     brokers: int = 1,
     configs: Mapping[str, str] | None = None,
     racks: Mapping[int, str] | None = None,
+    features: Mapping[str, int] | None = None,
     links: Links | None = None,
 ) -> Cluster:
     """Start a cluster of brokers 1 to n; close it, or use it as a context manager.
 
     `configs` are broker settings by Kafka's names, `racks` the rack of each broker that has one,
-    `links` the addresses that nodes are known by (proxies, for example). Raises
+    `features` what it finalizes at other versions than the backend does by itself, such as
+    `{"transaction.version": 1}`, `links` the addresses that nodes are known by (proxies, for example). Raises
     `ClusterUnavailable` where this machine lacks what the backend needs, `ClusterFailed` where it
     does not start, `NotOfThisBackend` for links where nodes are no processes, `ValueError` for a
     backend that does not exist.
@@ -53,21 +55,27 @@ def open_cluster(
 
         if links is not None:
             raise NotOfThisBackend("reference has no links to replace: use reference-processes")
-        return ReferenceCluster(brokers=brokers, configs=configs, racks=racks)
+        return ReferenceCluster(brokers=brokers, configs=configs, racks=racks, features=features)
     if backend == "reference-processes":
         from integration.clusters.reference_processes import (  # noqa: PLC0415
             ReferenceProcessesCluster,
         )
 
-        return ReferenceProcessesCluster(brokers=brokers, configs=configs, racks=racks, links=links)
+        return ReferenceProcessesCluster(
+            brokers=brokers, configs=configs, racks=racks, features=features, links=links
+        )
     if backend == "kafka":
         from integration.clusters.kafka import KafkaCluster  # noqa: PLC0415
 
-        return KafkaCluster(brokers=brokers, configs=configs, racks=racks, links=links)
+        return KafkaCluster(
+            brokers=brokers, configs=configs, racks=racks, features=features, links=links
+        )
     if backend == "testcontainers":
         from integration.clusters.containers import TestcontainersCluster  # noqa: PLC0415
 
-        return TestcontainersCluster(brokers=brokers, configs=configs, racks=racks, links=links)
+        return TestcontainersCluster(
+            brokers=brokers, configs=configs, racks=racks, features=features, links=links
+        )
     raise ValueError(f"no cluster backend {backend!r}: choose from {', '.join(BACKENDS)}")
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from integration.clusters import features as features_of
 from integration.clusters import kafka
 from integration.clusters.base import ClusterUnavailable, Links, NotOfThisBackend
 from integration.clusters.coordinates import KAFKA_VERSION
@@ -174,6 +175,7 @@ class TestcontainersCluster(NodeCluster):
         version: str = KAFKA_VERSION,
         configs: Mapping[str, str] | None = None,
         racks: Mapping[int, str] | None = None,
+        features: Mapping[str, int] | None = None,
         links: Links | None = None,
         containers: Containers | None = None,
         heap_megabytes: int = 512,
@@ -185,6 +187,8 @@ class TestcontainersCluster(NodeCluster):
         self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         self._containers = DockerContainers() if containers is None else containers
         super().__init__(brokers=brokers, links=links, prefix="kafka-containers-")
+        if features:
+            self._finalize(features)
 
     @property
     def backend(self) -> str:
@@ -205,6 +209,14 @@ class TestcontainersCluster(NodeCluster):
     def close(self) -> None:
         super().close()
         self._containers.close()
+
+    def _finalize(self, versions: Mapping[str, int]) -> None:
+        """The image formats its directories with the features that are its own."""
+        try:
+            features_of.finalize([self.address(i) for i in self.broker_ids], versions)
+        except BaseException:
+            self.close()
+            raise
 
     def _make_nodes(self, plan: Plan) -> Nodes:
         for earlier in [] if self._nodes is None else self._nodes.all():

@@ -76,12 +76,14 @@ class KafkaCluster(NodeCluster):
         version: str = KAFKA_VERSION,
         configs: Mapping[str, str] | None = None,
         racks: Mapping[int, str] | None = None,
+        features: Mapping[str, int] | None = None,
         links: Links | None = None,
         heap_megabytes: int = 512,
     ) -> None:
         self._version = version
         self._settings = {**settings(brokers), **(configs or {})}
         self._racks = dict(racks or {})
+        self._features = dict(features or {})
         self._java = java_command()
         self._class_path = os.pathsep.join(str(jar) for jar in resolve(apache_kafka(version)))
         self._heap_megabytes = heap_megabytes
@@ -159,6 +161,8 @@ class KafkaCluster(NodeCluster):
     def _format(self, properties: Path) -> None:
         """Make the controller's directory, with the features of this version switched on."""
         arguments = ["format", f"--cluster-id={self._cluster_id}", "--config", str(properties)]
+        for name, version in self._features.items():
+            arguments += ["--feature", f"{name}={version}"]
         done = subprocess.run(
             self._command("kafka.tools.StorageTool", "-XX:TieredStopAtLevel=1", *arguments),
             capture_output=True,

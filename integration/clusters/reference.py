@@ -32,6 +32,7 @@ class ReferenceCluster:
         brokers: int = 1,
         configs: Mapping[str, str] | None = None,
         racks: Mapping[int, str] | None = None,
+        features: Mapping[str, int] | None = None,
     ) -> None:
         self._broker_ids = tuple(range(1, brokers + 1))
         self._paused: set[int] = set()
@@ -41,6 +42,7 @@ class ReferenceCluster:
             data=self._temporary.name,
             configs={**settings(brokers), **(configs or {})},
             racks=racks,
+            features=features,
         )
         try:
             self._cluster.start()

@@ -21,10 +21,12 @@ class ReferenceProcessesCluster(NodeCluster):
         brokers: int = 1,
         configs: Mapping[str, str] | None = None,
         racks: Mapping[int, str] | None = None,
+        features: Mapping[str, int] | None = None,
         links: Links | None = None,
     ) -> None:
         self._configs = {**reference.settings(brokers), **(configs or {})}
         self._racks = dict(racks or {})
+        self._features = dict(features or {})
         super().__init__(brokers=brokers, links=links, prefix="broker_ref-")
 
     @property
@@ -45,6 +47,11 @@ class ReferenceProcessesCluster(NodeCluster):
             controller=self._node(
                 "controller",
                 "controller",
+                *(
+                    word
+                    for name, version in self._features.items()
+                    for word in ("--feature", f"{name}={version}")
+                ),
                 data=self._directory / "controller",
                 listener=plan.controller,
             ),

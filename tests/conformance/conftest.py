@@ -1,8 +1,17 @@
-"""A cluster of three; a group with a coordinator; and `client`, once for each of two clients."""
+"""A cluster of three; a group with a coordinator; and `client`, once for each of two clients.
+
+A test that holds in both versions of Kafka's transactions says so, and then all that it takes
+from here (`cluster`, `raw`, `topic`, `client`, `nodes`, ...) is of a cluster with that version:
+
+    @both_transaction_versions
+    def test_...(transaction_version: int, raw: RawConnection) -> None: ...
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -11,15 +20,67 @@ from integration.raw import RawConnection
 from tests.conformance.clients import Client, Confluent, KafkaPython
 from tests.conformance.groups import group_coordinated_by
 from tests.conformance.nodes import RACKS, SETTINGS, Nodes
+from tests.conformance.transaction_versions import LATEST_TRANSACTION_VERSION
+from tests.conformance.transactions import (
+    VERSION_1,
+    VERSION_2,
+    Connections,
+    Generation,
+    TransactionalProducer,
+)
 from tests.conftest import BROKERS_OF_CONFORMANCE, brokers_of_run, open_cluster
+
+Clusters = Callable[..., Cluster]
+
+
+_CLIENTS = [
+    pytest.param(1, VERSION_1, id="transactions-1"),
+    pytest.param(LATEST_TRANSACTION_VERSION, VERSION_2, id="transactions-2"),
+    # An old client of a new cluster, whose own aborts are those of the new version.
+    pytest.param(LATEST_TRANSACTION_VERSION, VERSION_1, id="old-client", marks=pytest.mark.full),
+]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What uses a transactional producer runs in every version of cluster and client."""
+    if {"generation", "transaction_version"} <= set(metafunc.fixturenames):
+        metafunc.parametrize(("transaction_version", "generation"), _CLIENTS, indirect=True)
 
 
 @pytest.fixture(scope="package")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def transaction_version(request: pytest.FixtureRequest) -> int:
+    """The `transaction.version` of the test's clusters; `both_transaction_versions` chooses it."""
+    return int(getattr(request, "param", LATEST_TRANSACTION_VERSION))
+
+
+@pytest.fixture(scope="package")
+def clusters_of_package(request: pytest.FixtureRequest) -> Iterator[Clusters]:
+    """Start a cluster, or give again the one that was asked for in the same words.
+
+    Tests of one version alternate with those of another, and a cluster takes seconds to start.
+    """
+    with ExitStack() as stack:
+        opened: dict[str, Cluster] = {}
+
+        def start(*, transaction_version: int, **options: Any) -> Cluster:
+            key = repr((transaction_version, sorted(options.items())))
+            if key not in opened:
+                # What a cluster finalizes by itself is a part of what is tested.
+                if transaction_version != LATEST_TRANSACTION_VERSION:
+                    options["features"] = {"transaction.version": transaction_version}
+                opened[key] = stack.enter_context(open_cluster(request.config, **options))
+            return opened[key]
+
+        yield start
+
+
+@pytest.fixture(scope="package")
+def cluster(
+    request: pytest.FixtureRequest, clusters_of_package: Clusters, transaction_version: int
+) -> Cluster:
     """The cluster of these tests: what holds on one broker must hold where there are more."""
     count = brokers_of_run(request.config, default=BROKERS_OF_CONFORMANCE)
-    with open_cluster(request.config, brokers=count) as opened:
-        yield opened
+    return clusters_of_package(transaction_version=transaction_version, brokers=count)
 
 
 @pytest.fixture(scope="package")
@@ -49,18 +110,53 @@ def group(new_group: Callable[[], str]) -> str:
     return new_group()
 
 
+@pytest.fixture
+def brokers(cluster: Cluster) -> Iterator[Connections]:
+    """Connections to the brokers of the run's cluster."""
+    with Connections(cluster) as connections:
+        yield connections
+
+
+@pytest.fixture
+def generation(request: pytest.FixtureRequest) -> Generation:
+    """What the client speaks: see `pytest_generate_tests`."""
+    made: Generation = request.param
+    return made
+
+
+@pytest.fixture
+def new_producer(
+    brokers: Connections, generation: Generation, unique_name: Callable[[], str]
+) -> Callable[..., TransactionalProducer]:
+    """Makes producers that have a producer id: of an id of its own, or of the one it is given."""
+
+    def make(transactional_id: str | None = None, **options: int) -> TransactionalProducer:
+        name = unique_name() if transactional_id is None else transactional_id
+        return TransactionalProducer(brokers, name, generation, **options).init()
+
+    return make
+
+
+@pytest.fixture
+def producer(new_producer: Callable[..., TransactionalProducer]) -> TransactionalProducer:
+    """A transactional producer that has begun nothing yet."""
+    return new_producer()
+
+
 @pytest.fixture(scope="package")
-def one_broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def one_broker(clusters_of_package: Clusters, transaction_version: int) -> Cluster:
     """One broker, whatever `--brokers` is, that compacts often; nobody stops it."""
-    with open_cluster(request.config, configs={"log.cleaner.backoff.ms": "100"}) as opened:
-        yield opened
+    return clusters_of_package(
+        transaction_version=transaction_version, configs={"log.cleaner.backoff.ms": "100"}
+    )
 
 
 @pytest.fixture(scope="package")
-def three_brokers(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def three_brokers(clusters_of_package: Clusters, transaction_version: int) -> Cluster:
     """Three brokers in three racks, whatever `--brokers` is; they may be ended: see `nodes`."""
-    with open_cluster(request.config, brokers=3, racks=RACKS, configs=SETTINGS) as opened:
-        yield opened
+    return clusters_of_package(
+        transaction_version=transaction_version, brokers=3, racks=RACKS, configs=SETTINGS
+    )
 
 
 @pytest.fixture

@@ -149,17 +149,6 @@ def test_the_finer_unit_wins(configs: dict[str, str], expected: str) -> None:
     assert BrokerConfig.from_mapping(configs).topic_defaults["retention.ms"] == expected
 
 
-def test_transactions_are_refused_by_name() -> None:
-    driver = NodeDriver()
-    create_topic(driver, "t")
-    found = driver.call(request(10, 2, key="tx", key_type=1))
-    assert found.error_code is ErrorCode.transactional_id_authorization_failed
-    assert "does not serve transactions" in found.error_message
-    begun = driver.call(request(22, 1, transactional_id="tx", transaction_timeout=ms(1000)))
-    assert begun.error_code is ErrorCode.transactional_id_authorization_failed
-    assert begun.producer_id == -1
-
-
 def test_apis_are_advertised_in_the_form_that_every_client_can_read() -> None:
     driver = NodeDriver()
     answers = [

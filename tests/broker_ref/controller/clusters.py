@@ -22,8 +22,15 @@ JOURNAL = "journal"
 class ControllerDriver:
     """A controller with its storage and its time; `restart` opens it anew."""
 
-    def __init__(self, *brokers: int, racks: dict[int, str] | None = None, **configs: str) -> None:
+    def __init__(
+        self,
+        *brokers: int,
+        racks: dict[int, str] | None = None,
+        features: dict[str, int] | None = None,
+        **configs: str,
+    ) -> None:
         self.storage = MemoryStorage()
+        self.features = features
         self.config = BrokerConfig.from_mapping(
             {"num.partitions": "2", "default.replication.factor": "2"}
             | {name.replace("_", "."): value for name, value in configs.items()}
@@ -154,4 +161,5 @@ class ControllerDriver:
             cluster_id=CLUSTER_ID,
             random_bytes=seeded_bytes(),
             now_ms=self.now_ms,
+            features=self.features,
         )

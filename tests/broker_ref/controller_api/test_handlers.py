@@ -32,6 +32,7 @@ from broker_ref.controller_api import (
     k45_alter_partition_reassignments,
     k46_list_partition_reassignments,
     k56_alter_partition,
+    k57_update_features,
     k59_fetch_snapshot,
     k60_describe_cluster,
     k62_broker_registration,
@@ -439,3 +440,31 @@ def test_who_the_controller_is(wire: Wire) -> None:
             version,
         )
         assert {api.api_key for api in served.api_keys} == APIS.keys()
+
+
+@pytest.mark.parametrize("version", k57_update_features.API.versions)
+def test_features_are_updated_and_told(wire: Wire, version: int) -> None:
+    def update(feature: str, level: int) -> Any:
+        one = k57_update_features.UpdatedFeature(
+            feature=feature, max_version_level=level, upgrade_type=2
+        )
+        request = k57_update_features.UpdateFeaturesRequest(feature_updates=(one,))
+        return wire.send(k57_update_features.API, request, version)
+
+    def told() -> dict[str, int]:
+        asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+        answer = wire.send(k18_api_versions.API, asked)
+        assert answer.finalized_features_epoch == wire.driver.metadata.end_offset - 1
+        return {one.name: one.max_version_level for one in answer.finalized_features}
+
+    refused = update("no.such.feature", 1)
+    assert refused.error_code is ErrorCode.invalid_update_version
+    assert "no.such.feature" in refused.error_message
+    answer = update("transaction.version", 1)
+    if version == 0:  # It cannot say that it means a downgrade.
+        assert answer.error_code is ErrorCode.invalid_update_version
+        assert told() == {"transaction.version": 2}
+        return
+    assert answer.error_code is ErrorCode.none
+    assert [one.feature for one in answer.results] == ["transaction.version"] * (version < 2)
+    assert told() == {"transaction.version": 1}

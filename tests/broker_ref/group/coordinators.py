@@ -8,6 +8,12 @@ from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import OFFSETS_TOPIC
 from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.group.members import JoinRequest, MemberProtocol, SyncRequest
+from broker_ref.group.offset_commits import Committer
+from broker_ref.group.offsets import TopicPartition
+from broker_ref.group.records import OffsetCommitValue
+from broker_ref.group.shard import Transaction
+from broker_ref.log.batch import NO_SEQUENCE
+from broker_ref.log.control import EndTransactionMarker, Marker
 from broker_ref.replication.partition import Partition
 from broker_ref.schedule import Schedule
 from tests.broker_ref.node.driver import NodeDriver
@@ -103,6 +109,80 @@ class Coordinators:
             generation_id=generation_id,
             now_ms=self.now_ms,
         )
+
+    def commit(self, offset: int, group: str = "g", partition: int = 0, **committer: Any) -> Any:
+        """Commit an offset of topic t."""
+        return self.groups.commit(
+            group, Committer(**committer), self._offsets({partition: offset}), self.now_ms
+        )
+
+    def commit_in_transaction(
+        self,
+        offsets: dict[int, int],
+        group: str = "g",
+        *,
+        producer_id: int = 7,
+        producer_epoch: int = 0,
+        **committer: Any,
+    ) -> Any:
+        """Commit offsets of topic t, by partition, in a transaction that is verified."""
+        guard = self.partition.begin_verification(
+            producer_id, producer_epoch, NO_SEQUENCE, supports_epoch_bump=False
+        )
+        transaction = Transaction(
+            producer_id=producer_id, producer_epoch=producer_epoch, guard=guard
+        )
+        return self.groups.commit_transactional(
+            group, Committer(**committer), self._offsets(offsets), transaction, self.now_ms
+        )
+
+    def commit_unverified(self, offsets: dict[int, int], group: str = "g") -> Any:
+        """As `commit_in_transaction`, without having asked."""
+        transaction = Transaction(producer_id=7, producer_epoch=0)
+        return self.groups.commit_transactional(
+            group, Committer(), self._offsets(offsets), transaction, self.now_ms
+        )
+
+    def end(
+        self,
+        marker: Marker,
+        *,
+        producer_id: int = 7,
+        producer_epoch: int = 0,
+        coordinator_epoch: int = 0,
+        partition_index: int = 0,
+    ) -> Any:
+        """End a transaction."""
+        return self.groups.end_transaction(
+            partition_index,
+            EndTransactionMarker(marker=marker, coordinator_epoch=coordinator_epoch),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transaction_version=1,
+            now_ms=self.now_ms,
+        )
+
+    def offset_of(self, group: str = "g", partition: int = 0) -> int | None:
+        """What readers see of an offset of topic t."""
+        found = self.groups.committed(group, TopicPartition(topic="t", partition=partition))
+        return None if found is None else found.offset
+
+    def is_pending(self, group: str = "g", partition: int = 0) -> bool:
+        """Whether an offset of topic t is in an open transaction."""
+        return self.groups.has_pending(group, TopicPartition(topic="t", partition=partition))
+
+    def move(self) -> None:
+        """Give the groups up and read them again, as another coordinator would."""
+        self.groups.resigned(self.partition, self.now_ms)
+        self.restart()
+
+    def _offsets(self, offsets: dict[int, int]) -> dict[TopicPartition, OffsetCommitValue]:
+        return {
+            TopicPartition(topic="t", partition=partition): OffsetCommitValue(
+                offset=offset, leader_epoch=-1, metadata="", commit_timestamp_ms=self.now_ms
+            )
+            for partition, offset in offsets.items()
+        }
 
     def stable(self, count: int) -> tuple[list[str], int]:
         """A stable group of so many members; their ids, the leader's first, and the generation."""

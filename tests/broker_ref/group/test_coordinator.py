@@ -10,8 +10,8 @@ from kio.schema.errors import ErrorCode
 from broker_ref.config import BrokerConfig
 from broker_ref.coordination import replay
 from broker_ref.group import rebalance
-from broker_ref.group.coordinator import Committer
 from broker_ref.group.members import MemberIdentity, MemberProtocol
+from broker_ref.group.offset_commits import Committer
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
 from broker_ref.protocol.errors import ApiError

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
-from broker_ref.group.coordinator import Committer
 from broker_ref.group.members import MemberIdentity, MemberProtocol
+from broker_ref.group.offset_commits import Committer
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
 from broker_ref.group.states import STATES_OF_A_GENERATION, GroupState

@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.io.admin import CreateTopicError, ask, create_topic
 from broker_ref.io.operations import live_brokers
 from broker_ref.io.process import BrokerProcess
+from integration.clusters.features import finalized
 from tests.broker_ref.node.requests import batch, produce, produced
 from tests.conformance.eventually import eventually
 
@@ -66,6 +67,9 @@ REFUSED = [
     (["--port", "kafka"], "argument --port: 'kafka' is not a port"),
     (["--config", "num.partitions"], "'num.partitions' is not of the form name=value"),
     (["--log-level", "loud"], "argument --log-level: invalid choice: 'loud'"),
+    (["--feature", "transaction.version"], "is not of the form feature=version"),
+    (["--feature", "transaction.version=3"], "this cluster supports 0 to 2"),
+    (["controller", "--feature", "group.version=1"], "this cluster does not support the feature"),
     (["--nonsense"], "unrecognized arguments: --nonsense"),
 ]
 
@@ -246,6 +250,17 @@ def test_three_brokers_are_one_cluster(tmp_path: Path, processes: list[str]) -> 
     for broker_id in (1, 2, 3):
         assert (tmp_path / f"broker-{broker_id}" / ".kafka_cleanshutdown").exists()
         assert (tmp_path / f"broker-{broker_id}" / "t-0").is_dir()
+
+
+@pytest.mark.parametrize("processes", [[], ["--processes"]])
+def test_a_new_cluster_has_the_feature_that_was_asked_for_and_keeps_it(
+    tmp_path: Path, processes: list[str]
+) -> None:
+    for feature in ("transaction.version=1", "transaction.version=0"):
+        with started("--data", str(tmp_path), "--feature", feature, *processes) as process:
+            assert finalized(ready_line(process)) == {"transaction.version": 1}
+            process.terminate()
+            process.wait(TIMEOUT_SECONDS)
 
 
 def test_a_broker_process_that_dies_is_told_of_and_the_others_go_on(tmp_path: Path) -> None:

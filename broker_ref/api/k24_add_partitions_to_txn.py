@@ -1,0 +1,232 @@
+"""AddPartitionsToTxn (24), versions 0 to 5: partitions that become part of a transaction.
+
+Behaviour: up to version 3 from clients, before they first produce to a partition; from 4 on from
+brokers, for several transactions at once, to ask whether partitions are part of one (`verify_only`:
+NONE or TRANSACTION_ABORTABLE for each) or to add them (KIP-890). All or none: where one does not
+exist (UNKNOWN_TOPIC_OR_PARTITION), or is of an internal topic (clients: TOPIC_AUTHORIZATION_FAILED),
+the others are OPERATION_NOT_ATTEMPTED. The answer comes when every in-sync replica of the
+coordinator's partition knows. PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before version 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
+from broker_ref.api.fencing import told_since
+from broker_ref.api.group_replies import NEVER_MS
+from broker_ref.controller.metadata import INTERNAL_TOPICS
+from broker_ref.coordination.replies import Reply
+from broker_ref.replication.partition import PartitionKey
+from broker_ref.transaction.decisions import ProducerIdAndEpoch
+
+FIRST_VERSION_OF_PRODUCER_FENCED: Final = 2
+FIRST_VERSION_OF_BROKERS: Final = 4
+
+CLIENTS_TRANSACTION_VERSION: Final = 0
+BROKERS_TRANSACTION_VERSION: Final = 2
+"""Of `transaction.version`: brokers add partitions for clients that need not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedTopic:
+    """Partitions of a topic."""
+
+    name: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddingTransaction:
+    """A transaction, and what is to be added to it or looked for in it."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    topics: tuple[AddedTopic, ...]
+    verify_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPartitionsToTxnRequest:
+    """One transaction up to version 3, `transactions` from 4 on."""
+
+    v3_and_below_transactional_id: str = ""
+    v3_and_below_producer_id: int = -1
+    v3_and_below_producer_epoch: int = -1
+    v3_and_below_topics: tuple[AddedTopic, ...] = ()
+    transactions: tuple[AddingTransaction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionResult:
+    """What came of one partition."""
+
+    partition_index: int
+    partition_error_code: ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicResult:
+    """What came of a topic's partitions."""
+
+    name: str
+    results_by_partition: tuple[PartitionResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionResult:
+    """What came of a transaction's partitions."""
+
+    transactional_id: str
+    topic_results: tuple[TopicResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPartitionsToTxnResponse:
+    """What came of each."""
+
+    error_code: ErrorCode = ErrorCode.none
+    results_by_transaction: tuple[TransactionResult, ...] = ()
+    results_by_topic_v3_and_below: tuple[TopicResult, ...] = ()
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+Codes = Mapping[PartitionKey, ErrorCode]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """A transaction's partitions, and what came of them: `reply` for all, else `codes` for each."""
+
+    transactional_id: str
+    partitions: tuple[PartitionKey, ...]
+    codes: Codes
+    reply: Reply[ErrorCode] | None = None
+
+    @property
+    def outcome(self) -> Codes | None:
+        """The codes, once they are known."""
+        if self.reply is None:
+            return self.codes
+        if self.reply.result is None:
+            return None
+        return dict.fromkeys(self.partitions, self.reply.result)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayedAdditions:
+    """Additions, until all are in the coordinator's log."""
+
+    additions: tuple[Addition, ...]
+    respond: Callable[[list[tuple[str, Codes]]], AddPartitionsToTxnResponse]
+
+    def try_complete(self, now_ms: int) -> AddPartitionsToTxnResponse | None:
+        """The response once there is every reply."""
+        del now_ms
+        results = []
+        for addition in self.additions:
+            outcome = addition.outcome
+            if outcome is None:
+                return None
+            results.append((addition.transactional_id, outcome))
+        return self.respond(results)
+
+    def expire(self, now_ms: int) -> AddPartitionsToTxnResponse:
+        """Not before the end of time: the coordinator ends every write."""
+        raise AssertionError(f"the addition of partitions was waited for until {now_ms}")
+
+
+def handle(broker: Broker, call: Call, request: AddPartitionsToTxnRequest) -> object:
+    """Add or verify the partitions of each transaction."""
+    transactions = request.transactions
+    if call.version < FIRST_VERSION_OF_BROKERS:
+        transactions = (
+            AddingTransaction(
+                transactional_id=request.v3_and_below_transactional_id,
+                producer_id=request.v3_and_below_producer_id,
+                producer_epoch=request.v3_and_below_producer_epoch,
+                topics=request.v3_and_below_topics,
+            ),
+        )
+    additions = tuple(_add(broker, call, each) for each in transactions)
+    delayed = DelayedAdditions(
+        additions=additions, respond=lambda results: _response(results, call.version)
+    )
+    response = delayed.try_complete(call.now_ms)
+    if response is not None:
+        return response
+    replies = tuple(addition.reply for addition in additions if addition.reply is not None)
+    return Wait(operation=delayed, keys=replies, deadline_ms=NEVER_MS)
+
+
+def _add(broker: Broker, call: Call, transaction: AddingTransaction) -> Addition:
+    partitions = tuple(
+        PartitionKey(topic=topic.name, partition=partition)
+        for topic in transaction.topics
+        for partition in topic.partitions
+    )
+    name = transaction.transactional_id
+    is_client = call.version < FIRST_VERSION_OF_BROKERS
+    codes = {key: _check(broker, key, is_client=is_client) for key in partitions}
+    if any(code is not ErrorCode.none for code in codes.values()):
+        return Addition(
+            transactional_id=name,
+            partitions=partitions,
+            codes={
+                key: ErrorCode.operation_not_attempted if code is ErrorCode.none else code
+                for key, code in codes.items()
+            },
+        )
+    producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
+    if transaction.verify_only:
+        codes = dict(broker.transactions.verify_partitions(name, producer, partitions))
+        return Addition(transactional_id=name, partitions=partitions, codes=codes)
+    reply = broker.transactions.add_partitions(
+        name,
+        producer,
+        partitions,
+        client_transaction_version=(
+            CLIENTS_TRANSACTION_VERSION if is_client else BROKERS_TRANSACTION_VERSION
+        ),
+        now_ms=call.now_ms,
+    )
+    return Addition(transactional_id=name, partitions=partitions, codes=codes, reply=reply)
+
+
+def _check(broker: Broker, key: PartitionKey, *, is_client: bool) -> ErrorCode:
+    if is_client and key.topic in INTERNAL_TOPICS:
+        return ErrorCode.topic_authorization_failed
+    if broker.metadata.partition(key.topic, key.partition) is None:
+        return ErrorCode.unknown_topic_or_partition
+    return ErrorCode.none
+
+
+def _response(results: Iterable[tuple[str, Codes]], version: int) -> AddPartitionsToTxnResponse:
+    answered = [
+        TransactionResult(transactional_id=name, topic_results=_topic_results(codes, version))
+        for name, codes in results
+    ]
+    if version < FIRST_VERSION_OF_BROKERS:
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=answered[0].topic_results)
+    return AddPartitionsToTxnResponse(results_by_transaction=tuple(answered))
+
+
+def _topic_results(codes: Codes, version: int) -> tuple[TopicResult, ...]:
+    by_topic: dict[str, list[PartitionResult]] = {}
+    for key, code in codes.items():
+        told = told_since(code, version=version, first_version=FIRST_VERSION_OF_PRODUCER_FENCED)
+        by_topic.setdefault(key.topic, []).append(
+            PartitionResult(partition_index=key.partition, partition_error_code=told)
+        )
+    return tuple(
+        TopicResult(name=name, results_by_partition=tuple(results))
+        for name, results in by_topic.items()
+    )
+
+
+API: Final = Api(key=24, versions=range(6), request=AddPartitionsToTxnRequest, handle=handle)

@@ -1,0 +1,71 @@
+"""EndTxn (26), versions 0 to 5: a producer commits or aborts its transaction.
+
+Behaviour: the answer comes when the decision cannot be lost any more; the markers follow, and until
+every partition has its own whatever is asked about the id is CONCURRENT_TRANSACTIONS. A repeated
+request for what has come about is NONE, for the opposite INVALID_TXN_STATE. From version 5 on each
+transaction has an epoch of its own, the answer tells the next one (KIP-890), and a transaction of
+which nobody has heard can be aborted. PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before version 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.api.fencing import told_since
+from broker_ref.api.group_replies import answer
+from broker_ref.transaction.coordinator import ProducerResult
+from broker_ref.transaction.decisions import ProducerIdAndEpoch
+
+FIRST_VERSION_OF_PRODUCER_FENCED: Final = 2
+FIRST_VERSION_OF_EPOCH_BUMPS: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTxnRequest:
+    """Whose transaction, and how it ends."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTxnResponse:
+    """Whether it ends so, and who the producer is from now on."""
+
+    error_code: ErrorCode
+    producer_id: int = -1
+    producer_epoch: int = -1
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(broker: Broker, call: Call, request: EndTxnRequest) -> object:
+    """Have the coordinator decide."""
+    reply = broker.transactions.end(
+        request.transactional_id,
+        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+        commit=request.committed,
+        client_transaction_version=2 if call.version >= FIRST_VERSION_OF_EPOCH_BUMPS else 0,
+        now_ms=call.now_ms,
+    )
+
+    def respond(result: ProducerResult) -> EndTxnResponse:
+        return EndTxnResponse(
+            error_code=told_since(
+                result.error_code,
+                version=call.version,
+                first_version=FIRST_VERSION_OF_PRODUCER_FENCED,
+            ),
+            producer_id=result.producer_id,
+            producer_epoch=result.producer_epoch,
+        )
+
+    return answer(reply, respond)
+
+
+API: Final = Api(key=26, versions=range(6), request=EndTxnRequest, handle=handle)

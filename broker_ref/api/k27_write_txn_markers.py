@@ -1,0 +1,242 @@
+"""WriteTxnMarkers (27), versions 1 and 2: end transactions in partitions, as their coordinator says.
+
+Behaviour: coordinators send it to the leaders of a transaction's partitions, and the Java tool that
+aborts hanging transactions does. Each marker is appended under acks=all, and answered when the
+high watermark has passed it: a transaction is complete only once its end cannot be lost. Those for
+`__consumer_offsets` go to the group coordinator, which answers when the offsets of the transaction
+are what its groups read. A partition that is not here is UNKNOWN_TOPIC_OR_PARTITION, one that is
+led elsewhere, or whose groups are not loaded, NOT_LEADER_OR_FOLLOWER: to be sent again. A marker of
+an older coordinator is TRANSACTION_COORDINATOR_FENCED, one of an older producer epoch
+INVALID_PRODUCER_EPOCH. From version 2 on it says by which transaction version the transaction has
+run: with 2 its epoch must be above all that was written (KIP-1228). The results of markers of the
+same producer come together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import Api, Broker, Call, Wait
+from broker_ref.controller.metadata import OFFSETS_TOPIC
+from broker_ref.coordination.replies import Reply
+from broker_ref.log.control import EndTransactionMarker, Marker
+from broker_ref.log.errors import LogError
+from broker_ref.protocol.errors import ApiError
+from broker_ref.replication.partition import Appended
+
+TIMEOUT_MS: Final = 30_000
+"""How long markers may take to be replicated (Kafka's request.timeout.ms)."""
+
+_NOT_LOADED: Final = (
+    ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.not_coordinator,
+)
+"""What a group coordinator says that is not ready: transaction coordinators do not know these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkerTopic:
+    """Partitions of a topic that a marker is for."""
+
+    name: str
+    partition_indexes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritableMarker:
+    """How a producer's transaction has ended, and where."""
+
+    producer_id: int
+    producer_epoch: int
+    transaction_result: bool
+    topics: tuple[MarkerTopic, ...]
+    coordinator_epoch: int
+    transaction_version: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteTxnMarkersRequest:
+    """The markers."""
+
+    markers: tuple[WritableMarker, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionResult:
+    """Whether a partition has the marker."""
+
+    partition_index: int
+    error_code: ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicResult:
+    """The results of a topic's partitions."""
+
+    name: str
+    partitions: tuple[PartitionResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkerResult:
+    """The results of a producer's markers."""
+
+    producer_id: int
+    topics: tuple[TopicResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteTxnMarkersResponse:
+    """The results of every producer."""
+
+    markers: tuple[MarkerResult, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """A marker for one partition, and what is known of it."""
+
+    producer_id: int
+    topic: str
+    partition: int
+    outcome: ErrorCode | Appended | Reply[ErrorCode] = ErrorCode.none
+
+    @property
+    def error_code(self) -> ErrorCode | None:
+        """What came of it; None: not known yet."""
+        outcome = self.outcome
+        if isinstance(outcome, Appended):
+            return outcome.outcome
+        if isinstance(outcome, Reply):
+            outcome = outcome.result if outcome.result is not None else outcome
+        if isinstance(outcome, Reply):
+            return None
+        return ErrorCode.not_leader_or_follower if outcome in _NOT_LOADED else outcome
+
+    @property
+    def key(self) -> Hashable | None:
+        """What its outcome waits for."""
+        outcome = self.outcome
+        return outcome.partition.key if isinstance(outcome, Appended) else outcome
+
+
+@dataclass(slots=True, kw_only=True)
+class DelayedMarkers:
+    """Markers that are not all replicated."""
+
+    slots: tuple[Slot, ...]
+
+    def try_complete(self, now_ms: int) -> WriteTxnMarkersResponse | None:
+        """The response once every outcome is known; a known one stays."""
+        del now_ms
+        waiting = False
+        for slot in self.slots:
+            error_code = slot.error_code
+            if error_code is None:
+                waiting = True
+            else:
+                slot.outcome = error_code
+        return None if waiting else _response(self.slots)
+
+    def expire(self, now_ms: int) -> WriteTxnMarkersResponse:
+        """The response with REQUEST_TIMED_OUT for what is not known."""
+        done = self.try_complete(now_ms)
+        if done is not None:
+            return done
+        for slot in self.slots:
+            if slot.error_code is None:
+                slot.outcome = ErrorCode.request_timed_out
+        return _response(self.slots)
+
+    def keys(self) -> tuple[Hashable, ...]:
+        """What is waited for."""
+        return tuple(slot.key for slot in self.slots if slot.error_code is None)
+
+
+def handle(broker: Broker, call: Call, request: WriteTxnMarkersRequest) -> object:
+    """Append every marker, and answer when all are replicated."""
+    delayed = DelayedMarkers(
+        slots=tuple(
+            Slot(
+                producer_id=marker.producer_id,
+                topic=topic.name,
+                partition=index,
+                outcome=_append(broker, call, marker, topic.name, index),
+            )
+            for marker in request.markers
+            for topic in marker.topics
+            for index in topic.partition_indexes
+        )
+    )
+    done = delayed.try_complete(call.now_ms)
+    if done is not None:
+        return done
+    return Wait(operation=delayed, keys=delayed.keys(), deadline_ms=call.now_ms + TIMEOUT_MS)
+
+
+def _append(
+    broker: Broker, call: Call, marker: WritableMarker, topic: str, index: int
+) -> ErrorCode | Appended | Reply[ErrorCode]:
+    end = EndTransactionMarker(
+        marker=Marker.COMMIT if marker.transaction_result else Marker.ABORT,
+        coordinator_epoch=marker.coordinator_epoch,
+    )
+    try:
+        partition = broker.replicas.partition(topic, index)
+    except ApiError:
+        return ErrorCode.unknown_topic_or_partition
+    if topic == OFFSETS_TOPIC:
+        return broker.groups.end_transaction(
+            index,
+            end,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            transaction_version=marker.transaction_version,
+            now_ms=call.now_ms,
+        )
+    try:
+        result = partition.append_end_marker(
+            end,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            transaction_version=marker.transaction_version,
+            now_ms=call.now_ms,
+        )
+    except (ApiError, LogError) as error:
+        return error.error_code
+    return Appended(partition=partition, required_offset=result.last_offset + 1)
+
+
+def _response(slots: tuple[Slot, ...]) -> WriteTxnMarkersResponse:
+    found: dict[int, dict[str, dict[int, ErrorCode]]] = {}
+    for slot in slots:
+        error_code = slot.error_code
+        assert error_code is not None
+        topics = found.setdefault(slot.producer_id, {})
+        topics.setdefault(slot.topic, {})[slot.partition] = error_code
+    return WriteTxnMarkersResponse(
+        markers=tuple(
+            MarkerResult(
+                producer_id=producer_id,
+                topics=tuple(
+                    TopicResult(
+                        name=name,
+                        partitions=tuple(
+                            PartitionResult(partition_index=index, error_code=error_code)
+                            for index, error_code in partitions.items()
+                        ),
+                    )
+                    for name, partitions in topics.items()
+                ),
+            )
+            for producer_id, topics in found.items()
+        )
+    )
+
+
+API: Final = Api(key=27, versions=range(1, 3), request=WriteTxnMarkersRequest, handle=handle)

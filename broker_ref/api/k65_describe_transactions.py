@@ -1,0 +1,87 @@
+"""DescribeTransactions (65), version 0: what this broker knows of transactional ids (KIP-664).
+
+Behaviour: state, producer, timeout and start of each, and the partitions of its transaction that
+have no marker yet. TRANSACTIONAL_ID_NOT_FOUND where there is none, INVALID_REQUEST for an empty id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.protocol.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTransactionsRequest:
+    """Which transactional ids."""
+
+    transactional_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicData:
+    """Partitions of a topic."""
+
+    topic: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedTransaction:
+    """A transactional id, or why it is not described."""
+
+    transactional_id: str
+    error_code: ErrorCode = ErrorCode.none
+    transaction_state: str = ""
+    transaction_timeout_ms: int = 0
+    transaction_start_time_ms: int = 0
+    producer_id: int = 0
+    producer_epoch: int = 0
+    topics: tuple[TopicData, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTransactionsResponse:
+    """Each of them."""
+
+    transaction_states: tuple[DescribedTransaction, ...]
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(
+    broker: Broker, call: Call, request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    """Describe each."""
+    del call
+    return DescribeTransactionsResponse(
+        transaction_states=tuple(_describe(broker, name) for name in request.transactional_ids)
+    )
+
+
+def _describe(broker: Broker, transactional_id: str) -> DescribedTransaction:
+    try:
+        transaction, unmarked = broker.transactions.describe(transactional_id)
+    except ApiError as error:
+        return DescribedTransaction(transactional_id=transactional_id, error_code=error.error_code)
+    by_topic: dict[str, list[int]] = {}
+    for key in sorted(unmarked, key=lambda key: (key.topic, key.partition)):
+        by_topic.setdefault(key.topic, []).append(key.partition)
+    return DescribedTransaction(
+        transactional_id=transactional_id,
+        transaction_state=transaction.state.title,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_start_time_ms=transaction.start_timestamp_ms,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        topics=tuple(
+            TopicData(topic=topic, partitions=tuple(partitions))
+            for topic, partitions in by_topic.items()
+        ),
+    )
+
+
+API: Final = Api(key=65, versions=range(1), request=DescribeTransactionsRequest, handle=handle)

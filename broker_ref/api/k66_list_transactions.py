@@ -1,0 +1,89 @@
+"""ListTransactions (66), versions 0 to 2: the transactional ids that this broker coordinates.
+
+Behaviour: filtered by state and producer id, from version 1 on by how long a transaction has been
+open (KIP-994), from 2 on by a pattern that the whole id has to match (KIP-1152): one that is none is
+INVALID_REGULAR_EXPRESSION. States that there are not are named. COORDINATOR_LOAD_IN_PROGRESS while
+some ids are still read. Patterns are Python's regular expressions, where Kafka has RE2's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.protocol.errors import ApiError
+from broker_ref.transaction.states import STATE_TITLES
+from broker_ref.transaction.transitions import Transaction
+
+NO_DURATION: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListTransactionsRequest:
+    """Which ids; all where a filter is empty."""
+
+    state_filters: tuple[str, ...] = ()
+    producer_id_filters: tuple[int, ...] = ()
+    duration_filter: int = NO_DURATION
+    transactional_id_pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTransaction:
+    """A transactional id."""
+
+    transactional_id: str
+    producer_id: int
+    transaction_state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListTransactionsResponse:
+    """The ids, and the filters that name no state."""
+
+    error_code: ErrorCode = ErrorCode.none
+    unknown_state_filters: tuple[str, ...] = ()
+    transaction_states: tuple[ListedTransaction, ...] = ()
+    throttle_time_ms: int = NO_THROTTLE_MS
+
+
+def handle(
+    broker: Broker, call: Call, request: ListTransactionsRequest
+) -> ListTransactionsResponse:
+    """List those that pass the filters."""
+    try:
+        transactions = broker.transactions.transactions()
+        pattern = re.compile(request.transactional_id_pattern or ".*", re.DOTALL)
+    except ApiError as error:
+        return ListTransactionsResponse(error_code=error.error_code)
+    except re.error:
+        return ListTransactionsResponse(error_code=ErrorCode.invalid_regular_expression)
+    states = dict.fromkeys(request.state_filters)
+    return ListTransactionsResponse(
+        unknown_state_filters=tuple(state for state in states if state not in STATE_TITLES),
+        transaction_states=tuple(
+            ListedTransaction(
+                transactional_id=name,
+                producer_id=transaction.producer_id,
+                transaction_state=transaction.state.title,
+            )
+            for name, transaction in transactions.items()
+            if _passes(transaction, request, call.now_ms) and pattern.fullmatch(name)
+        ),
+    )
+
+
+def _passes(transaction: Transaction, request: ListTransactionsRequest, now_ms: int) -> bool:
+    if request.producer_id_filters and transaction.producer_id not in request.producer_id_filters:
+        return False
+    if request.state_filters and transaction.state.title not in request.state_filters:
+        return False
+    open_for_ms = now_ms - transaction.start_timestamp_ms
+    return request.duration_filter < 0 or open_for_ms > request.duration_filter
+
+
+API: Final = Api(key=66, versions=range(3), request=ListTransactionsRequest, handle=handle)

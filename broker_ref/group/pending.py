@@ -1,0 +1,84 @@
+"""Offsets that open transactions have committed, until a marker decides.
+
+Purpose: hold what TxnOffsetCommit has written to one partition of `__consumer_offsets`, by the
+producer that wrote it. Invariant: an offset is here from its append until its transaction's marker
+or a deletion of the partition's offset, whichever comes first; a producer has one for a group's
+partition, its last. What it must not know: the log, which marker it was, and what readers see.
+Source: `OffsetMetadataManager.pendingTransactionalOffsets` and its `OpenTransactions` in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from broker_ref.group.offsets import TopicPartition
+from broker_ref.group.records import OffsetCommitValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingOffset:
+    """An offset whose transaction is open, and where in the log it stands."""
+
+    value: OffsetCommitValue
+    record_offset: int
+
+
+PendingOfGroup = Mapping[TopicPartition, PendingOffset]
+
+
+class PendingOffsets:
+    """The pending offsets of groups, by producer id, group and partition."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, dict[str, dict[TopicPartition, PendingOffset]]] = {}
+        self._open: dict[str, dict[TopicPartition, set[int]]] = {}
+
+    def put(
+        self, producer_id: int, group: str, topic_partition: TopicPartition, pending: PendingOffset
+    ) -> None:
+        """Take in what the log has of an open transaction; the producer's last one counts."""
+        of_producer = self._producers.setdefault(producer_id, {})
+        of_producer.setdefault(group, {})[topic_partition] = pending
+        producers = self._open.setdefault(group, {}).setdefault(topic_partition, set())
+        producers.add(producer_id)
+
+    def remove(self, group: str, topic_partition: TopicPartition) -> None:
+        """Forget what any transaction committed: the log has a deletion behind it."""
+        for producer_id in self._open.get(group, {}).get(topic_partition, set()).copy():
+            self._close(producer_id, group, topic_partition)
+            of_producer = self._producers[producer_id]
+            del of_producer[group][topic_partition]
+            if not of_producer[group]:
+                del of_producer[group]
+            if not of_producer:
+                del self._producers[producer_id]
+
+    def end(self, producer_id: int) -> Mapping[str, PendingOfGroup]:
+        """What the producer's transaction has committed, by group; it is no longer pending."""
+        ended = self._producers.pop(producer_id, {})
+        for group, offsets in ended.items():
+            for topic_partition in offsets:
+                self._close(producer_id, group, topic_partition)
+        return ended
+
+    def has(self, group: str, topic_partition: TopicPartition) -> bool:
+        """Whether an open transaction has committed this offset."""
+        return topic_partition in self._open.get(group, {})
+
+    def of_group(self, group: str) -> tuple[TopicPartition, ...]:
+        """The partitions whose offsets open transactions have committed."""
+        return tuple(self._open.get(group, ()))
+
+    def groups(self) -> Iterator[str]:
+        """The groups that have pending offsets."""
+        return iter(tuple(self._open))
+
+    def _close(self, producer_id: int, group: str, topic_partition: TopicPartition) -> None:
+        partitions = self._open[group]
+        producers = partitions[topic_partition]
+        producers.discard(producer_id)
+        if not producers:
+            del partitions[topic_partition]
+        if not partitions:
+            del self._open[group]

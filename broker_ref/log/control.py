@@ -1,0 +1,88 @@
+"""Control batches: how a log says that a transaction has ended (KIP-98).
+
+    key:   version int16 = 0 | type int16           0 abort, 1 commit; others are not of transactions
+    value: version int16 = 0 | coordinator epoch int32
+
+Purpose: write and read the one record of such a batch. Invariant: a marker is a transactional
+batch of one record, without a sequence, that takes an offset and never reaches a user. What it must
+not know: logs, producers' states. Source: ControlRecordType, EndTransactionMarker of Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import Enum
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.log.batch import Buffer, decode_records, encode_batch
+from broker_ref.log.errors import LogError
+from broker_ref.log.records import Record
+
+_KEY = struct.Struct("!hh")
+_VALUE = struct.Struct("!hi")
+_VERSION = 0
+
+
+class Marker(Enum):
+    """How a transaction has ended; the values are those of the record's key."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransactionMarker:
+    """The end of a transaction, and the epoch of the coordinator that decided it."""
+
+    marker: Marker
+    coordinator_epoch: int
+
+
+def encode_marker(
+    marker: EndTransactionMarker, *, producer_id: int, producer_epoch: int, timestamp_ms: int
+) -> bytes:
+    """A control batch that ends the transaction of a producer; the log gives it its offset."""
+    record = Record(
+        timestamp=timestamp_ms,
+        key=_KEY.pack(_VERSION, marker.marker.value),
+        value=_VALUE.pack(_VERSION, marker.coordinator_epoch),
+    )
+    return encode_batch(
+        [record],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+        is_control=True,
+    )
+
+
+def decode_marker(batch: Buffer) -> EndTransactionMarker | None:
+    """The marker in a whole control batch whose CRC has been checked.
+
+    None for a control record of another type, and where compaction has taken the record away.
+    Raises: LogError(INVALID_RECORD) where the record is not of this form.
+    """
+    record = next(decode_records(batch), None)
+    if record is None:
+        return None
+    if record.key is None or len(record.key) < _KEY.size:
+        raise _invalid(record, "its key is no version and type")
+    version, type_id = _KEY.unpack_from(record.key)
+    if version < 0:
+        raise _invalid(record, f"its key has version {version}")
+    if type_id not in (Marker.ABORT.value, Marker.COMMIT.value):
+        return None
+    if record.value is None or len(record.value) < _VALUE.size:
+        raise _invalid(record, "its value is no version and coordinator epoch")
+    version, coordinator_epoch = _VALUE.unpack_from(record.value)
+    if version < 0:
+        raise _invalid(record, f"its value has version {version}")
+    return EndTransactionMarker(marker=Marker(type_id), coordinator_epoch=coordinator_epoch)
+
+
+def _invalid(record: Record, reason: str) -> LogError:
+    return LogError(
+        ErrorCode.invalid_record, f"The control record at offset {record.offset}: {reason}."
+    )

@@ -1,0 +1,203 @@
+"""The producers of one log: their state, its snapshots, and the aborted transactions it tells of.
+
+Purpose: keep these three in step with the batches of the log: checked before an append, brought up
+to date after it, read again from the latest snapshot after a start or a cut. Invariant: what is
+known is what the batches up to the log end say, and nothing else; the transaction index of every
+segment has the aborted transactions whose markers are in it. What it must not know: where the high
+watermark is, and why the log is cut. Source: UnifiedLog's analyzeAndValidateProducerState,
+ProducerStateManager.truncateAndReload, LogSegment.recover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.log.append import Origin
+from broker_ref.log.batch import BatchHeader
+from broker_ref.log.control import EndTransactionMarker, decode_marker
+from broker_ref.log.errors import LogError
+from broker_ref.log.producer_snapshots import ProducerSnapshots
+from broker_ref.log.producer_state import (
+    PRODUCER_ID_EXPIRATION_MS,
+    BatchMetadata,
+    ProducerEntry,
+    ProducerState,
+)
+from broker_ref.log.segment import LogSegment
+from broker_ref.log.verification_guards import VerificationGuard, VerificationGuards
+
+
+class ProducerLog:
+    """What a log knows of its producers."""
+
+    def __init__(self, *, snapshots: ProducerSnapshots) -> None:
+        self.snapshots = snapshots
+        self._state = ProducerState()
+        self._guards = VerificationGuards()
+
+    @property
+    def entries(self) -> tuple[ProducerEntry, ...]:
+        """All producers, in the order in which they first wrote."""
+        return self._state.entries
+
+    # Before an append
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, supports_epoch_bump: bool, now_ms: int
+    ) -> VerificationGuard | None:
+        """The guard for a transaction that is not open here; None where it is.
+
+        Raises: LogError(INVALID_PRODUCER_EPOCH).
+        """
+        self._state.check_epoch(producer_id, epoch)
+        if self._state.has_open_transaction(producer_id, epoch):
+            return None
+        return self._guards.begin(
+            producer_id=producer_id,
+            epoch=epoch,
+            sequence=sequence,
+            supports_epoch_bump=supports_epoch_bump,
+            now_ms=now_ms,
+        )
+
+    def check(
+        self, header: BatchHeader, *, origin: Origin, guard: VerificationGuard | None
+    ) -> BatchMetadata | None:
+        """Whether a batch may be appended by the leader; the batch that it repeats, if it does.
+
+        Raises: LogError as the table of `producer_state` says.
+        """
+        if not header.has_producer_id:
+            return None
+        producer_id = header.producer_id
+        if origin is Origin.CLIENT:
+            duplicate = self._state.duplicate_of(header)
+            if duplicate is not None:
+                return duplicate
+        if header.is_transactional and not self._state.has_open_transaction(
+            producer_id, header.producer_epoch
+        ):
+            self._state.check_epoch(producer_id, header.producer_epoch)
+            if not self._guards.allows(producer_id, guard):
+                raise LogError(
+                    ErrorCode.invalid_txn_state,
+                    f"Producer {producer_id} (epoch {header.producer_epoch}) writes outside of any "
+                    "transaction that the coordinator is known to have open.",
+                )
+        if origin is Origin.CLIENT:
+            self._guards.check_sequence(header, is_first=not self._state.has_batches(producer_id))
+        self._state.check(header, origin=origin)
+        return None
+
+    def check_marker(
+        self,
+        marker: EndTransactionMarker,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        transaction_version: int,
+    ) -> None:
+        """As `ProducerState.check_marker`."""
+        self._state.check_marker(
+            marker,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transaction_version=transaction_version,
+        )
+
+    # After an append
+
+    def note(
+        self, header: BatchHeader, marker: EndTransactionMarker | None, segment: LogSegment
+    ) -> None:
+        """Take in a batch that has been appended to a segment. Raises: StorageError."""
+        aborted = self._state.update(header, marker)
+        if header.is_transactional:
+            self._guards.end(header.producer_id)
+        if aborted is not None:
+            segment.append_aborted(aborted)
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """As `ProducerState.first_unstable_offset`."""
+        return self._state.first_unstable_offset(high_watermark)
+
+    def forget_replicated(self, high_watermark: int) -> None:
+        """As `ProducerState.forget_replicated`."""
+        self._state.forget_replicated(high_watermark)
+
+    def keep_snapshot(self, log_end_offset: int) -> None:
+        """Durably keep what is known after all batches below the log end. Raises: StorageError."""
+        self.snapshots.write(log_end_offset, self.entries)
+
+    def expire(self, now_ms: int, *, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS) -> None:
+        """Forget producers that have not written for that long."""
+        self._state.expire(now_ms, expiration_ms=expiration_ms)
+        self._guards.expire(now_ms, expiration_ms=expiration_ms)
+
+    # Reading the log again
+
+    def clear(self) -> None:
+        """Know of nobody, as in an empty log. Raises: StorageError."""
+        self.snapshots.keep(())
+        self._state = ProducerState()
+
+    def load(
+        self,
+        segments: Iterable[LogSegment],
+        *,
+        log_start_offset: int,
+        log_end_offset: int,
+        now_ms: int,
+        indexed_to: int | None = None,
+    ) -> None:
+        """Read what is known at the log end, from the latest snapshot or the log's start on.
+
+        The transaction indexes are those of a sound log, but from the segment on that starts at
+        `indexed_to`, if given: these are written anew. Raises: CorruptLog, StorageError.
+        """
+        self.snapshots.keep_between(log_start_offset, log_end_offset)
+        self._state = ProducerState()
+        offset = log_start_offset
+        latest = self.snapshots.latest(
+            log_end_offset if indexed_to is None else min(indexed_to, log_end_offset)
+        )
+        if latest is not None:
+            offset, entries = latest
+            self._state.load(entries)
+            self._state.expire(now_ms)
+        listed = list(segments)
+        for index, segment in enumerate(listed):
+            to_index = indexed_to is not None and segment.base_offset >= indexed_to
+            if to_index:
+                segment.transactions.truncate_to(0)
+            if index + 1 == len(listed) or listed[index + 1].base_offset > offset:
+                self._replay(segment, offset, to_index=to_index)
+
+    def _replay(self, segment: LogSegment, offset: int, *, to_index: bool) -> None:
+        for header, marker in segment.batches_from(offset):
+            aborted = self._state.update(header, marker)
+            if aborted is not None and to_index:
+                segment.append_aborted(aborted)
+        if to_index:
+            segment.transactions.flush()
+
+
+def markers_of(
+    headers: Sequence[BatchHeader], batches: memoryview
+) -> dict[int, EndTransactionMarker]:
+    """The markers in batches that follow each other, by their offsets.
+
+    Raises: LogError(INVALID_RECORD) where a control batch is damaged.
+    """
+    found: dict[int, EndTransactionMarker] = {}
+    position = 0
+    for header in headers:
+        end = position + header.size_bytes
+        if header.is_control:
+            marker = decode_marker(batches[position:end])
+            if marker is not None:
+                found[header.base_offset] = marker
+        position = end
+    return found

@@ -1,0 +1,137 @@
+"""The aborted transactions whose markers are in a segment, in Kafka's own format.
+
+    .txnindex   version int16 = 0 | producer id int64 | first offset int64 | last offset int64
+                | last stable offset int64              an entry for each abort marker, in order
+
+Purpose: find the aborted transactions that overlap a range of offsets, of which a read_committed
+reader drops the records. Invariant: last offsets (those of the markers) ascend; the last stable
+offset is where it was once the marker was written, so that from an entry on whose is at or above
+the end of a range nothing of the range is aborted; there is no file before the first entry. What it
+must not know: the log file beside it. Source: TransactionIndex, AbortedTxn of Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from broker_ref.log.storage import File, Storage
+
+_ENTRY = struct.Struct("!hqqqq")
+_VERSION = 0
+_READ_ENTRIES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortedTransaction:
+    """An aborted transaction in one partition; its last offset is its marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """The file at `path`, made with the first entry."""
+
+    def __init__(self, *, storage: Storage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self._file: File | None = storage.open(path) if storage.exists(path) else None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a file."""
+        return self._file is not None
+
+    def create(self) -> None:
+        """Make the file, empty, if there is none."""
+        if self._file is None:
+            self._file = self._storage.open(self._path)
+
+    def append(self, transaction: AbortedTransaction) -> None:
+        """Note a transaction, whose marker follows all noted before."""
+        self.create()
+        assert self._file is not None
+        self._file.append(
+            _ENTRY.pack(
+                _VERSION,
+                transaction.producer_id,
+                transaction.first_offset,
+                transaction.last_offset,
+                transaction.last_stable_offset,
+            )
+        )
+
+    def overlapping(
+        self, start_offset: int, end_offset: int
+    ) -> tuple[list[AbortedTransaction], bool]:
+        """Those with an offset from `start_offset` on, below `end_offset`.
+
+        And whether that is all there can be, or later segments may have more.
+        """
+        first = bisect_left(range(self._count), start_offset, key=lambda i: self._at(i).last_offset)
+        found = []
+        for transaction in self._from(first):
+            if transaction.first_offset < end_offset:
+                found.append(transaction)
+            if transaction.last_stable_offset >= end_offset:
+                return found, True
+        return found, False
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop those whose markers are at or after `offset`."""
+        if self._file is not None:
+            count = bisect_left(range(self._count), offset, key=lambda i: self._at(i).last_offset)
+            self._file.truncate(count * _ENTRY.size)
+
+    def damage(self, base_offset: int) -> str | None:
+        """Why it cannot be right for a segment that starts there, None where it may."""
+        if self._file is None:
+            return None
+        if self._file.size() % _ENTRY.size != 0:
+            return f"its {self._file.size()} bytes are not whole entries"
+        previous = base_offset - 1
+        for transaction in self._from(0):
+            if not previous < transaction.last_offset or transaction.first_offset < 0:
+                return f"an entry for offset {transaction.last_offset} follows {previous}"
+            previous = transaction.last_offset
+        return None
+
+    def flush(self) -> None:
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def _count(self) -> int:
+        return 0 if self._file is None else self._file.size() // _ENTRY.size
+
+    def _at(self, index: int) -> AbortedTransaction:
+        assert self._file is not None
+        return _decode(self._file.read(index * _ENTRY.size, _ENTRY.size))
+
+    def _from(self, index: int) -> Iterator[AbortedTransaction]:
+        while index < self._count:
+            assert self._file is not None
+            data = self._file.read(index * _ENTRY.size, _READ_ENTRIES * _ENTRY.size)
+            whole = len(data) - len(data) % _ENTRY.size
+            for position in range(0, whole, _ENTRY.size):
+                yield _decode(data[position : position + _ENTRY.size])
+            index += whole // _ENTRY.size
+
+
+def _decode(entry: bytes) -> AbortedTransaction:
+    _, producer_id, first_offset, last_offset, last_stable_offset = _ENTRY.unpack(entry)
+    return AbortedTransaction(
+        producer_id=producer_id,
+        first_offset=first_offset,
+        last_offset=last_offset,
+        last_stable_offset=last_stable_offset,
+    )

@@ -1,0 +1,72 @@
+"""Filling a shard from its partition of `__transaction_state`.
+
+Purpose: replay the log as the leader has it, in bounded steps; meanwhile the shard is LOADING.
+Invariant: the last record of an id counts; after the last step the shard has what its writes had
+made of it, and is ACTIVE, or FAILED with the reason in the log. `end_offset` is where the log ended
+when the replay began: what stands below it counts when every in-sync replica has that. What it must
+not know: requests, and what follows from what was found.
+Source: Kafka's `TransactionStateManager.loadTransactionMetadata`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from broker_ref.coordination.replay import Replay
+from broker_ref.log.batch import BatchHeader, decode_records
+from broker_ref.log.errors import LogError
+from broker_ref.log.records import Record
+from broker_ref.transaction.decisions import TransactionalId
+from broker_ref.transaction.records import decode_key, decode_value
+from broker_ref.transaction.shard import Shard, ShardState
+
+logger = logging.getLogger(__name__)
+
+
+class Loading:
+    """The replay of one shard's log, from its start to its end as it was at first."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.end_offset = shard.partition.log.log_end_offset
+        self._shard = shard
+        self._log = Replay(shard.partition)
+
+    def step(self) -> bool:
+        """Read on; whether that was the last step."""
+        shard = self._shard
+        try:
+            if not self._log.step(self._take):
+                return False
+            shard.state = ShardState.ACTIVE
+        except LogError as error:
+            logger.error(
+                "Transactional ids of %s-%d have no coordinator: the log cannot be read at "
+                "offset %d: %s",
+                shard.partition.key.topic, shard.partition.key.partition, self._log.offset, error,
+            )  # fmt: skip
+            shard.ids.clear()
+            shard.state = ShardState.FAILED
+        return True
+
+    def _take(self, header: BatchHeader, batch: bytes) -> None:
+        if not header.is_control:
+            for record in decode_records(batch):
+                self._replay(record)
+
+    def _replay(self, record: Record) -> None:
+        name = decode_key(record.key) if record.key is not None else None
+        if name is None:
+            return
+        if record.value is None:
+            self._shard.ids.pop(name, None)
+            return
+        value = decode_value(record.value)
+        if value is None:
+            logger.warning(
+                "A record of transactional id %.100r in partition %d is of an unknown version",
+                name, self._shard.partition.key.partition,
+            )  # fmt: skip
+            return
+        self._shard.ids[name] = TransactionalId(
+            name=name, current=value, unmarked=set(value.partitions)
+        )

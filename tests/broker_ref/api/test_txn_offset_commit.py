@@ -1,0 +1,258 @@
+"""TxnOffsetCommit, and OffsetFetch that requires what is stable, request by request.
+
+The transaction's coordinator is played by the test: what it answers, and when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.config import BrokerConfig
+from broker_ref.coordination.replies import Reply
+from broker_ref.events import ConnectionOpened
+from broker_ref.group.offset_commits import OffsetCommits
+from broker_ref.group.records import OffsetCommitValue, decode_value
+from broker_ref.log.batch import decode_records, parse_batches
+from broker_ref.protocol.errors import ApiError
+from broker_ref.replication.partition import PartitionKey
+from broker_ref.transaction.verification import Verifications
+from integration.raw import request
+from tests.broker_ref.node.driver import HOST, PORT, NodeDriver, only_response
+from tests.broker_ref.node.requests import create_topic
+
+OFFSETS = PartitionKey(topic="__consumer_offsets", partition=0)
+Answer = Mapping[PartitionKey, ErrorCode]
+
+
+class TransactionCoordinator:
+    """What is asked, and the answers; `answer` None lets the question wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[Any] = []
+        self.waiting: list[Reply[Answer]] = []
+        self.answer: Answer | None = {}
+        self.driver = NodeDriver(
+            BrokerConfig(offsets_topic_num_partitions=1, offset_metadata_max_bytes=10)
+        )
+        create_topic(self.driver, "t", 3)
+        monkeypatch.setattr(Verifications, "verify", self._verify)
+
+    def _verify(self, *asked: Any, add: bool, now_ms: int) -> Reply[Answer]:
+        assert now_ms == self.driver.now_ms
+        self.asked.append((*asked, add))
+        reply: Reply[Answer] = Reply(self.driver.broker.replicas.mark_changed)
+        if self.answer is None:
+            self.waiting.append(reply)
+        else:
+            reply.complete(self.answer)
+        return reply
+
+    def make_offsets_topic(self) -> None:
+        """Have the broker make it."""
+        self.driver.call(request("find_coordinator", 2, key="g", key_type=0))
+
+    def commit(self, *offsets: tuple[int, int], **changed: Any) -> list[ErrorCode]:
+        """Commit (partition, offset) pairs of topic t; the answers."""
+        return codes(self.driver.call(commit_request(*offsets, **changed)))
+
+    def end(self, *, commit: bool, partition: int = 0) -> ErrorCode:
+        """End the transaction in a partition of the offsets topic; what the broker says."""
+        topic = {"name": OFFSETS.topic, "partition_indexes": [partition]}
+        marker = {
+            "producer_id": 7,
+            "producer_epoch": 0,
+            "transaction_result": commit,
+            "topics": [topic],
+            "coordinator_epoch": 0,
+        }
+        answer = self.driver.call(request("write_txn_markers", 1, markers=[marker]))
+        code = answer.markers[0].topics[0].partitions[0].error_code
+        assert isinstance(code, ErrorCode)
+        return code
+
+    def fetch(
+        self, *partitions: int, version: int = 8, require_stable: bool = True
+    ) -> dict[int, tuple[int, ErrorCode]]:
+        """Offset and error code by partition of topic t; of all where none is named."""
+        topics = None
+        if partitions:
+            topics = [{"name": "t", "partition_indexes": list(partitions)}]
+        asked: dict[str, Any] = {"group_id": "g", "topics": topics}
+        if version >= 8:
+            asked = {"groups": [asked]}
+        answer = self.driver.call(
+            request("offset_fetch", version, **asked, require_stable=require_stable)
+        )
+        group = answer.groups[0] if version >= 8 else answer
+        assert group.error_code is ErrorCode.none
+        return {
+            one.partition_index: (one.committed_offset, one.error_code)
+            for topic in group.topics
+            for one in topic.partitions
+        }
+
+
+@pytest.fixture
+def coordinator(monkeypatch: pytest.MonkeyPatch) -> TransactionCoordinator:
+    made = TransactionCoordinator(monkeypatch)
+    made.make_offsets_topic()
+    return made
+
+
+def commit_request(
+    *offsets: tuple[int, int], version: int = 3, metadata: str | None = "m", **changed: Any
+) -> Any:
+    partitions = [
+        {"partition_index": partition, "committed_offset": offset, "committed_metadata": metadata}
+        | ({"committed_leader_epoch": 2} if version >= 2 else {})
+        for partition, offset in offsets
+    ]
+    fields: dict[str, Any] = {
+        "transactional_id": "x",
+        "group_id": "g",
+        "producer_id": 7,
+        "producer_epoch": 0,
+        "topics": [{"name": "t", "partitions": partitions}],
+    }
+    return request("txn_offset_commit", version, **(fields | changed))
+
+
+def codes(response: Any) -> list[ErrorCode]:
+    return [one.error_code for one in response.topics[0].partitions]
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_the_coordinator_is_asked_once(coordinator: TransactionCoordinator, version: int) -> None:
+    assert coordinator.commit((0, 5), (1, 6), version=version) == [ErrorCode.none] * 2
+    assert coordinator.commit((2, 7), version=version) == [ErrorCode.none]
+    assert coordinator.asked == [("x", 7, 0, (OFFSETS,), version >= 5)]
+    assert coordinator.end(commit=True, partition=1) is ErrorCode.unknown_topic_or_partition
+    assert coordinator.end(commit=True) is ErrorCode.none
+    assert coordinator.fetch(0, 1, 2) == {
+        0: (5, ErrorCode.none), 1: (6, ErrorCode.none), 2: (7, ErrorCode.none),
+    }  # fmt: skip
+    assert coordinator.commit((0, 8), version=version) == [ErrorCode.none]
+    assert len(coordinator.asked) == 2
+
+
+def test_nothing_is_written_before_the_coordinator_answers(
+    coordinator: TransactionCoordinator,
+) -> None:
+    coordinator.answer = None
+    asked = commit_request((0, 5))
+    assert coordinator.driver.send(asked) == []
+    partition = coordinator.driver.broker.groups.check_coordinator("g")
+    assert partition.log.log_end_offset == 0
+    (reply,) = coordinator.waiting
+    reply.complete({OFFSETS: ErrorCode.none})
+    effects = coordinator.driver.handle(
+        ConnectionOpened(connection_id=2, peer="p:1", local=(HOST, PORT))
+    )
+    assert codes(only_response(asked, effects)) == [ErrorCode.none]
+    assert partition.log.log_end_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "version", "expected"),
+    [
+        (ErrorCode.transaction_abortable, 3, ErrorCode.invalid_txn_state),
+        (ErrorCode.transaction_abortable, 4, ErrorCode.transaction_abortable),
+        (ErrorCode.invalid_txn_state, 3, ErrorCode.invalid_txn_state),
+        (ErrorCode.invalid_producer_epoch, 3, ErrorCode.invalid_producer_epoch),
+        (ErrorCode.concurrent_transactions, 5, ErrorCode.concurrent_transactions),
+        (ErrorCode.network_exception, 3, ErrorCode.coordinator_load_in_progress),
+        (ErrorCode.network_exception, 1, ErrorCode.coordinator_not_available),
+        (ErrorCode.not_leader_or_follower, 3, ErrorCode.not_coordinator),
+    ],
+)
+def test_what_is_not_verified_is_not_written(
+    coordinator: TransactionCoordinator, answer: ErrorCode, version: int, expected: ErrorCode
+) -> None:
+    coordinator.answer = {OFFSETS: answer}
+    assert coordinator.commit((0, 5), version=version) == [expected]
+    assert coordinator.fetch(0) == {0: (-1, ErrorCode.none)}
+
+
+def test_what_is_wrong_does_not_keep_the_rest_from_being_committed(
+    coordinator: TransactionCoordinator,
+) -> None:
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert coordinator.commit((9, 1)) == [unknown]
+    assert coordinator.asked == []
+    too_large = coordinator.commit((9, 1), (1, 1), metadata="x" * 11)
+    assert too_large == [unknown, ErrorCode.offset_metadata_too_large]
+    assert coordinator.commit((0, 5), (9, 1)) == [ErrorCode.none, unknown]
+    coordinator.end(commit=True)
+    assert coordinator.fetch(0, 1) == {0: (5, ErrorCode.none), 1: (-1, ErrorCode.none)}
+
+
+def test_refusals_of_the_group_are_of_every_partition_there_is(
+    coordinator: TransactionCoordinator,
+) -> None:
+    unknown = ErrorCode.unknown_topic_or_partition
+    refused = coordinator.commit((0, 5), (9, 1), generation_id=3)
+    assert refused == [ErrorCode.illegal_generation, unknown]
+    too_large = coordinator.commit((0, 5), metadata="x" * 11, generation_id=3)
+    assert too_large == [ErrorCode.illegal_generation]
+    asked = len(coordinator.asked)
+    assert coordinator.commit((0, 5), group_id="") == [ErrorCode.invalid_group_id]
+    assert len(coordinator.asked) == asked
+
+
+def test_without_the_offsets_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = TransactionCoordinator(monkeypatch)
+    assert made.commit((0, 5)) == [ErrorCode.coordinator_not_available]
+    assert made.asked == []
+
+
+def test_a_group_that_is_not_read_yet(
+    coordinator: TransactionCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading = ApiError(ErrorCode.coordinator_load_in_progress, "it is read")
+
+    def refuse(*_: object) -> None:
+        raise loading
+
+    monkeypatch.setattr(OffsetCommits, "commit_transactional", refuse)
+    for version, expected in (
+        (1, ErrorCode.coordinator_not_available),
+        (2, ErrorCode.coordinator_load_in_progress),
+    ):
+        assert coordinator.commit((0, 5), version=version) == [expected]
+
+
+def test_the_records_are_those_of_kafka(coordinator: TransactionCoordinator) -> None:
+    """Every batch has sequence 0, and the value no topic id: the request has none."""
+    coordinator.commit((0, 5), metadata=None)
+    partition = coordinator.driver.broker.groups.check_coordinator("g")
+    data = partition.log.read(0, end_offset=1, max_bytes=1 << 20, at_least_one_batch=True)
+    (header,) = parse_batches(data)
+    assert (header.is_transactional, header.is_control) == (True, False)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 0, 0)
+    (record,) = decode_records(data)
+    assert record.value is not None
+    assert decode_value(record.value) == OffsetCommitValue(
+        offset=5, leader_epoch=2, metadata="", commit_timestamp_ms=coordinator.driver.now_ms
+    )
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_an_offset_in_an_open_transaction_is_unstable(
+    coordinator: TransactionCoordinator, version: int
+) -> None:
+    coordinator.commit((0, 5))
+    coordinator.end(commit=True)
+    coordinator.commit((0, 6), (1, 1))
+    unstable = (-1, ErrorCode.unstable_offset_commit)
+    before, nothing = (5, ErrorCode.none), (-1, ErrorCode.none)
+    assert coordinator.fetch(0, 1, 2, version=version) == {0: unstable, 1: unstable, 2: nothing}
+    assert coordinator.fetch(version=version) == {0: unstable}
+    assert coordinator.fetch(0, 1, version=version, require_stable=False) == {
+        0: before, 1: nothing,
+    }  # fmt: skip
+    coordinator.end(commit=False)
+    assert coordinator.fetch(0, 1, version=version) == {0: before, 1: nothing}

@@ -1,0 +1,318 @@
+"""Offsets in transactions at the coordinator: pending, decided, refused, and read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.config import BrokerConfig
+from broker_ref.coordination import replay
+from broker_ref.group.offsets import TopicPartition
+from broker_ref.group.pending import PendingOffset, PendingOffsets
+from broker_ref.group.records import OffsetCommitValue
+from broker_ref.log.control import Marker
+from broker_ref.log.errors import LogError
+from broker_ref.protocol.errors import ApiError
+from broker_ref.replication.partition import Partition
+from tests.broker_ref.group.coordinators import Coordinators
+
+T0 = TopicPartition(topic="t", partition=0)
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def made() -> Coordinators:
+    return Coordinators()
+
+
+@pytest.mark.parametrize("move", [False, True])
+@pytest.mark.parametrize("marker", Marker)
+def test_the_marker_decides(made: Coordinators, marker: Marker, move: bool) -> None:
+    made.commit(1)
+    assert made.commit_in_transaction({0: 5, 1: 6}).result is ErrorCode.none
+    if move:
+        made.move()
+    assert (made.offset_of(), made.is_pending()) == (1, True)
+    assert made.end(marker).result is ErrorCode.none
+    if move:
+        made.move()
+    committed = (5, 6) if marker is Marker.COMMIT else (1, None)
+    assert (made.offset_of(), made.offset_of(partition=1)) == committed
+    assert not made.is_pending()
+    assert not made.is_pending(partition=1)
+
+
+@pytest.mark.parametrize("move", [False, True])
+def test_a_commit_behind_the_pending_one_stays(made: Coordinators, move: bool) -> None:
+    """By the order of the records: compaction keeps the last one of a key."""
+    made.commit_in_transaction({0: 5})
+    made.commit(2)
+    if move:
+        made.move()
+    made.end(Marker.COMMIT)
+    if move:
+        made.move()
+    assert made.offset_of() == 2
+
+
+def test_transactions_of_several_producers(made: Coordinators) -> None:
+    made.commit_in_transaction({0: 5}, producer_id=7)
+    made.commit_in_transaction({0: 6}, producer_id=8)
+    made.end(Marker.COMMIT, producer_id=8)
+    assert (made.offset_of(), made.is_pending()) == (6, True)
+    made.end(Marker.COMMIT, producer_id=7)
+    assert (made.offset_of(), made.is_pending()) == (6, False)
+
+
+def test_a_marker_without_offsets_and_one_that_comes_twice(made: Coordinators) -> None:
+    assert made.end(Marker.COMMIT).result is ErrorCode.none
+    made.commit_in_transaction({0: 5})
+    made.end(Marker.COMMIT)
+    made.commit(6)
+    assert made.end(Marker.COMMIT).result is ErrorCode.none
+    assert made.offset_of() == 6
+
+
+def lag(monkeypatch: pytest.MonkeyPatch, made: Coordinators) -> None:
+    monkeypatch.setattr(Partition, "high_watermark", made.partition.high_watermark)
+
+
+@pytest.mark.parametrize("marker", Marker)
+def test_a_decision_counts_when_it_is_replicated(
+    made: Coordinators, monkeypatch: pytest.MonkeyPatch, marker: Marker
+) -> None:
+    made.commit(1)
+    made.commit_in_transaction({0: 5})
+    with monkeypatch.context() as lagging:
+        lag(lagging, made)
+        reply = made.end(marker)
+        made.settle()
+        assert not reply.is_done
+        assert (made.offset_of(), made.groups.is_stable("g")) == (1, False)
+    made.settle()
+    assert reply.result is ErrorCode.none
+    assert made.groups.is_stable("g")
+    assert made.offset_of() == (5 if marker is Marker.COMMIT else 1)
+
+
+def test_what_the_end_of_a_transaction_answers(
+    made: Coordinators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the words of leaders: who asks does not know what coordinators of groups say."""
+    made.commit_in_transaction({0: 5})
+    with monkeypatch.context() as lagging:
+        lag(lagging, made)
+        late, given_up = made.end(Marker.ABORT), made.end(Marker.ABORT, producer_id=8)
+        made.advance(made.config.offsets_commit_timeout_ms)
+        assert late.result is ErrorCode.request_timed_out
+        given_up = made.end(Marker.ABORT, producer_id=8)
+        made.groups.resigned(made.partition, made.now_ms)
+        assert given_up.result is ErrorCode.not_leader_or_follower
+    assert made.end(Marker.ABORT).result is ErrorCode.not_leader_or_follower
+    assert made.end(Marker.ABORT, partition_index=3).result is ErrorCode.not_leader_or_follower
+
+
+def test_no_marker_is_written_before_the_log_is_read(
+    made: Coordinators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be lost to the shard: reading ends where the log ended at first."""
+    made.commit_in_transaction({0: 5})
+    made.commit_in_transaction({1: 6})
+    monkeypatch.setattr(replay, "STEP_BYTES", 1)
+    made.move()
+    end_offset = made.partition.log.log_end_offset
+    assert made.end(Marker.COMMIT).result is ErrorCode.not_leader_or_follower
+    assert made.partition.log.log_end_offset == end_offset
+    made.advance(0)
+    assert made.end(Marker.COMMIT).result is ErrorCode.none
+    assert (made.offset_of(), made.offset_of(partition=1)) == (5, 6)
+
+
+def refusing(error: Exception) -> Callable[..., Any]:
+    def refuse(*_: object, **__: object) -> Any:
+        raise error
+
+    return refuse
+
+
+def test_what_the_log_refuses_changes_nothing(
+    made: Coordinators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fenced = ErrorCode.invalid_producer_epoch
+    with monkeypatch.context() as refused:
+        refused.setattr(Partition, "append", refusing(LogError(fenced, "old")))
+        assert made.commit_in_transaction({0: 5}).result is fenced
+    assert list(made.groups.groups()) == []
+    assert not made.is_pending()
+    made.commit_in_transaction({0: 5})
+    for code in (fenced, ErrorCode.not_enough_replicas):
+        with monkeypatch.context() as refused:
+            refused.setattr(Partition, "append_end_marker", refusing(ApiError(code, "no")))
+            assert made.end(Marker.ABORT).result is code
+    assert made.is_pending()
+
+
+def test_a_zombie_neither_commits_nor_ends(made: Coordinators) -> None:
+    made.commit_in_transaction({0: 5}, producer_epoch=1)
+    assert made.commit_unverified({0: 4}).result is ErrorCode.invalid_producer_epoch
+    assert made.end(Marker.ABORT, producer_epoch=0).result is ErrorCode.invalid_producer_epoch
+    made.end(Marker.COMMIT, producer_epoch=1, coordinator_epoch=3)
+    assert made.offset_of() == 5
+    stale = made.end(Marker.ABORT, producer_epoch=1, coordinator_epoch=2)
+    assert stale.result is ErrorCode.transaction_coordinator_fenced
+
+
+def test_a_transaction_begins_with_the_guard_alone(made: Coordinators) -> None:
+    """A commit that comes late, after its transaction's marker, opens nothing (KIP-890)."""
+    made.commit_in_transaction({0: 5})
+    made.end(Marker.ABORT)
+    late = made.commit_unverified({0: 5})
+    assert late.result is ErrorCode.invalid_txn_state
+    assert not made.is_pending()
+
+
+def test_members_are_checked_where_they_say_so(made: Coordinators) -> None:
+    (member_id,), generation_id = made.stable(1)
+    answers: list[tuple[dict[str, Any], ErrorCode]] = [
+        ({}, ErrorCode.none),
+        ({"member_id": member_id, "generation_id": generation_id}, ErrorCode.none),
+        ({"member_id": member_id, "generation_id": 0}, ErrorCode.illegal_generation),
+        ({"member_id": member_id}, ErrorCode.illegal_generation),
+        ({"member_id": "m", "generation_id": generation_id}, ErrorCode.unknown_member_id),
+        ({"generation_id": generation_id}, ErrorCode.unknown_member_id),
+        ({"group_instance_id": "i"}, ErrorCode.unknown_member_id),
+    ]
+    for committer, expected in answers:
+        assert made.commit_in_transaction({0: 5}, **committer).result is expected, committer
+    for group, generation, expected in (
+        ("new", 0, ErrorCode.illegal_generation),
+        ("new", -1, ErrorCode.none),
+        ("", -1, ErrorCode.invalid_group_id),
+    ):
+        reply = made.commit_in_transaction({0: 5}, group, generation_id=generation)
+        assert reply.result is expected, group
+
+
+def test_a_static_member_that_was_replaced_is_fenced(made: Coordinators) -> None:
+    old = made.join(group_instance_id="i")
+    made.advance(3_000)
+    generation_id = old.result.generation_id
+    made.sync(old.result.member_id, generation_id)
+    new = made.join(group_instance_id="i")
+    for join, expected in ((old, ErrorCode.fenced_instance_id), (new, ErrorCode.none)):
+        reply = made.commit_in_transaction(
+            {0: 5},
+            member_id=join.result.member_id,
+            group_instance_id="i",
+            generation_id=generation_id,
+        )
+        assert reply.result is expected
+
+
+def test_a_rebalance_does_not_count_and_no_commit_is_a_sign_of_life(made: Coordinators) -> None:
+    (member_id,), generation_id = made.stable(1)
+    member: dict[str, Any] = {"member_id": member_id, "generation_id": generation_id}
+    made.advance(9_000)
+    made.join()
+    assert made.groups.describe("g").group_state == "PreparingRebalance"
+    assert made.commit_in_transaction({0: 5}, **member).result is ErrorCode.none
+    made.advance(1_500)  # The session of ten seconds is over.
+    assert made.groups.describe("g").group_state == "CompletingRebalance"
+    gone = made.commit_in_transaction({0: 5}, **member).result
+    assert gone is ErrorCode.unknown_member_id
+
+
+@pytest.mark.parametrize("move", [False, True])
+def test_what_is_deleted_does_not_come_back(made: Coordinators, move: bool) -> None:
+    made.commit_in_transaction({0: 5, 1: 6})
+    codes, reply = made.groups.delete_offsets("g", [T0], made.now_ms)
+    assert (codes, reply.result) == ({T0: ErrorCode.none}, ErrorCode.none)
+    if move:
+        made.move()
+    assert (made.is_pending(), made.is_pending(partition=1)) == (False, True)
+    made.end(Marker.COMMIT)
+    assert (made.offset_of(), made.offset_of(partition=1)) == (None, 6)
+
+
+@pytest.mark.parametrize("move", [False, True])
+def test_a_group_is_deleted_with_what_is_pending(made: Coordinators, move: bool) -> None:
+    made.commit_in_transaction({0: 5})
+    assert made.groups.delete("g", made.now_ms).result is ErrorCode.none
+    if move:
+        made.move()
+    made.end(Marker.COMMIT)
+    assert made.offset_of() is None
+    assert list(made.groups.groups()) == []
+
+
+@pytest.mark.parametrize("move", [False, True])
+def test_a_deleted_topic_takes_what_is_pending(made: Coordinators, move: bool) -> None:
+    made.commit_in_transaction({0: 5})
+    made.groups.forget_topic("t", made.now_ms)
+    if move:
+        made.move()
+    made.end(Marker.COMMIT)
+    assert made.offset_of() is None
+
+
+def test_a_deleted_topic_that_the_log_does_not_hear_of(
+    made: Coordinators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.commit_in_transaction({0: 5})
+    with monkeypatch.context() as refused:
+        full = ApiError(ErrorCode.kafka_storage_error, "the log is full")
+        refused.setattr(Partition, "append", refusing(full))
+        made.groups.forget_topic("t", made.now_ms)
+    made.end(Marker.COMMIT)
+    assert made.offset_of() is None
+
+
+def test_what_is_pending_keeps_its_group_and_the_offset() -> None:
+    made = Coordinators(
+        BrokerConfig(
+            offsets_topic_num_partitions=1,
+            offsets_retention_minutes=1,
+            offsets_retention_check_interval_ms=MINUTE_MS,
+        )
+    )
+    made.commit(1)
+    made.commit_in_transaction({0: 5})
+    made.commit_in_transaction({1: 6}, "h")
+    made.advance(3 * MINUTE_MS)
+    assert (made.offset_of(), made.is_pending()) == (1, True)
+    assert {group.group_id for group in made.groups.groups()} == {"g", "h"}
+    made.end(Marker.ABORT)
+    made.advance(2 * MINUTE_MS)
+    assert list(made.groups.groups()) == []
+    assert made.offset_of() is None
+
+
+@pytest.mark.parametrize("end", [None, Marker.ABORT])
+def test_a_group_of_pending_offsets_alone_is_read_again(
+    made: Coordinators, end: Marker | None
+) -> None:
+    made.commit_in_transaction({0: 5})
+    if end is not None:
+        made.end(end)
+    made.move()
+    assert made.groups.describe("g").group_state == "Empty"
+    assert made.groups.delete("g", made.now_ms).result is ErrorCode.none
+    made.move()
+    assert list(made.groups.groups()) == []
+
+
+def test_nothing_is_left_of_what_has_ended() -> None:
+    """As many transactions as there ever are take no room."""
+    pending = PendingOffsets()
+    value = OffsetCommitValue(offset=1, leader_epoch=-1, metadata="", commit_timestamp_ms=0)
+    for producer_id in range(3):
+        pending.put(producer_id, "g", T0, PendingOffset(value=value, record_offset=0))
+    assert list(pending.end(0)) == ["g"]
+    assert pending.has("g", T0)
+    pending.remove("g", T0)
+    assert not pending.has("g", T0)
+    assert pending.end(1) == {}
+    assert vars(pending) == vars(PendingOffsets())
