@@ -118,6 +118,7 @@ class SimulatedCluster:
         random: Random,
         weather: Weather,
         seed: str,
+        features: Mapping[str, int],
         on_step: OnStep,
         note: Note,
     ) -> None:
@@ -128,6 +129,7 @@ class SimulatedCluster:
         self.digest = 0
         self._agenda = agenda
         self._seed = seed
+        self._features = dict(features)
         self._on_step = on_step
         self._note = note
         self._processes: dict[str, _Process] = {}
@@ -182,6 +184,7 @@ class SimulatedCluster:
                     storage=self.disks[host],
                     now_ms=self._agenda.now_ms,
                     random_bytes=random_bytes,
+                    features=self._features,
                 )
             else:
                 broker_id = next(each for each in self.configs if host_of(each) == host)

@@ -8,6 +8,10 @@
 | no value is in a partition twice; a producer's sequences follow  | `Committed.add`             |
 | what was acknowledged is committed, where the answer said        | `Committed.acknowledged`    |
 | a reader sees what is committed, in order, without gaps          | `Committed.read`            |
+| a transaction is wholly visible or wholly invisible, and visible | `Transactions.resolve`      |
+| only if its producer asked for it                                |                             |
+| what a producer was told of its transaction is what comes about  | `Transactions.check_end`    |
+| a read_committed reader sees what is visible, and all of it      | `Committed.check_visible`   |
 
 Purpose: the truth about each partition, put together from all replicas: what is below the high
 watermark of any is committed. Invariant: nothing here changes what the cluster does. What it must
@@ -17,10 +21,11 @@ may be missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from broker_ref.log.batch import BatchHeader, decode_records, parse_sound_batches
+from broker_ref.log.control import Marker, decode_marker
 from broker_ref.node.broker import BrokerNode
 from broker_ref.node.controller import ControllerNode
 from broker_ref.replication.partition import Partition
@@ -34,15 +39,89 @@ class Violation(Exception):  # noqa: N818
     """An invariant does not hold."""
 
 
-class Committed:
-    """What is committed of one partition."""
+@dataclass(slots=True, kw_only=True)
+class Transaction:
+    """What is known of one transaction."""
 
-    def __init__(self, partition: TopicPartition, *, values_are_unique: bool) -> None:
+    name: str
+    may_commit: bool = False
+    """Its producer has asked for it."""
+    told: Marker | None = None
+    """What the coordinator has answered its producer."""
+    outcome: Marker | None = None
+    """What the first marker of it said."""
+    acknowledged: dict[TopicPartition, list[bytes]] = field(default_factory=dict)
+
+
+class Transactions:
+    """The transactions of all clients, by name."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Transaction] = {}
+
+    def begin(self, name: str) -> Transaction:
+        """A producer begins one."""
+        transaction = self.by_name[name] = Transaction(name=name)
+        return transaction
+
+    def resolve(self, partition: TopicPartition, value: bytes, outcome: Marker) -> None:
+        """A marker has become committed that says what becomes of a record."""
+        transaction = self.by_name[name_of(value)]
+        what = f"{value!r} in {partition} gets marker {outcome.name}"
+        if transaction.outcome not in (None, outcome):
+            raise Violation(f"{what}, but others of its transaction have another")
+        if transaction.told not in (None, outcome):
+            raise Violation(f"{what}, but its producer was told otherwise")
+        if outcome is Marker.COMMIT and not transaction.may_commit:
+            raise Violation(f"{what}, though its producer has not asked to commit")
+        transaction.outcome = outcome
+
+    def tell(self, transaction: Transaction, outcome: Marker) -> None:
+        """The coordinator has answered what a transaction's end is."""
+        if transaction.outcome not in (None, outcome):
+            raise Violation(
+                f"{transaction.name} was told {outcome.name}, but got other markers already"
+            )
+        transaction.told = outcome
+
+    def check_end(self, committed: Mapping[TopicPartition, Committed]) -> None:
+        """Everything that was to be visible is."""
+        for transaction in self.by_name.values():
+            if Marker.COMMIT not in (transaction.told, transaction.outcome):
+                continue
+            for partition, values in transaction.acknowledged.items():
+                for value in values:
+                    offset = committed[partition].offset_of(value)
+                    if offset is None or not committed[partition].is_visible(offset):
+                        raise Violation(
+                            f"{partition}: {value!r} was acknowledged, its transaction is "
+                            f"committed, and it is not visible (offset {offset})"
+                        )
+
+
+def name_of(value: bytes) -> str:
+    """The transaction that a value belongs to."""
+    return value.rpartition(b":")[0].decode()
+
+
+class Committed:
+    """What is committed of one partition; values of internal topics are not looked at."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        transactions: Transactions,
+        *,
+        has_values: bool,
+    ) -> None:
         self.partition = partition
         self.end_offset = 0
         self.batches: list[BatchHeader] = []
         self.values: dict[int, bytes] = {}
-        self._values_are_unique = values_are_unique
+        self._transactions = transactions
+        self._has_values = has_values
+        self._open: dict[int, list[int]] = {}
+        self._outcomes: dict[int, Marker | None] = {}
         self._by_base: dict[int, tuple[int, int, int]] = {}
         self._offsets: dict[bytes, int] = {}
         self._sequences: dict[int, tuple[int, int]] = {}
@@ -54,21 +133,52 @@ class Committed:
                 f"{self.partition}: {host} has offset {header.base_offset} where "
                 f"{self.end_offset} comes next"
             )
-        self._check_sequence(header, host)
+        if self._has_values:  # A coordinator's batches all have sequence 0.
+            self._check_sequence(header, host)
         self.batches.append(header)
         self._by_base[header.base_offset] = _identity(header)
-        if not header.is_control:
-            for record in decode_records(batch):
-                value = record.value or b""
-                self.values[record.offset] = value
-                if self._values_are_unique:
-                    before = self._offsets.setdefault(value, record.offset)
-                    if before != record.offset:
-                        raise Violation(
-                            f"{self.partition}: {value!r} is committed twice, at offsets {before} "
-                            f"and {record.offset}"
-                        )
+        if self._has_values:
+            if header.is_control:
+                self._resolve(header.producer_id, batch)
+            else:
+                self._add_values(header, batch)
         self.end_offset = header.next_offset
+
+    def _add_values(self, header: BatchHeader, batch: memoryview) -> None:
+        for record in decode_records(batch):
+            value = record.value or b""
+            self.values[record.offset] = value
+            before = self._offsets.setdefault(value, record.offset)
+            if before != record.offset:
+                raise Violation(
+                    f"{self.partition}: {value!r} is committed twice, at offsets {before} and "
+                    f"{record.offset}"
+                )
+            if header.is_transactional:
+                self._open.setdefault(header.producer_id, []).append(record.offset)
+                self._outcomes[record.offset] = None
+
+    def _resolve(self, producer_id: int, batch: memoryview) -> None:
+        marker = decode_marker(bytes(batch))
+        if marker is None:
+            return
+        for offset in self._open.pop(producer_id, ()):
+            self._outcomes[offset] = marker.marker
+            self._transactions.resolve(self.partition, self.values[offset], marker.marker)
+
+    def is_visible(self, offset: int) -> bool:
+        """Whether a read_committed reader is to see a record."""
+        return self._outcomes.get(offset, Marker.COMMIT) is Marker.COMMIT
+
+    def check_visible(self, offset: int, *, is_seen: bool, who: str) -> None:
+        """A read_committed reader was given a record, and sees it or leaves it out."""
+        outcome = self._outcomes.get(offset, Marker.COMMIT)
+        if outcome is None or is_seen is not (outcome is Marker.COMMIT):
+            raise Violation(
+                f"{self.partition}: {who} {'sees' if is_seen else 'leaves out'} "
+                f"{self.values.get(offset)!r} at offset {offset}, whose transaction is "
+                f"{'still open' if outcome is None else outcome.name}"
+            )
 
     def _check_sequence(self, header: BatchHeader, host: str) -> None:
         """An idempotent producer's batches follow each other, from 0 in each epoch."""
@@ -161,6 +271,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, Committed] = {}
+        self.transactions = Transactions()
         self.controller: ControllerNode | None = None
         self.steps_that_matter = 0
         self._seen: dict[tuple[str, str, int], _Seen] = {}
@@ -171,7 +282,7 @@ class Watch:
         found = self.committed.get(partition)
         if found is None:
             found = self.committed[partition] = Committed(
-                partition, values_are_unique=not partition.topic.startswith("__")
+                partition, self.transactions, has_values=not partition.topic.startswith("__")
             )
         return found
 

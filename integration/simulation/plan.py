@@ -125,10 +125,12 @@ def _settings(random: Random) -> Settings:
         min_insync_replicas=random.choice((1, 2, 2)),
         partitions=random.choice((1, 2)),
         segment_ms=random.choice((200, 1_000, 1 << 40)),
-        idempotent_producers=random.choice((1, 2, 2, 3)),
+        idempotent_producers=random.choice((1, 1, 2)),
         careless_producers=random.choice((0, 0, 1)),
         pace_ms=random.choice((60, 120, 250)),
         group_members=0,
+        transactional_clients=random.choice((0, 1, 2, 3)),
+        transaction_version=random.choice((1, 2)),
     )
 
 

@@ -12,7 +12,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.log.batch import decode_records, parse_sound_batches
+from broker_ref.log.batch import BatchHeader, decode_records, parse_sound_batches
+from broker_ref.log.control import Marker, decode_marker
 from integration.simulation.client import Ask, Client, Pause, Script, Step, TopicPartition
 from integration.simulation.invariants import Violation, Watch
 from integration.simulation.messages import (
@@ -65,10 +66,20 @@ def fetch_request(
     )
 
 
-class Reader:
-    """Reads one partition, read_uncommitted."""
+def is_abort(batch: memoryview) -> bool:
+    """Whether a control batch ends a transaction that is aborted."""
+    marker = decode_marker(bytes(batch))
+    return marker is not None and marker.marker is Marker.ABORT
 
-    def __init__(self, client: Client, watch: Watch, partition: TopicPartition) -> None:
+
+class Reader:
+    """Reads one partition, read_uncommitted or read_committed."""
+
+    def __init__(
+        self, client: Client, watch: Watch, partition: TopicPartition, *, isolation: int
+    ) -> None:
+        self._isolation = isolation
+        self._aborted: dict[int, None] = {}
         self._client = client
         self._watch = watch
         self._partition = partition
@@ -91,7 +102,7 @@ class Reader:
 
     def _fetch(self, broker_id: int, leader_epoch: int) -> Step:
         request = fetch_request(
-            self._partition, self._offset, leader_epoch=leader_epoch, isolation=READ_UNCOMMITTED
+            self._partition, self._offset, leader_epoch=leader_epoch, isolation=self._isolation
         )
         response = yield Ask(broker_id=broker_id, call=FETCH, message=request)
         if response is None:
@@ -103,19 +114,37 @@ class Reader:
         return answer.error_code is ErrorCode.none
 
     def _take(self, answer: FetchAnswer) -> None:
-        committed = self._watch.of(self._partition)
+        """As clients do: what an aborted transaction wrote is left out up to its marker."""
+        self._aborted.clear()
+        if answer.last_stable_offset > answer.high_watermark:
+            raise Violation(
+                f"{self._partition}: {self._client.name} is told the last stable offset "
+                f"{answer.last_stable_offset}, above the high watermark {answer.high_watermark}"
+            )
+        aborted = sorted(
+            answer.aborted_transactions or (), key=lambda one: one.first_offset, reverse=True
+        )
         for header, batch in parse_sound_batches(answer.records or b""):
-            if header.next_offset <= self._offset:
-                continue
-            if header.base_offset != self._offset:
-                raise Violation(
-                    f"{self._partition}: {self._client.name} wants offset {self._offset} and is "
-                    f"given {header.base_offset}"
-                )
-            if not header.is_control:
-                for record in decode_records(batch):
-                    committed.read(record.value or b"", record.offset, self._client.name)
-            self._offset = header.next_offset
+            while aborted and aborted[-1].first_offset <= header.last_offset:
+                self._aborted[aborted.pop().producer_id] = None
+            if header.base_offset >= self._offset:
+                self._take_batch(header, batch)
+            if header.is_control and is_abort(batch):
+                self._aborted.pop(header.producer_id, None)
+
+    def _take_batch(self, header: BatchHeader, batch: memoryview) -> None:
+        if header.base_offset != self._offset:
+            raise Violation(
+                f"{self._partition}: {self._client.name} wants offset {self._offset} and is given "
+                f"{header.base_offset}"
+            )
+        committed, name = self._watch.of(self._partition), self._client.name
+        is_seen = not (header.is_transactional and header.producer_id in self._aborted)
+        for record in () if header.is_control else decode_records(batch):
+            committed.read(record.value or b"", record.offset, name)
+            if self._isolation == READ_COMMITTED:
+                committed.check_visible(record.offset, is_seen=is_seen, who=name)
+        self._offset = header.next_offset
 
     def _ask_end(self, broker_id: int, leader_epoch: int) -> Step:
         asked = ListOffsetsPartition(
@@ -127,7 +156,7 @@ class Reader:
         response = yield Ask(
             broker_id=broker_id,
             call=LIST_OFFSETS,
-            message=ListOffsetsRequest(topics=(topic,), isolation_level=READ_UNCOMMITTED),
+            message=ListOffsetsRequest(topics=(topic,), isolation_level=self._isolation),
         )
         if response is None:
             return False

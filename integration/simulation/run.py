@@ -24,7 +24,8 @@ from integration.simulation.faults import Faults
 from integration.simulation.invariants import Violation, Watch
 from integration.simulation.plan import BROKERS, FAULTS_END_MS, Fault, Plan, Settings
 from integration.simulation.producing import CarelessProducer, IdempotentProducer
-from integration.simulation.reading import Reader
+from integration.simulation.reading import READ_COMMITTED, READ_UNCOMMITTED, Reader
+from integration.simulation.transacting import Account, TransactionalProducer
 
 TOPIC: Final = "t"
 WORK_BEGINS_MS: Final = 1_000
@@ -91,6 +92,10 @@ def config_of(broker_id: int, settings: Settings) -> BrokerConfig:
         offsets_topic_num_partitions=1,
         offsets_topic_replication_factor=len(BROKERS),
         offsets_commit_timeout_ms=1_500,
+        transaction_state_log_num_partitions=1,
+        transaction_state_log_replication_factor=len(BROKERS),
+        transaction_state_log_min_isr=settings.min_insync_replicas,
+        transaction_abort_timed_out_transaction_cleanup_interval_ms=400,
         topic_defaults=defaults,
     )
 
@@ -111,6 +116,7 @@ class _Run:
             random=Random(f"network {plan.seed}"),
             weather=settings.weather,
             seed=str(plan.seed),
+            features={"transaction.version": settings.transaction_version},
             on_step=self._watch.look,
             note=self._note,
         )
@@ -207,8 +213,30 @@ class _Run:
                 )
             )
         for partition in self.partitions:
-            reader = self._client(f"reader-{partition.partition}")
-            self._work.append(Reader(reader, self._watch, partition))
+            self._start_reader(f"reader-{partition.partition}", partition, READ_UNCOMMITTED)
+            if settings.transactional_clients:
+                self._start_reader(f"committed-{partition.partition}", partition, READ_COMMITTED)
+        for number in range(settings.transactional_clients):
+            self._start_transacting(Account(f"tx-{number}"), 0)
+
+    def _start_reader(self, name: str, partition: TopicPartition, isolation: int) -> None:
+        reader = Reader(self._client(name), self._watch, partition, isolation=isolation)
+        self._work.append(reader)
+
+    def _start_transacting(self, account: Account, life: int) -> None:
+        settings = self.plan.settings
+        client = self._client(f"{account.transactional_id}/{life}")
+        producer = TransactionalProducer(
+            client,
+            self._watch,
+            account,
+            partitions=self.partitions,
+            version=settings.transaction_version,
+            pace_ms=settings.pace_ms,
+            until_ms=START_MS + FAULTS_END_MS,
+            succeed=lambda: self._start_transacting(account, life + 1),
+        )
+        self._work.append(producer)
 
     # The end
 
@@ -251,7 +279,8 @@ class _Run:
         return None
 
     def _check_the_end(self) -> None:
-        """All replicas once more, from the beginning."""
+        """All replicas once more, from the beginning, and every transaction."""
+        self._watch.transactions.check_end(self._watch.committed)
         for broker_id in BROKERS:
             node = self.cluster.broker(broker_id)
             assert node is not None
