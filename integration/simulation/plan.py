@@ -128,7 +128,7 @@ def _settings(random: Random) -> Settings:
         idempotent_producers=random.choice((1, 1, 2)),
         careless_producers=random.choice((0, 0, 1)),
         pace_ms=random.choice((60, 120, 250)),
-        group_members=0,
+        group_members=random.choice((0, 0, 2, 3)),
         transactional_clients=random.choice((0, 1, 2, 3)),
         transaction_version=random.choice((1, 2)),
     )

@@ -21,6 +21,7 @@ from integration.simulation.agenda import START_MS, Agenda, RestlessError
 from integration.simulation.client import Client, TopicPartition
 from integration.simulation.cluster import SimulatedCluster, host_of
 from integration.simulation.faults import Faults
+from integration.simulation.grouping import GroupHistory, GroupMember
 from integration.simulation.invariants import Violation, Watch
 from integration.simulation.plan import BROKERS, FAULTS_END_MS, Fault, Plan, Settings
 from integration.simulation.producing import CarelessProducer, IdempotentProducer
@@ -218,6 +219,19 @@ class _Run:
                 self._start_reader(f"committed-{partition.partition}", partition, READ_COMMITTED)
         for number in range(settings.transactional_clients):
             self._start_transacting(Account(f"tx-{number}"), 0)
+        history = GroupHistory(self.partitions)
+        for number in range(settings.group_members):
+            self._start_member(history, number, 0)
+
+    def _start_member(self, history: GroupHistory, number: int, life: int) -> None:
+        member = GroupMember(
+            self._client(f"member-{number}/{life}"),
+            history,
+            partitions=self.partitions,
+            until_ms=START_MS + FAULTS_END_MS,
+            succeed=lambda: self._start_member(history, number, life + 1),
+        )
+        self._work.append(member)
 
     def _start_reader(self, name: str, partition: TopicPartition, isolation: int) -> None:
         reader = Reader(self._client(name), self._watch, partition, isolation=isolation)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker_ref.log import partition_log, producer_state, recovery
+from broker_ref.log import producer_state
 from broker_ref.log.partition_log import AppendResult, PartitionLog
+from broker_ref.log.producer_log import ProducerLog
 from broker_ref.log.producer_snapshots import ProducerSnapshots
 from tests.simulation.bugs.bug import Bug
 
@@ -21,7 +22,7 @@ def _mutate_before_append(monkeypatch: pytest.MonkeyPatch) -> None:
             write(self, headers, *rest)
         except Exception:
             for header in headers:
-                self._producers.update(header)
+                self.producers._state.update(header)
             raise
 
     monkeypatch.setattr(PartitionLog, "_write", mutated)
@@ -39,22 +40,15 @@ def _keep_state_of_what_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     truncate = PartitionLog._truncate
 
     def keep(self: Any, *what: Any) -> None:
-        producers = self._producers
+        state = self.producers._state
         truncate(self, *what)
-        self._producers = producers
+        self.producers._state = state
 
     monkeypatch.setattr(PartitionLog, "_truncate", keep)
 
 
 def _forget_what_no_snapshot_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = recovery.load_producers
-
-    def without_batches(segments: Any, *what: Any, **how: Any) -> Any:
-        del segments
-        return load((), *what, **how)
-
-    monkeypatch.setattr(recovery, "load_producers", without_batches)
-    monkeypatch.setattr(partition_log, "load_producers", without_batches)
+    monkeypatch.setattr(ProducerLog, "_replay", lambda *_, **__: None)
 
 
 def _acknowledge_duplicates_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
