@@ -102,6 +102,6 @@ BUGS = (
         source="ReplicaManager.appendRecords",
         what="a batch sent again is acknowledged before it is replicated",
         put_back=_acknowledge_duplicates_at_once,
-        found_by=None,
+        found_by=6,
     ),
 )

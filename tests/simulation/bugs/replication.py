@@ -142,7 +142,7 @@ BUGS = (
         source="KIP-207 (KAFKA-2334)",
         what="a new leader tells clients its high watermark before it knows what is committed",
         put_back=_tell_a_high_watermark_that_lags,
-        found_by=None,
+        found_by=7,
     ),
     Bug(
         name="out of range above the high watermark",

@@ -224,7 +224,7 @@ BUGS = (
         source="TransactionStateManager.loadTransactionsForTxnTopicPartition",
         what="a new coordinator does not end what the one before had decided",
         put_back=_forget_what_is_prepared,
-        found_by=None,
+        found_by=6,
         needs=has_transactions,
     ),
     Bug(
