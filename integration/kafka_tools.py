@@ -28,15 +28,25 @@ MAIN_CLASSES: Final[Mapping[str, str]] = {
     "console-producer": "org.apache.kafka.tools.ConsoleProducer",
     "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "features": "org.apache.kafka.tools.FeatureCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
     "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "topics": "org.apache.kafka.tools.TopicCommand",
+    "transactional-message-copier": "org.apache.kafka.tools.TransactionalMessageCopier",
+    "transactions": "org.apache.kafka.tools.TransactionsCommand",
     "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
 }
-"""The name of the script in Kafka's `bin`, without `kafka-` and `.sh`, and what it runs."""
+"""The name of the script in Kafka's `bin`, without `kafka-` and `.sh`, and what it runs.
+
+The copier, which Kafka's system tests run, has no script.
+"""
+
+_SERVERS: Final[Mapping[str, str]] = {"transactional-message-copier": "--broker-list"}
+"""How a tool is told the bootstrap servers, where not by `--bootstrap-server`."""
 
 # A tool lives for a second or two: compile little, and say nothing of the archive of classes.
 _JVM_OPTIONS: Final = (
@@ -113,7 +123,7 @@ class KafkaTools:
             "-cp",
             self._class_path,
             MAIN_CLASSES[tool],
-            "--bootstrap-server",
+            _SERVERS.get(tool, "--bootstrap-server"),
             self._bootstrap_servers,
             *arguments,
         ]

@@ -113,7 +113,7 @@ def _fixtures(item: pytest.Item) -> Sequence[str]:
 
 def _uses_cluster(item: pytest.Item) -> bool:
     """Whether `--cluster` makes a difference to a test."""
-    return not {"cluster", "one_broker", *STARTS_BROKERS}.isdisjoint(_fixtures(item))
+    return not {"cluster", "one_broker", "processes", *STARTS_BROKERS}.isdisjoint(_fixtures(item))
 
 
 @pytest.hookimpl(trylast=True)

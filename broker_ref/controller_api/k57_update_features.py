@@ -39,11 +39,11 @@ class UpdateFeaturesRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureResult:
-    """That a feature has been updated."""
+    """That a feature has been updated; the message is what Kafka says then."""
 
     feature: str
     error_code: ErrorCode = ErrorCode.none
-    error_message: str | None = None
+    error_message: str | None = "NONE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

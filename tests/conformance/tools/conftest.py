@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -13,13 +14,36 @@ from tests.conftest import BROKERS_OF_CONFORMANCE
 
 
 @pytest.fixture(scope="package")
-def processes(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def processes_of_package() -> Iterator[Callable[[int], Cluster]]:
+    """The reference cluster as processes, one cluster for each version of transactions."""
+    with ExitStack() as stack:
+        opened: dict[int, Cluster] = {}
+
+        def start(transaction_version: int) -> Cluster:
+            if transaction_version not in opened:
+                opened[transaction_version] = stack.enter_context(
+                    clusters.open_cluster(
+                        "reference-processes",
+                        brokers=BROKERS_OF_CONFORMANCE,
+                        features={"transaction.version": transaction_version},
+                    )
+                )
+            return opened[transaction_version]
+
+        yield start
+
+
+@pytest.fixture(scope="package")
+def processes(
+    request: pytest.FixtureRequest,
+    processes_of_package: Callable[[int], Cluster],
+    transaction_version: int,
+) -> Cluster:
     """A cluster whose brokers are processes: that of the run, if its brokers are."""
     if request.config.getoption("--cluster") != "reference":
-        yield request.getfixturevalue("cluster")
-        return
-    with clusters.open_cluster("reference-processes", brokers=BROKERS_OF_CONFORMANCE) as opened:
-        yield opened
+        of_run: Cluster = request.getfixturevalue("cluster")
+        return of_run
+    return processes_of_package(transaction_version)
 
 
 @pytest.fixture(scope="package")

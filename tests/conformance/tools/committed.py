@@ -1,0 +1,87 @@
+"""What is in a topic, for who reads what is committed and for who reads all.
+
+Purpose: write what is to be copied, and read whole partitions by a client that others wrote
+(librdkafka), from their beginning to where they end at that moment. What it must not know: who
+wrote.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import confluent_kafka
+
+from integration.clusters import Cluster
+from tests.conformance.clients import TIMEOUT_S
+
+Values = dict[int, list[str]]
+"""The values of each partition, in order."""
+
+
+def new_topic(cluster: Cluster, unique_name: Callable[[], str], *, partitions: int) -> str:
+    """A topic with a replica on each broker."""
+    name = unique_name()
+    cluster.create_topic(
+        name, partitions=partitions, replication_factor=min(3, len(cluster.broker_ids))
+    )
+    return name
+
+
+def fill(cluster: Cluster, topic: str, *, partitions: int, count: int) -> Values:
+    """Write `count` records to each partition; the values."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True}
+    )
+    written = {
+        partition: [f"{partition}-{number}" for number in range(count)]
+        for partition in range(partitions)
+    }
+    for partition, values in written.items():
+        for value in values:
+            producer.produce(topic, value=value.encode(), partition=partition)
+    assert producer.flush(TIMEOUT_S) == 0
+    return written
+
+
+def read(cluster: Cluster, topic: str, *, partitions: int, committed: bool = True) -> Values:
+    """What is in a topic now, up to the last stable offset where only what is committed counts."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": f"reader of {topic}",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+        }
+    )
+    found: defaultdict[int, list[str]] = defaultdict(list)
+    left = set(range(partitions))
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topic, each, 0) for each in left])
+        while left:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None, f"partitions {left} of {topic} do not end"
+            error = message.error()
+            if error is None:
+                found[message.partition() or 0].append((message.value() or b"").decode())
+            elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                left.discard(message.partition() or 0)
+            else:
+                raise confluent_kafka.KafkaException(error)
+    finally:
+        consumer.close()
+    return dict(found)
+
+
+def committed_offsets(cluster: Cluster, group: str, topic: str, *, partitions: int) -> list[int]:
+    """The group's offset for each partition, negative where it has none."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": group}
+    )
+    try:
+        asked = [confluent_kafka.TopicPartition(topic, each) for each in range(partitions)]
+        return [int(each.offset) for each in consumer.committed(asked, timeout=TIMEOUT_S)]
+    finally:
+        consumer.close()

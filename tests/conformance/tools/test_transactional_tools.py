@@ -1,0 +1,311 @@
+"""Apache Kafka's own tools for transactions, at work on a cluster of three.
+
+On the reference cluster each broker is a process here, as it is where an operator uses the tools.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import confluent_kafka
+import pytest
+
+from integration.clusters import Cluster
+from integration.clusters.features import finalize, finalized
+from integration.kafka_tools import KafkaTools, Output
+from integration.raw import RawConnection, request
+from tests.conformance.batches import TRANSACTIONAL, batch, values
+from tests.conformance.clients import TIMEOUT_S
+from tests.conformance.eventually import eventually
+from tests.conformance.producers import new_producer_id
+from tests.conformance.tools.committed import committed_offsets, fill, new_topic, read
+from tests.conformance.transaction_versions import both_transaction_versions
+from tests.conftest import ClusterFactory
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+NameFactory = Callable[[], str]
+RECORDS = 300
+PER_TRANSACTION = 10
+COPIER_TIMEOUT_S = 120.0
+HOUR_MS = 3_600_000
+
+
+def copier(source: str, target: str, group: str, transactional_id: str) -> list[str]:
+    """The arguments of one that copies partition 0, and aborts about every third transaction."""
+    return [
+        *("--input-topic", source, "--input-partition", "0", "--output-topic", target),
+        *("--consumer-group", group, "--transactional-id", transactional_id),
+        *("--transaction-size", str(PER_TRANSACTION), "--enable-random-aborts"),
+    ]
+
+
+@both_transaction_versions
+def test_a_copier_that_aborts_at_random_copies_each_record_once(
+    tools: KafkaTools, processes: Cluster, unique_name: NameFactory, transaction_version: int
+) -> None:
+    source, target = (new_topic(processes, unique_name, partitions=1) for _ in range(2))
+    group = unique_name()
+    written = fill(processes, source, partitions=1, count=RECORDS)
+    output = tools.run("transactional-message-copier", *copier(source, target, group, group))
+    assert output.events[-1]["totalProcessed"] == RECORDS
+    assert read(processes, target, partitions=1) == written
+    assert committed_offsets(processes, group, source, partitions=1) == [RECORDS]
+    # Of 30 transactions and more, none is aborted in one run of 200,000.
+    assert len(read(processes, target, partitions=1, committed=False)[0]) > RECORDS
+
+
+@contextmanager
+def copiers(tools: KafkaTools, source: str, target: str, group: str) -> Iterator[Callable[[], str]]:
+    """Two copiers in one group, at work; what is called waits for their end: their output."""
+    started = []
+    options = ["--group-mode", "--use-group-metadata", "--transaction-timeout", "10000"]
+    for number in range(2):
+        arguments = copier(source, target, group, f"{group}-{number}")
+        command = tools.command("transactional-message-copier", *arguments, *options)
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True))
+
+    def end() -> str:
+        deadline_s = time.monotonic() + COPIER_TIMEOUT_S
+        output = ""
+        for one in started:
+            said, _ = one.communicate(timeout=max(deadline_s - time.monotonic(), 1))
+            assert one.returncode == 0, said
+            output += said
+        return output
+
+    try:
+        yield end
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+            assert one.stdout is not None
+            one.stdout.close()
+
+
+@pytest.mark.full
+@both_transaction_versions
+def test_copiers_of_a_group_copy_each_record_once_while_a_broker_is_killed(
+    tools: KafkaTools, processes: Cluster, unique_name: NameFactory, transaction_version: int
+) -> None:
+    if len(processes.broker_ids) < 3:
+        pytest.skip("without the others, what a broker leads has no leader")
+    partitions = 4
+    source, target = (new_topic(processes, unique_name, partitions=partitions) for _ in range(2))
+    written = fill(processes, source, partitions=partitions, count=RECORDS)
+    group = unique_name()
+    victim = processes.broker_ids[-1]
+    with copiers(tools, source, target, group) as end:
+        eventually(
+            lambda: any(read(processes, target, partitions=partitions).values()), timeout_s=60
+        )
+        processes.kill_broker(victim)
+        try:
+            output = end()
+        finally:
+            processes.start_broker(victim)
+    assert read(processes, target, partitions=partitions) == written, output
+    offsets = committed_offsets(processes, group, source, partitions=partitions)
+    assert offsets == [RECORDS] * partitions
+
+
+@both_transaction_versions
+def test_what_a_transactional_load_has_sent_is_committed(
+    tools: KafkaTools, processes: Cluster, unique_name: NameFactory, transaction_version: int
+) -> None:
+    topic, transactional_id = new_topic(processes, unique_name, partitions=1), unique_name()
+    output = tools.run(
+        "producer-perf-test",
+        *("--topic", topic, "--num-records", str(RECORDS), "--payload-monotonic"),
+        *("--throughput", "600", "--transactional-id", transactional_id),
+        *("--transaction-duration-ms", "20"),
+    )
+    assert f"{RECORDS} records sent" in output.stdout
+    expected = [str(number) for number in range(RECORDS)]
+    assert read(processes, topic, partitions=1) == {0: expected}
+    markers = end_offset(processes, topic) - RECORDS
+    assert markers >= 2
+    (described,) = table(tools.run("transactions", "describe", *of_id(transactional_id)))
+    assert described["TransactionState"] == "CompleteCommit"
+    # Version 2 raises the epoch with each transaction, version 1 at the start of a producer.
+    assert int(described["ProducerEpoch"]) == (markers if transaction_version == 2 else 0)
+
+
+def end_offset(cluster: Cluster, topic: str) -> int:
+    """The end of partition 0 for who reads all."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "ends",
+            "isolation.level": "read_uncommitted",
+        }
+    )
+    try:
+        partition = confluent_kafka.TopicPartition(topic, 0)
+        return int(consumer.get_watermark_offsets(partition, timeout=TIMEOUT_S)[1])
+    finally:
+        consumer.close()
+
+
+def of_id(transactional_id: str) -> tuple[str, str]:
+    return ("--transactional-id", transactional_id)
+
+
+def table(output: Output) -> list[dict[str, str]]:
+    """A table of the tool, in which tabs part the columns, as one mapping for each row."""
+    header, *rows = ([cell.strip() for cell in line.split("\t")] for line in output.lines)
+    return [dict(zip(header, row, strict=False)) for row in rows]
+
+
+@contextmanager
+def open_transaction(cluster: Cluster, topic: str, transactional_id: str) -> Iterator[object]:
+    """A producer of librdkafka's in the midst of a transaction that has one record."""
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": 60_000,
+        }
+    )
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, value=b"open", partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    yield producer
+
+
+@both_transaction_versions
+def test_an_open_transaction_is_found_described_and_aborted(
+    tools: KafkaTools, processes: Cluster, unique_name: NameFactory, transaction_version: int
+) -> None:
+    topic, transactional_id = new_topic(processes, unique_name, partitions=1), unique_name()
+    of_partition = ("--topic", topic, "--partition", "0")
+
+    def producer_state() -> dict[str, str]:
+        (found,) = table(tools.run("transactions", "describe-producers", *of_partition))
+        return found
+
+    with open_transaction(processes, topic, transactional_id):
+        listed = table(tools.run("transactions", "list"))
+        (found,) = [row for row in listed if row["TransactionalId"] == transactional_id]
+        assert found["TransactionState"] == "Ongoing"
+        (described,) = table(tools.run("transactions", "describe", *of_id(transactional_id)))
+        assert described["CoordinatorId"] == found["Coordinator"]
+        assert described["ProducerId"] == found["ProducerId"]
+        assert described["TransactionState"] == "Ongoing"
+        assert described["TransactionTimeoutMs"] == "60000"
+        assert described["TopicPartitions"] == f"{topic}-0"
+        state = producer_state()
+        assert state["ProducerId"] == found["ProducerId"]
+        assert state["ProducerEpoch"] == described["ProducerEpoch"]
+        assert state["CurrentTransactionStartOffset"] == "0"
+        assert (state["LastSequence"], state["LatestCoordinatorEpoch"]) == ("0", "-1")
+
+        tools.run("transactions", "abort", *of_partition, "--start-offset", "0")
+        assert producer_state()["CurrentTransactionStartOffset"] == "None"
+        assert end_offset(processes, topic) == 2
+        assert read(processes, topic, partitions=1) == {}
+        again, status = tools.attempt("transactions", "abort", *of_partition, "--start-offset", "0")
+        assert status == 1
+        assert "Could not find any open transactions starting at offset 0" in again.stderr
+
+
+def test_a_transaction_is_ended_by_its_id(
+    tools: KafkaTools, processes: Cluster, unique_name: NameFactory
+) -> None:
+    topic, transactional_id = new_topic(processes, unique_name, partitions=1), unique_name()
+    with open_transaction(processes, topic, transactional_id) as producer:
+        assert isinstance(producer, confluent_kafka.Producer)
+        tools.run(
+            "transactions", "forceTerminateTransaction", "--transactionalId", transactional_id
+        )
+        assert read(processes, topic, partitions=1) == {}
+        with pytest.raises(confluent_kafka.KafkaException) as fenced:
+            producer.commit_transaction(TIMEOUT_S)
+        assert fenced.value.args[0].fatal()
+
+
+def test_an_unknown_transactional_id_is_told(tools: KafkaTools, unique_name: NameFactory) -> None:
+    output, status = tools.attempt("transactions", "describe", *of_id(unique_name()))
+    assert status == 1
+    assert "the ID could not be found" in output.stderr
+
+
+@pytest.fixture(scope="module")
+def without_verification(cluster_with: ClusterFactory) -> Cluster:
+    """A cluster as Kafka was before KIP-890, where a transaction may hang."""
+    return cluster_with({"transaction.partition.verification.enable": "false"})
+
+
+def test_a_hanging_transaction_is_found_and_aborted(
+    without_verification: Cluster, unique_name: NameFactory
+) -> None:
+    cluster, topic = without_verification, unique_name()
+    cluster.create_topic(topic)
+    with RawConnection(cluster.address(1)) as raw:
+        producer_id = new_producer_id(raw)
+        late = batch(
+            values("late", timestamp_ms=int(time.time() * 1000) - HOUR_MS),
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+            attributes=TRANSACTIONAL,
+        )
+        data = {"name": topic, "partition_data": [{"index": 0, "records": late}]}
+        response = raw.send(
+            request(
+                "produce", 11, transactional_id="gone", acks=-1, timeout=30_000, topic_data=[data]
+            )
+        )
+        assert response.responses[0].partition_responses[0].error_code == 0
+    fill(cluster, topic, partitions=1, count=1)
+    assert read(cluster, topic, partitions=1) == {}
+    with KafkaTools(cluster.bootstrap_servers) as tools:
+
+        def hanging() -> list[dict[str, str]]:
+            return table(tools.run("transactions", "find-hanging", "--broker-id", "1"))
+
+        (found,) = hanging()
+        assert (found["Topic"], found["Partition"]) == (topic, "0")
+        assert (found["ProducerId"], found["StartOffset"]) == (str(producer_id), "0")
+        of_partition = ("--topic", topic, "--partition", "0")
+        tools.run("transactions", "abort", *of_partition, "--start-offset", found["StartOffset"])
+        assert hanging() == []
+    assert read(cluster, topic, partitions=1) == {0: ["0-0"]}
+
+
+def test_features_are_described_and_changed(tools: KafkaTools, processes: Cluster) -> None:
+    addresses = [processes.address(broker_id) for broker_id in processes.broker_ids]
+    before = finalized(addresses[0])
+    feature = "transaction.version"
+
+    def described() -> dict[str, str]:
+        for line in tools.run("features", "describe").lines:
+            words = line.split()
+            if words[1] == feature:
+                return dict(zip(words[::2], words[1::2], strict=True))
+        raise AssertionError(f"{feature} is not described")
+
+    def becomes(version: int) -> None:
+        eventually(lambda: all(finalized(each).get(feature) == version for each in addresses))
+
+    found = described()
+    assert (found["SupportedMinVersion:"], found["SupportedMaxVersion:"]) == ("0", "2")
+    assert found["FinalizedVersionLevel:"] == "2"
+    try:
+        tools.run("features", "downgrade", "--feature", f"{feature}=1", "--dry-run")
+        tools.run("features", "downgrade", "--feature", f"{feature}=1")
+        becomes(1)
+        assert described()["FinalizedVersionLevel:"] == "1"
+        output, status = tools.attempt("features", "upgrade", "--feature", f"{feature}=3")
+        assert status == 1
+        assert feature in output.stdout + output.stderr
+        tools.run("features", "upgrade", "--feature", f"{feature}=2")
+        becomes(2)
+    finally:
+        finalize(addresses, {feature: before[feature]})
