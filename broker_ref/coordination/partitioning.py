@@ -7,16 +7,22 @@ names there are. Source: `Utils.abs(name.hashCode) % partitionCount` in `GroupMe
 
 from __future__ import annotations
 
+from typing import Final
+
+_LEAST_HASH: Final = -(1 << 31)
+
 
 def partition_of(name: str, partition_count: int) -> int:
     """The partition of a group id or transactional id."""
-    return (java_hash(name) & 0x7FFFFFFF) % partition_count
+    value = java_hash(name)
+    # Java's absolute value of the least number is that number, of which Kafka makes 0.
+    return 0 if value == _LEAST_HASH else abs(value) % partition_count
 
 
 def java_hash(text: str) -> int:
-    """Java's String.hashCode, over UTF-16 code units, as an unsigned 32-bit number."""
+    """Java's String.hashCode, over UTF-16 code units: a signed 32-bit number."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for position in range(0, len(units), 2):
         value = (31 * value + int.from_bytes(units[position : position + 2])) & 0xFFFFFFFF
-    return value
+    return value - (1 << 32) if value >> 31 else value

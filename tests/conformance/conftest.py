@@ -21,9 +21,30 @@ from tests.conformance.clients import Client, Confluent, KafkaPython
 from tests.conformance.groups import group_coordinated_by
 from tests.conformance.nodes import RACKS, SETTINGS, Nodes
 from tests.conformance.transaction_versions import LATEST_TRANSACTION_VERSION
+from tests.conformance.transactions import (
+    VERSION_1,
+    VERSION_2,
+    Connections,
+    Generation,
+    TransactionalProducer,
+)
 from tests.conftest import BROKERS_OF_CONFORMANCE, brokers_of_run, open_cluster
 
 Clusters = Callable[..., Cluster]
+
+
+_CLIENTS = [
+    pytest.param(1, VERSION_1, id="transactions-1"),
+    pytest.param(LATEST_TRANSACTION_VERSION, VERSION_2, id="transactions-2"),
+    # An old client of a new cluster, whose own aborts are those of the new version.
+    pytest.param(LATEST_TRANSACTION_VERSION, VERSION_1, id="old-client", marks=pytest.mark.full),
+]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What uses a transactional producer runs in every version of cluster and client."""
+    if {"generation", "transaction_version"} <= set(metafunc.fixturenames):
+        metafunc.parametrize(("transaction_version", "generation"), _CLIENTS, indirect=True)
 
 
 @pytest.fixture(scope="package")
@@ -87,6 +108,39 @@ def new_group(
 def group(new_group: Callable[[], str]) -> str:
     """A group id whose coordinator is the broker that `raw` talks to, and ready."""
     return new_group()
+
+
+@pytest.fixture
+def brokers(cluster: Cluster) -> Iterator[Connections]:
+    """Connections to the brokers of the run's cluster."""
+    with Connections(cluster) as connections:
+        yield connections
+
+
+@pytest.fixture
+def generation(request: pytest.FixtureRequest) -> Generation:
+    """What the client speaks: see `pytest_generate_tests`."""
+    made: Generation = request.param
+    return made
+
+
+@pytest.fixture
+def new_producer(
+    brokers: Connections, generation: Generation, unique_name: Callable[[], str]
+) -> Callable[..., TransactionalProducer]:
+    """Makes producers that have a producer id: of an id of its own, or of the one it is given."""
+
+    def make(transactional_id: str | None = None, **options: int) -> TransactionalProducer:
+        name = unique_name() if transactional_id is None else transactional_id
+        return TransactionalProducer(brokers, name, generation, **options).init()
+
+    return make
+
+
+@pytest.fixture
+def producer(new_producer: Callable[..., TransactionalProducer]) -> TransactionalProducer:
+    """A transactional producer that has begun nothing yet."""
+    return new_producer()
 
 
 @pytest.fixture(scope="package")

@@ -75,10 +75,18 @@ def produce_request(
     acks: int = -1,
     version: int = 12,
     timeout_ms: int = 30_000,
+    transactional_id: str | None = None,
 ) -> RequestPayload:
     """Produce to one partition."""
     data = {"name": topic, "partition_data": [{"index": partition, "records": records}]}
-    return request("produce", version, acks=acks, timeout=timeout_ms, topic_data=[data])
+    return request(
+        "produce",
+        version,
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout=timeout_ms,
+        topic_data=[data],
+    )
 
 
 def produce(raw: RawConnection, topic: str, records: bytes | None, **options: Any) -> Any:

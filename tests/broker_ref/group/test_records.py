@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_ref.coordination.partitioning import java_hash
+from broker_ref.coordination.partitioning import java_hash, partition_of
 from broker_ref.group.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -139,8 +139,19 @@ def test_values_round_trip(offset: int, leader_epoch: int, metadata: str, topic_
 
 def test_groups_go_to_the_partition_that_kafka_chose() -> None:
     # Seen on Apache Kafka 4.3 with 50 partitions.
-    chosen = {name: (java_hash(name) & 0x7FFFFFFF) % 50 for name in ("g1", "newg2", "newg3", "")}
+    chosen = {name: partition_of(name, 50) for name in ("g1", "newg2", "newg3", "")}
     assert chosen == {"g1": 42, "newg2": 3, "newg3": 4, "": 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "partition"),
+    # The second has the least hash there is.
+    [("producer", -1003761774, 24), ("polygenelubricants", -(2**31), 0)],
+)
+def test_a_negative_hash_counts_by_its_absolute_value(
+    name: str, value: int, partition: int
+) -> None:
+    assert (java_hash(name), partition_of(name, 50)) == (value, partition)
 
 
 def test_the_hash_is_of_utf16_units() -> None:

@@ -1,0 +1,210 @@
+"""Transactions as readers see them: nothing before the end, then all or nothing (KIP-98)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.raw import RawConnection
+from tests.conformance.batches import CONTROL, TRANSACTIONAL, batch, values
+from tests.conformance.isolation import (
+    ABORT,
+    COMMIT,
+    await_read,
+    await_stable,
+    markers,
+    read,
+    read_uncommitted,
+    stored,
+)
+from tests.conformance.transactions import TransactionalProducer
+from tests.conformance.wire import LATEST, list_offset
+
+TopicFactory = Callable[..., str]
+
+
+# Produce in a transaction.
+
+
+def test_a_batch_keeps_its_producer_id_epoch_and_sequence(
+    raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
+) -> None:
+    name = topic()
+    producer.write(name, "a", "b")
+    producer.write(name, "c")
+    found = [(b.producer_id, b.producer_epoch, b.base_sequence) for b in stored(raw, name)]
+    identity = (producer.producer_id, producer.epoch)
+    assert found == [(*identity, 0), (*identity, 2)]
+    assert all(b.attributes & TRANSACTIONAL for b in stored(raw, name))
+
+
+def test_records_are_invisible_until_the_commit_and_visible_after_it(
+    raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
+) -> None:
+    name = topic()
+    producer.write(name, "a", "b")
+    producer.write(name, "c")
+    assert read_uncommitted(raw, name) == ["a", "b", "c"]
+    assert read(raw, name) == []
+    producer.commit()
+    await_read(raw, name, "a", "b", "c")
+
+
+def test_records_of_an_aborted_transaction_are_never_visible(
+    raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
+) -> None:
+    name = topic()
+    producer.write(name, "a", "b")
+    producer.abort()
+    await_stable(raw, name, 3)
+    assert read(raw, name) == []
+    assert read_uncommitted(raw, name) == ["a", "b"]
+
+
+def test_one_transaction_after_the_other(
+    raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
+) -> None:
+    name = topic()
+    for number in range(6):
+        producer.write(name, f"{number}")
+        producer.end(commit=number % 2 == 0)
+    await_read(raw, name, "0", "2", "4")
+    kinds = [COMMIT, ABORT] * 3
+    assert [marker.kind for marker in markers(raw, name)] == kinds
+
+
+def test_a_retry_of_a_batch_in_a_transaction_is_written_once(
+    raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
+) -> None:
+    name = topic()
+    assert producer.write(name, "a", "b") == 0
+    again = producer.produce_once(name, "a", "b", sequence=0)
+    assert (again.error_code, again.base_offset) == (ErrorCode.none, 0)
+    producer.commit()
+    await_read(raw, name, "a", "b")
+
+
+def test_a_gap_of_sequences_in_a_transaction_is_refused_and_the_rest_can_be_committed(
+    raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
+) -> None:
+    name = topic()
+    producer.write(name, "a")
+    answer = producer.produce_once(name, "c", sequence=2)
+    assert answer.error_code == ErrorCode.out_of_order_sequence_number
+    producer.write(name, "b")
+    producer.commit()
+    await_read(raw, name, "a", "b")
+
+
+def test_sequences_after_the_end_of_a_transaction(
+    raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
+) -> None:
+    """Version 1 goes on counting; in version 2 every transaction has an epoch of its own."""
+    name = topic()
+    before = (producer.producer_id, producer.epoch)
+    producer.write(name, "a", "b")
+    producer.commit()
+    producer.await_complete()
+    bumps = producer.generation.bumps_epoch
+    assert (producer.producer_id, producer.epoch) == (before[0], before[1] + bumps)
+    producer.write(name, "c")
+    assert stored(raw, name)[-1].base_sequence == (0 if bumps else 2)
+    producer.commit()
+    await_read(raw, name, "a", "b", "c")
+
+
+# Several partitions, atomically.
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_all_partitions_of_all_brokers_are_decided(
+    raw: RawConnection,
+    topic: TopicFactory,
+    producer: TransactionalProducer,
+    commit: bool,
+) -> None:
+    name, other = topic(partitions=6, replication_factor=1), topic()
+    places = [(name, partition) for partition in range(6)] + [(other, 0)]
+    for where, partition in places:
+        producer.write(where, f"{where}-{partition}", partition=partition)
+    for where, partition in places:
+        leader = producer.leader(where, partition)
+        assert read(leader, where, partition=partition) == []
+    producer.end(commit=commit)
+    producer.await_complete()
+    for where, partition in places:
+        leader = producer.leader(where, partition)
+        expected = [f"{where}-{partition}"] if commit else []
+        await_read(leader, where, *expected, partition=partition)
+        kinds = [marker.kind for marker in markers(leader, where, partition=partition)]
+        assert kinds == [COMMIT if commit else ABORT]
+
+
+def test_the_state_says_complete_only_when_every_partition_has_its_marker(
+    topic: TopicFactory, producer: TransactionalProducer
+) -> None:
+    name = topic(partitions=9, replication_factor=1)
+    for partition in range(9):
+        producer.write(name, "a", partition=partition)
+    producer.commit()
+    producer.await_state("CompleteCommit")
+    for partition in range(9):
+        leader = producer.leader(name, partition)
+        assert read(leader, name, partition=partition) == ["a"], partition
+
+
+def test_a_partition_that_was_added_and_not_written_gets_a_marker_too(
+    raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
+) -> None:
+    name, other = topic(), topic()
+    producer.add(name)
+    producer.write(other, "a")
+    producer.commit()
+    producer.await_complete()
+    (marker,) = markers(raw, name)
+    assert (marker.kind, marker.producer_id) == (COMMIT, producer.producer_id)
+
+
+# Control records.
+
+
+def test_a_marker_takes_an_offset_and_names_its_producer(
+    raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
+) -> None:
+    name = topic()
+    epoch = producer.epoch
+    producer.write(name, "a", "b")
+    producer.commit()
+    producer.await_complete()
+    (marker,) = markers(raw, name)
+    assert (marker.offset, marker.kind, marker.producer_id) == (2, COMMIT, producer.producer_id)
+    # In version 2 the marker already has the epoch of the next transaction, which fences the last.
+    assert marker.producer_epoch == epoch + producer.generation.bumps_epoch
+    assert marker.coordinator_epoch >= 0
+    last = stored(raw, name)[-1]
+    assert (last.record_count, last.attributes & (CONTROL | TRANSACTIONAL)) == (
+        1,
+        CONTROL | TRANSACTIONAL,
+    )
+    assert producer.write(name, "c") == 3
+    assert list_offset(raw, name, LATEST).offset == 4
+
+
+def test_a_control_batch_from_a_client_is_refused(
+    raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
+) -> None:
+    name = topic()
+    producer.write(name, "a")
+    forged = batch(
+        values("x"),
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        base_sequence=1,
+        attributes=TRANSACTIONAL | CONTROL,
+    )
+    answer = producer.send_once(name, forged)
+    assert answer.error_code == ErrorCode.invalid_record
+    producer.commit()
+    await_read(raw, name, "a")

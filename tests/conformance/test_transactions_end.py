@@ -1,0 +1,220 @@
+"""EndTxn: what may be ended, how often, and what is answered to whom (KIP-98, KIP-890)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.raw import RawConnection
+from tests.conformance.isolation import ABORT, COMMIT, await_read, await_stable, markers, read
+from tests.conformance.transactions import (
+    VERSION_1,
+    VERSION_2,
+    Connections,
+    TransactionalProducer,
+    code_of,
+    retried,
+)
+from tests.conformance.wire import served
+
+TopicFactory = Callable[..., str]
+NameFactory = Callable[[], str]
+NONE = ErrorCode.none
+
+
+@pytest.fixture
+def first(brokers: Connections, unique_name: NameFactory) -> TransactionalProducer:
+    """A producer of version 1."""
+    return TransactionalProducer(brokers, unique_name(), VERSION_1).init()
+
+
+@pytest.fixture
+def second(brokers: Connections, unique_name: NameFactory) -> TransactionalProducer:
+    """A producer of version 2."""
+    return TransactionalProducer(brokers, unique_name(), VERSION_2).init()
+
+
+def end(producer: TransactionalProducer, *, commit: bool, **changed: int) -> ErrorCode:
+    """One EndTxn, asked again only while the coordinator is busy."""
+    return code_of(retried(lambda: producer.end_once(commit=commit, **changed)))
+
+
+def test_every_version_ends(
+    raw: RawConnection, topic: TopicFactory, first: TransactionalProducer
+) -> None:
+    name = topic()
+    versions = served(raw, "end_txn")
+    for version in versions:
+        first.write(name, f"{version}")
+        answer = retried(lambda v=version: first.end_once(commit=True, version=v))  # type: ignore[misc]
+        assert code_of(answer) == NONE, version
+        first.set_identity(first.producer_id, first.epoch + (version >= 5))
+    await_read(raw, name, *(f"{version}" for version in versions))
+
+
+def test_another_producer_id_or_epoch_may_not_end(
+    raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
+) -> None:
+    name = topic()
+    producer.write(name, "a")
+    mapping, fenced = ErrorCode.invalid_producer_id_mapping, ErrorCode.producer_fenced
+    for commit in (True, False):
+        assert end(producer, commit=commit, producer_id=producer.producer_id + 1) == mapping
+        assert end(producer, commit=commit, epoch=producer.epoch + 1) == fenced
+    assert producer.describe().state == "Ongoing"
+    producer.commit()
+    await_read(raw, name, "a")
+
+
+# Version 1.
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_without_a_transaction_there_is_nothing_to_end(
+    first: TransactionalProducer, commit: bool
+) -> None:
+    assert end(first, commit=commit) == ErrorCode.invalid_txn_state
+    assert first.describe().state == "Empty"
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_retry_of_the_same_end_is_answered_as_the_first(
+    raw: RawConnection, topic: TopicFactory, first: TransactionalProducer, commit: bool
+) -> None:
+    name = topic()
+    first.write(name, "a")
+    assert end(first, commit=commit) == NONE
+    for _ in range(2):
+        assert end(first, commit=commit) == NONE
+    first.await_complete()
+    assert end(first, commit=commit) == NONE
+    assert len(markers(raw, name)) == 1
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_other_end_after_the_end_is_refused(
+    raw: RawConnection, topic: TopicFactory, first: TransactionalProducer, commit: bool
+) -> None:
+    name = topic()
+    first.write(name, "a")
+    assert end(first, commit=commit) == NONE
+    assert end(first, commit=not commit) == ErrorCode.invalid_txn_state
+    first.await_complete()
+    assert end(first, commit=not commit) == ErrorCode.invalid_txn_state
+    assert [m.kind for m in markers(raw, name)] == [COMMIT if commit else ABORT]
+    assert read(raw, name) == (["a"] if commit else [])
+
+
+def test_the_answer_of_old_versions_has_no_identity(
+    topic: TopicFactory, first: TransactionalProducer
+) -> None:
+    first.write(topic(), "a")
+    answer = first.end_once(commit=True)
+    assert not hasattr(answer, "producer_epoch")
+    described = first.await_state("CompleteCommit")
+    assert described.producer_epoch == first.epoch
+
+
+# Version 2: every end begins an epoch.
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_every_end_of_version_2_gives_the_next_epoch(
+    topic: TopicFactory, second: TransactionalProducer, commit: bool
+) -> None:
+    name = topic()
+    for expected in (1, 2, 3):
+        second.write(name, "a")
+        answer = retried(lambda: second.end_once(commit=commit))
+        assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (
+            NONE,
+            second.producer_id,
+            expected,
+        )
+        second.adopt(answer)
+    described = second.await_state("CompleteCommit" if commit else "CompleteAbort")
+    assert described.producer_epoch == 3
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_retry_of_an_end_of_version_2_gets_the_same_epoch(
+    raw: RawConnection, topic: TopicFactory, second: TransactionalProducer, commit: bool
+) -> None:
+    name = topic()
+    second.write(name, "a")
+    before = second.epoch
+    for _ in range(3):
+        answer = retried(lambda: second.end_once(commit=commit))
+        assert (answer.error_code, answer.producer_epoch) == (NONE, before + 1)
+    second.await_complete()
+    answer = second.end_once(commit=commit)
+    assert (answer.error_code, answer.producer_epoch) == (NONE, before + 1)
+    assert len(markers(raw, name)) == 1
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_other_end_with_the_old_epoch_is_refused(
+    topic: TopicFactory, second: TransactionalProducer, commit: bool
+) -> None:
+    second.write(topic(), "a")
+    assert end(second, commit=commit) == NONE
+    second.await_complete()
+    assert end(second, commit=not commit) == ErrorCode.invalid_txn_state
+
+
+def test_an_abort_of_nothing_begins_an_epoch_and_a_commit_of_nothing_is_refused(
+    raw: RawConnection, topic: TopicFactory, second: TransactionalProducer
+) -> None:
+    """A client of version 2 cannot know whether its first produce reached the coordinator."""
+    assert end(second, commit=True) == ErrorCode.invalid_txn_state
+    for expected in (1, 2):
+        answer = retried(lambda: second.end_once(commit=False))
+        assert (answer.error_code, answer.producer_epoch) == (NONE, expected)
+        second.adopt(answer)
+        second.await_state("CompleteAbort")
+    name = topic()
+    second.write(name, "a")
+    second.commit()
+    await_read(raw, name, "a")
+    # After a transaction the same holds with the epoch that came with its end.
+    second.await_complete()
+    assert end(second, commit=True) == ErrorCode.invalid_txn_state
+    answer = retried(lambda: second.end_once(commit=False))
+    assert (answer.error_code, answer.producer_epoch) == (NONE, second.epoch + 1)
+
+
+def test_the_marker_of_version_2_fences_what_comes_late(
+    raw: RawConnection, topic: TopicFactory, second: TransactionalProducer
+) -> None:
+    name = topic()
+    second.write(name, "a")
+    late = second.batch("late", sequence=1)
+    old = second.epoch
+    second.commit()
+    await_stable(raw, name, 2)
+    (marker,) = markers(raw, name)
+    assert marker.producer_epoch == old + 1
+    assert second.send_once(name, late).error_code == ErrorCode.invalid_producer_epoch
+    # Also from a client of version 1 in the same name.
+    answer = second.send_once(name, late, version=VERSION_1.produce)
+    assert answer.error_code == ErrorCode.invalid_producer_epoch
+    assert end(second, commit=True, epoch=old - 1) == ErrorCode.producer_fenced
+
+
+def test_the_next_transaction_of_version_2_needs_the_next_epoch(
+    raw: RawConnection, topic: TopicFactory, second: TransactionalProducer
+) -> None:
+    name = topic()
+    second.write(name, "a")
+    old = (second.producer_id, second.epoch)
+    second.commit()
+    second.await_complete()
+    second.set_identity(*old)
+    assert second.produce_once(name, "b").error_code == ErrorCode.invalid_producer_epoch
+    assert second.add_once(name) == [ErrorCode.producer_fenced]
+    second.set_identity(old[0], old[1] + 1)
+    second.write(name, "c")
+    second.commit()
+    await_read(raw, name, "a", "c")

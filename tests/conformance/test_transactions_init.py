@@ -1,0 +1,309 @@
+"""InitProducerId with a transactional id: one instance at a time (KIP-98, KIP-360, KIP-588).
+
+The same id gives the same producer id with a higher epoch; the older instance is fenced and its
+open transaction aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.raw import RawConnection
+from tests.conformance.isolation import ABORT, await_read, await_stable, markers, read
+from tests.conformance.transactions import (
+    VERSION_1,
+    Connections,
+    TransactionalProducer,
+    code_of,
+    retried,
+)
+from tests.conformance.wire import served
+
+TopicFactory = Callable[..., str]
+NameFactory = Callable[[], str]
+ProducerFactory = Callable[..., TransactionalProducer]
+TIMEOUT_MAX_MS = 900_000
+SMALLEST_FENCED_VERSION = 4
+"""From here on InitProducerId says PRODUCER_FENCED where it said INVALID_PRODUCER_EPOCH."""
+
+
+@pytest.fixture
+def instance(brokers: Connections, unique_name: NameFactory) -> TransactionalProducer:
+    """A producer that has not asked for its id."""
+    return TransactionalProducer(brokers, unique_name(), VERSION_1)
+
+
+def test_the_same_id_keeps_the_producer_id_with_a_higher_epoch(
+    new_producer: ProducerFactory,
+) -> None:
+    first = new_producer()
+    second = new_producer(first.transactional_id)
+    third = new_producer(first.transactional_id)
+    assert first.epoch == 0
+    assert [p.producer_id for p in (second, third)] == [first.producer_id] * 2
+    assert [p.epoch for p in (second, third)] == [1, 2]
+
+
+def test_ids_have_producer_ids_of_their_own(new_producer: ProducerFactory) -> None:
+    ids = {new_producer().producer_id for _ in range(10)}
+    assert len(ids) == 10
+
+
+def test_every_version_initialises(raw: RawConnection, instance: TransactionalProducer) -> None:
+    versions = served(raw, "init_producer_id")
+    for epoch, version in enumerate(versions):
+        instance.init(version=version)
+        assert instance.epoch == epoch, version
+
+
+def test_an_older_instance_is_fenced_at_every_request(
+    raw: RawConnection, topic: TopicFactory, group: str, new_producer: ProducerFactory
+) -> None:
+    name = topic()
+    old = new_producer()
+    old.write(name, "a")
+    old.commit()
+    new = new_producer(old.transactional_id)
+    assert (new.producer_id, new.epoch > old.epoch) == (old.producer_id, True)
+    new.write(name, "b")
+    # Where the partition knows the new epoch, it refuses by itself; else the coordinator does.
+    assert old.produce_once(name, "x").error_code == ErrorCode.invalid_producer_epoch
+    fenced = [ErrorCode.producer_fenced]
+    assert old.add_once(name) == fenced
+    assert [old.add_offsets_once(group)] == fenced
+    for commit in (True, False):
+        assert [code_of(old.end_once(commit=commit))] == fenced
+    new.commit()
+    await_read(raw, name, "a", "b")
+
+
+def test_an_older_instance_is_fenced_where_the_new_one_has_written_nothing(
+    raw: RawConnection, topic: TopicFactory, new_producer: ProducerFactory
+) -> None:
+    name = topic()
+    old = new_producer()
+    new_producer(old.transactional_id)
+    answer = old.produce_once(name, "x")
+    assert answer.error_code == ErrorCode.invalid_producer_epoch
+    assert read(raw, name) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "error_code"),
+    [(1, ErrorCode.invalid_producer_epoch), (2, ErrorCode.producer_fenced)],
+)
+def test_old_clients_are_told_of_a_fence_by_the_code_they_know(
+    topic: TopicFactory,
+    group: str,
+    new_producer: ProducerFactory,
+    version: int,
+    error_code: ErrorCode,
+) -> None:
+    name = topic()
+    old = new_producer()
+    new_producer(old.transactional_id)
+    assert old.add_once(name, version=version) == [error_code]
+    assert old.add_offsets_once(group, version=version) == error_code
+    assert code_of(old.end_once(commit=True, version=version)) == error_code
+
+
+def test_the_open_transaction_of_the_older_instance_is_aborted(
+    raw: RawConnection, topic: TopicFactory, new_producer: ProducerFactory
+) -> None:
+    name = topic()
+    old = new_producer()
+    old.write(name, "a")
+    again = old.init_once()
+    # It is told to ask again while the abort goes on; the next answer has the next epoch.
+    assert (again.error_code, again.producer_id, again.producer_epoch) == (
+        ErrorCode.concurrent_transactions,
+        -1,
+        -1,
+    )
+    new = new_producer(old.transactional_id)
+    assert new.producer_id == old.producer_id
+    assert new.epoch >= old.epoch + 2
+    await_stable(raw, name, 2)
+    assert read(raw, name) == []
+    (marker,) = markers(raw, name)
+    assert marker.kind == ABORT
+    assert old.epoch < marker.producer_epoch < new.epoch
+    assert code_of(old.end_once(commit=True)) == ErrorCode.producer_fenced
+    new.write(name, "b")
+    new.commit()
+    await_read(raw, name, "b")
+
+
+def test_two_clients_of_one_id_never_both_commit(
+    raw: RawConnection, topic: TopicFactory, new_producer: ProducerFactory
+) -> None:
+    name = topic()
+    first = new_producer()
+    first.write(name, "first")
+    second = new_producer(first.transactional_id)
+    second.write(name, "second")
+    # The first asks for its id again and so fences the second, and its transaction with it.
+    first.init()
+    assert code_of(second.end_once(commit=True)) == ErrorCode.producer_fenced
+    first.write(name, "first again")
+    first.commit()
+    await_read(raw, name, "first again")
+
+
+def test_it_is_busy_while_a_transaction_ends(
+    raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
+) -> None:
+    name = topic()
+    producer.write(name, "a")
+    producer.commit()
+    producer.init()
+    await_read(raw, name, "a")
+    assert producer.describe().state == "Empty"
+
+
+# The limits of a request.
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, TIMEOUT_MAX_MS + 1, 2**31 - 1])
+def test_a_timeout_out_of_bounds_is_refused(
+    instance: TransactionalProducer, timeout_ms: int
+) -> None:
+    answer = retried(lambda: instance.init_once(transaction_timeout=timeout_ms))
+    assert answer.error_code == ErrorCode.invalid_transaction_timeout
+    assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
+
+
+@pytest.mark.parametrize("timeout_ms", [1, TIMEOUT_MAX_MS])
+def test_the_bounds_themselves_are_served(instance: TransactionalProducer, timeout_ms: int) -> None:
+    instance.init(transaction_timeout=timeout_ms)
+    assert instance.describe().timeout_ms == timeout_ms
+
+
+def test_the_timeout_is_that_of_the_last_instance(instance: TransactionalProducer) -> None:
+    instance.init(transaction_timeout=30_000)
+    instance.init(transaction_timeout=40_000)
+    assert instance.describe().timeout_ms == 40_000
+
+
+def test_an_empty_id_is_refused(raw: RawConnection) -> None:
+    for version in served(raw, "init_producer_id"):
+        answer = raw.call(
+            "init_producer_id", version, transactional_id="", transaction_timeout=60_000
+        )
+        assert answer.error_code == ErrorCode.invalid_request, version
+
+
+@pytest.mark.parametrize("fields", [{"producer_id": 5}, {"producer_epoch": 5}])
+def test_half_an_identity_is_refused(
+    instance: TransactionalProducer, fields: dict[str, int]
+) -> None:
+    instance.init()
+    assert code_of(instance.init_once(**fields)) == ErrorCode.invalid_request
+
+
+# KIP-360: a producer that knows its id and epoch asks for the next epoch.
+
+
+def test_a_producer_that_names_itself_gets_the_next_epoch(instance: TransactionalProducer) -> None:
+    instance.init()
+    before = (instance.producer_id, instance.epoch)
+    instance.init(producer_id=before[0], producer_epoch=before[1])
+    assert (instance.producer_id, instance.epoch) == (before[0], before[1] + 1)
+
+
+def test_a_retry_of_that_gets_the_same_epoch(instance: TransactionalProducer) -> None:
+    instance.init()
+    identity = {"producer_id": instance.producer_id, "producer_epoch": instance.epoch}
+    for _ in range(3):
+        answer = retried(lambda: instance.init_once(**identity))
+        assert code_of(answer) == ErrorCode.none
+        assert (answer.producer_id, answer.producer_epoch) == (
+            instance.producer_id,
+            instance.epoch + 1,
+        )
+
+
+def test_one_that_was_fenced_may_not_name_itself(instance: TransactionalProducer) -> None:
+    instance.init()
+    identity = {"producer_id": instance.producer_id, "producer_epoch": instance.epoch}
+    instance.init()
+    for version, code in (
+        (SMALLEST_FENCED_VERSION - 1, ErrorCode.invalid_producer_epoch),
+        (SMALLEST_FENCED_VERSION, ErrorCode.producer_fenced),
+    ):
+        assert code_of(instance.init_once(version=version, **identity)) == code, version
+    # The one in charge has lost nothing.
+    assert instance.epoch == 1
+    again = {"producer_id": instance.producer_id, "producer_epoch": instance.epoch}
+    instance.init(**again)
+    assert instance.epoch == 2
+
+
+@pytest.mark.parametrize(("id_offset", "epoch_offset"), [(1, 0), (0, 1), (0, 2)])
+def test_another_identity_is_fenced(
+    instance: TransactionalProducer, id_offset: int, epoch_offset: int
+) -> None:
+    instance.init()
+    answer = instance.init_once(
+        producer_id=instance.producer_id + id_offset, producer_epoch=instance.epoch + epoch_offset
+    )
+    assert code_of(answer) == ErrorCode.producer_fenced
+
+
+def test_naming_itself_aborts_its_own_transaction(
+    raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
+) -> None:
+    name = topic()
+    producer.write(name, "a")
+    identity = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
+    answer = producer.init_once(**identity)
+    assert code_of(answer) == ErrorCode.concurrent_transactions
+    await_stable(raw, name, 2)
+    assert read(raw, name) == []
+
+
+# Producer ids and epochs end.
+
+
+def test_producer_ids_go_on_after_the_block_of_a_broker(raw: RawConnection) -> None:
+    """Brokers take ids in blocks of a thousand."""
+    seen: set[int] = set()
+    for _ in range(1_100):
+        answer = retried(
+            lambda: raw.call("init_producer_id", 4, transaction_timeout=60_000),
+        )
+        assert answer.error_code == ErrorCode.none
+        seen.add(int(answer.producer_id))
+    assert len(seen) == 1_100
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_a_new_producer_id_comes_when_the_epochs_end(
+    raw: RawConnection, topic: TopicFactory, instance: TransactionalProducer
+) -> None:
+    """The last epoch is never given out: it is kept to fence the one before."""
+    instance.init()
+    first_id = instance.producer_id
+    coordinator = instance.coordinator()
+    name = topic()
+    last = -1
+    while instance.producer_id == first_id:
+        answer = coordinator.call(
+            "init_producer_id",
+            4,
+            transactional_id=instance.transactional_id,
+            transaction_timeout=60_000,
+        )
+        assert answer.error_code == ErrorCode.none, answer
+        last = instance.epoch
+        instance.adopt(answer)
+    assert (last, instance.epoch) == (2**15 - 2, 0)
+    instance.write(name, "a")
+    instance.commit()
+    await_read(raw, name, "a")
+    stale = {"producer_id": first_id, "producer_epoch": last - 1}
+    assert code_of(retried(lambda: instance.init_once(**stale))) == ErrorCode.producer_fenced

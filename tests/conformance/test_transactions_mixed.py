@@ -1,0 +1,112 @@
+"""Clients of both generations on one cluster, and one id used by both (KIP-890)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.raw import RawConnection
+from tests.conformance.groups import committed
+from tests.conformance.isolation import await_read, markers, read
+from tests.conformance.transactions import (
+    VERSION_1,
+    VERSION_2,
+    Connections,
+    Generation,
+    TransactionalProducer,
+    code_of,
+)
+
+TopicFactory = Callable[..., str]
+NameFactory = Callable[[], str]
+BOTH_WAYS = [(VERSION_1, VERSION_2), (VERSION_2, VERSION_1)]
+IDS = ["old-then-new", "new-then-old"]
+
+
+@pytest.fixture(params=BOTH_WAYS, ids=IDS)
+def order(request: pytest.FixtureRequest) -> tuple[Generation, Generation]:
+    """Who is there first."""
+    made: tuple[Generation, Generation] = request.param
+    return made
+
+
+def test_an_id_passes_from_one_generation_to_the_other_and_back(
+    raw: RawConnection,
+    topic: TopicFactory,
+    group: str,
+    brokers: Connections,
+    order: tuple[Generation, Generation],
+) -> None:
+    name = topic()
+    transactional_id = f"id of {name}"
+    expected: list[str] = []
+    epochs: list[int] = []
+    for number, generation in enumerate(order * 2):
+        instance = TransactionalProducer(brokers, transactional_id, generation).init()
+        epochs.append(instance.epoch)
+        for commit in (True, False, True):
+            instance.write(name, f"{number} {commit}")
+            instance.commit_offsets(group, name, {0: number})
+            instance.end(commit=commit)
+            expected += [f"{number} {commit}"] * commit
+        instance.await_complete()
+        assert committed(raw, group, name)[0][0] == number
+    await_read(raw, name, *expected)
+    assert epochs == sorted(set(epochs))
+
+
+def test_the_new_instance_fences_the_old_and_aborts_its_transaction(
+    raw: RawConnection,
+    topic: TopicFactory,
+    brokers: Connections,
+    unique_name: NameFactory,
+    order: tuple[Generation, Generation],
+) -> None:
+    name, transactional_id = topic(), unique_name()
+    old, new = (TransactionalProducer(brokers, transactional_id, g) for g in order)
+    old.init().write(name, "old")
+    new.init().write(name, "new")
+    late = old.produce_once(name, "late")
+    assert late.error_code == ErrorCode.invalid_producer_epoch
+    assert code_of(old.end_once(commit=True)) == ErrorCode.producer_fenced
+    new.commit()
+    await_read(raw, name, "new")
+
+
+def test_both_write_to_one_partition_at_once(
+    raw: RawConnection, topic: TopicFactory, brokers: Connections, unique_name: NameFactory
+) -> None:
+    name = topic()
+    old = TransactionalProducer(brokers, unique_name(), VERSION_1).init()
+    new = TransactionalProducer(brokers, unique_name(), VERSION_2).init()
+    expected = []
+    for number in range(4):
+        for producer, commits in ((old, number % 2 == 0), (new, number % 2 == 1)):
+            producer.write(name, f"{number} {producer is new}")
+            expected += [f"{number} {producer is new}"] * commits
+        old.end(commit=number % 2 == 0)
+        new.end(commit=number % 2 == 1)
+    await_read(raw, name, *expected)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_client_that_adds_by_itself_may_end_as_the_new_do(
+    raw: RawConnection,
+    topic: TopicFactory,
+    brokers: Connections,
+    unique_name: NameFactory,
+    commit: bool,
+) -> None:
+    """Versions of requests count one by one: what a client was linked with is nowhere written."""
+    name = topic()
+    producer = TransactionalProducer(brokers, unique_name(), VERSION_2).init()
+    producer.add(name)
+    assert code_of(producer.produce_once(name, "a", version=VERSION_1.produce)) == ErrorCode.none
+    old = producer.epoch
+    producer.end(commit=commit)
+    assert producer.epoch == old + 1
+    producer.await_complete()
+    assert [m.producer_epoch for m in markers(raw, name)] == [old + 1]
+    assert read(raw, name) == (["a"] if commit else [])

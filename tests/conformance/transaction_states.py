@@ -1,0 +1,108 @@
+"""What the coordinator says of a transaction: DescribeTransactions, read byte by byte.
+
+Purpose: the answer of version 0, whose start time is -1 where no transaction is open; kio refuses
+to read that. Invariant: nothing of the answer is left unread. What it must not know: producers.
+Source: KIP-664, DescribeTransactionsResponse.json.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from integration.raw import RawConnection, request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """One transactional id; `start_ms` is -1 without a transaction, `topics` its partitions."""
+
+    error_code: ErrorCode
+    transactional_id: str
+    state: str
+    timeout_ms: int
+    start_ms: int
+    producer_id: int
+    producer_epoch: int
+    topics: Mapping[str, list[int]]
+
+
+def describe_transactions(raw: RawConnection, *transactional_ids: str) -> list[Description]:
+    """DescribeTransactions of these ids, in the order of the answer."""
+    raw.send_only(request("describe_transactions", 0, transactional_ids=transactional_ids))
+    reader = _Reader(raw.receive_frame())
+    reader.take(">i")  # correlation id: one request is under way
+    reader.no_tags()
+    reader.take(">i")  # throttle time
+    found = [_description(reader) for _ in range(reader.count())]
+    reader.no_tags()
+    assert reader.is_at_end
+    return found
+
+
+def describe_transaction(raw: RawConnection, transactional_id: str) -> Description:
+    """DescribeTransactions of one id."""
+    (found,) = describe_transactions(raw, transactional_id)
+    return found
+
+
+def _description(reader: _Reader) -> Description:
+    (error_code,) = reader.take(">h")
+    transactional_id, state = reader.text(), reader.text()
+    timeout_ms, start_ms, producer_id, producer_epoch = reader.take(">iqqh")
+    topics = {}
+    for _ in range(reader.count()):
+        name = reader.text()
+        topics[name] = sorted(int(reader.take(">i")[0]) for _ in range(reader.count()))
+        reader.no_tags()
+    reader.no_tags()
+    return Description(
+        error_code=ErrorCode(error_code),
+        transactional_id=transactional_id,
+        state=state,
+        timeout_ms=timeout_ms,
+        start_ms=start_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        topics=topics,
+    )
+
+
+class _Reader:
+    """Kafka's flexible encoding: compact counts are one more than what they count."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._position == len(self._data)
+
+    def take(self, layout: str) -> tuple[int, ...]:
+        values: tuple[int, ...] = struct.unpack_from(layout, self._data, self._position)
+        self._position += struct.calcsize(layout)
+        return values
+
+    def count(self) -> int:
+        return self._varint() - 1
+
+    def text(self) -> str:
+        length = self.count()
+        self._position += length
+        return self._data[self._position - length : self._position].decode()
+
+    def no_tags(self) -> None:
+        assert self._varint() == 0
+
+    def _varint(self) -> int:
+        number = shift = 0
+        while True:
+            (byte,) = self.take(">B")
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return number
