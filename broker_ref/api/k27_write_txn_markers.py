@@ -21,6 +21,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import Api, Broker, Call, Wait
+from broker_ref.controller.metadata import OFFSETS_TOPIC
 from broker_ref.coordination.replies import Reply
 from broker_ref.log.control import EndTransactionMarker, Marker
 from broker_ref.log.errors import LogError
@@ -189,6 +190,15 @@ def _append(
         partition = broker.replicas.partition(topic, index)
     except ApiError:
         return ErrorCode.unknown_topic_or_partition
+    if topic == OFFSETS_TOPIC:
+        return broker.groups.end_transaction(
+            index,
+            end,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            transaction_version=marker.transaction_version,
+            now_ms=call.now_ms,
+        )
     try:
         result = partition.append_end_marker(
             end,

@@ -78,7 +78,7 @@ class OffsetStore:
         """
         versions = self._groups.get(group, {}).get(topic_partition, ())
         last = versions[-1] if versions else None
-        if last is None or last.value is None or last.record_offset < record_offset:
+        if last is None or last.record_offset < record_offset:
             self.put(
                 group,
                 topic_partition,

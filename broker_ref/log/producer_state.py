@@ -50,6 +50,8 @@ BATCHES_REMEMBERED = 5
 PRODUCER_ID_EXPIRATION_MS = 24 * 60 * 60 * 1000
 NO_PRODUCER_EPOCH = -1
 NO_TRANSACTION = -1
+EPOCH_MAX = 2**15 - 1
+
 EPOCH_FOR_EACH_TRANSACTION = 2
 """From this transaction version on, a marker has a higher epoch than what it ends (KIP-890)."""
 
@@ -180,11 +182,17 @@ class ProducerState:
         if entry is None:
             return
         self.check_epoch(producer_id, producer_epoch)
-        if transaction_version >= EPOCH_FOR_EACH_TRANSACTION and producer_epoch == entry.epoch:
+        if (
+            transaction_version >= EPOCH_FOR_EACH_TRANSACTION
+            and producer_epoch == entry.epoch
+            and entry.has_open_transaction
+            and producer_epoch != EPOCH_MAX
+        ):
+            # Without an open transaction it is the marker again, whose answer has been lost.
             raise LogError(
                 ErrorCode.invalid_producer_epoch,
-                f"A marker of producer {producer_id} has epoch {producer_epoch}, which has been "
-                "written already: it is late, or has been written before.",
+                f"A marker of producer {producer_id} has epoch {producer_epoch}, in which the "
+                "producer has begun another transaction: it is late.",
             )
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise LogError(

@@ -28,11 +28,13 @@ class Mirror:
     """Which array of the response has an element for each element of which of the request.
 
     `until` has the last version that does so, where later ones have the code at the top alone.
-    A second name is that of other versions of the request.
+    A second name is that of other versions of the request. `fields` are further ones by which the
+    clients of this API recognise what is answered, as in `MIRRORED_FIELDS`.
     """
 
     arrays: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     until: Mapping[str, int] = field(default_factory=dict)
+    fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def sources(self, array: str, version: int) -> tuple[str, ...]:
         """What the array of the response answers in this version: arrays of the request."""
@@ -89,6 +91,15 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
     ),
     25: _TOP_ALONE,  # AddOffsetsToTxn
     26: _TOP_ALONE,  # EndTxn
+    27: Mirror(  # WriteTxnMarkers
+        arrays={
+            "markers": ("markers",),
+            "topics": ("topics",),
+            "partitions": ("partition_indexes",),
+        },
+        fields={"producer_id": ("producer_id",)},
+    ),
+    28: _TOPICS_AND_PARTITIONS,  # TxnOffsetCommit
     32: _RESOURCES,  # DescribeConfigs
     33: _RESOURCES,  # AlterConfigs
     35: _TOP_ALONE,  # DescribeLogDirs, where versions 1 and 2 have no place for a code
@@ -109,6 +120,9 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
     58: _TOP_ALONE,  # Envelope
     59: _TOP_ALONE,  # FetchSnapshot
     60: _TOP_ALONE,  # DescribeCluster
+    61: Mirror(  # DescribeProducers
+        arrays={"topics": ("topics",), "partitions": ("partition_indexes",)}
+    ),
     62: _TOP_ALONE,  # BrokerRegistration
     63: _TOP_ALONE,  # BrokerHeartbeat
     64: _TOP_ALONE,  # UnregisterBroker
@@ -239,7 +253,7 @@ class _Failure:
                 values[described.name] = tuple(
                     self.struct(described.struct, element) for element in _elements(source, sources)
                 )
-            elif (mirrored := _mirrored(described, source)) is not None:
+            elif (mirrored := _mirrored(described, source, self.mirror.fields)) is not None:
                 values[described.name] = mirrored
             elif described.required:
                 values[described.name] = self._nothing(described)
@@ -259,13 +273,16 @@ class _Failure:
         return _EMPTY.get(described.kafka_type or "", 0)
 
 
-def _mirrored(described: FieldSchema, source: object) -> Any:
+def _mirrored(
+    described: FieldSchema, source: object, further: Mapping[str, tuple[str, ...]]
+) -> Any:
     """What the request calls this, or None."""
-    if described.name not in MIRRORED_FIELDS or source is None:
+    names = MIRRORED_FIELDS.get(described.name, further.get(described.name))
+    if names is None or source is None:
         return None
     if isinstance(source, (int, str)):
         return source
-    for name in MIRRORED_FIELDS[described.name]:
+    for name in names:
         value = getattr(source, name, None)
         if value is not None:
             return value

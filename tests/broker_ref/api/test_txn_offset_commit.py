@@ -17,7 +17,6 @@ from broker_ref.events import ConnectionOpened
 from broker_ref.group.offset_commits import OffsetCommits
 from broker_ref.group.records import OffsetCommitValue, decode_value
 from broker_ref.log.batch import decode_records, parse_batches
-from broker_ref.log.control import EndTransactionMarker, Marker
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import PartitionKey
 from broker_ref.transaction.verification import Verifications
@@ -40,7 +39,6 @@ class TransactionCoordinator:
             BrokerConfig(offsets_topic_num_partitions=1, offset_metadata_max_bytes=10)
         )
         create_topic(self.driver, "t", 3)
-        self.driver.call(request("find_coordinator", 2, key="g", key_type=0))
         monkeypatch.setattr(Verifications, "verify", self._verify)
 
     def _verify(self, *asked: Any, add: bool, now_ms: int) -> Reply[Answer]:
@@ -53,21 +51,28 @@ class TransactionCoordinator:
             reply.complete(self.answer)
         return reply
 
+    def make_offsets_topic(self) -> None:
+        """Have the broker make it."""
+        self.driver.call(request("find_coordinator", 2, key="g", key_type=0))
+
     def commit(self, *offsets: tuple[int, int], **changed: Any) -> list[ErrorCode]:
         """Commit (partition, offset) pairs of topic t; the answers."""
         return codes(self.driver.call(commit_request(*offsets, **changed)))
 
-    def end(self, marker: Marker) -> None:
-        """End the transaction."""
-        reply = self.driver.broker.groups.end_transaction(
-            0,
-            EndTransactionMarker(marker=marker, coordinator_epoch=0),
-            producer_id=7,
-            producer_epoch=0,
-            transaction_version=1,
-            now_ms=self.driver.now_ms,
-        )
-        assert reply.result is ErrorCode.none
+    def end(self, *, commit: bool, partition: int = 0) -> ErrorCode:
+        """End the transaction in a partition of the offsets topic; what the broker says."""
+        topic = {"name": OFFSETS.topic, "partition_indexes": [partition]}
+        marker = {
+            "producer_id": 7,
+            "producer_epoch": 0,
+            "transaction_result": commit,
+            "topics": [topic],
+            "coordinator_epoch": 0,
+        }
+        answer = self.driver.call(request("write_txn_markers", 1, markers=[marker]))
+        code = answer.markers[0].topics[0].partitions[0].error_code
+        assert isinstance(code, ErrorCode)
+        return code
 
     def fetch(
         self, *partitions: int, version: int = 8, require_stable: bool = True
@@ -93,7 +98,9 @@ class TransactionCoordinator:
 
 @pytest.fixture
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> TransactionCoordinator:
-    return TransactionCoordinator(monkeypatch)
+    made = TransactionCoordinator(monkeypatch)
+    made.make_offsets_topic()
+    return made
 
 
 def commit_request(
@@ -123,7 +130,8 @@ def test_the_coordinator_is_asked_once(coordinator: TransactionCoordinator, vers
     assert coordinator.commit((0, 5), (1, 6), version=version) == [ErrorCode.none] * 2
     assert coordinator.commit((2, 7), version=version) == [ErrorCode.none]
     assert coordinator.asked == [("x", 7, 0, (OFFSETS,), version >= 5)]
-    coordinator.end(Marker.COMMIT)
+    assert coordinator.end(commit=True, partition=1) is ErrorCode.unknown_topic_or_partition
+    assert coordinator.end(commit=True) is ErrorCode.none
     assert coordinator.fetch(0, 1, 2) == {
         0: (5, ErrorCode.none), 1: (6, ErrorCode.none), 2: (7, ErrorCode.none),
     }  # fmt: skip
@@ -178,7 +186,7 @@ def test_what_is_wrong_does_not_keep_the_rest_from_being_committed(
     too_large = coordinator.commit((9, 1), (1, 1), metadata="x" * 11)
     assert too_large == [unknown, ErrorCode.offset_metadata_too_large]
     assert coordinator.commit((0, 5), (9, 1)) == [ErrorCode.none, unknown]
-    coordinator.end(Marker.COMMIT)
+    coordinator.end(commit=True)
     assert coordinator.fetch(0, 1) == {0: (5, ErrorCode.none), 1: (-1, ErrorCode.none)}
 
 
@@ -193,6 +201,12 @@ def test_refusals_of_the_group_are_of_every_partition_there_is(
     asked = len(coordinator.asked)
     assert coordinator.commit((0, 5), group_id="") == [ErrorCode.invalid_group_id]
     assert len(coordinator.asked) == asked
+
+
+def test_without_the_offsets_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = TransactionCoordinator(monkeypatch)
+    assert made.commit((0, 5)) == [ErrorCode.coordinator_not_available]
+    assert made.asked == []
 
 
 def test_a_group_that_is_not_read_yet(
@@ -231,7 +245,7 @@ def test_an_offset_in_an_open_transaction_is_unstable(
     coordinator: TransactionCoordinator, version: int
 ) -> None:
     coordinator.commit((0, 5))
-    coordinator.end(Marker.COMMIT)
+    coordinator.end(commit=True)
     coordinator.commit((0, 6), (1, 1))
     unstable = (-1, ErrorCode.unstable_offset_commit)
     before, nothing = (5, ErrorCode.none), (-1, ErrorCode.none)
@@ -240,5 +254,5 @@ def test_an_offset_in_an_open_transaction_is_unstable(
     assert coordinator.fetch(0, 1, version=version, require_stable=False) == {
         0: before, 1: nothing,
     }  # fmt: skip
-    coordinator.end(Marker.ABORT)
+    coordinator.end(commit=False)
     assert coordinator.fetch(0, 1, version=version) == {0: before, 1: nothing}

@@ -1,0 +1,321 @@
+"""The coordinator by the wire, in virtual time: what it answers, and what becomes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.faults import Match
+from broker_ref.log.control import Marker
+from integration.raw import request
+from tests.broker_ref.transaction.producers import DATA, NAME, WRITE_TXN_MARKERS, Producers
+
+NONE = ErrorCode.none
+CONCURRENT = ErrorCode.concurrent_transactions
+COMMIT, ABORT = Marker.COMMIT, Marker.ABORT
+MARKERS = Match(api_keys=frozenset({WRITE_TXN_MARKERS}))
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_transaction_from_start_to_end(version: int, commit: bool) -> None:
+    made = Producers(transaction_version=1 if version == 4 else 2)
+    producer = made.started()
+    assert made.add(producer, ("t", 0), ("u", 0)) is NONE
+    assert made.produce(producer) is NONE
+    assert made.state == "Ongoing"
+    ended = made.end(producer, commit=commit, version=version)
+    assert ended.error_code is NONE
+    made.wait_for("CompleteCommit" if commit else "CompleteAbort")
+    epoch = producer[1]
+    if version == 5:
+        epoch += 1
+        assert (ended.producer_id, ended.producer_epoch) == (producer[0], epoch)
+    for topic in ("t", "u"):
+        assert made.markers(topic) == [(COMMIT if commit else ABORT, epoch, 0)]
+    described = made.describe()
+    assert (described.producer_id, described.producer_epoch) == (producer[0], epoch)
+    assert described.topics == ()
+
+
+def test_a_second_instance_fences_the_first() -> None:
+    made = Producers(transaction_version=1)
+    first = made.started()
+    assert made.add(first) is NONE
+    assert made.start().error_code is CONCURRENT  # The open transaction is aborted first.
+    second = made.started()
+    assert second == (first[0], first[1] + 2)
+    assert made.markers() == [(ABORT, first[1] + 1, 0)]
+    assert made.add(first) is ErrorCode.producer_fenced
+    assert made.add(first, version=1) is ErrorCode.invalid_producer_epoch
+    assert made.end(first).error_code is ErrorCode.producer_fenced
+    assert made.end(first, version=1).error_code is ErrorCode.invalid_producer_epoch
+    assert made.start(was=first).error_code is ErrorCode.producer_fenced
+    assert made.start(was=first, version=3).error_code is ErrorCode.invalid_producer_epoch
+
+
+def test_what_nobody_can_mean_is_refused() -> None:
+    made = Producers()
+    invalid = ErrorCode.invalid_request
+    assert made.start(transactional_id="").error_code is invalid
+    assert made.start(was=(5, -1)).error_code is invalid
+    assert made.start(was=(-1, 5)).error_code is invalid
+    timeouts = ErrorCode.invalid_transaction_timeout
+    for timeout in (0, -1, 900_001):
+        assert made.start(transaction_timeout=timeout).error_code is timeouts
+    assert made.start(transactional_id="x" * 32_768).error_code is invalid
+    mapping = ErrorCode.invalid_producer_id_mapping
+    assert made.add((5, 0)) is mapping
+    assert made.end((5, 0)).error_code is mapping
+    assert made.add_offsets((5, 0)) is mapping
+    assert made.describe().error_code is ErrorCode.transactional_id_not_found
+    assert made.describe("").error_code is invalid
+
+
+def test_two_phase_commit_is_off_until_it_is_wanted() -> None:
+    made = Producers()
+    asked = made.send(
+        "init_producer_id", 6, transactional_id=NAME, transaction_timeout=1, enable2_pc=True
+    )
+    made.clients.collect()
+    assert asked.is_closed  # Version 6 is not stable in Kafka 4.3.
+    made = Producers(unstable_api_versions_enable=True)
+    refused = made.start(version=6, enable2_pc=True)
+    assert refused.error_code is ErrorCode.transactional_id_authorization_failed
+    assert made.start(version=6).error_code is NONE
+    kept = made.start(version=6, keep_prepared_txn=True)
+    assert kept.error_code is ErrorCode.unsupported_version
+
+
+def test_a_transaction_of_two_phase_commit_never_times_out() -> None:
+    made = Producers(unstable_api_versions_enable=True, transaction_two_phase_commit_enable=True)
+    producer = made.started(version=6, enable2_pc=True, transaction_timeout=0)
+    assert made.add(producer) is NONE
+    assert made.describe().transaction_timeout.total_seconds() == (2**31 - 1) / 1000
+    made.cluster.advance(20 * 60_000)
+    assert made.state == "Ongoing"
+    assert made.end(producer, version=5).error_code is NONE
+
+
+def test_all_partitions_are_added_or_none() -> None:
+    made = Producers()
+    producer = made.started()
+    codes = made.add(producer, ("t", 0), ("t", 7), ("nowhere", 0))
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert codes == [ErrorCode.operation_not_attempted, unknown, unknown]
+    assert made.add(producer, ("__consumer_offsets", 0)) is ErrorCode.topic_authorization_failed
+    assert made.state == "Empty"
+
+
+def test_several_transactions_in_one_request() -> None:
+    made = Producers()
+    producer = made.started()
+    assert made.add(producer) is NONE
+
+    def of(topic: str, *, verify_only: bool, epoch: int = producer[1]) -> dict[str, Any]:
+        return {
+            "transactional_id": NAME,
+            "producer_id": producer[0],
+            "producer_epoch": epoch,
+            "verify_only": verify_only,
+            "topics": [{"name": topic, "partitions": [0]}],
+        }
+
+    def codes(*transactions: dict[str, Any]) -> list[ErrorCode]:
+        answer = made.call("add_partitions_to_txn", 5, transactions=transactions)
+        assert answer.error_code is NONE
+        return [
+            result.topic_results[0].results_by_partition[0].partition_error_code
+            for result in answer.results_by_transaction
+        ]
+
+    abortable = ErrorCode.transaction_abortable
+    assert codes(of("t", verify_only=True), of("u", verify_only=True)) == [NONE, abortable]
+    assert codes(of("u", verify_only=True, epoch=9)) == [ErrorCode.producer_fenced]
+    assert codes(of("u", verify_only=False), of("u", verify_only=True)) == [NONE, NONE]
+    other = of("u", verify_only=False) | {"transactional_id": ""}
+    assert codes(other) == [ErrorCode.invalid_request]
+
+
+def test_offsets_bring_the_groups_partition_in() -> None:
+    made = Producers()
+    producer = made.started()
+    made.clients.call(1, request("find_coordinator", 2, key="g", key_type=0))
+    assert made.add_offsets(producer) is NONE
+    (topic,) = made.describe().topics
+    assert topic.topic == "__consumer_offsets"
+
+
+def test_an_abandoned_transaction_is_aborted_in_time() -> None:
+    made = Producers(transaction_version=1)
+    producer = made.started(transaction_timeout=15_000)
+    assert made.add(producer) is NONE
+    made.cluster.advance(14_000)
+    assert made.state == "Ongoing"
+    made.cluster.advance(12_000)  # Looked for every ten seconds.
+    assert made.state == "CompleteAbort"
+    assert made.markers() == [(ABORT, producer[1] + 1, 0)]
+    assert made.add(producer) is ErrorCode.producer_fenced
+
+
+def test_partitions_that_are_added_later_do_not_prolong_a_transaction() -> None:
+    made = Producers()
+    producer = made.started(transaction_timeout=15_000)
+    assert made.add(producer, ("t", 0)) is NONE
+    made.cluster.advance(14_000)
+    assert made.add(producer, ("u", 0)) is NONE
+    made.cluster.advance(12_000)
+    assert made.state == "CompleteAbort"
+
+
+def test_an_id_that_nobody_uses_is_forgotten() -> None:
+    made = Producers(
+        transactional_id_expiration_ms=60_000,
+        transaction_remove_expired_transaction_cleanup_interval_ms=40_000,
+    )
+    assert made.started() == (0, 0)
+    made.cluster.advance(50_000)
+    assert made.state == "Empty"
+    made.cluster.advance(40_000)
+    assert made.describe().error_code is ErrorCode.transactional_id_not_found
+    made.restart_all()  # The log says so, too.
+    assert made.state == ""
+    producer_id, epoch = made.started()
+    assert (producer_id > 0, epoch) == (True, 0)
+
+
+def test_an_open_transaction_keeps_its_id() -> None:
+    made = Producers(
+        unstable_api_versions_enable=True,
+        transaction_two_phase_commit_enable=True,
+        transactional_id_expiration_ms=1_000,
+        transaction_remove_expired_transaction_cleanup_interval_ms=10_000,
+    )
+    producer = made.started(version=6, enable2_pc=True)
+    assert made.add(producer) is NONE
+    made.cluster.advance(60_000)
+    assert made.state == "Ongoing"
+
+
+def test_a_coordinator_that_comes_back_knows_all() -> None:
+    made = Producers()
+    producer = made.started(transaction_timeout=45_000)
+    assert made.add(producer, ("t", 0), ("u", 0)) is NONE
+    before = made.coordinator(1).value
+    made.restart_all()
+    assert made.coordinator(made.find()).value == before
+    assert made.end(producer, version=5).producer_epoch == producer[1] + 1
+    made.wait_for("CompleteCommit")
+    assert [marker for marker, _, _ in made.markers("u")] == [COMMIT]
+
+
+def test_what_is_asked_while_markers_are_on_their_way() -> None:
+    made = Producers()
+    producer = made.started()
+    assert made.add(producer) is NONE
+    with made.cluster.faults.hold(MARKERS):
+        assert made.end(producer, version=5).error_code is NONE
+        next_producer = (producer[0], producer[1] + 1)
+        assert made.state == "PrepareCommit"
+        assert made.describe().topics[0].topic == "t"
+        assert made.start().error_code is CONCURRENT
+        assert made.add(next_producer) is CONCURRENT
+        assert made.end(producer, version=5).error_code is CONCURRENT
+    made.wait_for("CompleteCommit")
+    assert made.end(producer, version=5).error_code is NONE  # It asks again.
+    assert made.end(producer, commit=False, version=5).error_code is ErrorCode.invalid_txn_state
+    assert made.add(next_producer) is NONE
+
+
+@pytest.mark.parametrize(
+    "error_code",
+    [
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.unknown_server_error,
+    ],
+)
+def test_markers_are_sent_until_every_partition_has_them(error_code: ErrorCode) -> None:
+    made = Producers()
+    producer = made.started()
+    assert made.add(producer, ("t", 0), ("u", 0)) is NONE
+    with made.cluster.faults.refuse(error_code, MARKERS, times=5) as refusing:
+        assert made.end(producer).error_code is NONE
+        assert made.state == "PrepareCommit"
+        made.wait_for("CompleteCommit")
+        assert refusing.hits == 5
+    assert [len(made.markers(topic)) for topic in ("t", "u")] == [1, 1]
+
+
+def test_a_marker_whose_answer_is_lost_is_sent_again() -> None:
+    made = Producers()
+    producer = made.started()
+    assert made.add(producer) is NONE
+    with made.cluster.faults.lose_answer(MARKERS, times=1):
+        assert made.end(producer, version=5).error_code is NONE
+        made.wait_for("CompleteCommit")
+    assert {marker for marker, _, _ in made.markers()} == {COMMIT}
+
+
+def test_a_topic_that_is_gone_needs_no_marker() -> None:
+    made = Producers()
+    producer = made.started()
+    assert made.add(producer, ("t", 0), ("u", 0)) is NONE
+    with made.cluster.faults.hold(MARKERS):
+        assert made.end(producer).error_code is NONE
+        deleted = made.call("delete_topics", 3, topic_names=["u"], timeout=1_000)
+        assert deleted.responses[0].error_code is NONE
+        assert made.state == "PrepareCommit"
+    made.wait_for("CompleteCommit")
+    assert len(made.markers("t")) == 1
+
+
+def test_what_is_listed() -> None:
+    made = Producers()
+    made.started(transactional_id="one")
+    producer = made.started()
+    assert made.add(producer) is NONE
+    made.cluster.advance(5_000)
+
+    def names(version: int = 2, **filters: Any) -> list[str]:
+        answer = made.listed(version, **filters)
+        assert answer.error_code is NONE
+        return sorted(state.transactional_id for state in answer.transaction_states)
+
+    assert names(0) == ["one", NAME]
+    assert names(state_filters=["Ongoing"]) == [NAME]
+    assert names(state_filters=["ongoing"]) == []
+    assert names(producer_id_filters=[producer[0]]) == [NAME]
+    assert names(duration_filter=4_999) == ["one", NAME]
+    assert names(duration_filter=5_000) == ["one"]  # It has no start: open since ever.
+    assert names(transactional_id_pattern="o.*") == ["one"]
+    assert names(transactional_id_pattern="n") == []
+    assert names(transactional_id_pattern="") == ["one", NAME]
+    unknown = made.listed(state_filters=["Nothing", "Dead", "PrepareEpochFence"])
+    assert (unknown.unknown_state_filters, unknown.transaction_states) == (("Nothing",), ())
+    wrong = made.listed(transactional_id_pattern="(")
+    assert wrong.error_code is ErrorCode.invalid_regular_expression
+
+
+def test_version_2_needs_its_feature() -> None:
+    made = Producers(transaction_version=0)
+    producer = made.started()
+    assert made.add(producer) is NONE
+    assert made.end(producer, version=5).error_code is ErrorCode.unsupported_version
+    assert made.state == "Ongoing"
+    assert made.end(producer).error_code is NONE
+
+
+def test_a_partition_joins_when_it_is_produced_to() -> None:
+    made = Producers()
+    producer = made.started()
+    assert made.produce(producer, version=12) is NONE
+    (topic,) = made.describe().topics
+    assert ((topic.topic, *topic.partitions),) == DATA
+    assert made.end(producer, version=5).error_code is NONE
+    made.wait_for("CompleteCommit")
+    late = made.produce(producer, sequence=1, version=12)
+    assert late is ErrorCode.invalid_producer_epoch
