@@ -1,11 +1,11 @@
 """Which part of a log is to be compacted, and how urgently (LogCleanerManager).
 
     log start        first dirty offset      first uncleanable offset         log end
-      | already compacted   | dirty: cleanable       | high watermark, active     |
+      | already compacted   | dirty: cleanable       | last stable offset, active |
       |                     |                        | segment, too young         |
 
-Purpose: that division. Invariant: nothing at or above the high watermark, in the active segment, or
-younger than `min.compaction.lag.ms` is compacted. What it must not know: how compaction is done.
+Purpose: that division. Invariant: nothing at or above the last stable offset, in the active segment,
+or younger than `min.compaction.lag.ms` is compacted. What it must not know: how compaction is done.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ class Cleanable:
 
 
 def find_cleanable(
-    log: PartitionLog, *, checkpoint: int | None, high_watermark: int, now_ms: int
+    log: PartitionLog, *, checkpoint: int | None, last_stable_offset: int, now_ms: int
 ) -> Cleanable | None:
     """What there is to do in a log, None where it is not worth it yet.
 
-    `checkpoint` is the offset up to which it was compacted last, None where it never was;
-    `high_watermark` the last stable offset where there are transactions.
+    `checkpoint` is the offset up to which it was compacted last, None where it never was.
     """
     segments, config = log.segments, log.config
     first_dirty = log.log_start_offset if checkpoint is None else checkpoint
@@ -47,7 +46,7 @@ def find_cleanable(
         first_dirty = log.log_start_offset
     active_offset = segments.active.base_offset
     dirty = segments.between(first_dirty, active_offset)
-    bounds = [high_watermark, active_offset]
+    bounds = [last_stable_offset, active_offset]
     if config.min_compaction_lag_ms > 0:
         newest_ms = now_ms - config.min_compaction_lag_ms
         bounds += [s.base_offset for s in dirty if s.max_timestamp > newest_ms][:1]

@@ -56,18 +56,18 @@ class LogCleaner:
         self._uncleanable: set[PartitionLog] = set()
 
     def run(
-        self, now_ms: int, high_watermarks: Mapping[TopicPartition, int], *, budget_bytes: int
+        self, now_ms: int, stable_offsets: Mapping[TopicPartition, int], *, budget_bytes: int
     ) -> bool:
         """Do work as of about `budget_bytes`, see `clean_log`; whether there is more to do at once.
 
-        Only logs in `high_watermarks` are begun, and nothing from there on is touched: the last
-        stable offset where there are transactions. Raises: nothing; a log that is damaged, or that
+        Only logs in `stable_offsets` are begun, and nothing from there on is touched: their last
+        stable offsets. Raises: nothing; a log that is damaged, or that
         an error of ours keeps from being compacted, is left alone until the next start, one whose
         storage fails until the next call.
         """
         while budget_bytes > 0:
             if self._run is None:
-                self._run = self._begin(now_ms, high_watermarks)
+                self._run = self._begin(now_ms, stable_offsets)
             run = self._run
             if run is None:
                 return False
@@ -95,7 +95,7 @@ class LogCleaner:
             except StorageError as error:
                 logger.warning("A file of a compaction is left until the next start: %s", error)
 
-    def _begin(self, now_ms: int, high_watermarks: Mapping[TopicPartition, int]) -> _Run | None:
+    def _begin(self, now_ms: int, stable_offsets: Mapping[TopicPartition, int]) -> _Run | None:
         self._uncleanable.intersection_update(self._logs.values())
         dirtiest: tuple[TopicPartition, Cleanable] | None = None
         for key, log in self._logs.items():
@@ -103,14 +103,14 @@ class LogCleaner:
                 not log.config.compact
                 or log.storage_error is not None
                 or log in self._uncleanable
-                or key not in high_watermarks
+                or key not in stable_offsets
             ):
                 continue
             try:
                 found = find_cleanable(
                     log,
                     checkpoint=self._checkpoints.get(key),
-                    high_watermark=high_watermarks[key],
+                    last_stable_offset=stable_offsets[key],
                     now_ms=now_ms,
                 )
             except Exception as error:  # As in `run`.

@@ -6,7 +6,8 @@
 
 | record, at or below the last offset in the map     | stays                                     |
 | -------------------------------------------------- | ----------------------------------------- |
-| of a control batch                                 | always                                    |
+| of an aborted transaction                          | no                                        |
+| of a control batch                                 | see `cleaned_transactions`                |
 | a later one of its key is in the map               | no                                        |
 | a tombstone past its batch's delete horizon        | no                                        |
 | without a key                                      | no: only a topic not compacted before has |
@@ -15,18 +16,19 @@
 
 Purpose: the above, in small steps. Invariant: the log is whole and readable between any two steps;
 of every producer's last batch, and of the last batch before the part that is not compacted, at
-least the header stays. Transactions: whether one was aborted is not known here, so a record of one
-never makes an older record go. What it must not know: when to compact which log.
+least the header stays; of a producer that only a marker remembers, the marker's. What it must not
+know: when to compact which log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 from broker_ref.log.batch import BatchHeader, parse_sound_batches
 from broker_ref.log.cleanable import Cleanable
+from broker_ref.log.cleaned_transactions import CleanedTransactions
 from broker_ref.log.config import LONG_MAX
 from broker_ref.log.filtering import filter_batch, view_records
 from broker_ref.log.indexes import RELATIVE_OFFSET_MAX
@@ -65,10 +67,15 @@ def clean_log(
 def _fill_map(cleanable: Cleanable, offsets: OffsetMap) -> Generator[int, None, int]:
     """Note the last offset of every key in the dirty part; the offset up to which that is done."""
     start_offset, end_offset = cleanable.first_dirty_offset, cleanable.first_uncleanable_offset
+    transactions = CleanedTransactions()
+    transactions.add(cleanable.log.aborted_transactions(start_offset, end_offset))
     for segment in cleanable.log.segments.between(start_offset, end_offset):
         for header, batch in chain.from_iterable(_windows(segment, start_offset)):
             yield _work_bytes(header)
-            if header.is_control or header.is_transactional:
+            if header.is_control:
+                transactions.is_spent(header, batch)
+                continue
+            if transactions.is_aborted(header):
                 continue
             for view in view_records(header, batch):
                 offset = header.base_offset + view.offset_delta
@@ -119,6 +126,30 @@ def _groups(
     return groups
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LastBatches:
+    """What producers are remembered by, if the log is read again."""
+
+    offsets: frozenset[tuple[int, int]]
+    epochs: frozenset[tuple[int, int]]
+    """Of those that only a marker remembers."""
+
+    @classmethod
+    def of(cls, log: PartitionLog) -> _LastBatches:
+        entries = log.producer_entries
+        return cls(
+            offsets=frozenset(
+                (e.producer_id, e.batches[-1].last_offset) for e in entries if e.batches
+            ),
+            epochs=frozenset((e.producer_id, e.epoch) for e in entries if not e.batches),
+        )
+
+    def __contains__(self, header: BatchHeader) -> bool:
+        return (header.producer_id, header.last_offset) in self.offsets or (
+            header.is_control and (header.producer_id, header.producer_epoch) in self.epochs
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class _Cleaning:
     """The second half, with the map filled up to `end_offset`."""
@@ -128,22 +159,22 @@ class _Cleaning:
     end_offset: int
     first_uncleanable_offset: int
     now_ms: int
+    transactions: CleanedTransactions = field(default_factory=CleanedTransactions)
 
     def clean_group(self, group: list[LogSegment]) -> Iterator[int]:
         """Replace some segments that follow each other by one."""
-        last_offsets = {
-            (entry.producer_id, entry.batches[-1].last_offset)
-            for entry in self.log.producer_entries
-            if entry.batches
-        }
+        last = _LastBatches.of(self.log)
         cleaned = self.log.begin_cleaned(group[0])
         try:
             for segment in group:
+                self.transactions.add(
+                    self.log.aborted_transactions(segment.base_offset, segment.next_offset())
+                )
                 for batches in _windows(segment, segment.base_offset):
                     left = []
                     for header, batch in batches:
                         yield _work_bytes(header)
-                        left.append(self._filter(header, batch, last_offsets))
+                        left.append(self._filter(header, batch, last, cleaned))
                     data = b"".join(left)
                     if data:
                         cleaned.append(data, [header for header, _ in parse_sound_batches(data)])
@@ -153,18 +184,24 @@ class _Cleaning:
         self.log.replace_segments(group, cleaned)
 
     def _filter(
-        self, header: BatchHeader, batch: memoryview, last_offsets: set[tuple[int, int]]
+        self, header: BatchHeader, batch: memoryview, last: _LastBatches, cleaned: LogSegment
     ) -> bytes:
         """What is left of a batch, which may be nothing."""
-        if header.is_control or header.base_offset >= self.end_offset:
-            return bytes(batch)
-        is_last_of_producer = (header.producer_id, header.last_offset) in last_offsets
+        if header.is_control:
+            may_go = self.transactions.is_spent(header, batch, index=cleaned.transactions)
+            horizon_ms = header.delete_horizon_ms
+            goes = may_go and horizon_ms is not None and horizon_ms <= self.now_ms
+        else:
+            may_go = goes = self.transactions.is_aborted(header)
+            if not goes and header.base_offset >= self.end_offset:
+                return bytes(batch)
         delete_horizon_ms = self.now_ms + self.log.config.delete_retention_ms
         filtered = filter_batch(
             header,
             batch,
-            retain=self._retain(header),
-            retain_empty=is_last_of_producer or header.next_offset == self.first_uncleanable_offset,
+            retain=_nothing if goes else _everything if header.is_control else self._retain(header),
+            retain_empty=header in last or header.next_offset == self.first_uncleanable_offset,
+            is_spent_marker=may_go and header.is_control,
             # Beyond int64 there is none, as where Kafka's overflows: tombstones stay.
             new_delete_horizon_ms=delete_horizon_ms if delete_horizon_ms <= LONG_MAX else None,
         )
@@ -185,3 +222,11 @@ class _Cleaning:
             return offset >= offset_of(view.key)
 
         return retain
+
+
+def _nothing(_: RecordView) -> bool:
+    return False
+
+
+def _everything(_: RecordView) -> bool:
+    return True

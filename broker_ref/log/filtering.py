@@ -6,6 +6,7 @@
 | a record goes                                | the same offsets, epoch, producer and sequence  |
 |                                              | over the records that stay, in the same codec   |
 | a tombstone stays, and no horizon is set yet | its base timestamp says when tombstones may go  |
+| a marker that ends nothing any more, too     | or the marker                                   |
 | no record stays, and its end must be known   | a header without records                        |
 | no record stays                              | nothing                                         |
 
@@ -47,10 +48,12 @@ def filter_batch(
     retain: Callable[[RecordView], bool],
     retain_empty: bool,
     new_delete_horizon_ms: int | None,
+    is_spent_marker: bool = False,
 ) -> bytes | None:
     """The batch with only the records that `retain` wants, None where nothing is left.
 
-    `new_delete_horizon_ms` is the time from which its tombstones may go, set where none is set yet.
+    `new_delete_horizon_ms` is the time from which its tombstones may go, or it, if it
+    `is_spent_marker`, set where none is set yet.
     Raises: LogError where its records cannot be read.
     """
     held: list[RecordView] | None = None
@@ -69,7 +72,8 @@ def filter_batch(
     if count == 0:
         return _empty(header) if retain_empty else None
     base_timestamp, attributes = header.base_timestamp, header.attributes
-    if has_tombstone and header.delete_horizon_ms is None and new_delete_horizon_ms is not None:
+    may_go_later = has_tombstone or is_spent_marker
+    if may_go_later and header.delete_horizon_ms is None and new_delete_horizon_ms is not None:
         base_timestamp, attributes = new_delete_horizon_ms, attributes | DELETE_HORIZON_BIT
     elif count == header.record_count:
         return bytes(batch)

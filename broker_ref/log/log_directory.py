@@ -159,7 +159,7 @@ class LogDirectory:
     def clean(
         self,
         now_ms: int,
-        high_watermarks: Mapping[TopicPartition, int],
+        stable_offsets: Mapping[TopicPartition, int],
         *,
         budget_bytes: int = CLEAN_BUDGET_BYTES,
     ) -> bool:
@@ -167,7 +167,7 @@ class LogDirectory:
 
         See `LogCleaner.run`. Raises: nothing.
         """
-        return self._cleaner.run(now_ms, high_watermarks, budget_bytes=budget_bytes)
+        return self._cleaner.run(now_ms, stable_offsets, budget_bytes=budget_bytes)
 
     def _move(self, topic: str, partition: int, target: str) -> str:
         key = (topic, partition)

@@ -17,7 +17,8 @@
 | producer | marker                             | answer                              |
 | -------- | ---------------------------------- | ----------------------------------- |
 | known    | lower epoch; with transaction      | INVALID_PRODUCER_EPOCH              |
-|          | version 2 the same, too (KIP-1228) |                                     |
+|          | version 2 the same, too, while a   |                                     |
+|          | transaction is open (KIP-1228)     |                                     |
 | known    | of an older coordinator epoch      | TRANSACTION_COORDINATOR_FENCED      |
 | any      | any other                          | appended; its transaction is ended  |
 

@@ -231,7 +231,11 @@ class ReplicaManager:
 
     def run_compaction(self, now_ms: int) -> None:
         """Compact a bounded part of what is to be compacted, and go on with the rest at once."""
-        has_more = self._directory.clean(now_ms, self._high_watermarks())
+        stable_offsets = {
+            (key.topic, key.partition): partition.last_stable_offset
+            for key, partition in self._partitions.items()
+        }
+        has_more = self._directory.clean(now_ms, stable_offsets)
         for partition in self.partitions():
             if partition.log.storage_error is not None:
                 self._storage_has_failed(partition, partition.log.storage_error)

@@ -16,85 +16,15 @@ from broker_ref.log.batch import (
     Compression,
     Record,
     crc_matches,
-    decode_records,
-    encode_batch,
     unpack_header,
 )
 from broker_ref.log.checkpoints import CLEANER_OFFSET_FILE, read_offsets
 from broker_ref.log.config import LONG_MAX, LogConfig
-from broker_ref.log.log_directory import LogDirectory
 from broker_ref.log.partition_log import PartitionLog
 from broker_ref.log.segment import LogSegment
-from tests.broker_ref.log.batches import NOW_MS, compressed
+from tests.broker_ref.log.batches import NOW_MS
+from tests.broker_ref.log.compacted import COMPACT, KEY, Compacted, Entry
 from tests.broker_ref.log.logs import read_all, small
-from tests.broker_ref.memory_storage import MemoryStorage
-
-KEY = ("t", 0)
-COMPACT = small(
-    cleanup_policy=("compact",), segment_bytes=400, index_interval_bytes=120,
-    min_cleanable_dirty_ratio=0.0,
-)  # fmt: skip
-Entry = tuple[bytes, bytes | None]
-
-
-class Compacted:
-    """A log and the directory that compacts it."""
-
-    def __init__(
-        self,
-        config: LogConfig = COMPACT,
-        storage: MemoryStorage | None = None,
-        **options: int,
-    ) -> None:
-        self.storage = storage or MemoryStorage()
-        self.directory = LogDirectory(storage=self.storage, **options)
-        self.log: PartitionLog = self.directory.open_log("t", 0, config=config, now_ms=NOW_MS)
-
-    def append(
-        self,
-        *entries: Entry,
-        timestamp: int = NOW_MS,
-        producer: tuple[int, int, int] = (-1, -1, -1),
-        codec: Compression = Compression.NONE,
-    ) -> None:
-        records = [
-            Record(timestamp=timestamp, key=key, value=value, headers=(("h", b"\xff"),))
-            for key, value in entries
-        ]
-        data = encode_batch(
-            records,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            base_sequence=producer[2],
-        )
-        if codec is not Compression.NONE:
-            data = compressed(data, codec)
-        self.log.append(data, leader_epoch=0, now_ms=timestamp)
-
-    def fill(self, count: int, *, keys: int = 3, start: int = 0) -> None:
-        for i in range(start, start + count):
-            self.append((b"k%d" % (i % keys), b"v%d" % i))
-
-    def roll(self) -> None:
-        """Have everything so far in closed segments."""
-        while self.log.segments.active.size_bytes:
-            self.log._roll(NOW_MS, self.log.log_end_offset)
-
-    def clean(self, now_ms: int = NOW_MS, high_watermark: int | None = None) -> None:
-        end = self.log.log_end_offset if high_watermark is None else high_watermark
-        while self.directory.clean(now_ms, {KEY: end}):
-            pass
-
-    def records(self, offset: int | None = None) -> list[Record]:
-        return [
-            record
-            for data in read_all(self.log)
-            for record in decode_records(data)
-            if record.offset >= (offset or 0)
-        ]
-
-    def entries(self) -> list[tuple[int, Entry]]:
-        return [(r.offset, (r.key or b"", r.value)) for r in self.records()]
 
 
 def last_values(records: Sequence[Record]) -> dict[bytes, bytes | None]:
@@ -237,30 +167,6 @@ def test_the_last_batch_of_a_producer_and_of_the_clean_part_stay_without_records
     (entry,) = again.log.producer_entries
     assert (entry.producer_id, entry.last_sequence) == (7, 2)
     again.append((b"a", b"6"), producer=(7, 0, 3))
-
-
-def test_control_batches_stay_and_records_of_transactions_take_nothing_away() -> None:
-    log = Compacted()
-    plain = [Record(timestamp=NOW_MS, key=b"a", value=b"1")]
-    marker = [Record(timestamp=NOW_MS, key=b"\0\0\0\0", value=b"\0\0\0\0\0\0")]
-    log.log.append_as_follower(
-        encode_batch(plain, leader_epoch=0)
-        + encode_batch(
-            [Record(timestamp=NOW_MS, key=b"a", value=b"aborted?")],
-            base_offset=1, leader_epoch=0, producer_id=4, producer_epoch=0, base_sequence=0,
-            is_transactional=True,
-        )
-        + encode_batch(
-            marker, base_offset=2, leader_epoch=0, producer_id=4, producer_epoch=0,
-            is_transactional=True, is_control=True,
-        ),
-        now_ms=NOW_MS,
-    )  # fmt: skip
-    log.append((b"z", b"9"))
-    log.roll()
-    before = read_all(log.log)
-    log.clean()
-    assert read_all(log.log) == before
 
 
 @pytest.mark.parametrize(

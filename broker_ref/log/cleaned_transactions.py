@@ -1,0 +1,91 @@
+"""What compaction has to know of transactions while it goes through a log.
+
+| batch                                        | may go                                          |
+| -------------------------------------------- | ----------------------------------------------- |
+| of an aborted transaction                    | yes                                             |
+| of a committed transaction                   | as any other                                    |
+| marker, with batches of its transaction left | no; an abort is noted in the new index          |
+| marker, without                              | yes, once it is past its batch's delete horizon |
+| marker that compaction has emptied           | yes                                             |
+| control batch of another type                | no                                              |
+
+Purpose: that table. Invariant: every batch is told once, in the order of the log; a marker stays as
+long as a batch of its transaction does, in whatever state, for readers would take what it ends as
+part of the producer's next transaction. What it must not know: keys, files. Source:
+CleanedTransactionMetadata of Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from broker_ref.log.batch import BatchHeader, Buffer
+from broker_ref.log.control import Marker, decode_marker
+from broker_ref.log.transaction_index import AbortedTransaction, TransactionIndex
+
+_Aborted = tuple[int, int, int, int]  # First and last offset, producer id, last stable offset.
+
+
+class CleanedTransactions:
+    """The transactions that the batches told so far have begun, and not ended."""
+
+    def __init__(self) -> None:
+        self._to_come: list[_Aborted] = []
+        self._aborted: dict[int, _Aborted] = {}
+        self._observed: set[int] = set()
+        """The producers with a batch of the transaction that they have aborted."""
+        self._committed: set[int] = set()
+
+    def add(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Take in which transactions of the next batches are aborted; twice does no harm."""
+        for one in transactions:
+            aborted = (one.first_offset, one.last_offset, one.producer_id, one.last_stable_offset)
+            heapq.heappush(self._to_come, aborted)
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether a batch of records is of an aborted transaction."""
+        self._begin_to(header.last_offset)
+        if not header.is_transactional:
+            return False
+        if header.producer_id in self._aborted:
+            self._observed.add(header.producer_id)
+            return True
+        self._committed.add(header.producer_id)
+        return False
+
+    def is_spent(
+        self, header: BatchHeader, batch: Buffer, *, index: TransactionIndex | None = None
+    ) -> bool:
+        """Whether a control batch has nothing left to end; an abort that has goes to `index`."""
+        self._begin_to(header.last_offset)
+        if header.record_count == 0:
+            return True
+        end = decode_marker(batch)
+        if end is None:
+            return False
+        producer_id = header.producer_id
+        if end.marker is Marker.COMMIT:
+            is_spent = producer_id not in self._committed
+            self._committed.discard(producer_id)
+            return is_spent
+        aborted = self._aborted.pop(producer_id, None)
+        if aborted is None or producer_id not in self._observed:
+            return True
+        self._observed.discard(producer_id)
+        if index is not None:
+            first_offset, last_offset, _, last_stable_offset = aborted
+            index.append(
+                AbortedTransaction(
+                    producer_id=producer_id,
+                    first_offset=first_offset,
+                    last_offset=last_offset,
+                    last_stable_offset=last_stable_offset,
+                )
+            )
+        return False
+
+    def _begin_to(self, offset: int) -> None:
+        while self._to_come and self._to_come[0][0] <= offset:
+            aborted = heapq.heappop(self._to_come)
+            self._aborted.setdefault(aborted[2], aborted)
