@@ -174,7 +174,7 @@ def test_the_time_counts_from_the_beginning_of_the_transaction(impatient: Place)
 
 def test_a_producer_without_a_transaction_has_all_the_time(impatient: Place) -> None:
     name = impatient.topic()
-    idle = impatient.producer(VERSION_1, timeout_ms=1)
+    idle = impatient.producer(VERSION_1, timeout_ms=TIMEOUT_MS)
     ended = impatient.producer(VERSION_1, timeout_ms=TIMEOUT_MS)
     eventually(lambda: _committed_in_time(ended, name))
     other = impatient.producer(VERSION_1, timeout_ms=TIMEOUT_MS)
