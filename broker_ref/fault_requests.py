@@ -20,7 +20,9 @@ BrokerHeartbeat, AllocateProducerIds."""
 _OF_REPLICAS: Final = frozenset({1, 2, 23, 59})
 """APIs whose sender is a broker where it gives a replica id, a client where that is -1."""
 
-_TOPICS: Final = ("topics", "topic_data", "topic_partitions", "topic_names")
+_TOPICS: Final = (
+    "topics", "topic_data", "topic_partitions", "topic_names", "v3_and_below_topics"
+)  # fmt: skip
 _TOPICS_WITHIN: Final = ("groups", "transactions", "markers")
 _PARTITIONS: Final = ("partitions", "partition_data", "partition_indexes")
 _PARTITION: Final = ("partition_index", "partition", "index")

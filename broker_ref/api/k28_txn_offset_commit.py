@@ -4,14 +4,15 @@ Behaviour: the offsets are pending from now on; the transaction's commit marker 
 abort marker drops them. The transaction's coordinator is asked first whether the producer added
 the group to its open transaction (KIP-890): if not, TRANSACTION_ABORTABLE (INVALID_TXN_STATE before
 version 4); from version 5 on it is added on the way. Nobody is asked where the transaction has
-written to the group's partition before. Then the group is: who names a member or a generation
-(version 3, KIP-447) is checked as in OffsetCommit, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
-ILLEGAL_GENERATION, also where there is no such group; all others may commit, in any state. Where
-the offsets topic is not there yet it is COORDINATOR_NOT_AVAILABLE, unlike OffsetCommit's. Offsets
-of partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION, metadata longer than
-`offset.metadata.max.bytes` OFFSET_METADATA_TOO_LARGE; the others of the request are kept. A
-producer that is fenced is told INVALID_PRODUCER_EPOCH. The answer comes once every in-sync replica
-of the offsets partition has them.
+written to the group's partition before, nor, before version 5, where
+`transaction.partition.verification.enable` is off. Then the group is: who names a member or a
+generation (version 3, KIP-447) is checked as in OffsetCommit, UNKNOWN_MEMBER_ID,
+FENCED_INSTANCE_ID, ILLEGAL_GENERATION, also where there is no such group; all others may commit, in
+any state. Where the offsets topic is not there yet it is COORDINATOR_NOT_AVAILABLE, unlike
+OffsetCommit's. Offsets of partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION, metadata
+longer than `offset.metadata.max.bytes` OFFSET_METADATA_TOO_LARGE; the others of the request are
+kept. A producer that is fenced is told INVALID_PRODUCER_EPOCH. The answer comes once every in-sync
+replica of the offsets partition has them.
 """
 
 from __future__ import annotations
@@ -216,14 +217,15 @@ def handle(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> objec
     except (ApiError, LogError) as error:
         code = error.error_code
         return commit.respond(_VERIFICATION_ERRORS.get(code, code))
-    if guard is None:
-        return commit.append(None, call.now_ms)
+    adds = call.version >= FIRST_VERSION_THAT_ADDS_THE_GROUP
+    if guard is None or not (adds or broker.config.transaction_partition_verification_enable):
+        return commit.append(guard, call.now_ms)
     reply = broker.verifications.verify(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
         (partition.key,),
-        add=call.version >= FIRST_VERSION_THAT_ADDS_THE_GROUP,
+        add=adds,
         now_ms=call.now_ms,
     )
     delayed = DelayedVerification(commit=commit, key=partition.key, guard=guard, reply=reply)

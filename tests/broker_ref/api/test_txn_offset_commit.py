@@ -31,12 +31,16 @@ Answer = Mapping[PartitionKey, ErrorCode]
 class TransactionCoordinator:
     """What is asked, and the answers; `answer` None lets the question wait."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, verifies: bool = True) -> None:
         self.asked: list[Any] = []
         self.waiting: list[Reply[Answer]] = []
         self.answer: Answer | None = {}
         self.driver = NodeDriver(
-            BrokerConfig(offsets_topic_num_partitions=1, offset_metadata_max_bytes=10)
+            BrokerConfig(
+                offsets_topic_num_partitions=1,
+                offset_metadata_max_bytes=10,
+                transaction_partition_verification_enable=verifies,
+            )
         )
         create_topic(self.driver, "t", 3)
         monkeypatch.setattr(Verifications, "verify", self._verify)
@@ -137,6 +141,16 @@ def test_the_coordinator_is_asked_once(coordinator: TransactionCoordinator, vers
     }  # fmt: skip
     assert coordinator.commit((0, 8), version=version) == [ErrorCode.none]
     assert len(coordinator.asked) == 2
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_without_verification_the_coordinator_is_asked_where_it_is_to_add(
+    monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    made = TransactionCoordinator(monkeypatch, verifies=False)
+    made.make_offsets_topic()
+    assert made.commit((0, 5), version=version) == [ErrorCode.none]
+    assert len(made.asked) == (version >= 5)
 
 
 def test_nothing_is_written_before_the_coordinator_answers(

@@ -103,5 +103,5 @@ class TransactionalOffsetsMachine(RuleBasedStateMachine):
 
 TestTransactionalOffsetsMachine = TransactionalOffsetsMachine.TestCase
 TestTransactionalOffsetsMachine.settings = settings(
-    max_examples=30, stateful_step_count=30, deadline=None
+    max_examples=60, stateful_step_count=30, deadline=None
 )

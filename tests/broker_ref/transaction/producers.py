@@ -8,6 +8,8 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.features import FeatureUpdate, UpgradeType
+from broker_ref.controller.metadata import TRANSACTION_STATE_TOPIC
+from broker_ref.events import TimePassed
 from broker_ref.log.batch import parse_batches
 from broker_ref.log.control import Marker, decode_marker
 from broker_ref.replication.partition import Partition
@@ -102,7 +104,7 @@ class Producers:
             0, end_offset=log.log_end_offset, max_bytes=1 << 24, at_least_one_batch=True
         )
         found, position = [], 0
-        for header in parse_batches(data):
+        for header in parse_batches(data) if data else ():
             if header.is_control:
                 marker = decode_marker(data[position : position + header.size_bytes])
                 assert marker is not None
@@ -124,6 +126,12 @@ class Producers:
         if version >= 3:
             values |= {"producer_id": was[0], "producer_epoch": was[1]}
         return self.call("init_producer_id", version, **(values | fields))
+
+    def draw_producer_id(self) -> int:
+        """An id of the coordinator's block, for a producer without transactions."""
+        answer = self.start(version=1, transactional_id=None)
+        assert answer.error_code is ErrorCode.none
+        return int(answer.producer_id)
 
     def started(self, **fields: Any) -> Producer:
         """A producer, asked for until it is there."""
@@ -253,6 +261,15 @@ class Producers:
         """End a broker at once; unsynced writes stay, as after kill -9."""
         self.cluster.crash(address_of(broker_id))
         self.clients.hang_up(broker_id)
+
+    def look_again(self) -> None:
+        """Have the coordinator see how far the replicas of its partition are."""
+        broker_id = self.find()
+        partition = self.partition(TRANSACTION_STATE_TOPIC)
+        broker = self.cluster.broker(broker_id).broker
+        assert broker is not None
+        broker.replicas.mark_changed(partition.key)
+        self.cluster.handle(broker_id, TimePassed())
 
     def restart_all(self) -> None:
         """Read everything again from storage."""

@@ -1,0 +1,223 @@
+"""Three brokers: a group's offsets in a transaction while its coordinator goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.config import BrokerConfig
+from broker_ref.faults import Match, Sender
+from integration.raw import request
+from tests.broker_ref.node.clients import Clients
+from tests.broker_ref.virtual import VirtualCluster, address_of
+
+BROKERS = (1, 2, 3)
+GROUP, TRANSACTIONAL_ID = 0, 1
+OFFSETS_TOPIC = "__consumer_offsets"
+FETCH = 1
+STEP_MS, STEPS_MAX = 50, 600
+UNSTABLE = (-1, ErrorCode.unstable_offset_commit)
+
+
+class Process:
+    """A consumer of topic t that commits its offsets in transactions of version 2."""
+
+    def __init__(self) -> None:
+        self.cluster = VirtualCluster(
+            *(
+                BrokerConfig(
+                    node_id=each,
+                    broker_session_timeout_ms=3_000,
+                    broker_heartbeat_interval_ms=500,
+                    offsets_topic_num_partitions=3,
+                    offsets_topic_replication_factor=3,
+                    transaction_state_log_num_partitions=3,
+                    transaction_state_log_replication_factor=3,
+                )
+                for each in BROKERS
+            )
+        )
+        self.cluster.start()
+        self.clients = Clients(self.cluster)
+        self.clients.create_topic("t", 1, 2, 3)
+        self.group = "g"
+        self.group_broker = self.coordinator(self.group, GROUP)
+        # The decision is to outlive the broker of the group.
+        self.transactional_id = next(
+            name
+            for name in map(str, range(50))
+            if self.coordinator(name, TRANSACTIONAL_ID) != self.group_broker
+        )
+        self.producer_id, self.producer_epoch = -1, -1
+
+    def ask(self, broker_id: int, api: str, version: int, **fields: Any) -> Any:
+        """The answer, or None where the broker goes meanwhile."""
+        asked = self.clients.ask(broker_id, request(api, version, **fields))
+        return self.clients.outcome(asked)
+
+    def until(self, found: Callable[[], Any]) -> Any:
+        """What is found as time goes on."""
+        for _ in range(STEPS_MAX):
+            result = found()
+            if result:
+                return result
+            self.cluster.advance(STEP_MS)
+        raise AssertionError("it did not happen")
+
+    def coordinator(self, key: str, key_type: int) -> int:
+        """The running broker that coordinates a group or transactional id."""
+
+        def found() -> int | None:
+            answer = self.ask(
+                self.cluster.running[0],
+                "find_coordinator",
+                4,
+                coordinator_keys=[key],
+                key_type=key_type,
+            ).coordinators[0]
+            is_there = answer.error_code is ErrorCode.none
+            return answer.node_id if is_there and answer.node_id in self.cluster.running else None
+
+        broker_id: int = self.until(found)
+        return broker_id
+
+    def begin(self) -> None:
+        """Get a producer id and epoch."""
+
+        def initiated() -> bool:
+            answer = self.ask(
+                self.coordinator(self.transactional_id, TRANSACTIONAL_ID),
+                "init_producer_id",
+                5,
+                transactional_id=self.transactional_id,
+                transaction_timeout=60_000,
+            )
+            self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+            return answer.error_code is ErrorCode.none
+
+        self.until(initiated)
+
+    def commit(self, offset: int) -> None:
+        """Commit an offset in the transaction."""
+        partition = {"partition_index": 0, "committed_offset": offset}
+
+        def committed() -> bool:
+            answer = self.ask(
+                self.coordinator(self.group, GROUP),
+                "txn_offset_commit",
+                5,
+                transactional_id=self.transactional_id,
+                group_id=self.group,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                topics=[{"name": "t", "partitions": [partition]}],
+            )
+            return answer.topics[0].partitions[0].error_code is ErrorCode.none
+
+        self.until(committed)
+
+    def end(self, *, commit: bool) -> None:
+        """Have the transaction decided: the coordinator answers before markers are written."""
+        answer = self.ask(
+            self.coordinator(self.transactional_id, TRANSACTIONAL_ID),
+            "end_txn",
+            5,
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            committed=commit,
+        )
+        assert answer.error_code is ErrorCode.none
+        self.producer_epoch = answer.producer_epoch
+
+    def fetch_request(self, *, require_stable: bool = True) -> Any:
+        """Asks for the group's offset."""
+        topics = [{"name": "t", "partition_indexes": [0]}]
+        groups = [{"group_id": self.group, "topics": topics}]
+        return request("offset_fetch", 8, groups=groups, require_stable=require_stable)
+
+    def fetch(self, *, require_stable: bool = True) -> tuple[int, ErrorCode] | None:
+        """The group's offset; None where its coordinator does not answer for it."""
+        asked = self.fetch_request(require_stable=require_stable)
+        answer = self.clients.call(self.coordinator(self.group, GROUP), asked).groups[0]
+        if answer.error_code is not ErrorCode.none:
+            return None
+        partition = answer.topics[0].partitions[0]
+        return partition.committed_offset, partition.error_code
+
+    def fetch_stable(self) -> int:
+        """The group's offset once it is stable."""
+
+        def stable() -> tuple[int, ErrorCode] | None:
+            found = self.fetch()
+            return None if found in {None, UNSTABLE} else found
+
+        offset, error_code = self.until(stable)
+        assert error_code is ErrorCode.none
+        return int(offset)
+
+    def end_offset(self, broker_id: int) -> int:
+        """Where a replica of the group's log ends."""
+        broker = self.cluster.broker(broker_id).broker
+        assert broker is not None
+        index = broker.groups.partition_for(self.group)
+        return broker.replicas.partition(OFFSETS_TOPIC, index).log.log_end_offset
+
+    def crash_coordinator(self) -> None:
+        """The group's broker is gone, without a word."""
+        self.cluster.crash(address_of(self.group_broker))
+        self.clients.hang_up(self.group_broker)
+        self.until(lambda: self.coordinator(self.group, GROUP) != self.group_broker)
+
+    def hold_replication(self) -> None:
+        """No replica gets what the group's broker writes from now on."""
+        fetches = Match(api_keys=frozenset({FETCH}), node_id=self.group_broker, sender=Sender.NODE)
+        rule = self.cluster.faults.hold(fetches)
+        others = len(BROKERS) - 1
+        self.until(lambda: len({held.sender_id for held in rule.requests}) == others)
+
+
+@pytest.fixture
+def process() -> Process:
+    made = Process()
+    made.begin()
+    made.commit(3)
+    made.end(commit=True)
+    assert made.fetch_stable() == 3
+    return made
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_decision_reaches_the_next_coordinator(process: Process, commit: bool) -> None:
+    process.commit(5)
+    process.crash_coordinator()
+    assert process.until(process.fetch) == UNSTABLE
+    assert process.fetch(require_stable=False) == (3, ErrorCode.none)
+    process.end(commit=commit)
+    assert process.fetch_stable() == (5 if commit else 3)
+    process.commit(7)
+    process.end(commit=True)
+    assert process.fetch_stable() == 7
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_marker_that_no_replica_has_is_written_again(process: Process, commit: bool) -> None:
+    """What it decided does not count, and is not told, before it is sure to stay."""
+    process.commit(5)
+    process.hold_replication()
+    before = process.end_offset(process.group_broker)
+    process.end(commit=commit)
+    process.until(lambda: process.end_offset(process.group_broker) == before + 1)
+    others = [each for each in BROKERS if each != process.group_broker]
+    assert [process.end_offset(each) for each in others] == [before, before]
+    assert process.fetch(require_stable=False) == (3, ErrorCode.none)
+    asked = process.clients.ask(process.group_broker, process.fetch_request())
+    process.cluster.advance(1_000)
+    assert process.clients.is_open(asked)
+    process.crash_coordinator()
+    process.cluster.faults.clear()
+    assert process.fetch_stable() == (5 if commit else 3)
+    assert [process.end_offset(each) for each in others] == [before + 1, before + 1]

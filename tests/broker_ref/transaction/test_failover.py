@@ -1,0 +1,294 @@
+"""Coordinators and leaders that die or fall behind between any two steps of a transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.controller.client import CONTROLLER_ID
+from broker_ref.controller.metadata import TRANSACTION_STATE_TOPIC
+from broker_ref.faults import Match
+from broker_ref.log.control import Marker
+from broker_ref.replication.partition import Partition
+from broker_ref.transaction import markers
+from tests.broker_ref.transaction.producers import DATA, WRITE_TXN_MARKERS, Producer, Producers
+
+NONE = ErrorCode.none
+COMMIT, ABORT = Marker.COMMIT, Marker.ABORT
+MARKERS = Match(api_keys=frozenset({WRITE_TXN_MARKERS}))
+
+
+def begun(made: Producers, **fields: Any) -> Producer:
+    """A producer that has written to both topics."""
+    producer = made.started(**fields)
+    assert made.add(producer, ("t", 0), ("u", 0)) is NONE
+    assert made.produce(producer, topic="t") is NONE
+    assert made.produce(producer, topic="u") is NONE
+    return producer
+
+
+def kill_the_coordinator(made: Producers) -> None:
+    gone = made.find()
+    made.kill(gone)
+    assert made.find() != gone
+
+
+def ends(made: Producers) -> dict[str, set[Marker]]:
+    return {topic: {marker for marker, _, _ in made.markers(topic)} for topic in ("t", "u")}
+
+
+def both(marker: Marker) -> dict[str, set[Marker]]:
+    return {"t": {marker}, "u": {marker}}
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("version", [4, 5])
+def test_killed_between_the_decision_and_the_markers(version: int, commit: bool) -> None:
+    made = Producers(3)
+    producer = begun(made)
+    with made.cluster.faults.hold(MARKERS):
+        assert made.end(producer, commit=commit, version=version).error_code is NONE
+        gone = made.find()
+        made.kill(gone)
+    made.find()
+    made.wait_for("CompleteCommit" if commit else "CompleteAbort")
+    assert ends(made) == both(COMMIT if commit else ABORT)
+    # Its producer goes on where the next coordinator has left it.
+    epoch = producer[1] + (1 if version == 5 else 0)
+    assert made.add((producer[0], epoch)) is NONE
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_killed_between_the_markers_and_the_end(version: int) -> None:
+    made = Producers(3)
+    producer = begun(made)
+    with made.cluster.faults.lose_answer(MARKERS) as losing:
+        assert made.end(producer, version=version).error_code is NONE
+        made.cluster.run_until(lambda: losing.hits >= 3)
+        assert made.state == "PrepareCommit"
+        made.kill(made.find())
+    made.find()
+    made.wait_for("CompleteCommit")
+    assert ends(made) == both(COMMIT)
+    assert len(made.markers()) >= 2  # The next coordinator could not know.
+
+
+def test_killed_before_the_decision_is_replicated() -> None:
+    made = Producers(3)
+    producer = begun(made, transaction_timeout=30_000)
+    coordinator = made.find()
+    others = {1, 2, 3} - {coordinator}
+    for other in others:
+        made.cluster.faults.cut(coordinator, other)
+    asked = made.ask_to_end(producer, commit=True, version=5)
+    made.cluster.advance(100)
+    assert made.clients.is_open(asked)
+    made.kill(coordinator)
+    made.cluster.faults.heal_all()
+    made.find()
+    assert made.state == "Ongoing"  # Nobody was told otherwise.
+    made.wait_for("CompleteAbort")
+    survivors = [topic for topic in ("t", "u") if made.markers(topic)]
+    assert survivors
+    assert all(ends(made)[topic] == {ABORT} for topic in survivors)
+
+
+@pytest.mark.parametrize("step", ["init", "add"])
+def test_killed_before_a_step_is_replicated(step: str) -> None:
+    made = Producers(3)
+    producer = made.started()
+    coordinator = made.find()
+    for other in {1, 2, 3} - {coordinator}:
+        made.cluster.faults.cut(coordinator, other)
+    if step == "init":
+        asked = made.send(
+            "init_producer_id",
+            5,
+            transactional_id="tx",
+            transaction_timeout=60_000,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+    else:
+        asked = made.ask_to_add(producer)
+    made.cluster.advance(100)
+    assert made.clients.is_open(asked)
+    made.kill(coordinator)
+    made.cluster.faults.heal_all()
+    made.find()
+    assert made.state == "Empty"
+    assert made.add(producer) is NONE  # Nothing has fenced it.
+
+
+def test_the_leader_of_a_partition_is_killed_before_the_marker() -> None:
+    made = Producers(3)
+    producer = begun(made)
+    leader = made.partition("u").metadata.leader
+    with made.cluster.faults.hold(Match(api_keys=MARKERS.api_keys, node_id=leader)):
+        assert made.end(producer).error_code is NONE
+        made.cluster.advance(100)
+        assert made.state == "PrepareCommit"
+        made.kill(leader)
+    made.find()
+    made.wait_for("CompleteCommit")
+    assert made.partition("u").metadata.leader != leader
+    assert ends(made) == both(COMMIT)
+
+
+def test_a_partition_without_a_leader_gets_its_marker_later() -> None:
+    made = Producers(3)
+    producer = made.started()
+    made.clients.create_topic("alone", 3, through=made.find())
+    assert made.add(producer, ("alone", 0)) is NONE
+    coordinator = made.find()
+    if coordinator == 3:
+        made.cluster.stop_broker(3)
+        made.cluster.start_broker(3)
+        coordinator = made.find()
+    made.kill(3)
+    made.cluster.run_until(
+        lambda: made.cluster.broker(coordinator).metadata.topics["alone"].partitions[0].leader == -1
+    )
+    assert made.end(producer).error_code is NONE
+    made.cluster.advance(5_000)
+    assert made.state == "PrepareCommit"
+    made.cluster.start_broker(3)
+    made.wait_for("CompleteCommit")
+    assert [marker for marker, _, _ in made.markers("alone")] == [COMMIT]
+
+
+def test_an_older_coordinator_cannot_end_a_transaction_again() -> None:
+    made = Producers(3)
+    producer = begun(made)
+    old = made.find()
+    with made.cluster.faults.hold(
+        Match(api_keys=MARKERS.api_keys, client_id=f"broker-{old}-transaction-markers")
+    ):
+        assert made.end(producer).error_code is NONE
+        made.cluster.advance(50)
+        assert made.state == "PrepareCommit"
+        others = [each for each in made.cluster.running if each != old]
+        made.cluster.faults.isolate(old, [CONTROLLER_ID, *others])
+        made.cluster.run_until(lambda: any(made.coordinator(each).is_ready() for each in others))
+        made.cluster.faults.heal_all()
+    made.find()
+    made.wait_for("CompleteCommit")
+    assert ends(made) == both(COMMIT)
+    made.cluster.run_until(lambda: not made.coordinator(old).is_ready())
+
+
+@pytest.mark.parametrize(
+    "error_code", [ErrorCode.transaction_coordinator_fenced, ErrorCode.invalid_producer_epoch]
+)
+def test_a_coordinator_that_is_told_of_a_newer_one_gives_up(error_code: ErrorCode) -> None:
+    made = Producers()
+    producer = begun(made)
+    with made.cluster.faults.refuse(error_code, MARKERS, times=1):
+        assert made.end(producer).error_code is NONE
+        made.cluster.advance(30_000)
+    assert made.state == "PrepareCommit"
+    made.restart_all()  # Whoever comes next has another epoch.
+    made.wait_for("CompleteCommit")
+
+
+class Lag:
+    """Replicas of the state topic that have nothing above an offset."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, high_watermark: int) -> None:
+        plain: Any = Partition.high_watermark
+
+        def lagging(partition: Partition) -> int:
+            if partition.key.topic == TRANSACTION_STATE_TOPIC:
+                return high_watermark
+            offset: int = plain.fget(partition)
+            return offset
+
+        monkeypatch.setattr(Partition, "high_watermark", property(lagging))
+
+
+def test_answers_wait_for_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Producers()
+    producer = made.started(transaction_timeout=20_000)
+    with monkeypatch.context() as patched:
+        Lag(patched, made.partition(TRANSACTION_STATE_TOPIC).high_watermark)
+        asked = made.ask_to_add(producer)
+        made.cluster.advance(19_000)
+        assert made.clients.is_open(asked)
+        assert made.state == "Empty"
+        assert made.start().error_code is ErrorCode.concurrent_transactions
+        made.cluster.advance(1_000)
+        assert not made.clients.is_open(asked)
+        ((result,),) = (
+            topic.results_by_partition for topic in asked.answer.results_by_topic_v3_and_below
+        )
+        assert result.partition_error_code is ErrorCode.coordinator_not_available
+        # It is in the log: nothing else may happen before that is known to count, or not.
+        assert made.add(producer) is ErrorCode.concurrent_transactions
+    made.look_again()
+    assert made.state == "Ongoing"
+
+
+def test_a_decision_that_took_long_is_carried_out_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Producers()
+    producer = made.started(transaction_timeout=20_000)
+    assert made.add(producer) is NONE
+    with monkeypatch.context() as patched:
+        Lag(patched, made.partition(TRANSACTION_STATE_TOPIC).high_watermark)
+        ended = made.end(producer, version=5)
+        assert ended.error_code is ErrorCode.coordinator_not_available
+        assert made.markers() == []
+    made.look_again()
+    made.wait_for("CompleteCommit")
+    assert [marker for marker, _, _ in made.markers()] == [COMMIT]
+    assert made.end(producer, version=5).error_code is NONE
+
+
+def test_markers_of_a_decision_that_was_read_wait_until_it_is_safe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Producers(3)
+    producer = begun(made)
+    with made.cluster.faults.hold(MARKERS):
+        assert made.end(producer).error_code is NONE
+        made.kill(made.find())
+        with monkeypatch.context() as patched:
+            Lag(patched, 0)
+            made.find()
+            made.cluster.faults.clear()
+            made.cluster.advance(2_000)
+            assert made.state == "PrepareCommit"
+            assert ends(made) == {"t": set(), "u": set()}
+        made.look_again()
+    made.wait_for("CompleteCommit")
+    assert ends(made) == both(COMMIT)
+
+
+def test_a_transaction_of_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markers, "PARTITIONS_PER_REQUEST_MAX", 100)
+    made = Producers()
+    made.call(
+        "create_topics",
+        7,
+        topics=[
+            {
+                "name": "wide",
+                "num_partitions": 300,
+                "replication_factor": 1,
+                "assignments": [],
+                "configs": [],
+            }
+        ],
+        timeout=10_000,
+        validate_only=False,
+    )
+    made.cluster.run_until(lambda: "wide" in made.cluster.broker(1).metadata.topics)
+    producer = made.started()
+    wide = [("wide", index) for index in range(300)]
+    assert made.add(producer, *wide, *DATA) is NONE
+    assert made.end(producer, version=5).error_code is NONE
+    made.wait_for("CompleteCommit")
+    assert all(len(made.markers("wide", index)) == 1 for index in (0, 150, 299))
