@@ -87,7 +87,7 @@ def verify_and(
         if batch.header.has_producer_id:
             _begin(broker, batch, supports_epoch_bump=adds)
     asked = [batch for batch in batches if batch.guard is not None]
-    if not asked or not broker.config.transaction_partition_verification_enable:
+    if not asked or not (adds or broker.config.transaction_partition_verification_enable):
         return then(call.now_ms)
     reply = broker.verifications.verify(
         transactional_id,
