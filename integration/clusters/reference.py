@@ -17,6 +17,9 @@ def settings(brokers: int) -> dict[str, str]:
     return {
         "offsets.topic.replication.factor": str(min(3, brokers)),
         "offsets.topic.num.partitions": "5",
+        "transaction.state.log.replication.factor": str(min(3, brokers)),
+        "transaction.state.log.min.isr": str(min(2, brokers)),
+        "transaction.state.log.num.partitions": "5",
         "group.initial.rebalance.delay.ms": "0",
         # Tests write records with timestamps of long ago, and mean to read them.
         "log.retention.check.interval.ms": str(6 * 60 * 60 * 1000),
