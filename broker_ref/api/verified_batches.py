@@ -88,7 +88,8 @@ class _Verifying:
             if batch.header.has_producer_id:
                 self._begin(batch)
         asked = self._asked()
-        if not asked or not self.broker.config.transaction_partition_verification_enable:
+        is_on = self.adds or self.broker.config.transaction_partition_verification_enable
+        if not asked or not is_on:
             return self.then(now_ms)
         self.reply = self.broker.verifications.verify(
             self.transactional_id,
