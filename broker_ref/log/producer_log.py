@@ -119,7 +119,7 @@ class ProducerLog:
         """Take in a batch that has been appended to a segment. Raises: StorageError."""
         aborted = self._state.update(header, marker)
         if header.is_transactional:
-            self._guards.end(header.producer_id)
+            self._guards.end(header)
         if aborted is not None:
             segment.append_aborted(aborted)
 

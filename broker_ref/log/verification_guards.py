@@ -93,9 +93,22 @@ class VerificationGuards:
             f"with sequence {header.base_sequence}, but is to begin with {expected}.",
         )
 
-    def end(self, producer_id: int) -> None:
-        """Something of the producer's transactions has been written: its guard is void."""
-        self._verifications.pop(producer_id, None)
+    def end(self, header: BatchHeader) -> None:
+        """Something of a producer's transactions has been written: its guard is void.
+
+        But for the marker of a transaction, late, whose client gives each an epoch of its own:
+        what was asked about in the marker's epoch is the transaction after it.
+        """
+        verification = self._verifications.get(header.producer_id)
+        if verification is None:
+            return
+        is_before = (
+            verification.supports_epoch_bump
+            and header.is_control
+            and header.producer_epoch == verification.epoch
+        )
+        if not is_before:
+            del self._verifications[header.producer_id]
 
     def expire(self, now_ms: int, *, expiration_ms: int) -> None:
         """Forget those that nothing came of."""
