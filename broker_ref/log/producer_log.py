@@ -62,6 +62,10 @@ class ProducerLog:
             now_ms=now_ms,
         )
 
+    def allows(self, producer_id: int, guard: VerificationGuard | None) -> bool:
+        """Whether the guard is still good for beginning a transaction of the producer."""
+        return self._guards.allows(producer_id, guard)
+
     def check(
         self, header: BatchHeader, *, origin: Origin, guard: VerificationGuard | None
     ) -> BatchMetadata | None:
@@ -80,7 +84,7 @@ class ProducerLog:
             producer_id, header.producer_epoch
         ):
             self._state.check_epoch(producer_id, header.producer_epoch)
-            if not self._guards.allows(producer_id, guard):
+            if not self.allows(producer_id, guard):
                 raise LogError(
                     ErrorCode.invalid_txn_state,
                     f"Producer {producer_id} (epoch {header.producer_epoch}) writes outside of any "
