@@ -35,9 +35,12 @@ class _Verification:
     supports_epoch_bump: bool
     guard: VerificationGuard = field(default_factory=VerificationGuard)
 
-    def note(self, epoch: int, sequence: int) -> None:
-        if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
+    def note(self, epoch: int, sequence: int, *, supports_epoch_bump: bool) -> None:
+        if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
+            self.supports_epoch_bump = supports_epoch_bump
+        elif epoch == self.epoch:
+            self.lowest_sequence = min(self.lowest_sequence, sequence)
 
 
 class VerificationGuards:
@@ -65,7 +68,7 @@ class VerificationGuards:
                 supports_epoch_bump=supports_epoch_bump,
             )
             self._verifications[producer_id] = verification
-        verification.note(epoch, sequence)
+        verification.note(epoch, sequence, supports_epoch_bump=supports_epoch_bump)
         return verification.guard
 
     def allows(self, producer_id: int, guard: VerificationGuard | None) -> bool:
