@@ -29,6 +29,7 @@ from tests.conformance.wire import describe_topics, only, produce
 TRANSACTION = 1
 """The key type of transactional ids in FindCoordinator."""
 TIMEOUT_MS = 60_000
+NOBODY = -1
 _MOVING = frozenset(
     {
         ErrorCode.coordinator_not_available,
@@ -191,14 +192,19 @@ class TransactionalProducer:
     # Where to.
 
     def coordinator(self) -> RawConnection:
-        """The connection to the coordinator, asked for anew each time."""
-        return self.brokers.to(coordinator_id(self.brokers.any(), self.transactional_id))
+        """The connection to the coordinator, asked for anew each time; `OSError` for none."""
+        return self._to(coordinator_id(self.brokers.any(), self.transactional_id))
 
     def leader(self, topic: str, partition: int = 0) -> RawConnection:
-        """The connection to the partition's leader, asked for anew each time."""
+        """The connection to the partition's leader, asked for anew; `OSError` for none."""
         found = only(describe_topics(self.brokers.any(), topic).topics)
         by_index = {p.partition_index: p.leader_id for p in found.partitions}
-        return self.brokers.to(by_index[partition])
+        return self._to(by_index.get(partition, NOBODY))
+
+    def _to(self, broker_id: int) -> RawConnection:
+        if broker_id == NOBODY:
+            raise OSError("nobody leads, for now")
+        return self.brokers.to(broker_id)
 
     # InitProducerId.
 

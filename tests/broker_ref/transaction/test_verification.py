@@ -13,7 +13,6 @@ from broker_ref.events import Channel
 from broker_ref.outbox import Outbox
 from broker_ref.protocol.identifiers import ZERO_UUID
 from broker_ref.replication.partition import PartitionKey
-from broker_ref.schedule import Schedule
 from broker_ref.transaction.verification import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -26,7 +25,6 @@ from broker_ref.transaction.verification import (
 
 A, B = PartitionKey(topic="a", partition=3), PartitionKey(topic="b", partition=0)
 NONE = ErrorCode.none
-CONCURRENT = ErrorCode.concurrent_transactions
 
 
 class Coordinator(Outbox):
@@ -90,9 +88,7 @@ class Questions:
     """Verifications of a broker that knows brokers 1 and 2; ids that begin with `2` are of 2."""
 
     def __init__(self) -> None:
-        self.now_ms = 1000
         self.coordinator = Coordinator()
-        self.schedule = Schedule(self.now_ms)
         self.metadata = ClusterMetadata()
         for broker_id in (1, 2):
             self.metadata.brokers[broker_id] = Broker(
@@ -102,27 +98,19 @@ class Questions:
         self.woken: list[Hashable] = []
         self.verifications = Verifications(
             outbox=self.coordinator,
-            schedule=self.schedule,
             metadata=self.metadata,
             coordinator=lambda name: {"2": 2, "?": None}.get(name[0], 1),
             wake=self.woken.append,
-            clock=lambda: self.now_ms,
         )
 
-    def verify(self, name: str, *, add: bool = False, retries: bool = False) -> Reply[Answer]:
-        return self.verifications.verify(
-            name, 7, 1, (A, B), add=add, now_ms=self.now_ms, retries=retries
-        )
+    def verify(self, name: str, *, add: bool = False) -> Reply[Answer]:
+        return self.verifications.verify(name, 7, 1, (A, B), add=add, now_ms=1000)
 
     def asked(self) -> list[list[str]]:
         return [
             [one.transactional_id for one in request.transactions]
             for _, request in self.coordinator.asked
         ]
-
-    def advance(self, milliseconds: int) -> None:
-        self.now_ms += milliseconds
-        self.schedule.run(self.now_ms)
 
 
 def codes(reply: Reply[Answer]) -> set[ErrorCode] | None:
@@ -182,28 +170,3 @@ def test_where_nobody_answers_it_can_be_tried_again() -> None:
     assert codes(following) == {ErrorCode.not_coordinator}
     del questions.metadata.brokers[1]
     assert codes(questions.verify("x")) == {ErrorCode.coordinator_not_available}
-
-
-def test_a_transaction_that_is_being_ended_is_asked_about_again_for_a_while() -> None:
-    questions = Questions()
-    reply = questions.verify("x", add=True, retries=True)
-    questions.coordinator.answer({"x": CONCURRENT})
-    assert len(questions.coordinator.asked) == 1
-    questions.advance(20)
-    assert len(questions.coordinator.asked) == 2
-    questions.coordinator.answer()
-    assert codes(reply) == {NONE}
-
-
-def test_and_not_for_ever() -> None:
-    questions = Questions()
-    reply = questions.verify("x", add=True, retries=True)
-    for _ in range(5):
-        assert codes(reply) is None
-        questions.coordinator.answer({"x": CONCURRENT})
-        questions.advance(20)
-    questions.coordinator.answer({"x": CONCURRENT})
-    assert codes(reply) == {CONCURRENT}
-    at_once = questions.verify("x")
-    questions.coordinator.answer({"x": CONCURRENT})
-    assert codes(at_once) == {CONCURRENT}
