@@ -36,7 +36,7 @@ from tests.conformance.transactions import (
     coordinator_id,
     retried,
 )
-from tests.conformance.wire import describe_topics, only
+from tests.conformance.wire import READ_COMMITTED, describe_topics, fetch, only
 from tests.conftest import open_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -261,6 +261,26 @@ def _is_busy(raw: RawConnection, producer: TransactionalProducer) -> bool:
         producer_epoch=producer.epoch,
     )
     return bool(answer.error_code in BUSY)
+
+
+def test_a_marker_that_is_not_replicated_decides_nothing_yet(
+    steps: Steps, unique_name: NameFactory
+) -> None:
+    """The leader has written it; readers see it from the high watermark on."""
+    name = steps.nodes.create(unique_name(), [steps.first, steps.second])
+    producer, leader = steps.producer, steps.nodes.to(steps.first)
+    producer.write(name, "a")
+    held = steps.links.brokers[steps.first].hold_requests(is_follower(steps.second))
+    held.await_hits()
+    producer.commit()
+    eventually(lambda: not _is_open(leader, name, producer))
+    answer = fetch(leader, name, isolation_level=READ_COMMITTED)
+    assert (answer.last_stable_offset, answer.high_watermark) == (0, 1)
+    assert read(leader, name) == []
+    assert producer.describe().state == "PrepareCommit"
+    held.end()
+    await_read(leader, name, "a")
+    producer.await_complete()
 
 
 @pytest.mark.full

@@ -134,30 +134,6 @@ def test_a_coordinator_that_comes_back_is_one_of_the_others(
     await_read(producer.leader(name), name, "a")
 
 
-@pytest.mark.full
-def test_a_decision_that_no_leader_could_take_is_carried_out_by_the_next_coordinator(
-    nodes: Nodes, unique_name: NameFactory, begin: Callable[..., TransactionalProducer]
-) -> None:
-    """PREPARE_COMMIT is written, one marker cannot be, and the coordinator dies with that."""
-    producer = begin()
-    coordinator = coordinator_id(nodes.any(), producer.transactional_id)
-    lonely, other = (b for b in BROKERS if b != coordinator)
-    name = nodes.create(unique_name(), [lonely], [other])
-    producer.write(name, "a", partition=0)
-    producer.write(name, "b", partition=1)
-    nodes.kill(lonely)
-    # Only the leader's own log could take the marker, and it has none.
-    producer.commit()
-    assert retried(producer.describe).state == "PrepareCommit"
-    nodes.kill(coordinator)
-    nodes.start(lonely)
-    await_other_coordinator(nodes, producer.transactional_id, coordinator)
-    producer.await_state("CompleteCommit")
-    await_read(nodes.to(lonely), name, "a", partition=0)
-    await_read(nodes.to(other), name, "b", partition=1)
-    nodes.start(coordinator)
-
-
 # The leader of a partition.
 
 
@@ -222,26 +198,6 @@ def test_a_retry_to_the_next_leader_is_written_once(
     assert gap.error_code == ErrorCode.out_of_order_sequence_number
     producer.commit()
     await_read(leader, name, "a", "b")
-
-
-@pytest.mark.full
-def test_a_partition_that_nobody_leads_holds_its_own_records_alone(
-    nodes: Nodes, unique_name: NameFactory, begin: Callable[..., TransactionalProducer]
-) -> None:
-    producer = begin(3)
-    name = nodes.create(unique_name(), [1], [2])
-    producer.write(name, "a", partition=0)
-    producer.write(name, "b", partition=1)
-    nodes.kill(1)
-    producer.commit()
-    await_read(producer.leader(name, 1), name, "b", partition=1)
-    assert retried(producer.describe).state == "PrepareCommit"
-    # The next transaction of the id waits.
-    busy = code_of(producer.init_once())
-    assert busy == ErrorCode.concurrent_transactions
-    nodes.start(1)
-    producer.await_complete()
-    await_read(nodes.to(1), name, "a", partition=0)
 
 
 # The coordinator of the group.

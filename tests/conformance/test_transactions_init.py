@@ -280,32 +280,3 @@ def test_producer_ids_go_on_after_the_block_of_a_broker(raw: RawConnection) -> N
         assert answer.error_code == ErrorCode.none
         seen.add(int(answer.producer_id))
     assert len(seen) == 1_100
-
-
-@pytest.mark.full
-@pytest.mark.timeout(600)
-def test_a_new_producer_id_comes_when_the_epochs_end(
-    raw: RawConnection, topic: TopicFactory, instance: TransactionalProducer
-) -> None:
-    """The last epoch is never given out: it is kept to fence the one before."""
-    instance.init()
-    first_id = instance.producer_id
-    coordinator = instance.coordinator()
-    name = topic()
-    last = -1
-    while instance.producer_id == first_id:
-        answer = coordinator.call(
-            "init_producer_id",
-            4,
-            transactional_id=instance.transactional_id,
-            transaction_timeout=60_000,
-        )
-        assert answer.error_code == ErrorCode.none, answer
-        last = instance.epoch
-        instance.adopt(answer)
-    assert (last, instance.epoch) == (2**15 - 2, 0)
-    instance.write(name, "a")
-    instance.commit()
-    await_read(raw, name, "a")
-    stale = {"producer_id": first_id, "producer_epoch": last - 1}
-    assert code_of(retried(lambda: instance.init_once(**stale))) == ErrorCode.producer_fenced

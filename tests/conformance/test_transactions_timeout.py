@@ -304,10 +304,12 @@ def test_version_6_is_there_only_where_unstable_versions_are(
 
 def test_an_idle_id_is_forgotten(forgetful: Place, generation: Generation) -> None:
     name = forgetful.topic()
-    idle, ended, busy = (forgetful.producer(generation) for _ in range(3))
+    ended, busy = (forgetful.producer(generation) for _ in range(2))
     ended.write(name, "a")
     ended.commit()
     busy.write(name, "b")
+    # The last of them to be heard of, so that the others' time is over when its own is.
+    idle = forgetful.producer(generation)
     for one in (idle, ended):
         eventually(lambda o=one: o.describe().error_code == NOT_FOUND)  # type: ignore[misc]
     gone = ErrorCode.invalid_producer_id_mapping

@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
 from integration.raw import ConnectionClosedByBroker, RawConnection
-from tests.conformance.batches import TRANSACTIONAL, batch, values
+from tests.conformance.batches import TRANSACTIONAL, Record, batch
 from tests.conformance.eventually import eventually
 from tests.conformance.groups import find_coordinator
 from tests.conformance.transaction_states import Description, describe_transaction
@@ -280,10 +280,12 @@ class TransactionalProducer:
         sequence: int,
         epoch: int | None = None,
         is_transactional: bool = True,
+        key: str = "key",
     ) -> bytes:
         """A batch of these values, with timestamps of now: a partition forgets old producers."""
+        now_ms = int(time.time() * 1000)
         return batch(
-            values(*texts, timestamp_ms=int(time.time() * 1000)),
+            [Record(key=key.encode(), value=t.encode(), timestamp_ms=now_ms) for t in texts],
             producer_id=self.producer_id,
             producer_epoch=self.epoch if epoch is None else epoch,
             base_sequence=sequence,
@@ -299,11 +301,14 @@ class TransactionalProducer:
         epoch: int | None = None,
         version: int | None = None,
         is_transactional: bool = True,
+        key: str = "key",
     ) -> Any:
         """One Produce of one batch, adding nothing; an accepted one moves the sequence on."""
         at = (topic, partition)
         first = self.sequences.get(at, 0) if sequence is None else sequence
-        data = self.batch(*texts, sequence=first, epoch=epoch, is_transactional=is_transactional)
+        data = self.batch(
+            *texts, sequence=first, epoch=epoch, is_transactional=is_transactional, key=key
+        )
         answer = self.send_once(topic, data, partition=partition, version=version)
         if answer.error_code == ErrorCode.none:
             self.sequences[at] = first + len(texts)
@@ -322,12 +327,12 @@ class TransactionalProducer:
             transactional_id=self.transactional_id,
         )
 
-    def write(self, topic: str, *texts: str, partition: int = 0) -> int:
+    def write(self, topic: str, *texts: str, partition: int = 0, key: str = "key") -> int:
         """Produce in the transaction, as clients of the generation do; the base offset."""
         if not self.generation.adds_implicitly and (topic, partition) not in self._added:
             self.add(topic, partition)
         answer = retried(
-            lambda: self.produce_once(topic, *texts, partition=partition), _PRODUCE_AGAIN
+            lambda: self.produce_once(topic, *texts, partition=partition, key=key), _PRODUCE_AGAIN
         )
         assert answer.error_code == ErrorCode.none, answer
         return int(answer.base_offset)
