@@ -21,7 +21,7 @@ export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup python java demo test test-all test-kafka test-pysparks bench bench-quick \
+.PHONY: help setup python java demo test test-all test-kafka test-pysparks bench bench-quick sim \
         check lint format lock clean
 
 help: ## show this list
@@ -82,6 +82,11 @@ bench: java $(BENCH)/.ready ## ratios to Spark's connector and others, on a quie
 
 bench-quick: java $(BENCH)/.ready ## the main cases of `bench` with fewer records (5 minutes)
 	@$(BENCH)/bin/python -m integration.benchmarks --quick
+
+SEEDS := 0:2000
+
+sim: $(VENV)/.ready ## a simulated cluster under faults: SEED=n replays one, SEEDS=0:2000 runs many
+	@$(BIN)/python -m integration.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 .cache/pyspark-%: | $(VENV)/.ready
 	@rm -rf $@.part && mkdir -p .cache

@@ -21,7 +21,7 @@ from broker_ref.log.batch import BatchHeader
 from broker_ref.log.errors import LogError
 from broker_ref.log.verification_guards import VerificationGuard
 from broker_ref.protocol.errors import ApiError
-from broker_ref.replication.partition import Partition, PartitionKey
+from broker_ref.replication.partition import PartitionKey
 from broker_ref.transaction.verification import REQUEST_TIMEOUT_MS, Answer
 
 FIRST_PRODUCE_VERSION_THAT_KNOWS_ABORTABLE: Final = 11
@@ -49,24 +49,15 @@ class VerifiedBatch:
 
     key: PartitionKey
     header: BatchHeader
-    partition: Partition | None = None
     guard: VerificationGuard | None = None
     error: ApiError | LogError | None = None
-
-    @property
-    def is_overtaken(self) -> bool:
-        """Whether its guard is void: something of the producer was written in the meantime."""
-        return self.partition is not None and not self.partition.log.producers.allows(
-            self.header.producer_id, self.guard
-        )
 
 
 @dataclass(slots=True, kw_only=True)
 class _Verifying:
     """Waits for the coordinator's answer, and then does what was to be done.
 
-    Where the last transaction of the producer is still being ended, it asks again for a while: the
-    guards are new ones then, for a marker makes those that were given before it void.
+    Where the last transaction of the producer is still being ended, it asks again for a while.
     """
 
     broker: Broker
@@ -111,7 +102,8 @@ class _Verifying:
         answer = None if self.reply is None else self.reply.result
         if answer is None:
             return None
-        if self.adds and now_ms < self.retries_until_ms and self._is_between(answer):
+        is_between = ErrorCode.concurrent_transactions in answer.values()
+        if self.adds and is_between and now_ms < self.retries_until_ms:
             again_ms = now_ms + RETRY_BACKOFF_MS
             return Wait(operation=_AskAgain(verifying=self), keys=(), deadline_ms=again_ms)
         for batch in self._asked():
@@ -130,8 +122,8 @@ class _Verifying:
     def _begin(self, batch: VerifiedBatch) -> None:
         batch.guard = batch.error = None
         try:
-            batch.partition = self.broker.replicas.partition(batch.key.topic, batch.key.partition)
-            batch.guard = batch.partition.begin_verification(
+            partition = self.broker.replicas.partition(batch.key.topic, batch.key.partition)
+            batch.guard = partition.begin_verification(
                 batch.header.producer_id,
                 batch.header.producer_epoch,
                 batch.header.base_sequence,
@@ -139,12 +131,6 @@ class _Verifying:
             )
         except (ApiError, LogError) as error:
             batch.error = error
-
-    def _is_between(self, answer: Answer) -> bool:
-        """Whether the last transaction is not ended everywhere, or has been since the question."""
-        return ErrorCode.concurrent_transactions in answer.values() or any(
-            batch.is_overtaken for batch in self._asked() if answer[batch.key] is ErrorCode.none
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

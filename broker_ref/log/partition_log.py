@@ -42,8 +42,8 @@ from broker_ref.log.replicated import check_replicated
 from broker_ref.log.retention import count_expired
 from broker_ref.log.segment import LogSegment, TimestampAndOffset
 from broker_ref.log.segments import LogPosition, LogSegments
-from broker_ref.log.storage import NotBegunError, Storage, StorageError
-from broker_ref.log.storage_health import StorageHealth
+from broker_ref.log.storage import Storage
+from broker_ref.log.storage_health import StorageHealth, begun
 from broker_ref.log.swapping import CLEANED_SUFFIX, SWAP_SUFFIX, cleaned_names
 from broker_ref.log.transaction_index import AbortedTransaction
 from broker_ref.log.validation import check_produced
@@ -308,7 +308,8 @@ class PartitionLog:
     def _roll(self, now_ms: int, base_offset: int) -> None:
         """Seal and flush the active segment, keep the producer state, begin a new segment."""
         self._seal(now_ms)
-        self._segments.add(self._new_segment(base_offset, now_ms))
+        with begun():  # A segment has several files: one without the others would stay.
+            self._segments.add(self._new_segment(base_offset, now_ms))
         self._log_end_offset = base_offset
 
     def _new_segment(self, base_offset: int, now_ms: int, *, name_end: str = "") -> LogSegment:
@@ -336,9 +337,10 @@ class PartitionLog:
                 # An epoch may have begun at the end without a record.
                 self.leader_epochs.truncate_from_end(offset)
             elif offset < self._segments[0].base_offset:
-                self._start_anew(offset, now_ms)
+                self.truncate_fully_and_start_at(offset, now_ms=now_ms)
             else:
-                self._truncate(offset, now_ms)
+                with begun():
+                    self._truncate(offset, now_ms)
 
     def _truncate(self, offset: int, now_ms: int) -> None:
         # As of the cut, the segment it is in; all earlier ones are whole and were flushed.
@@ -359,7 +361,7 @@ class PartitionLog:
     def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
         """Forget everything; the log is empty then, and starts at `offset`. Raises: LogError."""
         self._health.require()
-        with self._health.writing():
+        with self._health.writing(), begun():
             self._start_anew(offset, now_ms)
 
     def _start_anew(self, offset: int, now_ms: int) -> None:
@@ -538,10 +540,8 @@ class PartitionLog:
                 cleaned.transactions.create()  # What it is renamed to must not stay from before.
             cleaned.seal()
             cleaned.flush()
-            try:
+            with begun():
                 self._swap(old, cleaned)
-            except NotBegunError as error:
-                raise StorageError(str(error)) from error  # For the log, it had begun.
 
     def _swap(self, old: Sequence[LogSegment], cleaned: LogSegment) -> None:
         cleaned.rename(CLEANED_SUFFIX, SWAP_SUFFIX)

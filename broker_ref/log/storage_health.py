@@ -20,6 +20,15 @@ from broker_ref.log.storage import NotBegunError, StorageError
 logger = logging.getLogger(__name__)
 
 
+@contextmanager
+def begun() -> Iterator[None]:
+    """What is in here cannot be left half done: an error in it is no `NotBegunError` any more."""
+    try:
+        yield
+    except NotBegunError as error:
+        raise StorageError(str(error)) from error
+
+
 class StorageHealth:
     """The state of the storage of one log."""
 

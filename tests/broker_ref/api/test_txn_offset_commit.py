@@ -178,7 +178,7 @@ def test_the_coordinator_is_asked_again_where_a_marker_came_meanwhile(
     """The last transaction's, while the producer is at the next: what it was asked for is old."""
     coordinator.commit((0, 5), version=5)
     coordinator.answer = None
-    asked = commit_request((0, 6), version=5, producer_epoch=1)
+    asked = commit_request((0, 6), version=4, producer_epoch=1)
     assert coordinator.driver.send(asked) == []
     coordinator.end(commit=True, epoch=1)
     coordinator.waiting[0].complete({OFFSETS: ErrorCode.none})

@@ -107,6 +107,20 @@ def test_a_guard_is_void_once_a_marker_has_been_written(log: PartitionLog) -> No
     assert append(log, transactional(7), again) == 1
 
 
+@pytest.mark.parametrize("marker", list(Marker))
+def test_a_guard_outlives_the_late_marker_of_the_transaction_before(
+    log: PartitionLog, marker: Marker
+) -> None:
+    """Transaction version 2: it has the epoch of the next one, which is asked about meanwhile."""
+    guard = begin(log, epoch=1, supports_epoch_bump=True)
+    Writer(log=log, producer_id=7, epoch=1).end(marker)
+    assert append(log, transactional(7, epoch=1), guard) == 1
+    # The marker of the transaction itself has a higher epoch, and makes it void.
+    guard = begin(log, epoch=2, supports_epoch_bump=True)
+    Writer(log=log, producer_id=7, epoch=3).end(marker)
+    assert refused(log, transactional(7, epoch=3), guard) is ErrorCode.invalid_txn_state
+
+
 def test_a_guard_is_void_once_a_leader_elsewhere_has_written(log: PartitionLog) -> None:
     guard = begin(log)
     there = open_log(MemoryStorage())

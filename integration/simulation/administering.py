@@ -1,0 +1,70 @@
+"""What an administrator does: make topics, and let other replicas lead.
+
+Purpose: requests that clients without data send. Invariant: a topic is made or found made. What it
+must not know: what topics are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kio.schema.errors import ErrorCode
+
+from integration.simulation.client import Ask, Client, Pause, Script, TopicPartition
+from integration.simulation.messages import (
+    CREATE_TOPICS,
+    ELECT_LEADERS,
+    REASSIGN,
+    CreateTopicsRequest,
+    ElectedPartitions,
+    ElectLeadersRequest,
+    NewConfig,
+    NewTopic,
+    ReassignedPartition,
+    ReassignedTopic,
+    ReassignRequest,
+)
+
+
+class Administrator:
+    """Acts through one client."""
+
+    def __init__(self, client: Client) -> None:
+        self.made: dict[str, None] = {}
+        self._client = client
+
+    def make_topic(self, name: str, configs: Mapping[str, str] | None = None) -> None:
+        """Make a topic; its name is in `made` when it is."""
+        self._client.spawn(self._make(name, configs or {}), after_ms=300)
+
+    def _make(self, name: str, configs: Mapping[str, str]) -> Script:
+        listed = tuple(NewConfig(name=key, value=value) for key, value in configs.items())
+        request = CreateTopicsRequest(topics=(NewTopic(name=name, configs=listed),))
+        while name not in self.made:
+            broker_id = self._client.any_broker()
+            response = yield Ask(broker_id=broker_id, call=CREATE_TOPICS, message=request)
+            if response is not None and response.topics[0].error_code in {
+                ErrorCode.none,
+                ErrorCode.topic_already_exists,
+            }:
+                self.made[name] = None
+            yield Pause(ms=50)
+
+    def move_leader(self, partition: TopicPartition, replicas: Sequence[int]) -> None:
+        """Let the first of these lead, if it is in sync."""
+        self._client.spawn(self._move(partition, tuple(replicas)))
+
+    def _move(self, partition: TopicPartition, replicas: tuple[int, ...]) -> Script:
+        wanted = ReassignedPartition(partition_index=partition.partition, replicas=replicas)
+        topic = ReassignedTopic(name=partition.topic, partitions=(wanted,))
+        yield Ask(
+            broker_id=self._client.any_broker(),
+            call=REASSIGN,
+            message=ReassignRequest(topics=(topic,)),
+        )
+        elected = ElectedPartitions(topic=partition.topic, partitions=(partition.partition,))
+        yield Ask(
+            broker_id=self._client.any_broker(),
+            call=ELECT_LEADERS,
+            message=ElectLeadersRequest(topic_partitions=(elected,)),
+        )

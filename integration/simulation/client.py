@@ -1,0 +1,211 @@
+"""A client of a simulated cluster: scripts that ask brokers and wait.
+
+Purpose: what clients do is written as generators, which yield an `Ask` and get the response (None
+where none came), or a `Pause`; many run at once in one client. A client keeps one connection a
+broker, gives it up when an answer is late, and keeps the leader of every partition in the newest
+epoch that it has heard of (KIP-320). Invariant: a client that was stopped does nothing more. What
+it must not know: what its scripts are about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.protocol.frames import read_response, request_frame
+from integration.simulation.agenda import Agenda
+from integration.simulation.cluster import host_of
+from integration.simulation.messages import METADATA, Call, MetadataRequest, WantedMetadata
+from integration.simulation.network import Connection, Network
+
+RETRY_MS: Final = 60
+REQUEST_TIMEOUT_MS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Send a request to a broker and wait for the response."""
+
+    broker_id: int
+    call: Call
+    message: object
+    timeout_ms: int = REQUEST_TIMEOUT_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Wait."""
+
+    ms: int
+
+
+Script = Generator[Ask | Pause, Any, None]
+Step = Generator[Ask | Pause, Any, Any]
+"""A part of a script that has a result."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """A partition."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """Who leads a partition, -1 for nobody, and since which epoch."""
+
+    broker_id: int
+    epoch: int
+
+
+@dataclass(slots=True)
+class _Awaited:
+    call: Call
+    script: Script
+    connection: Connection
+
+
+class Client:
+    """One client process."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        agenda: Agenda,
+        network: Network,
+        random: Random,
+        broker_ids: Sequence[int],
+    ) -> None:
+        self.name = name
+        self.random = random
+        self.broker_ids = tuple(broker_ids)
+        self.is_stopped = False
+        self._agenda = agenda
+        self._network = network
+        self._leaders: dict[TopicPartition, Leader] = {}
+        self._connections: dict[int, Connection] = {}
+        self._awaited: dict[int, _Awaited] = {}
+        self._last_id = 0
+
+    @property
+    def now_ms(self) -> int:
+        """The time."""
+        return self._agenda.now_ms
+
+    def spawn(self, script: Script, *, after_ms: int = 0) -> None:
+        """Begin a script."""
+        self._agenda.after(after_ms, lambda: self._go_on(script, None))
+
+    def later(self, delay_ms: int, act: Callable[[], None]) -> None:
+        """Do something some time from now, unless the client is stopped."""
+        self._agenda.after(delay_ms, lambda: None if self.is_stopped else act())
+
+    def stop(self) -> None:
+        """End the process, as kill -9 does; what was sent may still arrive."""
+        self.is_stopped = True
+        for connection in self._connections.values():
+            if connection.is_open_here:
+                self._network.close(connection)
+
+    def any_broker(self) -> int:
+        """One of the brokers."""
+        return self.random.choice(self.broker_ids)
+
+    # Leaders
+
+    def leader(self, partition: TopicPartition) -> Leader | None:
+        """The leader that is known; None where none is."""
+        found = self._leaders.get(partition)
+        return found if found is not None and found.broker_id >= 0 else None
+
+    def find_leaders(self, *topics: str) -> Step:
+        """Ask a broker who leads; old news are not taken."""
+        wanted = tuple(WantedMetadata(name=topic) for topic in topics)
+        response = yield Ask(
+            broker_id=self.any_broker(),
+            call=METADATA,
+            message=MetadataRequest(topics=wanted),
+        )
+        for topic in response.topics if response is not None else ():
+            if topic.error_code is not ErrorCode.none:
+                continue
+            for told in topic.partitions:
+                partition = TopicPartition(topic.name, told.partition_index)
+                known = self._leaders.get(partition)
+                if known is None or told.leader_epoch >= known.epoch:
+                    self._leaders[partition] = Leader(
+                        broker_id=told.leader_id, epoch=told.leader_epoch
+                    )
+
+    def await_leader(self, partition: TopicPartition, *, refresh: bool = False) -> Step:
+        """The leader of a partition, asked for as often as it takes; `refresh` asks anew."""
+        if refresh:
+            yield Pause(ms=self.random.randint(1, RETRY_MS))
+            yield from self.find_leaders(partition.topic)
+        while (leader := self.leader(partition)) is None:
+            yield Pause(ms=RETRY_MS)
+            yield from self.find_leaders(partition.topic)
+        return leader
+
+    # Requests
+
+    def _go_on(self, script: Script, value: object) -> None:
+        if self.is_stopped:
+            script.close()
+            return
+        try:
+            wanted = script.send(value)
+        except StopIteration:
+            return
+        if isinstance(wanted, Pause):
+            self._agenda.after(wanted.ms, lambda: self._go_on(script, None))
+        else:
+            self._ask(script, wanted)
+
+    def _ask(self, script: Script, ask: Ask) -> None:
+        connection = self._connections.get(ask.broker_id)
+        if connection is None or not connection.is_open_here:
+            connection = self._network.connect(self.name, host_of(ask.broker_id), self)
+            self._connections[ask.broker_id] = connection
+        self._last_id += 1
+        request_id = self._last_id
+        frame = request_frame(
+            api_key=ask.call.api_key,
+            version=ask.call.version,
+            correlation_id=request_id,
+            client_id=self.name,
+            message=ask.message,
+        )
+        self._awaited[request_id] = _Awaited(ask.call, script, connection)
+        self._agenda.after(ask.timeout_ms, lambda: self._time_out(request_id))
+        self._network.send(connection, request_id, frame)
+
+    def _time_out(self, request_id: int) -> None:
+        awaited = self._awaited.get(request_id)
+        if awaited is not None and awaited.connection.is_open_here:
+            self._network.close(awaited.connection)
+
+    def responded(self, request_id: int, frame: bytes) -> None:
+        """As the network's caller."""
+        awaited = self._awaited.pop(request_id)
+        call = awaited.call
+        response = read_response(
+            api_key=call.api_key, version=call.version, message=call.response, frame=frame
+        )
+        self._go_on(awaited.script, response)
+
+    def failed(self, request_id: int, reason: str) -> None:
+        """As the network's caller."""
+        del reason
+        awaited = self._awaited.pop(request_id)
+        self._go_on(awaited.script, None)

@@ -1,0 +1,345 @@
+"""The nodes of a simulated cluster: a controller and brokers, each with a disk of its own.
+
+Purpose: run nodes as the asyncio edge does, but in virtual time: events in, effects out, woken at
+their deadlines, ended when they fail; start them, kill them, let their machines lose power, stop
+them in order, let them stand still. Invariant: whatever a node is told comes from the agenda, so a
+run depends on the seed alone. What it must not know: clients, and when something is to go wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from broker_ref.config import BrokerConfig
+from broker_ref.events import (
+    Channel,
+    CloseChannel,
+    CloseConnection,
+    ConnectionClosed,
+    ConnectionOpened,
+    Effect,
+    Event,
+    FrameReceived,
+    NoResponse,
+    PeerEffect,
+    RequestFailed,
+    ResponseReceived,
+    SendFrame,
+    SendRequest,
+    TimePassed,
+)
+from broker_ref.log.errors import LogError
+from broker_ref.log.storage import StorageError
+from broker_ref.node.broker import BrokerNode
+from broker_ref.node.controller import ControllerNode
+from broker_ref.node.registration import BrokerState
+from integration.simulation.agenda import Agenda
+from integration.simulation.disk import SimulatedDisk
+from integration.simulation.network import Connection, Network, Weather
+
+CONTROLLER: Final = "controller"
+PORT: Final = 9092
+
+_NOT_LISTENING: Final = frozenset(
+    {BrokerState.STARTING, BrokerState.RECOVERY, BrokerState.UNFENCING}
+)
+
+Node = BrokerNode | ControllerNode
+OnStep = Callable[[str, Node], None]
+Note = Callable[[str], None]
+
+
+def host_of(broker_id: int) -> str:
+    """The host of a broker."""
+    return f"broker-{broker_id}"
+
+
+def seeded_bytes(seed: str) -> Callable[[int], bytes]:
+    """Bytes that are the same in every run."""
+    state = hashlib.sha256(seed.encode()).digest()
+
+    def draw(count: int) -> bytes:
+        nonlocal state
+        out = b""
+        while len(out) < count:
+            state = hashlib.sha256(state).digest()
+            out += state
+        return out[:count]
+
+    return draw
+
+
+@dataclass(slots=True)
+class _Process:
+    """One life of a node: its channels, and when it is to be woken."""
+
+    node: Node
+    life: int
+    channels: dict[Channel, Connection] = field(default_factory=dict)
+    wake_ms: int | None = None
+    kept: list[Event] | None = None
+    is_ending: bool = False
+
+
+class _NodeCaller:
+    """A life of a node as the network's caller."""
+
+    def __init__(self, cluster: SimulatedCluster, host: str, life: int) -> None:
+        self._cluster = cluster
+        self._host = host
+        self._life = life
+
+    def responded(self, request_id: int, frame: bytes) -> None:
+        event = ResponseReceived(request_id=request_id, frame=frame)
+        self._cluster.step(self._host, event, life=self._life)
+
+    def failed(self, request_id: int, reason: str) -> None:
+        event = RequestFailed(request_id=request_id, reason=reason)
+        self._cluster.step(self._host, event, life=self._life)
+
+
+class SimulatedCluster:
+    """Nodes by host.
+
+    `on_step` is called after every step of a node, `note` with a line when something happens to
+    one. `failures` are what nodes could not go on for, by host.
+    """
+
+    def __init__(
+        self,
+        configs: Mapping[int, BrokerConfig],
+        *,
+        agenda: Agenda,
+        random: Random,
+        weather: Weather,
+        seed: str,
+        features: Mapping[str, int],
+        on_step: OnStep,
+        note: Note,
+    ) -> None:
+        self.configs = dict(configs)
+        self.disks = {host: SimulatedDisk() for host in self.hosts}
+        self.failures: dict[str, str] = {}
+        self.network = Network(agenda, self, random, weather)
+        self.digest = 0
+        self._agenda = agenda
+        self._seed = seed
+        self._features = dict(features)
+        self._on_step = on_step
+        self._note = note
+        self._processes: dict[str, _Process] = {}
+        self._lives = 0
+
+    @property
+    def hosts(self) -> list[str]:
+        """Of all nodes, the controller's first."""
+        return [CONTROLLER, *(host_of(broker_id) for broker_id in self.configs)]
+
+    @property
+    def controller(self) -> ControllerNode | None:
+        """The running controller."""
+        process = self._processes.get(CONTROLLER)
+        node = process.node if process is not None else None
+        assert node is None or isinstance(node, ControllerNode)
+        return node
+
+    def broker(self, broker_id: int) -> BrokerNode | None:
+        """A broker that has been started and has not ended."""
+        process = self._processes.get(host_of(broker_id))
+        node = process.node if process is not None else None
+        assert node is None or isinstance(node, BrokerNode)
+        return node
+
+    def is_running(self, host: str) -> bool:
+        """Whether a node has been started and has not ended."""
+        return host in self._processes
+
+    def is_serving(self, broker_id: int) -> bool:
+        """Whether a broker has come all the way in, and does not stand still."""
+        broker = self.broker(broker_id)
+        return (
+            broker is not None
+            and broker.state is BrokerState.RUNNING
+            and self._processes[host_of(broker_id)].kept is None
+        )
+
+    # Lives
+
+    def start(self, host: str) -> None:
+        """Start a node; what hinders it is in `failures`."""
+        self._lives += 1
+        random_bytes = seeded_bytes(f"{self._seed}/{host}/{self._lives}")
+        self.failures.pop(host, None)
+        self._note(f"{host} starts")
+        node: Node
+        try:
+            if host == CONTROLLER:
+                node = ControllerNode(
+                    next(iter(self.configs.values())),
+                    storage=self.disks[host],
+                    now_ms=self._agenda.now_ms,
+                    random_bytes=random_bytes,
+                    features=self._features,
+                )
+            else:
+                broker_id = next(each for each in self.configs if host_of(each) == host)
+                node = BrokerNode(
+                    self.configs[broker_id],
+                    storage=self.disks[host],
+                    controller=(CONTROLLER, PORT),
+                    now_ms=self._agenda.now_ms,
+                    random_bytes=random_bytes,
+                )
+        except (LogError, StorageError) as error:
+            self._fail(host, str(error))
+            return
+        self._processes[host] = _Process(node=node, life=self._lives)
+        if isinstance(node, BrokerNode):
+            node.start(host, PORT)
+        self.step(host, TimePassed())
+
+    def kill(self, host: str) -> None:
+        """End a process; its disk keeps what it wrote."""
+        if self._processes.pop(host, None) is not None:
+            self._note(f"{host} ends")
+            self.network.break_host(host)
+
+    def lose_power(self, host: str, random: Random) -> None:
+        """End a machine; its disk forgets what was not flushed."""
+        self.kill(host)
+        self.disks[host].lose_power(random)
+
+    def stop(self, broker_id: int, then: Callable[[], None]) -> None:
+        """Stop a broker in order, and go on when it has; nothing happens where it does not run."""
+        host = host_of(broker_id)
+        process = self._processes.get(host)
+        if process is None or not isinstance(process.node, BrokerNode):
+            return
+        process.node.begin_shutdown()
+        self.step(host, TimePassed())
+        self._await_stop(host, process, then)
+
+    def _await_stop(self, host: str, process: _Process, then: Callable[[], None]) -> None:
+        node = process.node
+        if self._processes.get(host) is not process or not isinstance(node, BrokerNode):
+            return
+        if node.state is BrokerState.SHUTTING_DOWN and process.kept is None:
+            self.kill(host)
+            try:
+                node.close(self._agenda.now_ms)
+            except (LogError, StorageError) as error:
+                self._note(f"{host} cannot close its logs: {error}")
+            then()
+        else:
+            self._agenda.after(100, lambda: self._await_stop(host, process, then))
+
+    def pause(self, host: str) -> None:
+        """Let a node stand still: it takes nothing in, and no connection breaks."""
+        process = self._processes.get(host)
+        if process is not None and process.kept is None:
+            process.kept = []
+
+    def resume(self, host: str) -> None:
+        """Let it go on as if it had only been slow."""
+        process = self._processes.get(host)
+        if process is None or process.kept is None:
+            return
+        kept, process.kept = process.kept, None
+        for event in kept:
+            self.step(host, event, life=process.life)
+        self.step(host, TimePassed(), life=process.life)
+
+    # Steps
+
+    def step(self, host: str, event: Event, *, life: int | None = None) -> None:
+        """Hand a node an event and carry out what comes of it."""
+        process = self._processes.get(host)
+        if process is None or process.is_ending or life not in (None, process.life):
+            return
+        if process.kept is not None:
+            if not isinstance(event, TimePassed):
+                process.kept.append(event)
+            return
+        node = process.node
+        effects = node.handle(event, self._agenda.now_ms)
+        for effect in effects:
+            self._carry_out(host, process, effect)
+        self._on_step(host, node)
+        failure = node.failure
+        if failure is not None:
+            process.is_ending = True
+            self._agenda.after(0, lambda: self._end(host, process, failure))
+            return
+        deadline_ms = node.next_deadline_ms()
+        if deadline_ms is not None and (process.wake_ms is None or deadline_ms < process.wake_ms):
+            process.wake_ms = deadline_ms
+            self._agenda.at(deadline_ms, lambda: self._wake(host, process, deadline_ms))
+
+    def _wake(self, host: str, process: _Process, deadline_ms: int) -> None:
+        if process.wake_ms == deadline_ms:
+            process.wake_ms = None
+            self.step(host, TimePassed(), life=process.life)
+
+    def _end(self, host: str, process: _Process, reason: str) -> None:
+        if self._processes.get(host) is process:
+            self._fail(host, reason)
+            self.kill(host)
+
+    def _fail(self, host: str, reason: str) -> None:
+        self.failures[host] = reason
+        self._note(f"{host} fails: {reason}")
+
+    def _carry_out(self, host: str, process: _Process, effect: Effect | PeerEffect) -> None:
+        match effect:
+            case SendRequest():
+                self._request(host, process, effect)
+            case SendFrame():
+                self._mix(host, effect.frame)
+                self.network.answer(effect.connection_id, effect.frame)
+            case NoResponse():
+                self.network.answer(effect.connection_id, None)
+            case CloseConnection():
+                self.network.hang_up(effect.connection_id)
+            case CloseChannel():
+                connection = process.channels.pop(effect.channel, None)
+                if connection is not None and connection.is_open_here:
+                    self.network.close(connection)
+
+    def _request(self, host: str, process: _Process, effect: SendRequest) -> None:
+        self._mix(host, effect.frame)
+        connection = process.channels.get(effect.channel)
+        if connection is None or not connection.is_open_here:
+            caller = _NodeCaller(self, host, process.life)
+            connection = self.network.connect(host, effect.channel.host, caller)
+            process.channels[effect.channel] = connection
+        self.network.send(connection, effect.request_id, effect.frame)
+
+    def _mix(self, host: str, frame: bytes) -> None:
+        """Two runs that ever differ end with another digest."""
+        self.digest = zlib.crc32(
+            frame, zlib.crc32(f"{host}@{self._agenda.now_ms}".encode(), self.digest)
+        )
+
+    # As the network's server
+
+    def listens(self, host: str) -> bool:
+        """A broker takes connections once it has been let into the cluster."""
+        process = self._processes.get(host)
+        return process is not None and not (
+            isinstance(process.node, BrokerNode) and process.node.state in _NOT_LISTENING
+        )
+
+    def opened(self, host: str, connection_id: int, peer: str) -> None:
+        opened = ConnectionOpened(connection_id=connection_id, peer=f"{peer}:1", local=(host, PORT))
+        self.step(host, opened)
+
+    def received(self, host: str, connection_id: int, frame: bytes) -> None:
+        self.step(host, FrameReceived(connection_id=connection_id, frame=frame))
+
+    def closed(self, host: str, connection_id: int) -> None:
+        self.step(host, ConnectionClosed(connection_id=connection_id))

@@ -1,0 +1,151 @@
+"""A disk in memory that forgets what was not flushed when its machine loses power.
+
+Purpose: `Storage` for simulated nodes. `lose_power` leaves what was flushed and, of what was
+written after that, any prefix, possibly with its last bytes torn; files never flushed may be gone.
+Renames, removals and atomic writes are durable, as the protocol says. A truncation that was not
+flushed may have happened or not. Invariant: a process that ends takes nothing away. What it must
+not know: what is in the files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from broker_ref.log.storage import NotBegunError, StorageError
+
+
+@dataclass(slots=True)
+class _Content:
+    """`flushed` bytes are durable, None: not even the name is; `uncut` what was, before a cut."""
+
+    data: bytearray = field(default_factory=bytearray)
+    flushed: int | None = None
+    uncut: bytes | None = None
+
+
+class SimulatedFile:
+    """One file; handles of the same path share their content."""
+
+    def __init__(self, disk: SimulatedDisk, path: str, content: _Content) -> None:
+        self._disk = disk
+        self._path = path
+        self._content = content
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return len(self._content.data)
+
+    def read(self, position: int, length: int) -> bytes:
+        return bytes(self._content.data[position : position + length])
+
+    def append(self, data: bytes | bytearray | memoryview) -> None:
+        self._disk.check("append to", self._path)
+        self._content.data += data
+
+    def truncate(self, size: int) -> None:
+        self._disk.check("truncate", self._path)
+        content = self._content
+        if content.flushed is not None and size < content.flushed:
+            if content.uncut is None:
+                content.uncut = bytes(content.data[: content.flushed])
+            content.flushed = size
+        del content.data[size:]
+
+    def flush(self) -> None:
+        self._disk.check("flush", self._path)
+        self._content.flushed = len(self._content.data)
+        self._content.uncut = None
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class SimulatedDisk:
+    """Files by path.
+
+    `is_full` lets every write fail, `lacks_descriptors` those that open a file, which is harmless.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[str, _Content] = {}
+        self.is_full = False
+        self.lacks_descriptors: Random | None = None
+        self.flushes = 0
+
+    def check(self, operation: str, path: str) -> None:
+        """Refuse what cannot be done now."""
+        if self.is_full and operation in {"append to", "write"}:
+            raise StorageError(f"Cannot {operation} {path}: No space left on device.")
+        if self.lacks_descriptors is not None and self.lacks_descriptors.random() < 0.5:
+            raise NotBegunError(f"Cannot {operation} {path}: Too many open files.")
+
+    def lose_power(self, random: Random) -> None:
+        """Keep what a power loss leaves."""
+        for path, content in list(self._files.items()):
+            left = _after_power_loss(content, random)
+            if left is None:
+                del self._files[path]
+            else:
+                content.data[:] = left
+                content.flushed = len(left)
+                content.uncut = None
+
+    def open(self, path: str) -> SimulatedFile:
+        if self.lacks_descriptors is not None:
+            self.check("open", path)
+        return SimulatedFile(self, path, self._files.setdefault(path, _Content()))
+
+    def exists(self, path: str) -> bool:
+        if path in self._files:
+            return True
+        prefix = f"{path}/"
+        return any(name.startswith(prefix) for name in self._files)
+
+    def list(self, directory: str) -> list[str]:
+        prefix = f"{directory}/" if directory else ""
+        size = len(prefix)
+        return sorted(
+            {name[size:].split("/", 1)[0] for name in self._files if name.startswith(prefix)}
+        )
+
+    def read(self, path: str) -> bytes:
+        content = self._files.get(path)
+        if content is None:
+            raise StorageError(f"Cannot read {path}: No such file or directory.")
+        return bytes(content.data)
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        self.check("write", path)
+        self._files[path] = _Content(data=bytearray(data), flushed=len(data))
+
+    def rename(self, source: str, target: str) -> None:
+        self.check("rename", source)
+        prefix = f"{source}/"
+        for name in [n for n in self._files if n == source or n.startswith(prefix)]:
+            self._files[target + name.removeprefix(source)] = self._files.pop(name)
+
+    def remove(self, path: str) -> None:
+        self.check("remove", path)
+        prefix = f"{path}/"
+        for name in [n for n in self._files if n == path or n.startswith(prefix)]:
+            del self._files[name]
+
+
+def _after_power_loss(content: _Content, random: Random) -> bytes | None:
+    """What is left of one file, None if it is gone."""
+    if content.flushed is None and random.random() < 0.5:
+        return None
+    if content.uncut is not None and random.random() < 0.5:
+        return content.uncut
+    durable = content.flushed or 0
+    unsynced = bytes(content.data[durable:])
+    kept = bytearray(unsynced[: random.randint(0, len(unsynced))])
+    if kept and random.random() < 0.5:
+        torn = random.randint(0, len(kept) - 1)
+        size = len(kept) - torn
+        kept[torn:] = bytes(size) if random.random() < 0.5 else random.randbytes(size)
+    return bytes(content.data[:durable]) + bytes(kept)

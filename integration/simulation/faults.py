@@ -1,0 +1,238 @@
+"""Doing what a plan says goes wrong, and mending it.
+
+Purpose: each kind of fault on a simulated cluster. One thing is kept from happening, since nobody
+could make up for it, here or in Kafka: that a disk forgets committed records that no other in-sync
+replica's disk has. So, unless every append is flushed, a machine loses power only while all others
+run and are in sync, and nothing else goes wrong before the controller has found out. Invariant:
+after `mend` nothing is broken. What it must not know: why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from random import Random
+from types import MappingProxyType
+
+from broker_ref.controller.metadata import ClusterMetadata
+from integration.simulation.agenda import START_MS, Agenda
+from integration.simulation.cluster import SimulatedCluster, host_of
+from integration.simulation.plan import BROKERS, LEADER, Fault, FaultKind, Settings
+
+NOTICE_LIMIT_MS = 8_000
+
+
+class Faults:
+    """Does the faults of a plan; `note` gets a line about each.
+
+    `move_leader` asks the cluster to do so, as an administrator.
+    """
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        *,
+        agenda: Agenda,
+        settings: Settings,
+        move_leader: Callable[[Fault], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._cluster = cluster
+        self._agenda = agenda
+        self._settings = settings
+        self._move_leader = move_leader
+        self._note = note
+        self._quiet_until: Callable[[], bool] | None = None
+        self._is_over = False
+        self._down: dict[str, None] = {}
+        self._paused: dict[str, None] = {}
+
+    def schedule(self, faults: tuple[Fault, ...]) -> None:
+        """Have them happen."""
+        for fault in faults:
+            self._agenda.at(START_MS + fault.at_ms, partial(self._do, fault))
+
+    def mend(self) -> None:
+        """Everything works again: what is down is started."""
+        self._is_over = True
+        for host in list(self._paused):
+            self._resume(host)
+        for disk in self._cluster.disks.values():
+            disk.is_full = False
+            disk.lacks_descriptors = None
+        self._note("everything is mended")
+        self.restart_failed()
+
+    def restart_failed(self) -> None:
+        """Start what does not run, as an operator does."""
+        for host in self._cluster.hosts:
+            if not self._cluster.is_running(host):
+                self._cluster.start(host)
+
+    def _do(self, fault: Fault) -> None:
+        if self._is_over:
+            return
+        if self._quiet_until is not None:
+            if not self._quiet_until():
+                self._note(f"left out, a power loss is not noticed yet: {fault}")
+                return
+            self._quiet_until = None
+        fault = self._resolved(fault)
+        self._note(str(fault))
+        _DOINGS[fault.kind](self, fault)
+
+    def _resolved(self, fault: Fault) -> Fault:
+        """The fault with a host in place of "a leader"."""
+        if fault.host != LEADER:
+            return fault
+        controller = self._cluster.controller
+        leaders = [
+            partition.leader
+            for topic in (controller.side.metadata.topics.values() if controller else ())
+            for partition in topic.partitions.values()
+            if partition.leader >= 0
+        ]
+        broker_id = leaders[fault.number % len(leaders)] if leaders else BROKERS[0]
+        host = host_of(broker_id)
+        other = fault.other
+        if other == host:
+            other = host_of(BROKERS[broker_id % len(BROKERS)])
+        return replace(fault, host=host, other=other)
+
+    def _later(self, fault: Fault, act: Callable[[], None]) -> None:
+        self._agenda.after(fault.lasts_ms, lambda: None if self._is_over else act())
+
+    # Kinds
+
+    def _kill(self, fault: Fault) -> None:
+        if self._cluster.is_running(fault.host):
+            self._cluster.kill(fault.host)
+            self._start_later(fault)
+
+    def _start_later(self, fault: Fault) -> None:
+        self._paused.pop(fault.host, None)
+        self._later(fault, lambda: self._start(fault.host))
+
+    def _start(self, host: str) -> None:
+        if not self._cluster.is_running(host):
+            self._cluster.start(host)
+
+    def _lose_power(self, fault: Fault) -> None:
+        host = fault.host
+        if not self._settings.flushes_always and not self._may_lose_power():
+            self._note("  not done: others could not make up for it")
+            return
+        random = Random(fault.number)
+        self._cluster.lose_power(host, random)
+        self._start_later(fault)
+        if not self._settings.flushes_always:
+            self._quiet_until = lambda: self._is_noticed(host)
+
+    def _may_lose_power(self) -> bool:
+        cluster = self._cluster
+        controller = cluster.controller
+        if controller is None or cluster.network.has_cuts or self._paused:
+            return False
+        if not all(cluster.is_serving(broker_id) for broker_id in BROKERS):
+            return False
+        metadata = controller.side.metadata
+        return _in_sync_everywhere(metadata) and not any(
+            disk.lacks_descriptors or disk.is_full for disk in cluster.disks.values()
+        )
+
+    def _is_noticed(self, host: str) -> bool:
+        """Whether no partition counts on the disk that forgot."""
+        controller = self._cluster.controller
+        if controller is None:
+            return False
+        metadata = controller.side.metadata
+        broker_id = next(each for each in BROKERS if host_of(each) == host)
+        return self._cluster.is_serving(broker_id) and _in_sync_everywhere(metadata)
+
+    def _stop(self, fault: Fault) -> None:
+        broker_id = next(each for each in BROKERS if host_of(each) == fault.host)
+        self._cluster.stop(broker_id, lambda: self._start_later(fault))
+
+    def _kill_controller(self, fault: Fault) -> None:
+        self._kill(fault)
+
+    def _controller_loses_power(self, fault: Fault) -> None:
+        self._cluster.lose_power(fault.host, Random(fault.number))
+        self._start_later(fault)
+
+    def _pause(self, fault: Fault) -> None:
+        self._paused[fault.host] = None
+        self._cluster.pause(fault.host)
+        self._later(fault, lambda: self._resume(fault.host))
+
+    def _resume(self, host: str) -> None:
+        self._paused.pop(host, None)
+        self._cluster.resume(host)
+
+    def _cut(self, fault: Fault) -> None:
+        self._cut_link(fault, fault.other)
+
+    def _isolate(self, fault: Fault) -> None:
+        for other in self._cluster.hosts:
+            if other != fault.host:
+                self._cut_link(fault, other)
+
+    def _cut_link(self, fault: Fault, other: str) -> None:
+        breaks = fault.kind is FaultKind.CUT or (
+            fault.kind is FaultKind.ISOLATE and fault.number % 2 == 0
+        )
+        until_ms = self._agenda.now_ms + fault.lasts_ms
+        self._cluster.network.cut(fault.host, other, until_ms=until_ms, breaks=breaks)
+
+    def _break(self, fault: Fault) -> None:
+        self._cluster.network.break_some(fault.host, 0.5)
+
+    def _take_descriptors(self, fault: Fault) -> None:
+        disk = self._cluster.disks[fault.host]
+        disk.lacks_descriptors = Random(fault.number)
+
+        def give_back() -> None:
+            disk.lacks_descriptors = None
+
+        self._later(fault, give_back)
+
+    def _move(self, fault: Fault) -> None:
+        self._move_leader(fault)
+
+    def _fill_disk(self, fault: Fault) -> None:
+        disk = self._cluster.disks[fault.host]
+        disk.is_full = True
+
+        def make_room() -> None:
+            disk.is_full = False
+            self._start(fault.host)
+
+        self._later(fault, make_room)
+
+
+def _in_sync_everywhere(metadata: ClusterMetadata) -> bool:
+    return all(
+        set(partition.isr) == set(partition.replicas)
+        for topic in metadata.topics.values()
+        for partition in topic.partitions.values()
+    )
+
+
+_DOINGS: Mapping[FaultKind, Callable[[Faults, Fault], None]] = MappingProxyType(
+    {
+        FaultKind.KILL: Faults._kill,
+        FaultKind.POWER_LOSS: Faults._lose_power,
+        FaultKind.STOP: Faults._stop,
+        FaultKind.KILL_CONTROLLER: Faults._kill_controller,
+        FaultKind.CONTROLLER_POWER_LOSS: Faults._controller_loses_power,
+        FaultKind.PAUSE: Faults._pause,
+        FaultKind.CUT: Faults._cut,
+        FaultKind.STALL: Faults._cut,
+        FaultKind.ISOLATE: Faults._isolate,
+        FaultKind.BREAK: Faults._break,
+        FaultKind.NO_DESCRIPTORS: Faults._take_descriptors,
+        FaultKind.DISK_FULL: Faults._fill_disk,
+        FaultKind.MOVE: Faults._move,
+    }
+)

@@ -1,0 +1,61 @@
+"""A shorter run that fails as well.
+
+Purpose: take faults, clients and bad weather away from a plan that leads to a violation, as long as
+what is left still leads to one, within a bound of runs. Invariant: what is returned was run, and
+failed. What it must not know: what any fault does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from integration.simulation.network import Weather
+from integration.simulation.plan import Fault, Plan
+from integration.simulation.run import Outcome
+
+RUNS_MAX = 60
+
+
+def shrink(failed: Outcome, run: Callable[[Plan], Outcome], *, runs_max: int = RUNS_MAX) -> Outcome:
+    """The shortest failing run found, by the number of its faults, then by its length."""
+    best, runs_left = failed, runs_max
+    is_shorter = True
+    while is_shorter and runs_left > 0:
+        is_shorter = False
+        for plan in _simpler(best.plan):
+            if runs_left == 0:
+                break
+            runs_left -= 1
+            outcome = run(plan)
+            if outcome.violation is not None:
+                best, is_shorter = outcome, True
+                break
+    return best
+
+
+def _simpler(plan: Plan) -> Iterator[Plan]:
+    """The plan with something less: many faults first, then one, then the rest."""
+    faults = plan.faults
+    half = len(faults) // 2
+    if half > 1:
+        yield _with_faults(plan, faults[:half])
+        yield _with_faults(plan, faults[half:])
+    for index in range(len(faults)):
+        yield _with_faults(plan, faults[:index] + faults[index + 1 :])
+    settings = plan.settings
+    for fewer in (
+        dataclasses.replace(settings, careless_producers=settings.careless_producers - 1),
+        dataclasses.replace(settings, idempotent_producers=settings.idempotent_producers - 1),
+        dataclasses.replace(settings, group_members=settings.group_members - 1),
+        dataclasses.replace(settings, transactional_clients=settings.transactional_clients - 1),
+    ):
+        if fewer.is_possible:
+            yield dataclasses.replace(plan, settings=fewer)
+    calm = Weather(delay_max_ms=settings.weather.delay_max_ms, slow_chance=0.0, break_chance=0.0)
+    if settings.weather != calm:
+        yield dataclasses.replace(plan, settings=dataclasses.replace(settings, weather=calm))
+
+
+def _with_faults(plan: Plan, faults: tuple[Fault, ...]) -> Plan:
+    return dataclasses.replace(plan, faults=faults)

@@ -1,0 +1,355 @@
+"""Clients that write in transactions.
+
+Purpose: producers with a transactional id, which write to some partitions, commit offsets of a
+group with it, and commit, abort or abandon; the process dies now and then, and another one takes
+its id over, at times while the first is still at it. Both generations of clients (KIP-890):
+`transaction.version` 1, which adds partitions first, and 2, which does not and gets a new epoch
+with every end. Invariants that it checks: what an answer allows and what not; offsets are those of
+transactions that are committed. What it must not know: markers, and who coordinates in truth.
+Source: Kafka's `TransactionManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.log.control import Marker
+from integration.simulation.client import Ask, Client, Pause, Script, Step, TopicPartition
+from integration.simulation.coordinators import GROUP, TRANSACTION, Coordinator
+from integration.simulation.invariants import Transaction, Violation, Watch
+from integration.simulation.messages import (
+    ADD_OFFSETS,
+    ADD_PARTITIONS,
+    END_TXN,
+    END_TXN_V2,
+    INIT_PRODUCER_ID,
+    OFFSET_FETCH,
+    PRODUCE,
+    PRODUCE_V2,
+    TXN_OFFSET_COMMIT,
+    TXN_OFFSET_COMMIT_V2,
+    AddedTopic,
+    AddOffsetsRequest,
+    AddPartitionsRequest,
+    CommittedPartition,
+    CommittedTopic,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    OffsetFetchRequest,
+    TxnOffsetCommitRequest,
+    WantedOffsets,
+)
+from integration.simulation.producing import RETRIABLE, encode, produce_request, produced
+
+TIMEOUT_MS: Final = 2_500
+CONCURRENT: Final = frozenset({ErrorCode.concurrent_transactions})
+TRIES_MAX: Final = 25
+
+FENCED: Final = frozenset(
+    {
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.producer_fenced,
+        ErrorCode.invalid_producer_id_mapping,
+        ErrorCode.invalid_txn_state,
+        ErrorCode.transaction_abortable,
+        ErrorCode.out_of_order_sequence_number,
+    }
+)
+"""What ends a producer's transaction: another has taken over, or the time is over.
+
+A sequence is out of order where the transaction before was aborted meanwhile.
+"""
+
+
+class _Ended(Exception):  # noqa: N818
+    """This producer cannot go on with its id and epoch."""
+
+
+@dataclass(slots=True)
+class _Offset:
+    """A group's offset that a transaction sets."""
+
+    offset: int
+    transaction: Transaction
+
+
+@dataclass(slots=True)
+class Account:
+    """What all processes with one transactional id have done, one after the other."""
+
+    transactional_id: str
+    offsets: list[_Offset] = field(default_factory=list)
+    transactions: int = 0
+    committed: int = 0
+
+    def check(self, offset: int, seen: int, who: str) -> None:
+        """A group's offset is that of a transaction that may be committed, none before `seen`."""
+        if offset == -1 and seen == -1:
+            return
+        found = next((each for each in self.offsets if each.offset == offset), None)
+        if found is None or offset < seen or found.transaction.outcome is Marker.ABORT:
+            raise Violation(
+                f"group {self.transactional_id}: {who} is told offset {offset} "
+                f"({found.transaction if found is not None else 'of no transaction'}), where at "
+                f"least {seen} is committed"
+            )
+
+    @property
+    def least_offset(self) -> int:
+        """What the group's offset is at least, by what producers were told."""
+        told = [each.offset for each in self.offsets if each.transaction.told is Marker.COMMIT]
+        return max(told, default=-1)
+
+
+class TransactionalProducer:
+    """One process with a transactional id."""
+
+    def __init__(
+        self,
+        client: Client,
+        watch: Watch,
+        account: Account,
+        *,
+        partitions: Sequence[TopicPartition],
+        version: int,
+        pace_ms: int,
+        until_ms: int,
+        succeed: Callable[[], None],
+    ) -> None:
+        """`succeed` has another process take the id over."""
+        self.is_done = False
+        self._client = client
+        self._watch = watch
+        self._account = account
+        self._partitions = tuple(partitions)
+        self._is_v2 = version >= 2
+        self._pace_ms = pace_ms
+        self._until_ms = until_ms
+        self._succeed = succeed
+        self._coordinator = Coordinator(client, account.transactional_id, TRANSACTION)
+        self._group = Coordinator(client, account.transactional_id, GROUP)
+        self._producer_id = self._epoch = -1
+        self._sequences: dict[TopicPartition, int] = {}
+        self._has_succeeded = False
+        client.spawn(self._main(), after_ms=client.random.randint(0, 100))
+
+    def _main(self) -> Script:
+        client, random = self._client, self._client.random
+        yield from self._begin()
+        while client.now_ms < self._until_ms:
+            try:
+                yield from self._transact()
+            except _Ended:
+                if self._has_succeeded:
+                    break
+                yield from self._begin()
+            if random.random() < 0.08:
+                self._hand_over()
+                if random.random() < 0.5:
+                    client.stop()
+                    return
+            yield Pause(ms=random.randint(1, 2 * self._pace_ms))
+        if not self._has_succeeded:
+            yield from self._finish()
+        self.is_done = True
+
+    def _hand_over(self) -> None:
+        if not self._has_succeeded:
+            self._has_succeeded = True
+            self.is_done = True
+            self._succeed()
+
+    def _finish(self) -> Step:
+        """What the last process left open is ended; then the group has its last offset."""
+        yield from self._begin()
+        seen = self._account.least_offset
+        offset = yield from self._fetch_offset()
+        self._account.check(offset, seen, self._client.name)
+        for each in self._account.offsets:
+            if each.transaction.outcome is Marker.COMMIT and each.offset > offset:
+                raise Violation(
+                    f"group {self._account.transactional_id} has offset {offset}, but "
+                    f"{each.transaction.name}, which set {each.offset}, is committed"
+                )
+
+    # The steps of a transaction
+
+    def _begin(self) -> Step:
+        """Get an id and epoch; what was open is aborted by that."""
+        request = InitProducerIdRequest(
+            transactional_id=self._account.transactional_id, transaction_timeout_ms=TIMEOUT_MS
+        )
+        response, code = yield from self._coordinator.ask(
+            INIT_PRODUCER_ID, request, again_on=CONCURRENT
+        )
+        if code is not ErrorCode.none:
+            raise self._refused("InitProducerId", code)
+        self._take_identity(response.producer_id, response.producer_epoch)
+
+    def _take_identity(self, producer_id: int, epoch: int) -> None:
+        if (producer_id, epoch) != (self._producer_id, self._epoch):
+            self._sequences.clear()
+        self._producer_id, self._epoch = producer_id, epoch
+
+    def _transact(self) -> Step:
+        random = self._client.random
+        account = self._account
+        account.transactions += 1
+        name = f"{account.transactional_id}.{account.transactions}"
+        transaction = self._watch.transactions.begin(name)
+        count = random.randint(1, len(self._partitions))
+        partitions = random.sample(self._partitions, count)
+        if not self._is_v2:
+            yield from self._add_partitions(partitions)
+        is_whole, number = True, 0
+        for partition in partitions:
+            for _ in range(random.choice((1, 1, 2))):
+                number += 1
+                value = f"{name}:{number}".encode()
+                written = yield from self._write(transaction, partition, value)
+                is_whole = is_whole and written
+        if random.random() < 0.5:
+            yield from self._commit_offset(transaction, account.transactions)
+        if random.random() < 0.1:  # Abandoned: the coordinator aborts it in time, or who is next.
+            raise _Ended
+        if random.random() < 0.2:
+            yield Pause(ms=random.choice((50, 500, TIMEOUT_MS + 500)))
+        yield from self._end(transaction, commit=is_whole and random.random() < 0.75)
+        if not is_whole:
+            yield from self._begin()  # A sequence may be missing.
+
+    def _add_partitions(self, partitions: Sequence[TopicPartition]) -> Step:
+        topics: dict[str, list[int]] = {}
+        for partition in partitions:
+            topics.setdefault(partition.topic, []).append(partition.partition)
+        request = AddPartitionsRequest(
+            v3_and_below_transactional_id=self._account.transactional_id,
+            v3_and_below_producer_id=self._producer_id,
+            v3_and_below_producer_epoch=self._epoch,
+            v3_and_below_topics=tuple(
+                AddedTopic(name=name, partitions=tuple(indexes)) for name, indexes in topics.items()
+            ),
+        )
+        _, code = yield from self._coordinator.ask(
+            ADD_PARTITIONS,
+            request,
+            lambda response: (
+                response.results_by_topic_v3_and_below[0]
+                .results_by_partition[0]
+                .partition_error_code
+            ),
+            again_on=CONCURRENT | {ErrorCode.unknown_topic_or_partition},
+        )
+        self._require("AddPartitionsToTxn", code)
+
+    def _write(self, transaction: Transaction, partition: TopicPartition, value: bytes) -> Step:
+        """Write until that is answered; False where it is not known whether it was written."""
+        sequence = self._sequences.get(partition, 0)
+        batch = encode(
+            [value],
+            self._client.now_ms,
+            producer=(self._producer_id, self._epoch, sequence),
+            is_transactional=True,
+        )
+        request = produce_request(partition, batch, transactional_id=self._account.transactional_id)
+        for _ in range(TRIES_MAX):
+            leader = yield from self._client.await_leader(partition)
+            response = yield Ask(
+                broker_id=leader.broker_id,
+                call=PRODUCE_V2 if self._is_v2 else PRODUCE,
+                message=request,
+            )
+            answer = produced(response)
+            code = answer.error_code if answer is not None else ErrorCode.network_exception
+            if answer is not None and code is ErrorCode.none:
+                committed = self._watch.of(partition)
+                committed.acknowledged(value, answer.base_offset, self._client.name)
+                transaction.acknowledged.setdefault(partition, []).append(value)
+                self._sequences[partition] = sequence + 1
+                return True
+            if code not in RETRIABLE and code not in CONCURRENT:
+                self._require("Produce", code)
+            yield Pause(ms=self._client.random.randint(5, 60))
+            yield from self._client.find_leaders(partition.topic)
+        return False
+
+    def _commit_offset(self, transaction: Transaction, offset: int) -> Step:
+        """Let the group's offset be committed with the transaction."""
+        seen = self._account.least_offset
+        account = self._account
+        if self._client.random.random() < 0.3:
+            self._account.check((yield from self._fetch_offset()), seen, self._client.name)
+        if not self._is_v2:
+            _, code = yield from self._coordinator.ask(
+                ADD_OFFSETS,
+                AddOffsetsRequest(
+                    transactional_id=account.transactional_id,
+                    producer_id=self._producer_id,
+                    producer_epoch=self._epoch,
+                    group_id=account.transactional_id,
+                ),
+                again_on=CONCURRENT,
+            )
+            self._require("AddOffsetsToTxn", code)
+        partition = self._partitions[0]
+        committed = CommittedPartition(partition_index=partition.partition, committed_offset=offset)
+        account.offsets.append(_Offset(offset, transaction))
+        _, code = yield from self._group.ask(
+            TXN_OFFSET_COMMIT_V2 if self._is_v2 else TXN_OFFSET_COMMIT,
+            TxnOffsetCommitRequest(
+                transactional_id=account.transactional_id,
+                group_id=account.transactional_id,
+                producer_id=self._producer_id,
+                producer_epoch=self._epoch,
+                generation_id=-1,
+                member_id="",
+                topics=(CommittedTopic(name=partition.topic, partitions=(committed,)),),
+            ),
+            lambda response: response.topics[0].partitions[0].error_code,
+            again_on=CONCURRENT | {ErrorCode.unknown_topic_or_partition},
+        )
+        self._require("TxnOffsetCommit", code)
+
+    def _end(self, transaction: Transaction, *, commit: bool) -> Step:
+        transaction.may_commit = transaction.may_commit or commit
+        request = EndTxnRequest(
+            transactional_id=self._account.transactional_id,
+            producer_id=self._producer_id,
+            producer_epoch=self._epoch,
+            committed=commit,
+        )
+        response, code = yield from self._coordinator.ask(
+            END_TXN_V2 if self._is_v2 else END_TXN, request, again_on=CONCURRENT
+        )
+        self._require("EndTxn", code)
+        self._watch.transactions.tell(transaction, Marker.COMMIT if commit else Marker.ABORT)
+        self._account.committed += commit
+        if self._is_v2:
+            self._take_identity(response.producer_id, response.producer_epoch)
+
+    def _fetch_offset(self) -> Step:
+        """The group's offset that is stable."""
+        partition = self._partitions[0]
+        wanted = WantedOffsets(name=partition.topic, partition_indexes=(partition.partition,))
+        response, code = yield from self._group.ask(
+            OFFSET_FETCH,
+            OffsetFetchRequest(group_id=self._account.transactional_id, topics=(wanted,)),
+            lambda response: response.error_code or response.topics[0].partitions[0].error_code,
+            again_on=frozenset({ErrorCode.unstable_offset_commit}),
+        )
+        if code is not ErrorCode.none:
+            raise self._refused("OffsetFetch", code)
+        return response.topics[0].partitions[0].committed_offset
+
+    def _require(self, what: str, code: ErrorCode) -> None:
+        if code in FENCED:
+            raise _Ended
+        if code is not ErrorCode.none:
+            raise self._refused(what, code)
+
+    def _refused(self, what: str, code: ErrorCode) -> Violation:
+        return Violation(f"{self._client.name}: {what} is refused with {code.name}")

@@ -1,0 +1,24 @@
+"""What a switch for a bug is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bug:
+    """A bug: where it comes from, what it is, and how it is put back.
+
+    `found_by` is a seed that found it when this was written: it is tried first, then those from 0
+    up to `seeds_max`.
+    """
+
+    name: str
+    source: str
+    what: str
+    put_back: Callable[[pytest.MonkeyPatch], None]
+    found_by: int
+    seeds_max: int = 150

@@ -1,0 +1,61 @@
+"""Bugs of consumer groups: commits, generations, coordinators that come and go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.coordination.replies import Reply
+from broker_ref.group import membership
+from broker_ref.group.coordinator import GroupCoordinator
+from broker_ref.group.group import Group
+from tests.simulation.bugs.bug import Bug
+
+
+def _acknowledge_commits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_once(self: Any, write: Any, now_ms: int) -> Reply[ErrorCode]:
+        del write, now_ms
+        reply: Reply[ErrorCode] = self._done(ErrorCode.none)
+        return reply
+
+    monkeypatch.setattr(GroupCoordinator, "_outcome", at_once)
+
+
+def _take_commits_of_any_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "_check_generation", lambda *_: None)
+
+
+def _begin_generations_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Group.__init__
+
+    def forget(self: Any, *what: Any, **how: Any) -> None:
+        make(self, *what, **{**how, "generation_id": 0})
+
+    monkeypatch.setattr(Group, "__init__", forget)
+
+
+BUGS = (
+    Bug(
+        name="acknowledge commits at once",
+        source="KAFKA-3900, GroupMetadataManager.storeOffsets",
+        what="an offset is acknowledged as committed before it is replicated",
+        put_back=_acknowledge_commits_at_once,
+        found_by=0,
+    ),
+    Bug(
+        name="take commits of any generation",
+        source="GroupMetadataManager.validateOffsetCommit",
+        what="a member that has missed a rebalance may still commit",
+        put_back=_take_commits_of_any_generation,
+        found_by=0,
+    ),
+    Bug(
+        name="begin generations anew",
+        source="GroupMetadataManager.loadGroupsAndOffsets",
+        what="a new coordinator has a group's members, and not the number of its generation",
+        put_back=_begin_generations_anew,
+        found_by=0,
+    ),
+)

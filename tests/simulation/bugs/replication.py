@@ -1,0 +1,161 @@
+"""Bugs of replication: truncation, high watermark, in-sync replicas, elections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api import k02_list_offsets
+from broker_ref.controller import controller, elections
+from broker_ref.log.errors import LogError
+from broker_ref.replication.fetcher import Fetcher
+from broker_ref.replication.isr import PendingExpand, PendingShrink
+from broker_ref.replication.leader import Leader
+from broker_ref.replication.partition import DivergingEpoch, Partition
+from tests.simulation.bugs.bug import Bug
+
+
+def _truncate_to_own_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def truncate(self: Any, partition: Partition) -> None:
+        if partition.high_watermark < partition.log.log_end_offset:
+            partition.truncate_to(partition.high_watermark, now_ms=self._clock())
+
+    monkeypatch.setattr(Fetcher, "_truncate_without_epochs", truncate)
+
+
+def _compare_offsets_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def divergence(self: Any, fetch_offset: int, epoch: int) -> DivergingEpoch | None:
+        if fetch_offset > self.log.log_end_offset:
+            return DivergingEpoch(epoch=epoch, end_offset=self.log.log_end_offset)
+        return None
+
+    monkeypatch.setattr(Partition, "_divergence", divergence)
+
+
+def _compare_ends_of_epochs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def divergence(self: Any, fetch_offset: int, epoch: int) -> DivergingEpoch | None:
+        found, end_offset = self.log.leader_epochs.end_offset_for_epoch(
+            epoch, log_end_offset=self.log.log_end_offset
+        )
+        if 0 <= end_offset < fetch_offset:
+            return DivergingEpoch(epoch=found, end_offset=end_offset)
+        return None
+
+    monkeypatch.setattr(Partition, "_divergence", divergence)
+
+
+def _ignore_who_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PendingExpand, "maximal_isr", property(lambda self: self.committed.isr))
+    monkeypatch.setattr(Leader, "_is_about_to_join", lambda *_: False)
+
+
+def _shrink_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrunk = property(lambda self: self.committed.isr - self.leaving)
+    monkeypatch.setattr(PendingShrink, "maximal_isr", shrunk)
+    monkeypatch.setattr(PendingShrink, "isr", shrunk)
+
+
+def _answer_in_a_later_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = Partition.replication_outcome
+
+    def in_any_tenure(self: Partition, required_offset: int, tenure: int) -> ErrorCode | None:
+        if self.is_leader:
+            return outcome(self, required_offset, self.tenure)
+        # As one that fails a request at its deadline alone.
+        del tenure
+        return None
+
+    monkeypatch.setattr(Partition, "replication_outcome", in_any_tenure)
+
+
+def _tell_a_high_watermark_that_lags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(k02_list_offsets, "_require_known_end", lambda *_: None)
+
+
+def _out_of_range_above_the_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Partition.read
+
+    def refuse(self: Partition, fetch_offset: int, **how: Any) -> bytes | DivergingEpoch:
+        if how.get("replica_id", -1) < 0 and fetch_offset > self.high_watermark:
+            raise LogError(ErrorCode.offset_out_of_range, "above the high watermark")
+        return read(self, fetch_offset, **how)
+
+    monkeypatch.setattr(Partition, "read", refuse)
+
+
+def _elect_uncleanly(monkeypatch: pytest.MonkeyPatch) -> None:
+    updates = elections.leader_and_isr_updates
+
+    def unclean(*what: Any, **how: Any) -> Any:
+        return updates(*what, **{**how, "is_unclean_allowed": lambda _: True})
+
+    monkeypatch.setattr(controller, "leader_and_isr_updates", unclean)
+
+
+BUGS = (
+    Bug(
+        name="truncate to own high watermark",
+        source="KIP-101 (KAFKA-1211)",
+        what="a follower begins to follow by cutting its log at its own high watermark",
+        put_back=_truncate_to_own_high_watermark,
+        found_by=0,
+    ),
+    Bug(
+        name="compare offsets alone",
+        source="KIP-101 (KAFKA-3410)",
+        what="a follower's log is cut only where it is longer than the leader's",
+        put_back=_compare_offsets_alone,
+        found_by=0,
+    ),
+    Bug(
+        name="compare ends of epochs alone",
+        source="KIP-279 (KAFKA-6361)",
+        what="the leader tells where the follower's epoch ends, not that it never had that epoch",
+        put_back=_compare_ends_of_epochs_alone,
+        found_by=0,
+    ),
+    Bug(
+        name="ignore who joins",
+        source="KIP-497 (KAFKA-8836)",
+        what="the high watermark does not wait for a replica that is about to join the ISR",
+        put_back=_ignore_who_joins,
+        found_by=0,
+    ),
+    Bug(
+        name="shrink at once",
+        source="KIP-497 (KAFKA-8836)",
+        what="a leader does without lagging replicas before the controller has agreed",
+        put_back=_shrink_at_once,
+        found_by=0,
+    ),
+    Bug(
+        name="answer in a later leadership",
+        source="DelayedProduce, Partition.checkEnoughReplicasReachOffset",
+        what="acks=all is answered by the high watermark of a later leadership",
+        put_back=_answer_in_a_later_leadership,
+        found_by=0,
+    ),
+    Bug(
+        name="tell a high watermark that lags",
+        source="KIP-207 (KAFKA-2334)",
+        what="a new leader tells clients its high watermark before it knows what is committed",
+        put_back=_tell_a_high_watermark_that_lags,
+        found_by=0,
+    ),
+    Bug(
+        name="out of range above the high watermark",
+        source="KIP-207 (KAFKA-2334)",
+        what="a new leader refuses a fetch from a committed offset above its high watermark",
+        put_back=_out_of_range_above_the_high_watermark,
+        found_by=0,
+    ),
+    Bug(
+        name="elect uncleanly",
+        source="KIP-106 (KAFKA-3924)",
+        what="a replica out of sync may lead where none in sync is up, by default",
+        put_back=_elect_uncleanly,
+        found_by=0,
+    ),
+)

@@ -1,0 +1,240 @@
+"""Bugs of transactions: coordinator, markers, last stable offset, pending offsets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.api.delayed_fetch import DelayedFetch
+from broker_ref.api.partition_reader import PartitionReader
+from broker_ref.coordination.replies import Reply
+from broker_ref.group.coordinator import GroupCoordinator
+from broker_ref.group.pending import PendingOffsets
+from broker_ref.log.producer_log import ProducerLog
+from broker_ref.log.producer_state import ProducerState
+from broker_ref.replication.partition import Partition
+from broker_ref.transaction import coordinator, decisions, transitions
+from broker_ref.transaction.coordinator import TransactionCoordinator
+from broker_ref.transaction.markers import MarkerSender
+from integration.simulation import run
+from tests.simulation.bugs.bug import Bug
+
+
+def _high_watermark_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def last_stable_offset(self: Partition) -> int:
+        # What is decided is asked of one high watermark, and the bound is another.
+        first = self.log.producers.first_unstable_offset(self.log.log_end_offset)
+        return self.high_watermark if first is None else min(first, self.high_watermark)
+
+    monkeypatch.setattr(Partition, "last_stable_offset", property(last_stable_offset))
+
+
+def _delayed_fetch_drops_aborted_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    aborted = PartitionReader._aborted
+    waited = [False]
+
+    def having_waited(method: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*what: Any) -> Any:
+            waited[0] = True
+            try:
+                return method(*what)
+            finally:
+                waited[0] = False
+
+        return wrapped
+
+    def dropped(self: PartitionReader, *what: Any) -> Any:
+        return () if waited[0] else aborted(self, *what)
+
+    monkeypatch.setattr(PartitionReader, "_aborted", dropped)
+    for name in ("try_complete", "expire"):
+        monkeypatch.setattr(DelayedFetch, name, having_waited(getattr(DelayedFetch, name)))
+
+
+def _acknowledge_marker_before_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = GroupCoordinator.end_transaction
+
+    def at_once(self: Any, *what: Any, **how: Any) -> Reply[ErrorCode]:
+        end(self, *what, **how)
+        reply: Reply[ErrorCode] = Reply(self._wake)
+        reply.complete(ErrorCode.none)
+        return reply
+
+    monkeypatch.setattr(GroupCoordinator, "end_transaction", at_once)
+
+
+def _verify_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    config_of = run.config_of
+
+    def without_verification(*what: Any) -> Any:
+        return dataclasses.replace(
+            config_of(*what), transaction_partition_verification_enable=False
+        )
+
+    monkeypatch.setattr(run, "config_of", without_verification)
+
+
+def _abort_without_epoch_bump(monkeypatch: pytest.MonkeyPatch) -> None:
+    fenced = transitions.fenced
+
+    def without_bump(current: Any, **how: Any) -> Any:
+        aborting = fenced(current, **how)
+        return dataclasses.replace(aborting, producer_epoch=current.producer_epoch)
+
+    monkeypatch.setattr(decisions, "fenced", without_bump)
+
+
+def _answer_before_prepare_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tell(write: Any, reply: Any, result: Any, now_ms: int) -> None:
+        del write, now_ms
+        reply.complete(result)
+
+    monkeypatch.setattr(coordinator, "_tell", tell)
+
+
+def _take_markers_of_old_coordinators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProducerState, "check_marker", lambda *_, **__: None)
+
+
+def _forget_aborted_index_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    def replay(self: Any, segment: Any, offset: int, *, to_index: bool) -> None:
+        del to_index
+        for header, marker in segment.batches_from(offset):
+            self._state.update(header, marker)
+
+    monkeypatch.setattr(ProducerLog, "_replay", replay)
+
+
+def _forget_what_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TransactionCoordinator, "_end_prepared", lambda *_: None)
+
+
+def _let_zombies_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_next_epoch = transitions.with_next_epoch
+
+    def same_epoch(current: Any, **how: Any) -> Any:
+        value = with_next_epoch(current, **how)
+        return dataclasses.replace(value, producer_epoch=max(current.producer_epoch, 0))
+
+    monkeypatch.setattr(decisions, "with_next_epoch", same_epoch)
+
+
+def _give_markers_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def retry_later(self: Any, ending: Any, key: Any) -> None:
+        del self
+        ending.entry.unmarked.discard(key)
+
+    monkeypatch.setattr(MarkerSender, "_retry_later", retry_later)
+
+
+def _end_with_any_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = decisions._end
+
+    def any_epoch(entry: Any, producer: Any, **how: Any) -> Any:
+        present = dataclasses.replace(producer, producer_epoch=entry.current.producer_epoch)
+        return end(entry, present, **how)
+
+    monkeypatch.setattr(decisions, "_end", any_epoch)
+
+
+def _forget_pending_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PendingOffsets, "has", lambda *_: False)
+
+
+BUGS = (
+    Bug(
+        name="last stable offset from a high watermark read twice",
+        source="KAFKA-14638, UnifiedLog.fetchLastStableOffsetMetadata",
+        what="a transaction counts as decided while its marker is not replicated",
+        put_back=_high_watermark_read_twice,
+        found_by=0,
+    ),
+    Bug(
+        name="delayed fetch drops the aborted list",
+        source="DelayedFetch, FetchPartitionData.abortedTransactions",
+        what="a read_committed fetch that has waited is not told what is aborted",
+        put_back=_delayed_fetch_drops_aborted_list,
+        found_by=0,
+    ),
+    Bug(
+        name="marker acknowledged before offsets materialise",
+        source="KAFKA-5952, GroupCoordinator.scheduleHandleTxnCompletion",
+        what="a group coordinator answers to a marker before that cannot be lost",
+        put_back=_acknowledge_marker_before_offsets,
+        found_by=0,
+    ),
+    Bug(
+        name="late produce after abort",
+        source="KIP-890 part 1 (KAFKA-14402)",
+        what="a batch that comes when its transaction is over begins another, for ever open",
+        put_back=_verify_nothing,
+        found_by=0,
+    ),
+    Bug(
+        name="abort without epoch bump",
+        source="KIP-360, TransactionCoordinator.abortTimedOutTransactions",
+        what="a transaction is aborted for its time, and its producer goes on with its epoch",
+        put_back=_abort_without_epoch_bump,
+        found_by=0,
+    ),
+    Bug(
+        name="answer before PREPARE is replicated",
+        source="TransactionStateManager.appendTransactionToLog",
+        what="EndTxn and InitProducerId are answered when the leader alone has the decision",
+        put_back=_answer_before_prepare_is_replicated,
+        found_by=0,
+    ),
+    Bug(
+        name="take markers of old coordinators",
+        source="ProducerStateManager.checkCoordinatorEpoch (KAFKA-5351)",
+        what="a marker that is late ends a transaction that is not its own",
+        put_back=_take_markers_of_old_coordinators,
+        found_by=0,
+    ),
+    Bug(
+        name="forget the aborted index after a crash",
+        source="LogSegment.recover, TransactionIndex (KAFKA-5886)",
+        what="recovery does not write the index of aborted transactions anew",
+        put_back=_forget_aborted_index_after_a_crash,
+        found_by=0,
+    ),
+    Bug(
+        name="forget what is prepared",
+        source="TransactionStateManager.loadTransactionsForTxnTopicPartition",
+        what="a new coordinator does not end what the one before had decided",
+        put_back=_forget_what_is_prepared,
+        found_by=0,
+    ),
+    Bug(
+        name="let zombies live",
+        source="KIP-98, InitProducerId",
+        what="a producer that takes an id over gets the epoch of the one before",
+        put_back=_let_zombies_live,
+        found_by=0,
+    ),
+    Bug(
+        name="give markers up",
+        source="KAFKA-5749, TransactionMarkerRequestCompletionHandler",
+        what="a marker that a partition does not take at once counts as written",
+        put_back=_give_markers_up,
+        found_by=0,
+    ),
+    Bug(
+        name="end with any epoch",
+        source="KIP-98, TransactionCoordinator.endTransaction",
+        what="a producer that is fenced may still end the transaction of its successor",
+        put_back=_end_with_any_epoch,
+        found_by=0,
+    ),
+    Bug(
+        name="forget pending offsets",
+        source="KIP-447 (KAFKA-8587)",
+        what="require_stable does not wait for offsets of transactions that are open",
+        put_back=_forget_pending_offsets,
+        found_by=0,
+    ),
+)
