@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from broker_ref.api.contract import Wait
-from broker_ref.group.replies import Reply
+from broker_ref.coordination.replies import Reply
 
 Result = TypeVar("Result")
 

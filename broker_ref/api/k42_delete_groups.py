@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
 from broker_ref.api.group_replies import NEVER_MS
-from broker_ref.group.replies import Reply
+from broker_ref.coordination.replies import Reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,9 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import OFFSETS_TOPIC, ClusterMetadata
+from broker_ref.coordination.partitioning import partition_of
+from broker_ref.coordination.replies import Reply, Wake
+from broker_ref.coordination.writes import Write
 from broker_ref.group.group import Group
 from broker_ref.group.loading import Loading
 from broker_ref.group.members import (
@@ -30,15 +33,13 @@ from broker_ref.group.members import (
     SyncResult,
 )
 from broker_ref.group.membership import Membership
-from broker_ref.group.offsets import TopicPartition, java_hash
+from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import STRING_BYTES_MAX, OffsetCommitKey, OffsetCommitValue
-from broker_ref.group.replies import Reply, Wake
 from broker_ref.group.retention import expired
 from broker_ref.group.shard import (
     Change,
     Shard,
     ShardState,
-    Write,
     offset_tombstones,
 )
 from broker_ref.group.states import STATES_OF_A_GENERATION, GroupState
@@ -185,7 +186,7 @@ class GroupCoordinator:
                 member.complete_sync(SyncResult(error_code=error))
             shard.remove(group, now_ms)
         shard.state = ShardState.FAILED
-        shard.abandon_writes(now_ms)
+        shard.writes.abandon(now_ms)
 
     def partitions_changed(self, keys: Iterable[Hashable], now_ms: int) -> None:
         """Finish the writes that the replicas of these partitions have now."""
@@ -193,7 +194,7 @@ class GroupCoordinator:
             if isinstance(key, PartitionKey) and key.topic == OFFSETS_TOPIC:
                 led = self._led.get(key.partition)
                 if led is not None:
-                    led.shard.replicated(now_ms)
+                    led.shard.writes.replicated(now_ms)
 
     def _follow_partition(self, index: int, now_ms: int) -> None:
         led = self._led.get(index)
@@ -226,7 +227,7 @@ class GroupCoordinator:
 
     def partition_for(self, group_id: str) -> int:
         """The partition of the offsets topic that a group's offsets go to."""
-        return (java_hash(group_id) & 0x7FFFFFFF) % self._partition_count()
+        return partition_of(group_id, self._partition_count())
 
     def check_coordinator(self, group_id: str) -> Partition:
         """The group's partition of the offsets topic.

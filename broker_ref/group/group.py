@@ -17,8 +17,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.coordination.replies import Reply
 from broker_ref.group.members import JoinedMember, JoinResult, Member, MemberProtocol, SyncResult
-from broker_ref.group.replies import Reply
 from broker_ref.group.states import TARGETS, GroupState
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.reader import Cursor, MalformedRequestError

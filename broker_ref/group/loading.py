@@ -10,9 +10,9 @@ Source: Kafka's `CoordinatorLoaderImpl`.
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.coordination.replay import Replay
 from broker_ref.group.group import Group
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import (
@@ -25,65 +25,44 @@ from broker_ref.group.records import (
 )
 from broker_ref.group.shard import Shard, ShardState
 from broker_ref.group.stored_group import group_from_record
-from broker_ref.log.batch import decode_records, parse_batches
+from broker_ref.log.batch import BatchHeader, decode_records
 from broker_ref.log.errors import LogError
 from broker_ref.log.records import Record
 from broker_ref.protocol.identifiers import ZERO_UUID
 
 logger = logging.getLogger(__name__)
 
-STEP_BYTES: Final = 1 << 20
-"""How much of the log one step reads."""
-
 
 class Loading:
     """The replay of one shard's log, from its start to its end as it was at first."""
 
     def __init__(self, shard: Shard, *, metadata: ClusterMetadata) -> None:
-        log = shard.partition.log
         self._shard = shard
         self._metadata = metadata
-        self._offset = log.log_start_offset
-        self._end_offset = log.log_end_offset
+        self._log = Replay(shard.partition)
         self._groups: dict[str, GroupMetadataValue] = {}
 
     def step(self, now_ms: int) -> bool:
         """Read on; whether that was the last step."""
         partition = self._shard.partition
         try:
-            read_bytes = 0
-            while self._offset < self._end_offset and read_bytes < STEP_BYTES:
-                read_bytes += self._read()
-            if self._offset < self._end_offset:
+            if not self._log.step(self._take):
                 return False
             self._finish(now_ms)
             self._shard.state = ShardState.ACTIVE
         except LogError as error:
             logger.error(
                 "Groups of %s-%d have no coordinator: the log cannot be read at offset %d: %s",
-                partition.key.topic, partition.key.partition, self._offset, error,
+                partition.key.topic, partition.key.partition, self._log.offset, error,
             )  # fmt: skip
             self._shard.groups.clear()
             self._shard.state = ShardState.FAILED
         return True
 
-    def _read(self) -> int:
-        data = self._shard.partition.log.read(
-            self._offset,
-            end_offset=self._end_offset,
-            max_bytes=STEP_BYTES,
-            at_least_one_batch=True,
-        )
-        position = 0
-        for header in parse_batches(data):
-            if not header.is_control:
-                for record in decode_records(data[position : position + header.size_bytes]):
-                    self._replay(record, header.next_offset)
-            position += header.size_bytes
-            self._offset = header.next_offset
-        if not data:
-            self._offset = self._end_offset  # What was left has been compacted away.
-        return len(data)
+    def _take(self, header: BatchHeader, batch: bytes) -> None:
+        if not header.is_control:
+            for record in decode_records(batch):
+                self._replay(record, header.next_offset)
 
     def _replay(self, record: Record, required_offset: int) -> None:
         key = decode_key(record.key) if record.key is not None else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.group.replies import Reply
+from broker_ref.coordination.replies import Reply
 from broker_ref.schedule import Timer
 
 

@@ -15,6 +15,8 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
+from broker_ref.coordination.replies import Reply, Wake
+from broker_ref.coordination.writes import NOTHING_WRITTEN, Write
 from broker_ref.group.group import Group
 from broker_ref.group.members import (
     JoinRequest,
@@ -26,8 +28,7 @@ from broker_ref.group.members import (
     SyncResult,
 )
 from broker_ref.group.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalance
-from broker_ref.group.replies import Reply, Wake
-from broker_ref.group.shard import NOTHING_WRITTEN, Shard, Write
+from broker_ref.group.shard import Shard
 from broker_ref.group.states import (
     HEARTBEAT_ANSWERS,
     STATES_KEPT_ALIVE_BY_COMMITS,

@@ -4,7 +4,7 @@ Purpose: hold the offsets of the groups of one partition of `__consumer_offsets`
 see only what every in-sync replica has, while writers see all. Invariant: an offset is kept as the
 values that may still be read, each with the log offset at which it is replicated; `settle` drops
 those before one that is. What it must not know: groups' states, requests, and the log.
-Source: Kafka's `OffsetMetadataManager`, `GroupMetadataManager.partitionFor`.
+Source: Kafka's `OffsetMetadataManager`.
 """
 
 from __future__ import annotations
@@ -124,12 +124,3 @@ def offsets_topic(config: BrokerConfig) -> NewTopic:
             "segment.bytes": str(config.offsets_topic_segment_bytes),
         },
     )
-
-
-def java_hash(text: str) -> int:
-    """Java's String.hashCode, over UTF-16 code units, as an unsigned 32-bit number."""
-    value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for position in range(0, len(units), 2):
-        value = (31 * value + int.from_bytes(units[position : position + 2])) & 0xFFFFFFFF
-    return value

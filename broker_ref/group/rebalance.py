@@ -15,9 +15,10 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
+from broker_ref.coordination.writes import NOTHING_WRITTEN, Write
 from broker_ref.group.group import Group
 from broker_ref.group.members import JoinResult, Member, SyncResult
-from broker_ref.group.shard import NOTHING_WRITTEN, Shard, Write
+from broker_ref.group.shard import Shard
 from broker_ref.group.states import STATES_OF_A_GENERATION, TARGETS, GroupState
 from broker_ref.group.stored_group import group_record
 from broker_ref.protocol.errors import ApiError

@@ -8,7 +8,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
-from broker_ref.group import loading, rebalance
+from broker_ref.coordination import replay
+from broker_ref.group import rebalance
 from broker_ref.group.coordinator import Committer
 from broker_ref.group.members import MemberIdentity, MemberProtocol
 from broker_ref.group.offsets import TopicPartition
@@ -162,7 +163,7 @@ def test_a_large_log_is_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     ids, generation_id = made.stable(2)
     for number in range(20):
         commit(made, number, group=f"g{number}")
-    monkeypatch.setattr(loading, "STEP_BYTES", 100)
+    monkeypatch.setattr(replay, "STEP_BYTES", 100)
     made.restart()
     assert made.heartbeat(ids[0], generation_id) is ErrorCode.none
     loads = ErrorCode.coordinator_load_in_progress

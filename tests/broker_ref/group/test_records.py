@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_ref.group.offsets import java_hash
+from broker_ref.coordination.partitioning import java_hash
 from broker_ref.group.records import (
     GroupMetadataKey,
     GroupMetadataValue,
