@@ -113,7 +113,13 @@ def _fixtures(item: pytest.Item) -> Sequence[str]:
 
 def _uses_cluster(item: pytest.Item) -> bool:
     """Whether `--cluster` makes a difference to a test."""
-    return not {"cluster", "one_broker", "processes", *STARTS_BROKERS}.isdisjoint(_fixtures(item))
+    return not {
+        "cluster",
+        "one_broker",
+        "processes",
+        "linked_clusters",
+        *STARTS_BROKERS,
+    }.isdisjoint(_fixtures(item))
 
 
 @pytest.hookimpl(trylast=True)
@@ -160,11 +166,13 @@ def pytest_runtest_makereport(
 
 
 @contextmanager
-def open_cluster(config: pytest.Config, **options: Any) -> Iterator[Cluster]:
-    """A cluster of the run's backend; `options` are those of `integration.clusters`."""
+def open_cluster(
+    config: pytest.Config, *, backend: str | None = None, **options: Any
+) -> Iterator[Cluster]:
+    """A cluster of the run's backend, or another; `options` are those of `integration.clusters`."""
     if _UNAVAILABLE in config.stash:
         pytest.skip(config.stash[_UNAVAILABLE])
-    with clusters.open_cluster(_backend(config), **options) as opened:
+    with clusters.open_cluster(backend or _backend(config), **options) as opened:
         config.stash[_CLUSTERS].append(opened)
         yield opened
         config.stash[_CLUSTERS].remove(opened)

@@ -181,10 +181,14 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedVerification:
-    """A commit that waits for the transaction's coordinator to say that the group is in it."""
+    """A commit that waits for the transaction's coordinator to say that the group is in it.
+
+    Where the last transaction's marker was written meanwhile, which makes the guard void, it asks
+    again: the answer may be from before or after.
+    """
 
     commit: Commit
-    key: PartitionKey
+    partition: Partition
     guard: VerificationGuard
     reply: Reply[Mapping[PartitionKey, ErrorCode]]
 
@@ -192,10 +196,13 @@ class DelayedVerification:
         """The response, or the next wait, once there is an answer."""
         if self.reply.result is None:
             return None
-        error = self.reply.result.get(self.key, ErrorCode.none)
-        if error is ErrorCode.none:
-            return self.commit.append(self.guard, now_ms)
-        return self.commit.respond(_VERIFICATION_ERRORS.get(error, error))
+        error = self.reply.result.get(self.partition.key, ErrorCode.none)
+        if error is not ErrorCode.none:
+            return self.commit.respond(_VERIFICATION_ERRORS.get(error, error))
+        producer_id = self.commit.request.producer_id
+        if not self.partition.log.producers.allows(producer_id, self.guard):
+            return _verify(self.commit, now_ms)
+        return self.commit.append(self.guard, now_ms)
 
     def expire(self, now_ms: int) -> object:
         """Not before the end of time: every question ends."""
@@ -211,37 +218,34 @@ def handle(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> objec
         return commit.respond(ErrorCode.invalid_group_id)
     if broker.groups.coordinator(request.group_id) is None:
         return commit.respond(ErrorCode.coordinator_not_available)
+    return _verify(commit, call.now_ms)
+
+
+def _verify(commit: Commit, now_ms: int) -> object:
+    """Ask whether the group is in the transaction, where that is not known; then go on."""
+    broker, request = commit.broker, commit.request
+    adds = commit.call.version >= FIRST_VERSION_THAT_ADDS_THE_GROUP
     try:
         partition = broker.groups.check_coordinator(request.group_id)
-        guard = _begin_verification(call, request, partition)
+        guard = partition.begin_verification(
+            request.producer_id, request.producer_epoch, NO_SEQUENCE, supports_epoch_bump=adds
+        )
     except (ApiError, LogError) as error:
         code = error.error_code
         return commit.respond(_VERIFICATION_ERRORS.get(code, code))
-    adds = call.version >= FIRST_VERSION_THAT_ADDS_THE_GROUP
     if guard is None or not (adds or broker.config.transaction_partition_verification_enable):
-        return commit.append(guard, call.now_ms)
+        return commit.append(guard, now_ms)
     reply = broker.verifications.verify(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
         (partition.key,),
         add=adds,
-        now_ms=call.now_ms,
+        now_ms=now_ms,
     )
-    delayed = DelayedVerification(commit=commit, key=partition.key, guard=guard, reply=reply)
-    response = delayed.try_complete(call.now_ms)
+    delayed = DelayedVerification(commit=commit, partition=partition, guard=guard, reply=reply)
+    response = delayed.try_complete(now_ms)
     return response or Wait(operation=delayed, keys=(reply,), deadline_ms=NEVER_MS)
-
-
-def _begin_verification(
-    call: Call, request: TxnOffsetCommitRequest, partition: Partition
-) -> VerificationGuard | None:
-    return partition.begin_verification(
-        request.producer_id,
-        request.producer_epoch,
-        NO_SEQUENCE,
-        supports_epoch_bump=call.version >= FIRST_VERSION_THAT_ADDS_THE_GROUP,
-    )
 
 
 def _read(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> Commit:

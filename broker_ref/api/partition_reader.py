@@ -24,7 +24,7 @@ from broker_ref.api.fetch_messages import (
     PartitionAnswer,
 )
 from broker_ref.config import RACK_AWARE_REPLICA_SELECTOR
-from broker_ref.log.batch import parse_sound_batches
+from broker_ref.log.batch import end_offset_of
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID
@@ -197,10 +197,12 @@ class PartitionReader:
             return None
         if not records:
             return ()
-        end_offset = parse_sound_batches(records)[-1][0].next_offset
+        start_offset = wanted.asked.fetch_offset
+        if not partition.log.segments.may_have_aborted(start_offset):
+            return ()
         return tuple(
-            AbortedTransaction(producer_id=found.producer_id, first_offset=found.first_offset)
-            for found in partition.aborted_transactions(wanted.asked.fetch_offset, end_offset)
+            AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+            for aborted in partition.aborted_transactions(start_offset, end_offset_of(records))
         )
 
     @property

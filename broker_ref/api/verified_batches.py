@@ -27,6 +27,13 @@ from broker_ref.transaction.verification import REQUEST_TIMEOUT_MS, Answer
 FIRST_PRODUCE_VERSION_THAT_KNOWS_ABORTABLE: Final = 11
 FIRST_PRODUCE_VERSION_THAT_ADDS: Final = 12
 
+RETRY_BACKOFF_MS: Final = 20
+RETRY_BACKOFF_MAX_MS: Final = 100
+"""How long a transaction that is still being ended may keep the next one waiting here.
+
+Kafka's add.partitions.to.txn.retry.backoff.ms and .max.ms: producing again would cost more.
+"""
+
 _RETRIABLE: Final = (
     ErrorCode.network_exception,
     ErrorCode.coordinator_load_in_progress,
@@ -48,26 +55,96 @@ class VerifiedBatch:
 
 @dataclass(slots=True, kw_only=True)
 class _Verifying:
-    """Waits for the coordinator's answer, and then does what was to be done."""
+    """Waits for the coordinator's answer, and then does what was to be done.
 
-    reply: Reply[Answer]
-    asked: Sequence[VerifiedBatch]
+    Where the last transaction of the producer is still being ended, it asks again for a while.
+    """
+
+    broker: Broker
     version: int
+    transactional_id: str
+    batches: Sequence[VerifiedBatch]
     then: Callable[[int], object]
+    retries_until_ms: int
+    reply: Reply[Answer] | None = None
+
+    @property
+    def adds(self) -> bool:
+        """Whether a partition that is not part of the transaction becomes so."""
+        return self.version >= FIRST_PRODUCE_VERSION_THAT_ADDS
+
+    def ask(self, now_ms: int) -> object:
+        """Ask about the partitions in which no transaction is open; what comes then, or a wait."""
+        for batch in self.batches:
+            if batch.header.has_producer_id:
+                self._begin(batch)
+        asked = self._asked()
+        is_on = self.adds or self.broker.config.transaction_partition_verification_enable
+        if not asked or not is_on:
+            return self.then(now_ms)
+        self.reply = self.broker.verifications.verify(
+            self.transactional_id,
+            asked[0].header.producer_id,
+            asked[0].header.producer_epoch,
+            tuple(dict.fromkeys(batch.key for batch in asked)),
+            add=self.adds,
+            now_ms=now_ms,
+        )
+        done = self.try_complete(now_ms)
+        if done is not None:
+            return done
+        # The question has a time limit of its own, and may have to wait for another one.
+        deadline_ms = now_ms + 2 * REQUEST_TIMEOUT_MS + 1000
+        return Wait(operation=self, keys=(self.reply,), deadline_ms=deadline_ms)
 
     def try_complete(self, now_ms: int) -> object | None:
         """What comes then, once there is an answer."""
-        if self.reply.result is None:
+        answer = None if self.reply is None else self.reply.result
+        if answer is None:
             return None
-        for batch in self.asked:
-            batch.error = _error(self.reply.result[batch.key], batch, self.version)
+        is_between = ErrorCode.concurrent_transactions in answer.values()
+        if self.adds and is_between and now_ms < self.retries_until_ms:
+            again_ms = now_ms + RETRY_BACKOFF_MS
+            return Wait(operation=_AskAgain(verifying=self), keys=(), deadline_ms=again_ms)
+        for batch in self._asked():
+            batch.error = _error(answer[batch.key], batch, self.version)
         return self.then(now_ms)
 
     def expire(self, now_ms: int) -> object:
         """What comes then, without an answer."""
-        for batch in self.asked:
+        for batch in self._asked():
             batch.error = _error(ErrorCode.network_exception, batch, self.version)
         return self.then(now_ms)
+
+    def _asked(self) -> list[VerifiedBatch]:
+        return [batch for batch in self.batches if batch.guard is not None]
+
+    def _begin(self, batch: VerifiedBatch) -> None:
+        batch.guard = batch.error = None
+        try:
+            partition = self.broker.replicas.partition(batch.key.topic, batch.key.partition)
+            batch.guard = partition.begin_verification(
+                batch.header.producer_id,
+                batch.header.producer_epoch,
+                batch.header.base_sequence,
+                supports_epoch_bump=self.adds,
+            )
+        except (ApiError, LogError) as error:
+            batch.error = error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AskAgain:
+    """Asks when its time has come."""
+
+    verifying: _Verifying
+
+    def try_complete(self, now_ms: int) -> None:
+        """Not before."""
+
+    def expire(self, now_ms: int) -> object:
+        """What comes of asking again."""
+        return self.verifying.ask(now_ms)
 
 
 def verify_and(
@@ -82,42 +159,15 @@ def verify_and(
 
     What that returns, or a `Wait` for it.
     """
-    adds = call.version >= FIRST_PRODUCE_VERSION_THAT_ADDS
-    for batch in batches:
-        if batch.header.has_producer_id:
-            _begin(broker, batch, supports_epoch_bump=adds)
-    asked = [batch for batch in batches if batch.guard is not None]
-    if not asked or not broker.config.transaction_partition_verification_enable:
-        return then(call.now_ms)
-    reply = broker.verifications.verify(
-        transactional_id,
-        asked[0].header.producer_id,
-        asked[0].header.producer_epoch,
-        tuple(dict.fromkeys(batch.key for batch in asked)),
-        add=adds,
-        now_ms=call.now_ms,
-        retries=adds,
+    verifying = _Verifying(
+        broker=broker,
+        version=call.version,
+        transactional_id=transactional_id,
+        batches=batches,
+        then=then,
+        retries_until_ms=call.now_ms + RETRY_BACKOFF_MAX_MS,
     )
-    verifying = _Verifying(reply=reply, asked=asked, version=call.version, then=then)
-    done = verifying.try_complete(call.now_ms)
-    if done is not None:
-        return done
-    # The question has a time limit of its own, and may have to wait for another one.
-    deadline_ms = call.now_ms + 2 * REQUEST_TIMEOUT_MS + 1000
-    return Wait(operation=verifying, keys=(reply,), deadline_ms=deadline_ms)
-
-
-def _begin(broker: Broker, batch: VerifiedBatch, *, supports_epoch_bump: bool) -> None:
-    try:
-        partition = broker.replicas.partition(batch.key.topic, batch.key.partition)
-        batch.guard = partition.begin_verification(
-            batch.header.producer_id,
-            batch.header.producer_epoch,
-            batch.header.base_sequence,
-            supports_epoch_bump=supports_epoch_bump,
-        )
-    except (ApiError, LogError) as error:
-        batch.error = error
+    return verifying.ask(call.now_ms)
 
 
 def _error(said: ErrorCode, batch: VerifiedBatch, version: int) -> ApiError | None:

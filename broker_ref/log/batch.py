@@ -250,6 +250,15 @@ def parse_sound_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
     return batches
 
 
+def end_offset_of(data: Buffer) -> int:
+    """The offset after the last of whole batches that have been checked already."""
+    position, last = 0, 0
+    while position < len(data):
+        last = position
+        position += LOG_OVERHEAD_BYTES + _PREFIX.unpack_from(data, position)[1]
+    return unpack_header(data, last).next_offset
+
+
 def _next_batch_bytes(view: memoryview, position: int) -> int | None:
     """Size of the batch at `position`, None where no whole one is there."""
     remaining = len(view) - position

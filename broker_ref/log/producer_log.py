@@ -62,6 +62,10 @@ class ProducerLog:
             now_ms=now_ms,
         )
 
+    def allows(self, producer_id: int, guard: VerificationGuard | None) -> bool:
+        """Whether the guard is still good for beginning a transaction of the producer."""
+        return self._guards.allows(producer_id, guard)
+
     def check(
         self, header: BatchHeader, *, origin: Origin, guard: VerificationGuard | None
     ) -> BatchMetadata | None:
@@ -80,7 +84,7 @@ class ProducerLog:
             producer_id, header.producer_epoch
         ):
             self._state.check_epoch(producer_id, header.producer_epoch)
-            if not self._guards.allows(producer_id, guard):
+            if not self.allows(producer_id, guard):
                 raise LogError(
                     ErrorCode.invalid_txn_state,
                     f"Producer {producer_id} (epoch {header.producer_epoch}) writes outside of any "
@@ -115,7 +119,7 @@ class ProducerLog:
         """Take in a batch that has been appended to a segment. Raises: StorageError."""
         aborted = self._state.update(header, marker)
         if header.is_transactional:
-            self._guards.end(header.producer_id)
+            self._guards.end(header)
         if aborted is not None:
             segment.append_aborted(aborted)
 
@@ -158,30 +162,47 @@ class ProducerLog:
         `indexed_to`, if given: these are written anew. Raises: CorruptLog, StorageError.
         """
         self.snapshots.keep_between(log_start_offset, log_end_offset)
-        self._state = ProducerState()
-        offset = log_start_offset
-        latest = self.snapshots.latest(
-            log_end_offset if indexed_to is None else min(indexed_to, log_end_offset)
-        )
-        if latest is not None:
-            offset, entries = latest
-            self._state.load(entries)
-            self._state.expire(now_ms)
         listed = list(segments)
-        for index, segment in enumerate(listed):
-            to_index = indexed_to is not None and segment.base_offset >= indexed_to
-            if to_index:
-                segment.transactions.truncate_to(0)
-            if index + 1 == len(listed) or listed[index + 1].base_offset > offset:
-                self._replay(segment, offset, to_index=to_index)
+        if indexed_to is not None:
+            for segment in listed:
+                if segment.base_offset >= indexed_to:
+                    segment.transactions.truncate_to(0)
+            to_index = min(indexed_to, log_end_offset)
+            self._read(listed, self._loaded(to_index, now_ms), log_start_offset, indexed_to)
+        state = self._loaded(log_end_offset, now_ms)
+        self._state = self._read(listed, state, log_start_offset, None)
 
-    def _replay(self, segment: LogSegment, offset: int, *, to_index: bool) -> None:
-        for header, marker in segment.batches_from(offset):
-            aborted = self._state.update(header, marker)
-            if aborted is not None and to_index:
-                segment.append_aborted(aborted)
-        if to_index:
-            segment.transactions.flush()
+    def _loaded(self, end_offset: int, now_ms: int) -> tuple[ProducerState, int | None]:
+        """The state of the latest snapshot at or below an offset, and at which that is."""
+        state = ProducerState()
+        latest = self.snapshots.latest(end_offset)
+        if latest is None:
+            return state, None
+        state.load(latest[1])
+        state.expire(now_ms)
+        return state, latest[0]
+
+    def _read(
+        self,
+        segments: list[LogSegment],
+        loaded: tuple[ProducerState, int | None],
+        log_start_offset: int,
+        indexed_to: int | None,
+    ) -> ProducerState:
+        """The state after all batches; those that end transactions are noted from there on."""
+        state, snapshot_offset = loaded
+        offset = log_start_offset if snapshot_offset is None else snapshot_offset
+        for index, segment in enumerate(segments):
+            if index + 1 < len(segments) and segments[index + 1].base_offset <= offset:
+                continue
+            to_index = indexed_to is not None and segment.base_offset >= indexed_to
+            for header, marker in segment.batches_from(offset):
+                aborted = state.update(header, marker)
+                if aborted is not None and to_index:
+                    segment.append_aborted(aborted)
+            if to_index:
+                segment.transactions.flush()
+        return state
 
 
 def markers_of(

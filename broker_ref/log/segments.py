@@ -118,6 +118,11 @@ class LogSegments:
             segment_base_offset=self.active.base_offset, position_bytes=self.active.size_bytes
         )
 
+    def may_have_aborted(self, start_offset: int) -> bool:
+        """Whether there is any transaction index from the segment on that holds `start_offset`."""
+        first = self.index_of(start_offset)
+        return any(segment.transactions.is_there for segment in self._segments[first:])
+
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted ones with an offset from `start_offset` on, below `end_offset`."""
         found: list[AbortedTransaction] = []

@@ -35,9 +35,12 @@ class _Verification:
     supports_epoch_bump: bool
     guard: VerificationGuard = field(default_factory=VerificationGuard)
 
-    def note(self, epoch: int, sequence: int) -> None:
-        if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
+    def note(self, epoch: int, sequence: int, *, supports_epoch_bump: bool) -> None:
+        if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
+            self.supports_epoch_bump = supports_epoch_bump
+        elif epoch == self.epoch:
+            self.lowest_sequence = min(self.lowest_sequence, sequence)
 
 
 class VerificationGuards:
@@ -65,7 +68,7 @@ class VerificationGuards:
                 supports_epoch_bump=supports_epoch_bump,
             )
             self._verifications[producer_id] = verification
-        verification.note(epoch, sequence)
+        verification.note(epoch, sequence, supports_epoch_bump=supports_epoch_bump)
         return verification.guard
 
     def allows(self, producer_id: int, guard: VerificationGuard | None) -> bool:
@@ -93,9 +96,22 @@ class VerificationGuards:
             f"with sequence {header.base_sequence}, but is to begin with {expected}.",
         )
 
-    def end(self, producer_id: int) -> None:
-        """Something of the producer's transactions has been written: its guard is void."""
-        self._verifications.pop(producer_id, None)
+    def end(self, header: BatchHeader) -> None:
+        """Something of a producer's transactions has been written: its guard is void.
+
+        But for the marker of a transaction, late, whose client gives each an epoch of its own:
+        what was asked about in the marker's epoch is the transaction after it.
+        """
+        verification = self._verifications.get(header.producer_id)
+        if verification is None:
+            return
+        is_before = (
+            verification.supports_epoch_bump
+            and header.is_control
+            and header.producer_epoch == verification.epoch
+        )
+        if not is_before:
+            del self._verifications[header.producer_id]
 
     def expire(self, now_ms: int, *, expiration_ms: int) -> None:
         """Forget those that nothing came of."""

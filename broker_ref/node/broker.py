@@ -298,11 +298,9 @@ class BrokerNode:
             transactions=transactions,
             verifications=Verifications(
                 outbox=self._outbox,
-                schedule=self._schedule,
                 metadata=self.metadata,
                 coordinator=transactions.coordinator,
                 wake=self._wake,
-                clock=self._time,
             ),
             fetch_sessions=FetchSessions(
                 slots=config.max_incremental_fetch_session_cache_slots,

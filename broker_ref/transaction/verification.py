@@ -5,7 +5,7 @@ transaction version 2 the question makes the partition part of the transaction, 
 request at a time to each coordinator, with as many questions as there are, one of each
 transactional id; every question gets one answer. What it must not know: logs, and who asks.
 Source: AddPartitionsToTxnManager of Apache Kafka, which fails an older question of the same
-transactional id where here it waits for its turn; the retries are those of ReplicaManager.
+transactional id where here it waits for its turn.
 """
 
 from __future__ import annotations
@@ -21,17 +21,12 @@ from broker_ref.coordination.replies import Reply, Wake
 from broker_ref.events import Channel
 from broker_ref.outbox import Outbox
 from broker_ref.replication.partition import PartitionKey
-from broker_ref.schedule import Schedule
 
 ADD_PARTITIONS_TO_TXN: Final = 24
 VERSION: Final = 5
 PURPOSE: Final = "transactions-of-partitions"
 
 REQUEST_TIMEOUT_MS: Final = 30_000
-RETRY_BACKOFF_MS: Final = 20
-RETRY_BACKOFF_MAX_MS: Final = 100
-"""How long a transaction that is still being ended may keep the next one waiting here."""
-
 Answer = Mapping[PartitionKey, ErrorCode]
 """What was said of each partition; NONE: it is part of the transaction."""
 
@@ -108,29 +103,21 @@ class Verifications:
     """The questions of one broker.
 
     `coordinator` is which broker coordinates a transactional id, None where that is not known;
-    `wake` is told of every reply that is complete, `clock` gives the time of the present step.
+    `wake` is told of every reply that is complete.
     """
 
     def __init__(
         self,
         *,
         outbox: Outbox,
-        schedule: Schedule,
         metadata: ClusterMetadata,
         coordinator: Callable[[str], int | None],
         wake: Wake,
-        clock: Callable[[], int],
-        retry_backoff_ms: int = RETRY_BACKOFF_MS,
-        retry_backoff_max_ms: int = RETRY_BACKOFF_MAX_MS,
     ) -> None:
         self._outbox = outbox
-        self._schedule = schedule
         self._metadata = metadata
         self._coordinator = coordinator
         self._wake = wake
-        self._clock = clock
-        self._retry_backoff_ms = retry_backoff_ms
-        self._retry_backoff_max_ms = retry_backoff_max_ms
         self._waiting: dict[int, list[_Question]] = {}
         self._under_way: set[int] = set()
 
@@ -143,32 +130,23 @@ class Verifications:
         *,
         add: bool,
         now_ms: int,
-        retries: bool = False,
     ) -> Reply[Answer]:
         """Ask whether partitions are part of a producer's transaction; with `add`, make them so.
 
         What the coordinator says of each is given on, but INVALID_PRODUCER_EPOCH for
         PRODUCER_FENCED, as producers know it here; TRANSACTION_ABORTABLE is for clients that know
         it. COORDINATOR_NOT_AVAILABLE where none is known, NETWORK_EXCEPTION where it cannot be
-        asked. With `retries` it is asked again for a while where it says CONCURRENT_TRANSACTIONS.
+        asked.
         """
         reply: Reply[Answer] = Reply(self._wake)
-        until_ms = now_ms + (self._retry_backoff_max_ms if retries else 0)
-
-        def tell(answer: Answer) -> None:
-            time_ms = self._clock()
-            if ErrorCode.concurrent_transactions in answer.values() and time_ms < until_ms:
-                self._schedule.at(time_ms + self._retry_backoff_ms, lambda _: self._ask(question))
-            else:
-                reply.complete(answer)
-
+        del now_ms
         question = _Question(
             transactional_id=transactional_id,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             partitions=partitions,
             add=add,
-            tell=tell,
+            tell=reply.complete,
         )
         self._ask(question)
         return reply

@@ -33,18 +33,25 @@ from tests.conftest import BROKERS_OF_CONFORMANCE, brokers_of_run, open_cluster
 Clusters = Callable[..., Cluster]
 
 
-_CLIENTS = [
-    pytest.param(1, VERSION_1, id="transactions-1"),
-    pytest.param(LATEST_TRANSACTION_VERSION, VERSION_2, id="transactions-2"),
-    # An old client of a new cluster, whose own aborts are those of the new version.
-    pytest.param(LATEST_TRANSACTION_VERSION, VERSION_1, id="old-client", marks=pytest.mark.full),
-]
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What uses a transactional producer runs in every version of cluster and client."""
-    if {"generation", "transaction_version"} <= set(metafunc.fixturenames):
-        metafunc.parametrize(("transaction_version", "generation"), _CLIENTS, indirect=True)
+    """What uses a transactional producer runs in every version of cluster and client.
+
+    Tests that are slow in the newest version do not take twice as long in `make test`.
+    """
+    if not {"generation", "transaction_version"} <= set(metafunc.fixturenames):
+        return
+    is_slow = metafunc.definition.get_closest_marker("slow") is not None
+    first = pytest.param(
+        1, VERSION_1, id="transactions-1", marks=[pytest.mark.full] if is_slow else []
+    )
+    second = pytest.param(LATEST_TRANSACTION_VERSION, VERSION_2, id="transactions-2")
+    # An old client of a new cluster, whose own aborts are those of the new version.
+    mixed = pytest.param(
+        LATEST_TRANSACTION_VERSION, VERSION_1, id="old-client", marks=pytest.mark.full
+    )
+    metafunc.parametrize(
+        ("transaction_version", "generation"), [first, second, mixed], indirect=True
+    )
 
 
 @pytest.fixture(scope="package")

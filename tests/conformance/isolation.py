@@ -134,7 +134,15 @@ def await_read(
     try:
         eventually(so, timeout_s=timeout_s)
     except AssertionError as error:
-        message = f"{topic}-{partition} reads as {last}, not {expected}: {error}"
+        stands = [
+            (b.base_offset, b.producer_id, marker_of(b))
+            for b in stored(raw, topic, partition=partition)
+        ]
+        stable = last_stable_offset(raw, topic, partition=partition)
+        message = (
+            f"{topic}-{partition} reads as {last}, not {expected}: {error}; it is stable to "
+            f"{stable} and has {stands}"
+        )
         raise AssertionError(message) from None
 
 

@@ -91,6 +91,30 @@ def test_both_write_to_one_partition_at_once(
     await_read(raw, name, *expected)
 
 
+@pytest.mark.parametrize("transaction_version", [1], indirect=True, ids=["transactions-1"])
+def test_requests_of_version_2_count_as_such_on_a_cluster_of_version_1(
+    raw: RawConnection,
+    topic: TopicFactory,
+    group: str,
+    brokers: Connections,
+    transaction_version: int,
+) -> None:
+    """Clients find out before what a cluster has finalized; brokers go by the request alone."""
+    name = topic()
+    producer = TransactionalProducer(brokers, f"id of {name}", VERSION_2).init()
+    assert code_of(producer.produce_once(name, "a")) == ErrorCode.none
+    assert producer.describe().topics == {name: [0]}
+    assert producer.commit_offsets_once(group, name, {0: 5}) == [ErrorCode.none]
+    producer.commit()
+    assert producer.epoch == 1
+    await_read(raw, name, "a")
+    producer.await_complete()
+    assert committed(raw, group, name)[0][0] == 5
+    assert [m.producer_epoch for m in markers(raw, name)] == [1]
+    producer.abort()
+    assert producer.epoch == 2
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_client_that_adds_by_itself_may_end_as_the_new_do(
     raw: RawConnection,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -66,41 +67,49 @@ class Place:
         return made.init()
 
 
-@pytest.fixture(scope="module")
-def impatient_cluster(cluster_with: ClusterFactory) -> Cluster:
-    """One broker that looks for transactions out of their time all the time."""
-    return cluster_with(
-        {
-            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
-            "transaction.max.timeout.ms": "120000",
-            "transaction.two.phase.commit.enable": "true",
-            # Version 6 of InitProducerId is not finished: brokers have it only where this is on.
-            "unstable.api.versions.enable": "true",
-        }
-    )
-
-
-@pytest.fixture
-def impatient(impatient_cluster: Cluster, unique_name: NameFactory) -> Iterator[Place]:
-    with Connections(impatient_cluster) as brokers:
-        yield Place(impatient_cluster, brokers, unique_name)
+_IMPATIENT = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+    "transaction.max.timeout.ms": "120000",
+    "transaction.two.phase.commit.enable": "true",
+    # Version 6 of InitProducerId is not finished: brokers have it only where this is on.
+    "unstable.api.versions.enable": "true",
+}
+_FORGETFUL = {
+    "transactional.id.expiration.ms": str(EXPIRATION_MS),
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "100",
+}
 
 
 @pytest.fixture(scope="module")
-def forgetful_cluster(cluster_with: ClusterFactory) -> Cluster:
-    """One broker that forgets idle transactional ids within seconds."""
-    return cluster_with(
-        {
-            "transactional.id.expiration.ms": str(EXPIRATION_MS),
-            "transaction.remove.expired.transaction.cleanup.interval.ms": "100",
-        }
-    )
+def clusters(cluster_with: ClusterFactory) -> Callable[..., Cluster]:
+    """Clusters of one broker, each started once: `clusters(transaction_version, **settings)`."""
+
+    @cache
+    def start(transaction_version: int, **settings: str) -> Cluster:
+        features = {"transaction.version": transaction_version}
+        return cluster_with(settings, features=features)
+
+    return start
 
 
 @pytest.fixture
-def forgetful(forgetful_cluster: Cluster, unique_name: NameFactory) -> Iterator[Place]:
-    with Connections(forgetful_cluster) as brokers:
-        yield Place(forgetful_cluster, brokers, unique_name)
+def impatient(
+    clusters: Callable[..., Cluster], transaction_version: int, unique_name: NameFactory
+) -> Iterator[Place]:
+    """A cluster that looks for transactions out of their time all the time."""
+    opened = clusters(transaction_version, **_IMPATIENT)
+    with Connections(opened) as brokers:
+        yield Place(opened, brokers, unique_name)
+
+
+@pytest.fixture
+def forgetful(
+    clusters: Callable[..., Cluster], transaction_version: int, unique_name: NameFactory
+) -> Iterator[Place]:
+    """A cluster that forgets idle transactional ids within seconds."""
+    opened = clusters(transaction_version, **_FORGETFUL)
+    with Connections(opened) as brokers:
+        yield Place(opened, brokers, unique_name)
 
 
 # Timeout.
@@ -139,6 +148,21 @@ def test_an_abandoned_transaction_is_aborted_and_its_producer_fenced(
     await_read(impatient.raw, name, "c")
 
 
+def test_a_producer_that_was_too_slow_recovers_by_its_identity_in_version_2_alone(
+    impatient: Place, generation: Generation, transaction_version: int
+) -> None:
+    name = impatient.topic()
+    producer = impatient.producer(generation, timeout_ms=TIMEOUT_MS)
+    producer.write(name, "a")
+    producer.await_state("CompleteAbort")
+    identity = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
+    answer = retried(lambda: producer.init_once(**identity))
+    if transaction_version == 1:
+        assert answer.error_code == ErrorCode.producer_fenced
+    else:
+        assert (answer.error_code, answer.producer_epoch) == (NONE, producer.epoch + 1)
+
+
 def test_others_read_on_once_an_abandoned_transaction_is_aborted(
     impatient: Place, generation: Generation
 ) -> None:
@@ -174,7 +198,7 @@ def test_the_time_counts_from_the_beginning_of_the_transaction(impatient: Place)
 
 def test_a_producer_without_a_transaction_has_all_the_time(impatient: Place) -> None:
     name = impatient.topic()
-    idle = impatient.producer(VERSION_1, timeout_ms=1)
+    idle = impatient.producer(VERSION_1, timeout_ms=TIMEOUT_MS)
     ended = impatient.producer(VERSION_1, timeout_ms=TIMEOUT_MS)
     eventually(lambda: _committed_in_time(ended, name))
     other = impatient.producer(VERSION_1, timeout_ms=TIMEOUT_MS)
@@ -280,10 +304,12 @@ def test_version_6_is_there_only_where_unstable_versions_are(
 
 def test_an_idle_id_is_forgotten(forgetful: Place, generation: Generation) -> None:
     name = forgetful.topic()
-    idle, ended, busy = (forgetful.producer(generation) for _ in range(3))
+    ended, busy = (forgetful.producer(generation) for _ in range(2))
     ended.write(name, "a")
     ended.commit()
     busy.write(name, "b")
+    # The last of them to be heard of, so that the others' time is over when its own is.
+    idle = forgetful.producer(generation)
     for one in (idle, ended):
         eventually(lambda o=one: o.describe().error_code == NOT_FOUND)  # type: ignore[misc]
     gone = ErrorCode.invalid_producer_id_mapping

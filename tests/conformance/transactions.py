@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
 from integration.raw import ConnectionClosedByBroker, RawConnection
-from tests.conformance.batches import TRANSACTIONAL, batch, values
+from tests.conformance.batches import TRANSACTIONAL, Record, batch
 from tests.conformance.eventually import eventually
 from tests.conformance.groups import find_coordinator
 from tests.conformance.transaction_states import Description, describe_transaction
@@ -29,6 +29,7 @@ from tests.conformance.wire import describe_topics, only, produce
 TRANSACTION = 1
 """The key type of transactional ids in FindCoordinator."""
 TIMEOUT_MS = 60_000
+NOBODY = -1
 _MOVING = frozenset(
     {
         ErrorCode.coordinator_not_available,
@@ -191,14 +192,19 @@ class TransactionalProducer:
     # Where to.
 
     def coordinator(self) -> RawConnection:
-        """The connection to the coordinator, asked for anew each time."""
-        return self.brokers.to(coordinator_id(self.brokers.any(), self.transactional_id))
+        """The connection to the coordinator, asked for anew each time; `OSError` for none."""
+        return self._to(coordinator_id(self.brokers.any(), self.transactional_id))
 
     def leader(self, topic: str, partition: int = 0) -> RawConnection:
-        """The connection to the partition's leader, asked for anew each time."""
+        """The connection to the partition's leader, asked for anew; `OSError` for none."""
         found = only(describe_topics(self.brokers.any(), topic).topics)
         by_index = {p.partition_index: p.leader_id for p in found.partitions}
-        return self.brokers.to(by_index[partition])
+        return self._to(by_index.get(partition, NOBODY))
+
+    def _to(self, broker_id: int) -> RawConnection:
+        if broker_id == NOBODY:
+            raise OSError("nobody leads, for now")
+        return self.brokers.to(broker_id)
 
     # InitProducerId.
 
@@ -274,10 +280,12 @@ class TransactionalProducer:
         sequence: int,
         epoch: int | None = None,
         is_transactional: bool = True,
+        key: str = "key",
     ) -> bytes:
         """A batch of these values, with timestamps of now: a partition forgets old producers."""
+        now_ms = int(time.time() * 1000)
         return batch(
-            values(*texts, timestamp_ms=int(time.time() * 1000)),
+            [Record(key=key.encode(), value=t.encode(), timestamp_ms=now_ms) for t in texts],
             producer_id=self.producer_id,
             producer_epoch=self.epoch if epoch is None else epoch,
             base_sequence=sequence,
@@ -293,11 +301,14 @@ class TransactionalProducer:
         epoch: int | None = None,
         version: int | None = None,
         is_transactional: bool = True,
+        key: str = "key",
     ) -> Any:
         """One Produce of one batch, adding nothing; an accepted one moves the sequence on."""
         at = (topic, partition)
         first = self.sequences.get(at, 0) if sequence is None else sequence
-        data = self.batch(*texts, sequence=first, epoch=epoch, is_transactional=is_transactional)
+        data = self.batch(
+            *texts, sequence=first, epoch=epoch, is_transactional=is_transactional, key=key
+        )
         answer = self.send_once(topic, data, partition=partition, version=version)
         if answer.error_code == ErrorCode.none:
             self.sequences[at] = first + len(texts)
@@ -316,12 +327,12 @@ class TransactionalProducer:
             transactional_id=self.transactional_id,
         )
 
-    def write(self, topic: str, *texts: str, partition: int = 0) -> int:
+    def write(self, topic: str, *texts: str, partition: int = 0, key: str = "key") -> int:
         """Produce in the transaction, as clients of the generation do; the base offset."""
         if not self.generation.adds_implicitly and (topic, partition) not in self._added:
             self.add(topic, partition)
         answer = retried(
-            lambda: self.produce_once(topic, *texts, partition=partition), _PRODUCE_AGAIN
+            lambda: self.produce_once(topic, *texts, partition=partition, key=key), _PRODUCE_AGAIN
         )
         assert answer.error_code == ErrorCode.none, answer
         return int(answer.base_offset)

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.coordination.replies import Reply
-from broker_ref.events import ConnectionOpened
+from broker_ref.events import ConnectionOpened, Effect
 from broker_ref.group.offset_commits import OffsetCommits
 from broker_ref.group.records import OffsetCommitValue, decode_value
 from broker_ref.log.batch import decode_records, parse_batches
@@ -63,12 +63,17 @@ class TransactionCoordinator:
         """Commit (partition, offset) pairs of topic t; the answers."""
         return codes(self.driver.call(commit_request(*offsets, **changed)))
 
-    def end(self, *, commit: bool, partition: int = 0) -> ErrorCode:
+    def go_on(self) -> list[Effect]:
+        """What the broker does about the answers that it has got."""
+        opened = ConnectionOpened(connection_id=2, peer="p:1", local=(HOST, PORT))
+        return self.driver.handle(opened)
+
+    def end(self, *, commit: bool, partition: int = 0, epoch: int = 0) -> ErrorCode:
         """End the transaction in a partition of the offsets topic; what the broker says."""
         topic = {"name": OFFSETS.topic, "partition_indexes": [partition]}
         marker = {
             "producer_id": 7,
-            "producer_epoch": 0,
+            "producer_epoch": epoch,
             "transaction_result": commit,
             "topics": [topic],
             "coordinator_epoch": 0,
@@ -163,11 +168,27 @@ def test_nothing_is_written_before_the_coordinator_answers(
     assert partition.log.log_end_offset == 0
     (reply,) = coordinator.waiting
     reply.complete({OFFSETS: ErrorCode.none})
-    effects = coordinator.driver.handle(
-        ConnectionOpened(connection_id=2, peer="p:1", local=(HOST, PORT))
-    )
-    assert codes(only_response(asked, effects)) == [ErrorCode.none]
+    assert codes(only_response(asked, coordinator.go_on())) == [ErrorCode.none]
     assert partition.log.log_end_offset == 1
+
+
+def test_the_coordinator_is_asked_again_where_a_marker_came_meanwhile(
+    coordinator: TransactionCoordinator,
+) -> None:
+    """The last transaction's, while the producer is at the next: what it was asked for is old."""
+    coordinator.commit((0, 5), version=5)
+    coordinator.answer = None
+    asked = commit_request((0, 6), version=4, producer_epoch=1)
+    assert coordinator.driver.send(asked) == []
+    coordinator.end(commit=True, epoch=1)
+    coordinator.waiting[0].complete({OFFSETS: ErrorCode.none})
+    assert coordinator.go_on() == []
+    coordinator.driver.close(2)
+    (_, again) = coordinator.waiting
+    again.complete({OFFSETS: ErrorCode.none})
+    assert codes(only_response(asked, coordinator.go_on())) == [ErrorCode.none]
+    coordinator.end(commit=True, epoch=1)
+    assert coordinator.fetch(0) == {0: (6, ErrorCode.none)}
 
 
 @pytest.mark.parametrize(

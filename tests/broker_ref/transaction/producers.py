@@ -127,6 +127,12 @@ class Producers:
             values |= {"producer_id": was[0], "producer_epoch": was[1]}
         return self.call("init_producer_id", version, **(values | fields))
 
+    def draw_producer_id(self) -> int:
+        """An id of the coordinator's block, for a producer without transactions."""
+        answer = self.start(version=1, transactional_id=None)
+        assert answer.error_code is ErrorCode.none
+        return int(answer.producer_id)
+
     def started(self, **fields: Any) -> Producer:
         """A producer, asked for until it is there."""
         answer: Any = None

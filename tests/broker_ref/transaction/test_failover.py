@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.controller.metadata import TRANSACTION_STATE_TOPIC
 from broker_ref.faults import Match
 from broker_ref.log.control import Marker
+from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import Partition
 from broker_ref.transaction import markers
 from tests.broker_ref.transaction.producers import DATA, WRITE_TXN_MARKERS, Producer, Producers
@@ -245,6 +248,95 @@ def test_a_decision_that_took_long_is_carried_out_all_the_same(
     made.wait_for("CompleteCommit")
     assert [marker for marker, _, _ in made.markers()] == [COMMIT]
     assert made.end(producer, version=5).error_code is NONE
+
+
+def next_leader_epoch(made: Producers) -> None:
+    """This broker is elected once more, without another in between."""
+    partition = made.partition(TRANSACTION_STATE_TOPIC)
+    partition.metadata = dataclasses.replace(
+        partition.metadata, leader_epoch=partition.leader_epoch + 1
+    )
+    broker = made.cluster.broker(made.cluster.running[0]).broker
+    assert broker is not None
+    broker.transactions.follow_metadata(made.cluster.now_ms)
+
+
+def test_who_waits_is_sent_away_when_the_coordinator_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Producers()
+    producer = made.started()
+    with monkeypatch.context() as patched:
+        Lag(patched, made.partition(TRANSACTION_STATE_TOPIC).high_watermark)
+        asked = made.ask_to_add(producer)
+        assert made.clients.is_open(asked)
+        next_leader_epoch(made)
+        answer = made.clients.outcome(asked)
+    ((result,),) = (topic.results_by_partition for topic in answer.results_by_topic_v3_and_below)
+    assert result.partition_error_code is ErrorCode.not_coordinator
+    assert made.state == "Ongoing"  # As the log has it.
+    assert made.end(producer).error_code is NONE
+    made.wait_for("CompleteCommit")
+    assert made.markers() == [(COMMIT, producer[1], 1)]
+
+
+def test_an_end_that_cannot_be_written_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Producers()
+    producer = begun(made)
+    plain = Partition.append
+    failures = itertools.count()
+
+    def failing(partition: Partition, *args: Any, **kwargs: Any) -> Any:
+        if partition.key.topic == TRANSACTION_STATE_TOPIC and next(failures) < 3:
+            raise ApiError(ErrorCode.not_enough_replicas, "not now")
+        return plain(partition, *args, **kwargs)
+
+    with made.cluster.faults.hold(MARKERS):
+        assert made.end(producer).error_code is NONE
+        monkeypatch.setattr(Partition, "append", failing)
+    made.wait_for("CompleteCommit")
+    assert next(failures) > 3
+    refused = ErrorCode.coordinator_not_available
+    failures = itertools.count()
+    assert made.add(producer) is refused
+    assert made.state == "CompleteCommit"
+
+
+def test_markers_that_come_meanwhile_go_with_the_next_request() -> None:
+    made = Producers()
+    others = [f"other-{index}" for index in range(3)]
+    identities = {}
+    for name in others:
+        answer = made.start(transactional_id=name)
+        identities[name] = (answer.producer_id, answer.producer_epoch)
+        made.call(
+            "add_partitions_to_txn",
+            3,
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=answer.producer_id,
+            v3_and_below_producer_epoch=answer.producer_epoch,
+            v3_and_below_topics=[{"name": "t", "partitions": [0]}],
+        )
+    with made.cluster.faults.hold(MARKERS) as held:
+        for name, (producer_id, epoch) in identities.items():
+            ended = made.call(
+                "end_txn",
+                4,
+                transactional_id=name,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                committed=True,
+            )
+            assert ended.error_code is NONE
+        made.cluster.advance(1_000)
+        assert held.hits == 1
+    made.cluster.run_until(
+        lambda: all(
+            state.transaction_state == "CompleteCommit"
+            for state in made.listed().transaction_states
+        )
+    )
+    assert len(made.markers()) == 3
 
 
 def test_markers_of_a_decision_that_was_read_wait_until_it_is_safe(

@@ -1,0 +1,295 @@
+"""Produce within transactions, up to the markers that end them, by the wire and in virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.events import ConnectionClosed
+from broker_ref.faults import Match
+from integration.raw import request
+from tests.broker_ref.node.clients import Asked
+from tests.broker_ref.node.requests import batch
+from tests.broker_ref.transaction.producers import NAME, Producer, Producers
+from tests.broker_ref.virtual import address_of
+
+NONE = ErrorCode.none
+NOT_ENOUGH = ErrorCode.not_enough_replicas
+QUESTIONS = Match(api_keys=frozenset({24}))
+MARKERS = Match(api_keys=frozenset({27}))
+
+
+def transactional(producer: Producer, sequence: int = 0) -> bytes:
+    return batch(
+        "v",
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=sequence,
+        is_transactional=True,
+    )
+
+
+def send(
+    made: Producers,
+    batches: dict[str, bytes],
+    *,
+    version: int = 11,
+    name: str | None = NAME,
+    acks: int = -1,
+    broker_id: int = 1,
+) -> Asked:
+    """Produce batches to partition 0 of topics."""
+    topics = [
+        {"name": topic, "partition_data": [{"index": 0, "records": records}]}
+        for topic, records in batches.items()
+    ]
+    return made.clients.ask(
+        broker_id,
+        request(
+            "produce", version, transactional_id=name, acks=acks, timeout=5_000, topic_data=topics
+        ),
+    )
+
+
+def codes(made: Producers, asked: Asked) -> dict[str, ErrorCode]:
+    answer = made.clients.outcome(asked)
+    return {topic.name: topic.partition_responses[0].error_code for topic in answer.responses}
+
+
+def end_offsets(made: Producers) -> tuple[int, int]:
+    return made.partition("t").log.log_end_offset, made.partition("u").log.log_end_offset
+
+
+@pytest.fixture
+def made() -> Producers:
+    return Producers()
+
+
+@pytest.fixture
+def producer(made: Producers) -> Producer:
+    return made.started()
+
+
+def test_every_partition_is_verified_for_itself(made: Producers, producer: Producer) -> None:
+    assert made.add(producer, ("t", 0)) is NONE
+    data = transactional(producer)
+    answered = codes(made, send(made, {"t": data, "u": data}))
+    assert answered == {"t": NONE, "u": ErrorCode.transaction_abortable}
+    assert end_offsets(made) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "error_code"),
+    [
+        (9, ErrorCode.invalid_txn_state),
+        (10, ErrorCode.invalid_txn_state),
+        (11, ErrorCode.transaction_abortable),
+        (12, NONE),
+    ],
+)
+def test_versions_differ_in_what_a_partition_that_was_not_added_is(
+    made: Producers, producer: Producer, version: int, error_code: ErrorCode
+) -> None:
+    asked = send(made, {"t": transactional(producer)}, version=version)
+    assert codes(made, asked) == {"t": error_code}
+
+
+@pytest.mark.parametrize(
+    ("said", "version", "told"),
+    [
+        (ErrorCode.not_coordinator, 11, NOT_ENOUGH),
+        (ErrorCode.coordinator_load_in_progress, 12, NOT_ENOUGH),
+        (ErrorCode.coordinator_not_available, 11, NOT_ENOUGH),
+        (ErrorCode.concurrent_transactions, 11, NOT_ENOUGH),
+        (ErrorCode.concurrent_transactions, 12, ErrorCode.concurrent_transactions),
+    ],
+)
+def test_what_the_coordinator_says_in_the_words_of_producers(
+    made: Producers, producer: Producer, said: ErrorCode, version: int, told: ErrorCode
+) -> None:
+    with made.cluster.faults.refuse(said, QUESTIONS):
+        asked = send(made, {"t": transactional(producer)}, version=version)
+        answered = codes(made, asked)
+    assert answered == {"t": told}
+    assert end_offsets(made) == (0, 0)
+
+
+def test_a_coordinator_that_does_not_answer_costs_a_retry(
+    made: Producers, producer: Producer
+) -> None:
+    assert made.add(producer) is NONE
+    data = transactional(producer)
+    with made.cluster.faults.drop(QUESTIONS):
+        assert codes(made, send(made, {"t": data})) == {"t": NOT_ENOUGH}
+    with made.cluster.faults.hold(QUESTIONS):
+        asked = send(made, {"t": data})
+        made.cluster.advance(29_000)
+        assert made.clients.is_open(asked)
+        made.cluster.advance(2_000)
+        assert codes(made, asked) == {"t": NOT_ENOUGH}
+    assert codes(made, send(made, {"t": data})) == {"t": NONE}
+    assert end_offsets(made) == (1, 0)
+
+
+def test_what_is_verified_when_the_transaction_has_been_aborted_is_late(
+    made: Producers, producer: Producer
+) -> None:
+    """KIP-890: else the batch would begin a transaction that nobody ends."""
+    assert made.add(producer) is NONE
+    with made.cluster.faults.hold(QUESTIONS):
+        asked = send(made, {"t": transactional(producer)})
+        assert made.clients.is_open(asked)
+        partition = made.partition("t")
+        assert made.end(producer, commit=False).error_code is NONE
+        made.wait_for("CompleteAbort")
+        assert partition.log.log_end_offset == 1
+    assert codes(made, asked) == {"t": ErrorCode.transaction_abortable}
+    assert [entry.has_open_transaction for entry in partition.log.producer_entries] == [False]
+    assert (partition.last_stable_offset, partition.log.log_end_offset) == (1, 1)
+
+
+def test_an_open_partition_is_not_asked_about_and_may_be_ended_meanwhile(
+    made: Producers, producer: Producer
+) -> None:
+    """The other partition of the request has to be asked about; by then the first is ended."""
+    assert made.add(producer, ("t", 0), ("u", 0)) is NONE
+    assert made.produce(producer) is NONE
+    with made.cluster.faults.hold(QUESTIONS) as held:
+        asked = send(made, {"t": transactional(producer, 1), "u": transactional(producer)})
+        assert made.end(producer, commit=False).error_code is NONE
+        made.wait_for("CompleteAbort")
+        assert held.hits == 1
+    answered = codes(made, asked)
+    assert answered["t"] is ErrorCode.invalid_txn_state
+    assert answered["u"] is not NONE
+    assert end_offsets(made) == (2, 1)
+
+
+def test_a_client_that_has_gone_has_nothing_appended(made: Producers, producer: Producer) -> None:
+    assert made.add(producer) is NONE
+    with made.cluster.faults.hold(QUESTIONS):
+        send(made, {"t": transactional(producer)})
+        connection = made.clients._connections
+        made.cluster.handle(1, ConnectionClosed(connection_id=connection))
+    made.cluster.advance(1_000)
+    assert end_offsets(made) == (0, 0)
+
+
+def test_the_next_transaction_waits_a_while_for_the_end_of_the_last(
+    made: Producers, producer: Producer
+) -> None:
+    assert made.produce(producer, version=12) is NONE
+    with made.cluster.faults.hold(MARKERS):
+        following = made.end(producer, version=5)
+        next_one = (following.producer_id, following.producer_epoch)
+        asked = send(made, {"t": transactional(next_one)}, version=12)
+        made.cluster.advance(50)
+        assert made.clients.is_open(asked)
+    assert codes(made, asked) == {"t": NONE}
+
+
+def test_a_question_that_the_marker_of_the_last_transaction_overtakes_is_asked_again(
+    made: Producers, producer: Producer
+) -> None:
+    assert made.produce(producer, version=12) is NONE
+    with made.cluster.faults.hold(QUESTIONS) as questions:
+        with made.cluster.faults.hold(MARKERS):
+            following = made.end(producer, version=5)
+            next_one = (following.producer_id, following.producer_epoch)
+            asked = send(made, {"t": transactional(next_one)}, version=12)
+        made.wait_for("CompleteCommit")
+        assert questions.hits == 1
+    assert codes(made, asked) == {"t": NONE}
+
+
+def test_all_is_refused_where_batches_do_not_belong_together(
+    made: Producers, producer: Producer
+) -> None:
+    other = (producer[0] + 1, producer[1])
+    both = {"t": transactional(producer), "u": transactional(other)}
+    mapping = ErrorCode.invalid_producer_id_mapping
+    assert codes(made, send(made, both)) == {"t": mapping, "u": mapping}
+    plain = {"t": batch("v"), "u": transactional(producer)}
+    refused = ErrorCode.transactional_id_authorization_failed
+    assert codes(made, send(made, plain, name=None)) == {"t": refused, "u": refused}
+    assert end_offsets(made) == (0, 0)
+
+
+def test_who_waits_for_no_answer_is_told_of_an_error_by_the_end_of_its_connection(
+    made: Producers, producer: Producer
+) -> None:
+    asked = send(made, {"t": transactional(producer)}, acks=0)
+    assert made.clients.outcome(asked) is None
+    assert asked.is_closed
+    assert made.add(producer) is NONE
+    send(made, {"t": transactional(producer)}, acks=0)
+    made.cluster.run_until(lambda: end_offsets(made) == (1, 0))
+
+
+def test_nobody_is_asked_where_verification_is_off() -> None:
+    made = Producers(transaction_partition_verification_enable=False)
+    producer = made.started()
+    with made.cluster.faults.drop(QUESTIONS) as asked:
+        assert made.produce(producer) is NONE
+        assert asked.hits == 0
+
+
+def markers(made: Producers, *partitions: tuple[str, int], producer: Producer) -> Any:
+    topics = [{"name": name, "partition_indexes": [index]} for name, index in partitions]
+    return request(
+        "write_txn_markers",
+        1,
+        markers=[
+            {
+                "producer_id": producer[0],
+                "producer_epoch": producer[1],
+                "transaction_result": False,
+                "topics": topics,
+                "coordinator_epoch": 0,
+            }
+        ],
+    )
+
+
+def test_a_marker_is_answered_when_it_is_replicated_or_it_takes_too_long() -> None:
+    made = Producers(3)
+    producer = made.started()
+    assert made.produce(producer, version=12) is NONE
+    leader = made.partition("t").metadata.leader
+    for other in made.cluster.running:
+        if other != leader:
+            made.cluster.cut.add(frozenset({address_of(other), address_of(leader)}))
+    asked = made.clients.ask(leader, markers(made, ("t", 0), ("x", 0), producer=producer))
+    assert made.clients.is_open(asked)
+    answer = made.clients.outcome(asked)
+    (result,) = answer.markers
+    assert {topic.name: topic.partitions[0].error_code for topic in result.topics} == {
+        "t": ErrorCode.request_timed_out,
+        "x": ErrorCode.unknown_topic_or_partition,
+    }
+
+
+def test_a_reader_that_waits_is_told_what_was_aborted(made: Producers, producer: Producer) -> None:
+    assert made.produce(producer, version=12) is NONE
+    asked = made.clients.ask(
+        1,
+        request(
+            "fetch", 12, replica_id=-1, max_wait=5_000, min_bytes=1, max_bytes=1 << 20,
+            isolation_level=1, session_id=0, session_epoch=-1, forgotten_topics_data=(),
+            rack_id="",
+            topics=[{"topic": "t", "partitions": [{
+                "partition": 0, "fetch_offset": 0, "current_leader_epoch": -1,
+                "last_fetched_epoch": -1, "log_start_offset": -1, "partition_max_bytes": 1 << 20,
+            }]}],
+        ),
+    )  # fmt: skip
+    made.cluster.advance(100)
+    assert made.clients.is_open(asked)
+    assert made.end(producer, commit=False, version=5).error_code is NONE
+    answer = made.clients.outcome(asked)
+    (partition,) = answer.responses[0].partitions
+    assert (partition.high_watermark, partition.last_stable_offset) == (2, 2)
+    (aborted,) = partition.aborted_transactions
+    assert (aborted.producer_id, aborted.first_offset) == (producer[0], 0)

@@ -1,0 +1,49 @@
+"""Produce where `transaction.partition.verification.enable` is off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.config import BrokerConfig
+from broker_ref.coordination.replies import Reply
+from broker_ref.replication.partition import PartitionKey
+from broker_ref.transaction.verification import Answer, Verifications
+from integration.raw import request
+from tests.broker_ref.node.driver import NodeDriver
+from tests.broker_ref.node.requests import batch, create_topic, produced
+
+
+@pytest.mark.parametrize(("version", "is_asked"), [(11, False), (12, True)])
+def test_the_coordinator_is_asked_where_it_is_to_add_the_partition(
+    monkeypatch: pytest.MonkeyPatch, version: int, is_asked: bool
+) -> None:
+    """Nobody else would: the transaction would never end there."""
+    driver = NodeDriver(BrokerConfig(transaction_partition_verification_enable=False))
+    create_topic(driver, "t")
+    asked: list[tuple[PartitionKey, ...]] = []
+
+    def verify(*question: Any, add: bool, **_: Any) -> Reply[Answer]:
+        assert add
+        partitions = question[4]
+        asked.append(partitions)
+        reply: Reply[Answer] = Reply(driver.broker.replicas.mark_changed)
+        reply.complete(dict.fromkeys(partitions, ErrorCode.none))
+        return reply
+
+    monkeypatch.setattr(Verifications, "verify", verify)
+    records = batch("a", producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    answer = driver.call(
+        request(
+            "produce",
+            version,
+            transactional_id="x",
+            acks=-1,
+            timeout=1_000,
+            topic_data=[{"name": "t", "partition_data": [{"index": 0, "records": records}]}],
+        )
+    )
+    assert produced(answer).error_code is ErrorCode.none
+    assert asked == ([(PartitionKey(topic="t", partition=0),)] if is_asked else [])

@@ -1,0 +1,383 @@
+"""Transactions in one log: who may begin, go on and end one, and what readers are told."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.log.append import Origin
+from broker_ref.log.batch import NO_SEQUENCE
+from broker_ref.log.control import Marker
+from broker_ref.log.errors import CorruptLog, LogError
+from broker_ref.log.partition_log import PartitionLog
+from broker_ref.log.transaction_index import AbortedTransaction
+from broker_ref.log.verification_guards import VerificationGuard
+from tests.broker_ref.log.batches import NOW_MS, batch
+from tests.broker_ref.log.logs import DIRECTORY, open_log, read_all, small
+from tests.broker_ref.log.transactions import Writer, transactional
+from tests.broker_ref.memory_storage import MemoryStorage
+
+COMMIT = Marker.COMMIT
+FENCED = ErrorCode.invalid_producer_epoch
+
+
+@pytest.fixture
+def log() -> PartitionLog:
+    return open_log(MemoryStorage())
+
+
+def append(
+    log: PartitionLog,
+    data: bytes,
+    guard: VerificationGuard | None = None,
+    origin: Origin = Origin.CLIENT,
+) -> int:
+    return log.append(data, leader_epoch=0, now_ms=NOW_MS, guard=guard, origin=origin).base_offset
+
+
+def refused(
+    log: PartitionLog,
+    data: bytes,
+    guard: VerificationGuard | None = None,
+    origin: Origin = Origin.CLIENT,
+) -> ErrorCode:
+    """The code with which an append is refused, which changes nothing."""
+    before = state(log)
+    with pytest.raises(LogError) as error:
+        append(log, data, guard, origin)
+    assert state(log) == before
+    return error.value.error_code
+
+
+def state(log: PartitionLog) -> object:
+    end = log.log_end_offset
+    entries = [replace(entry, batches=entry.batches.copy()) for entry in log.producer_entries]
+    return end, log.size_bytes, entries, log.last_stable_offset(end)
+
+
+def begin(log: PartitionLog, **fields: int | bool) -> VerificationGuard | None:
+    asked = {"producer_id": 7, "epoch": 0, "sequence": 0, "supports_epoch_bump": False} | fields
+    return log.producers.begin_verification(
+        asked["producer_id"],
+        asked["epoch"],
+        asked["sequence"],
+        supports_epoch_bump=bool(asked["supports_epoch_bump"]),
+        now_ms=NOW_MS,
+    )
+
+
+# Beginning
+
+
+def test_a_transaction_begins_with_the_guard_of_its_verification_alone(log: PartitionLog) -> None:
+    first = transactional(7)
+    assert refused(log, first) is ErrorCode.invalid_txn_state
+    assert refused(log, first, VerificationGuard()) is ErrorCode.invalid_txn_state
+    guard = begin(log)
+    assert refused(log, first) is ErrorCode.invalid_txn_state
+    assert append(log, first, guard) == 0
+    assert begin(log, sequence=1) is None  # It is open here: nobody has to be asked any more.
+    assert append(log, transactional(7, sequence=1)) == 1
+
+
+def test_the_guard_of_one_producer_is_of_no_use_to_another(log: PartitionLog) -> None:
+    begin(log, producer_id=8)
+    assert refused(log, transactional(8), begin(log)) is ErrorCode.invalid_txn_state
+
+
+@pytest.mark.parametrize("marker", list(Marker))
+def test_what_comes_after_the_marker_is_late(log: PartitionLog, marker: Marker) -> None:
+    writer = Writer(log=log, producer_id=7)
+    writer.write()
+    writer.end(marker)
+    assert refused(log, transactional(7, sequence=1)) is ErrorCode.invalid_txn_state
+
+
+def test_a_guard_is_void_once_a_marker_has_been_written(log: PartitionLog) -> None:
+    guard = begin(log)
+    Writer(log=log, producer_id=7).abort()
+    assert refused(log, transactional(7), guard) is ErrorCode.invalid_txn_state
+    # As it is when the next transaction is asked about: that is another one.
+    again = begin(log)
+    assert again is not guard
+    assert refused(log, transactional(7), guard) is ErrorCode.invalid_txn_state
+    assert append(log, transactional(7), again) == 1
+
+
+@pytest.mark.parametrize("marker", list(Marker))
+def test_a_guard_outlives_the_late_marker_of_the_transaction_before(
+    log: PartitionLog, marker: Marker
+) -> None:
+    """Transaction version 2: it has the epoch of the next one, which is asked about meanwhile."""
+    guard = begin(log, epoch=1, supports_epoch_bump=True)
+    Writer(log=log, producer_id=7, epoch=1).end(marker)
+    assert append(log, transactional(7, epoch=1), guard) == 1
+    # The marker of the transaction itself has a higher epoch, and makes it void.
+    guard = begin(log, epoch=2, supports_epoch_bump=True)
+    Writer(log=log, producer_id=7, epoch=3).end(marker)
+    assert refused(log, transactional(7, epoch=3), guard) is ErrorCode.invalid_txn_state
+
+
+def test_a_guard_is_void_once_a_leader_elsewhere_has_written(log: PartitionLog) -> None:
+    guard = begin(log)
+    there = open_log(MemoryStorage())
+    Writer(log=there, producer_id=7).commit()
+    log.append_as_follower(b"".join(read_all(there)), now_ms=NOW_MS)
+    assert refused(log, transactional(7), guard) is ErrorCode.invalid_txn_state
+
+
+def test_the_next_epoch_is_another_transaction_though_the_last_is_open(log: PartitionLog) -> None:
+    """Transaction version 2: the marker of the last may still be on its way."""
+    writer = Writer(log=log, producer_id=7)
+    writer.write()
+    following = transactional(7, epoch=1)
+    assert refused(log, following) is ErrorCode.invalid_txn_state
+    assert append(log, following, begin(log, epoch=1, supports_epoch_bump=True)) == 1
+
+
+def test_an_older_epoch_is_not_asked_about(log: PartitionLog) -> None:
+    writer = Writer(log=log, producer_id=7, epoch=3)
+    writer.write()
+    for data in (transactional(7, epoch=2, sequence=1), batch(producer=(7, 2, 1))):
+        assert refused(log, data) is FENCED
+    with pytest.raises(LogError) as error:
+        begin(log, epoch=2)
+    assert error.value.error_code is FENCED
+
+
+def test_a_later_batch_waits_for_the_one_before_it(log: PartitionLog) -> None:
+    """The question about sequence 0 has to be repeated; 1 must not be taken before it."""
+    guard = begin(log)
+    assert begin(log, sequence=1) is guard
+    later = transactional(7, sequence=1)
+    assert refused(log, later, guard) is ErrorCode.out_of_order_sequence_number
+    assert append(log, transactional(7), guard) == 0
+    assert append(log, later) == 1
+
+
+def test_a_new_epoch_counts_sequences_from_its_own_first(log: PartitionLog) -> None:
+    begin(log, sequence=5)
+    guard = begin(log, sequence=9, epoch=1)
+    assert append(log, transactional(7, epoch=1, sequence=9), guard) == 0
+
+
+def test_transactions_of_version_2_begin_at_sequence_0(log: PartitionLog) -> None:
+    guard = begin(log, sequence=3, supports_epoch_bump=True)
+    first = transactional(7, sequence=3)
+    assert refused(log, first, guard) is ErrorCode.out_of_order_sequence_number
+    assert append(log, transactional(7), guard) == 0
+
+
+def test_a_repeated_batch_is_told_its_offsets_in_the_transaction_and_after_it(
+    log: PartitionLog,
+) -> None:
+    writer = Writer(log=log, producer_id=7)
+    writer.write(2)
+    for _ in range(2):
+        again = log.append(transactional(7, count=2), leader_epoch=0, now_ms=NOW_MS)
+        assert (again.is_duplicate, again.base_offset, again.last_offset) == (True, 0, 1)
+        writer.commit()
+
+
+def test_nothing_but_transactional_batches_within_a_transaction(log: PartitionLog) -> None:
+    writer = Writer(log=log, producer_id=7)
+    writer.write()
+    assert refused(log, batch(producer=(7, 0, 1))) is ErrorCode.invalid_txn_state
+    writer.commit()
+    assert append(log, batch(producer=(7, 0, 1))) == 2
+
+
+def test_a_coordinator_writes_without_sequences_and_has_to_verify_as_well(
+    log: PartitionLog,
+) -> None:
+    offsets = transactional(7, sequence=NO_SEQUENCE)
+    assert refused(log, offsets, begin(log)) is ErrorCode.invalid_record
+    assert refused(log, offsets, None, Origin.COORDINATOR) is ErrorCode.invalid_txn_state
+    assert append(log, offsets, begin(log), Origin.COORDINATOR) == 0
+    assert append(log, offsets, None, Origin.COORDINATOR) == 1
+
+
+def test_questions_nothing_came_of_are_forgotten(log: PartitionLog) -> None:
+    guard = begin(log)
+    log.expire_producers(NOW_MS + 24 * 60 * 60 * 1000)
+    assert refused(log, transactional(7), guard) is ErrorCode.invalid_txn_state
+
+
+# Ending
+
+
+@pytest.mark.parametrize(
+    ("epoch", "coordinator_epoch", "transaction_version", "error_code"),
+    [
+        (4, 9, 1, FENCED),
+        (5, 9, 1, None),
+        (6, 9, 1, None),
+        (5, 9, 2, FENCED),
+        (6, 9, 2, None),
+        (5, 8, 1, None),
+        (5, 7, 1, ErrorCode.transaction_coordinator_fenced),
+        (6, 7, 2, ErrorCode.transaction_coordinator_fenced),
+    ],
+)
+def test_who_may_end_a_transaction(
+    log: PartitionLog,
+    epoch: int,
+    coordinator_epoch: int,
+    transaction_version: int,
+    error_code: ErrorCode | None,
+) -> None:
+    writer = Writer(log=log, producer_id=7, epoch=5, coordinator_epoch=8)
+    writer.commit()
+    writer.write()
+    end = Writer(log=log, producer_id=7, epoch=epoch, coordinator_epoch=coordinator_epoch)
+    if transaction_version >= 2:
+        end.epoch -= 1  # It ends the transaction with the next one.
+    before = state(log)
+    if error_code is not None:
+        with pytest.raises(LogError) as error:
+            end.end(COMMIT, transaction_version=transaction_version)
+        assert error.value.error_code is error_code
+        assert state(log) == before
+        return
+    assert end.end(COMMIT, transaction_version=transaction_version).base_offset == 2
+    (entry,) = log.producer_entries
+    assert not entry.has_open_transaction
+    assert (entry.epoch, entry.coordinator_epoch) == (epoch, coordinator_epoch)
+
+
+def test_a_marker_of_a_producer_nobody_knows_is_written_and_fences(log: PartitionLog) -> None:
+    Writer(log=log, producer_id=7, epoch=4).abort()
+    assert log.log_end_offset == 1
+    assert log.aborted_transactions(0, 1) == []
+    assert refused(log, transactional(7, epoch=3)) is FENCED
+
+
+# What readers are told
+
+
+def test_the_last_stable_offset_waits_for_the_marker_to_be_replicated(log: PartitionLog) -> None:
+    first, second = Writer(log=log, producer_id=7), Writer(log=log, producer_id=8)
+    append(log, batch())
+    first.write()
+    second.write()
+    assert [log.last_stable_offset(hw) for hw in (0, 1, 2, 3)] == [0, 1, 1, 1]
+    second.commit()
+    first.abort()
+    # The markers are at 3 and 4: not known to be decided everywhere before they are below.
+    assert [log.last_stable_offset(hw) for hw in (2, 3, 4, 5)] == [1, 1, 1, 5]
+
+
+def test_a_high_watermark_that_falls_takes_it_along(log: PartitionLog) -> None:
+    writer = Writer(log=log, producer_id=7)
+    writer.write()
+    writer.commit()
+    log.producers.forget_replicated(2)
+    assert [log.last_stable_offset(hw) for hw in (2, 1)] == [2, 1]
+
+
+def test_deleting_records_of_an_open_transaction_moves_it_up(log: PartitionLog) -> None:
+    writer = Writer(log=log, producer_id=7)
+    for _ in range(4):
+        writer.write()
+    log.delete_records_before(3)
+    assert log.last_stable_offset(4) == 3
+
+
+def test_an_index_entry_is_what_kafka_writes() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage)
+    first, second = Writer(log=log, producer_id=7), Writer(log=log, producer_id=0x1122334455667788)
+    first.write()
+    second.write(2)
+    second.abort()
+    first.abort()
+    stored = storage.read(f"{DIRECTORY}/00000000000000000000.txnindex")
+    assert stored == struct.pack("!hqqqqhqqqq", 0, 0x1122334455667788, 1, 3, 0, 0, 7, 0, 4, 5)
+
+
+def test_without_aborts_there_is_no_index() -> None:
+    storage = MemoryStorage()
+    Writer(log=open_log(storage), producer_id=7).commit()
+    assert not [name for name in storage.list(DIRECTORY) if name.endswith(".txnindex")]
+
+
+def test_the_index_goes_with_its_segment() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage, config=small(segment_bytes=200, retention_bytes=0))
+    for _ in range(4):
+        writer = Writer(log=log, producer_id=7, sequence=len(read_all(log)))
+        writer.log.producers.expire(2**62)
+        writer.write()
+        writer.abort()
+    assert len([n for n in storage.list(DIRECTORY) if n.endswith(".txnindex")]) > 1
+    log.apply_retention(NOW_MS)
+    assert not [n for n in storage.list(DIRECTORY) if n.endswith(".txnindex")]
+
+
+@pytest.mark.parametrize("damage", ["torn", "order"])
+def test_a_damaged_index_is_written_anew(damage: str) -> None:
+    storage = MemoryStorage()
+    log = open_log(storage)
+    writer = Writer(log=log, producer_id=7)
+    for _ in range(3):
+        writer.write()
+        writer.abort()
+    expected = log.aborted_transactions(0, 6)
+    log.close()
+    path = f"{DIRECTORY}/00000000000000000000.txnindex"
+    if damage == "torn":
+        storage.cut(path, 50)
+    else:
+        storage.overwrite(path, 18, struct.pack("!q", 4))
+    again = open_log(storage, recovery_point=6)
+    assert again.aborted_transactions(0, 6) == expected
+    assert [a.last_offset for a in expected] == [1, 3, 5]
+
+
+def test_a_damaged_marker_is_found_when_the_log_is_read() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage)
+    writer = Writer(log=log, producer_id=7)
+    writer.write()
+    size = log.size_bytes
+    writer.commit()
+    log.close()
+    for name in storage.list(DIRECTORY):
+        if name.endswith(".snapshot"):
+            storage.remove(f"{DIRECTORY}/{name}")
+    storage.overwrite(f"{DIRECTORY}/00000000000000000000.log", size + 70, b"\xff")
+    with pytest.raises(CorruptLog):
+        open_log(storage, recovery_point=2)
+
+
+def test_an_append_that_fails_decides_nothing() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage)
+    writer = Writer(log=log, producer_id=7)
+    writer.write()
+    storage.fail_on("append")
+    for end in (writer.commit, writer.write):
+        with pytest.raises(LogError) as error:
+            end()
+        assert error.value.error_code is ErrorCode.kafka_storage_error
+        assert log.last_stable_offset(1) == 0
+        assert log.producer_entries[0].has_open_transaction
+
+
+def test_a_cut_takes_the_marker_back() -> None:
+    log = open_log(MemoryStorage())
+    writer = Writer(log=log, producer_id=7)
+    writer.write()
+    writer.abort()
+    assert log.aborted_transactions(0, 2) == [
+        AbortedTransaction(producer_id=7, first_offset=0, last_offset=1, last_stable_offset=2)
+    ]
+    log.truncate_to(1, now_ms=NOW_MS)
+    assert log.last_stable_offset(1) == 0
+    assert log.aborted_transactions(0, 2) == []
+    writer.commit()
+    assert log.last_stable_offset(2) == 2
+    assert log.aborted_transactions(0, 2) == []

@@ -1,0 +1,137 @@
+"""Transactions across replicas: what is stable, when, and after a leader has gone."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker_ref.log.control import EndTransactionMarker, Marker
+from broker_ref.log.errors import LogError
+from broker_ref.protocol.errors import ApiError
+from broker_ref.replication.partition import Appended, Isolation, Partition
+from tests.broker_ref.log.transactions import transactional
+from tests.broker_ref.replication.cluster import VirtualCluster
+
+PRODUCER = 7
+
+
+def write(cluster: VirtualCluster, sequence: int = 0, *, epoch: int = 0) -> Appended:
+    partition = cluster.leader.partition
+    guard = partition.begin_verification(PRODUCER, epoch, sequence, supports_epoch_bump=False)
+    result = partition.append(
+        transactional(PRODUCER, sequence=sequence, epoch=epoch),
+        all_replicas=True,
+        now_ms=cluster.now_ms,
+        guard=guard,
+    )
+    return Appended(partition=partition, required_offset=result.last_offset + 1)
+
+
+def end(
+    cluster: VirtualCluster, marker: Marker = Marker.COMMIT, *, coordinator_epoch: int = 0
+) -> Appended:
+    partition = cluster.leader.partition
+    result = partition.append_end_marker(
+        EndTransactionMarker(marker=marker, coordinator_epoch=coordinator_epoch),
+        producer_id=PRODUCER,
+        producer_epoch=0,
+        transaction_version=1,
+        now_ms=cluster.now_ms,
+    )
+    return Appended(partition=partition, required_offset=result.last_offset + 1)
+
+
+def outcome(appended: Appended) -> ErrorCode | None:
+    return appended.outcome
+
+
+def stable(partition: Partition) -> tuple[int, int]:
+    return partition.last_stable_offset, partition.high_watermark
+
+
+def test_a_transaction_becomes_stable_with_its_replicated_marker() -> None:
+    cluster = VirtualCluster()
+    leader = cluster.leader.partition
+    cluster.produce()
+    write(cluster)
+    cluster.run(600)
+    assert stable(leader) == (1, 2)
+    appended = end(cluster)
+    assert stable(leader) == (1, 2)
+    assert outcome(appended) is None
+    cluster.run(600)
+    assert stable(leader) == (3, 3)
+    assert outcome(appended) is ErrorCode.none
+    assert {stable(broker.partition) for broker in cluster.brokers.values()} == {(3, 3)}
+
+
+def test_read_committed_ends_there_and_replicas_read_on() -> None:
+    cluster = VirtualCluster()
+    write(cluster)
+    cluster.run(600)
+    leader = cluster.leader.partition
+    assert leader.end_offset_for(Isolation.READ_COMMITTED) == 0
+    assert leader.end_offset_for(Isolation.READ_UNCOMMITTED) == 1
+    assert leader.end_offset_for(Isolation.READ_COMMITTED, replica_id=2) == 1
+
+
+def test_the_next_leader_knows_open_and_aborted_transactions() -> None:
+    cluster = VirtualCluster()
+    write(cluster)
+    end(cluster, Marker.ABORT, coordinator_epoch=5)
+    write(cluster, 1)
+    cluster.run(600)
+    cluster.crash(1)
+    cluster.elect(2, isr=(2, 3))
+    cluster.run(600)
+    leader = cluster.leader.partition
+    assert stable(leader) == (2, 3)
+    (aborted,) = leader.aborted_transactions(0, 3)
+    assert (aborted.producer_id, aborted.first_offset) == (PRODUCER, 0)
+    assert leader.begin_verification(PRODUCER, 0, 2, supports_epoch_bump=False) is None
+    with pytest.raises(LogError) as error:
+        end(cluster, coordinator_epoch=4)
+    assert error.value.error_code is ErrorCode.transaction_coordinator_fenced
+    end(cluster, coordinator_epoch=5)
+    cluster.run(600)
+    assert stable(leader) == (4, 4)
+
+
+def test_a_marker_that_only_the_old_leader_had_is_taken_back() -> None:
+    cluster = VirtualCluster()
+    write(cluster)
+    cluster.run(600)
+    cluster.isolate(1)
+    end(cluster)
+    cluster.run(600)
+    old = cluster.brokers[1].partition
+    assert old.log.log_end_offset == 2
+    cluster.elect(2, isr=(2, 3))
+    cluster.cut_links.clear()
+    cluster.run(3000)
+    assert old.log.log_end_offset == 1
+    assert [entry.has_open_transaction for entry in old.log.producer_entries] == [True]
+    end(cluster, Marker.ABORT)
+    cluster.run(2000)
+    assert stable(old) == (2, 2)
+    assert len(old.aborted_transactions(0, 2)) == 1
+
+
+def test_a_verification_is_of_no_use_once_another_leader_has_decided() -> None:
+    cluster = VirtualCluster(brokers=2)
+    cluster.run(20)
+    first = cluster.leader.partition
+    guard = first.begin_verification(PRODUCER, 0, 0, supports_epoch_bump=False)
+    cluster.elect(2, isr=(1, 2))
+    cluster.run(100)
+    late = transactional(PRODUCER)
+    with pytest.raises(ApiError) as refused:
+        first.append(late, all_replicas=True, now_ms=cluster.now_ms, guard=guard)
+    assert refused.value.error_code is ErrorCode.not_leader_or_follower
+    end(cluster, Marker.ABORT)
+    cluster.run(600)
+    cluster.elect(1, isr=(1, 2))
+    cluster.run(100)
+    with pytest.raises(LogError) as error:
+        first.append(late, all_replicas=True, now_ms=cluster.now_ms, guard=guard)
+    assert error.value.error_code is ErrorCode.invalid_txn_state

@@ -1,0 +1,258 @@
+"""Exactly once: read, process, write and commit offsets as one transaction (KIP-98, KIP-447).
+
+A worker reads records, writes a result of each, and commits its offsets in the same transaction.
+It dies at any step; the next one of the same transactional id goes on from the committed offset.
+A read_committed reader sees each result once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import confluent_kafka
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.clusters import Cluster
+from integration.raw import RawConnection
+from tests.conformance.batches import batch, values
+from tests.conformance.eventually import eventually
+from tests.conformance.groups import committed
+from tests.conformance.isolation import await_read, read
+from tests.conformance.nodes import Nodes
+from tests.conformance.transactions import TransactionalProducer, code_of, coordinator_id
+from tests.conformance.wire import append, only
+
+TopicFactory = Callable[..., str]
+NameFactory = Callable[[], str]
+ProducerFactory = Callable[..., TransactionalProducer]
+STEPS = ("begin", "written", "added", "offsets", "decided", "told")
+"""Where a worker dies: before it wrote, after its records, after it added the group, after its
+offsets, after the end was sent and its answer lost, after it was told."""
+
+
+class Worker:
+    """Moves records from a topic to another, two at a time, and dies where it is told to."""
+
+    def __init__(
+        self, raw: RawConnection, producer: TransactionalProducer, group: str, topics: list[str]
+    ) -> None:
+        self._raw = raw
+        self._producer = producer
+        self._group = group
+        self._source, self._sink = topics
+
+    def position(self) -> int:
+        """The committed offset; it waits for what is undecided, as a consumer does."""
+        asked = [
+            {
+                "group_id": self._group,
+                "topics": [{"name": self._source, "partition_indexes": [0]}],
+            }
+        ]
+        offsets: list[int] = []
+
+        def is_stable() -> bool:
+            answer = self._raw.call("offset_fetch", 9, groups=asked, require_stable=True)
+            found = only(only(only(answer.groups).topics).partitions)
+            offsets[:] = [found.committed_offset]
+            return bool(found.error_code != ErrorCode.unstable_offset_commit)
+
+        eventually(is_stable)
+        return max(offsets[0], 0)
+
+    def work(self, *, dies_at: str | None) -> bool:
+        """One transaction, over the next two records; False where there are none left."""
+        position = self.position()
+        inputs = read(self._raw, self._source, offset=position)[:2]
+        if not inputs or dies_at == "begin":
+            return bool(inputs)
+        producer = self._producer
+        for text in inputs:
+            producer.write(self._sink, f"result of {text}")
+        if dies_at == "written":
+            return True
+        if not producer.generation.adds_implicitly:
+            producer.add_offsets(self._group)
+        if dies_at == "added":
+            return True
+        producer.commit_offsets(self._group, self._source, {0: position + len(inputs)})
+        if dies_at == "offsets":
+            return True
+        if dies_at == "decided":
+            assert code_of(producer.end_once(commit=True)) == ErrorCode.none
+            return True
+        producer.commit()
+        return True
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_worker_that_dies_at_any_step(
+    raw: RawConnection,
+    topic: TopicFactory,
+    group: str,
+    new_producer: ProducerFactory,
+    *,
+    step: str,
+) -> None:
+    source, sink = topic(), topic()
+    inputs = [f"{number}" for number in range(5)]
+    for text in inputs:
+        append(raw, source, batch(values(text)))
+    transactional_id = f"worker of {source}"
+    deaths = 0
+    while True:
+        producer = new_producer(transactional_id)
+        worker = Worker(raw, producer, group, [source, sink])
+        if deaths < 3:
+            deaths += 1
+            worker.work(dies_at=step)
+            continue
+        while worker.work(dies_at=None):
+            pass
+        break
+    await_read(raw, sink, *(f"result of {text}" for text in inputs))
+    assert committed(raw, group, source)[0][0] == len(inputs)
+
+
+def test_a_worker_that_was_replaced_cannot_write_its_part(
+    raw: RawConnection, topic: TopicFactory, group: str, new_producer: ProducerFactory
+) -> None:
+    """It was only slow: its records and offsets are refused, at whatever step it goes on."""
+    source, sink = topic(), topic()
+    append(raw, source, batch(values("a", "b")))
+    zombie = new_producer()
+    zombie.write(sink, "result of a")
+    worker = Worker(raw, new_producer(zombie.transactional_id), group, [source, sink])
+    while worker.work(dies_at=None):
+        pass
+    late = zombie.produce_once(sink, "result of b")
+    assert late.error_code == ErrorCode.invalid_producer_epoch
+    (code,) = zombie.commit_offsets_once(group, source, {0: 1})
+    assert code == ErrorCode.invalid_producer_epoch
+    assert code_of(zombie.end_once(commit=True)) == ErrorCode.producer_fenced
+    await_read(raw, sink, "result of a", "result of b")
+    assert committed(raw, group, source)[0][0] == 2
+
+
+# With a client of others, while brokers die.
+
+
+class Pipeline:
+    """librdkafka moves records from a topic to another, until as many came as there are."""
+
+    def __init__(self, cluster: Cluster, source: str, sink: str, count: int) -> None:
+        self._cluster = cluster
+        self._source, self._sink, self._count = source, sink, count
+        self._is_stopped = threading.Event()
+        self.committed = 0
+        self.errors: list[str] = []
+
+    def run(self) -> None:
+        common = {"bootstrap.servers": self._cluster.bootstrap_servers}
+        consumer = confluent_kafka.Consumer(
+            {
+                **common,
+                "group.id": f"group of {self._source}",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+            }
+        )
+        producer = confluent_kafka.Producer(
+            {**common, "transactional.id": f"id of {self._source}", "linger.ms": 1}
+        )
+        try:
+            producer.init_transactions(60)
+            consumer.assign([self._start(consumer)])
+            while self.committed < self._count and not self._is_stopped.is_set():
+                self._step(consumer, producer)
+        except confluent_kafka.KafkaException as error:
+            self.errors.append(str(error))
+        finally:
+            consumer.close()
+
+    def stop(self) -> None:
+        self._is_stopped.set()
+
+    def _start(self, consumer: confluent_kafka.Consumer) -> confluent_kafka.TopicPartition:
+        asked = confluent_kafka.TopicPartition(self._source, 0)
+        (found,) = consumer.committed([asked], timeout=60)
+        self.committed = max(found.offset, 0)
+        return confluent_kafka.TopicPartition(self._source, 0, self.committed)
+
+    def _step(self, consumer: confluent_kafka.Consumer, producer: confluent_kafka.Producer) -> None:
+        messages = [m for m in consumer.consume(5, timeout=0.2) if m.error() is None]
+        if not messages:
+            return
+        try:
+            producer.begin_transaction()
+            for message in messages:
+                value = message.value() or b""
+                producer.produce(self._sink, value, partition=int(value) % 3)
+            end = (messages[-1].offset() or 0) + 1
+            offsets = [confluent_kafka.TopicPartition(self._source, 0, end)]
+            producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 60)
+            _commit(producer)
+        except confluent_kafka.KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            producer.abort_transaction(60)
+            consumer.seek(self._start(consumer))
+        else:
+            self.committed = end
+
+
+def _commit(producer: confluent_kafka.Producer) -> None:
+    """As often as the client says that it can be tried again."""
+    for _ in range(10):
+        try:
+            producer.commit_transaction(30)
+        except confluent_kafka.KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+        else:
+            return
+
+
+@contextmanager
+def running(pipeline: Pipeline) -> Iterator[None]:
+    thread = threading.Thread(target=pipeline.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(120)
+        pipeline.stop()
+        thread.join(60)
+    assert not pipeline.errors
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_pipeline_goes_on_through_the_deaths_of_brokers(
+    nodes: Nodes, unique_name: NameFactory
+) -> None:
+    count = 300
+    source = nodes.create(unique_name(), [1, 2, 3], **{"min.insync.replicas": "2"})
+    sink = nodes.create(
+        unique_name(), [1, 2, 3], [2, 3, 1], [3, 1, 2], **{"min.insync.replicas": "2"}
+    )
+    append(nodes.to(1), source, batch(values(*(f"{number}" for number in range(count)))))
+    pipeline = Pipeline(nodes.cluster, source, sink, count)
+    with running(pipeline):
+        eventually(lambda: pipeline.committed >= 20 or bool(pipeline.errors))
+        coordinator = coordinator_id(nodes.any(), f"id of {source}")
+        nodes.kill(coordinator)
+        reached = pipeline.committed
+        eventually(
+            lambda: pipeline.committed >= reached + 20 or bool(pipeline.errors), timeout_s=60
+        )
+        nodes.start(coordinator)
+        nodes.kill(next(b for b in nodes.running if b != coordinator))
+    for partition in range(3):
+        leader = nodes.to(nodes.await_leader(sink, 1, 2, 3, partition=partition).leader)
+        expected = [f"{number}" for number in range(count) if number % 3 == partition]
+        await_read(leader, sink, *expected, partition=partition)

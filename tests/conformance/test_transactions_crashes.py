@@ -1,0 +1,328 @@
+"""Crashes between the steps of an end: what was decided is carried out, nothing else (KIP-98).
+
+EndTxn writes PREPARE, then a marker into each partition, then COMPLETE. Proxies before the
+brokers hold the requests between two steps while a broker is killed (`kill -9`), so brokers are
+processes here, whatever the run's cluster is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.clusters import Cluster
+from integration.faults.links import ProxiedLinks, is_follower
+from integration.faults.rules import Rule, of_api
+from integration.raw import ConnectionClosedByBroker, RawConnection
+from tests.conformance.eventually import eventually
+from tests.conformance.isolation import (
+    ABORT,
+    COMMIT,
+    await_read,
+    await_stable,
+    last_stable_offset,
+    markers,
+    read,
+)
+from tests.conformance.nodes import BROKERS, RACKS, SETTINGS, Nodes
+from tests.conformance.transactions import (
+    BUSY,
+    Generation,
+    TransactionalProducer,
+    coordinator_id,
+    retried,
+)
+from tests.conformance.wire import READ_COMMITTED, describe_topics, fetch, only
+from tests.conftest import open_cluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+NameFactory = Callable[[], str]
+NONE = ErrorCode.none
+OF_MARKERS = of_api("write_txn_markers")
+STATE_TOPIC = "__transaction_state"
+
+
+class Steps:
+    """Three brokers behind proxies, and a transaction whose end a test stops between two steps."""
+
+    def __init__(
+        self, nodes: Nodes, links: ProxiedLinks, generation: Generation, names: NameFactory
+    ) -> None:
+        self.nodes = nodes
+        self.links = links
+        self._names = names
+        self.producer = TransactionalProducer(nodes, names(), generation).init()
+        self.coordinator = coordinator_id(nodes.any(), self.producer.transactional_id)
+        self.first, self.second = (b for b in BROKERS if b != self.coordinator)
+        # Led by the two others, so that every marker passes a proxy.
+        self.topic = nodes.create(
+            names(),
+            [self.first, self.second, self.coordinator],
+            [self.second, self.first, self.coordinator],
+        )
+
+    def write(self) -> None:
+        """One record into each of the two partitions."""
+        for partition, text in enumerate("ab"):
+            self.producer.write(self.topic, text, partition=partition)
+
+    def hold_markers(self, *brokers: int) -> list[Rule]:
+        """Keep markers from these brokers."""
+        return [self.links.brokers[b].hold_requests(OF_MARKERS) for b in brokers]
+
+    def lose_answers_of_markers(self, *brokers: int) -> list[Rule]:
+        """Let markers through, and none of their answers."""
+        return [self.links.brokers[b].lose_answers(OF_MARKERS, times=None) for b in brokers]
+
+    def kill_coordinator(self, rules: list[Rule]) -> None:
+        """End the coordinator, then the faults; return when another one is in charge."""
+        self.nodes.kill(self.coordinator)
+        for rule in rules:
+            rule.end()
+        self.links.heal()
+        eventually(
+            lambda: (
+                coordinator_id(self.nodes.any(), self.producer.transactional_id)
+                not in (self.coordinator, -1)
+            ),
+            timeout_s=60,
+        )
+
+    def check(self, *, commit: bool) -> None:
+        """Both partitions are decided in the same way, and the coordinator says so."""
+        self.producer.await_state("CompleteCommit" if commit else "CompleteAbort")
+        for partition, text in enumerate("ab"):
+            leader = self.producer.leader(self.topic, partition)
+            await_read(leader, self.topic, *([text] if commit else []), partition=partition)
+            kinds = {m.kind for m in markers(leader, self.topic, partition=partition)}
+            assert kinds == {COMMIT if commit else ABORT}
+
+    def goes_on(self) -> None:
+        """The next instance of the id writes and commits."""
+        producer = self.producer
+        again = TransactionalProducer(
+            self.nodes, producer.transactional_id, producer.generation
+        ).init()
+        again.write(self.topic, "next", partition=0)
+        again.commit()
+        leader = again.leader(self.topic, 0)
+        eventually(lambda: read(leader, self.topic)[-1:] == ["next"])
+
+
+@pytest.fixture(scope="module")
+def linked_clusters(
+    request: pytest.FixtureRequest,
+) -> Iterator[Callable[[int], tuple[Cluster, ProxiedLinks]]]:
+    """Clusters of processes with a proxy before each broker, each started once."""
+    with ExitStack() as stack:
+        opened: dict[int, tuple[Cluster, ProxiedLinks]] = {}
+
+        def start(version: int) -> tuple[Cluster, ProxiedLinks]:
+            if version not in opened:
+                links = stack.enter_context(ProxiedLinks())
+                cluster = stack.enter_context(
+                    open_cluster(
+                        request.config,
+                        backend=_backend_of_processes(request.config),
+                        brokers=3,
+                        racks=RACKS,
+                        # A follower that a proxy holds back stays in sync for the whole test.
+                        configs=SETTINGS | {"replica.lag.time.max.ms": "60000"},
+                        features={"transaction.version": version},
+                        links=links,
+                    )
+                )
+                opened[version] = cluster, links
+            return opened[version]
+
+        yield start
+
+
+def _backend_of_processes(config: pytest.Config) -> str:
+    backend = str(config.getoption("--cluster"))
+    return "reference-processes" if backend == "reference" else backend
+
+
+@pytest.fixture
+def steps(
+    linked_clusters: Callable[[int], tuple[Cluster, ProxiedLinks]],
+    transaction_version: int,
+    generation: Generation,
+    unique_name: NameFactory,
+) -> Iterator[Steps]:
+    cluster, links = linked_clusters(transaction_version)
+    nodes = Nodes(cluster)
+    try:
+        yield Steps(nodes, links, generation, unique_name)
+    finally:
+        links.heal()
+        nodes.restore()
+
+
+@pytest.mark.parametrize("commit", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_between_prepare_and_every_marker(steps: Steps, commit: bool) -> None:
+    steps.write()
+    rules = steps.hold_markers(steps.first, steps.second)
+    steps.producer.end(commit=commit)
+    for rule in rules:
+        rule.await_hits()
+    assert steps.producer.describe().state == ("PrepareCommit" if commit else "PrepareAbort")
+    for partition in (0, 1):
+        leader = steps.producer.leader(steps.topic, partition)
+        assert read(leader, steps.topic, partition=partition) == []
+    steps.kill_coordinator(rules)
+    steps.check(commit=commit)
+    steps.goes_on()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("commit", [True, False])
+def test_between_one_marker_and_the_other(steps: Steps, commit: bool) -> None:
+    steps.write()
+    rules = steps.hold_markers(steps.second)
+    steps.producer.end(commit=commit)
+    rules[0].await_hits()
+    await_stable(steps.nodes.to(steps.first), steps.topic, 2)
+    assert steps.producer.describe().state == ("PrepareCommit" if commit else "PrepareAbort")
+    steps.kill_coordinator(rules)
+    steps.check(commit=commit)
+    steps.goes_on()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("commit", [True, False])
+def test_between_the_markers_and_complete(steps: Steps, commit: bool) -> None:
+    """Every partition has its marker, and the coordinator never learns it."""
+    steps.write()
+    rules = steps.lose_answers_of_markers(steps.first, steps.second)
+    steps.producer.end(commit=commit)
+    for partition, broker_id in ((0, steps.first), (1, steps.second)):
+        raw = steps.nodes.to(broker_id)
+        # The marker is sent, and written, again and again.
+        eventually(lambda r=raw, p=partition: last_stable_offset(r, steps.topic, partition=p) >= 2)  # type: ignore[misc]
+    assert steps.producer.describe().state == ("PrepareCommit" if commit else "PrepareAbort")
+    steps.kill_coordinator(rules)
+    steps.check(commit=commit)
+    steps.goes_on()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("commit", [True, False])
+def test_before_prepare_is_on_another_broker(steps: Steps, commit: bool) -> None:
+    """What only the dead coordinator has was never decided: the client asks again, and may."""
+    steps.write()
+    proxy = steps.links.brokers[steps.coordinator]
+    rules = [proxy.hold_requests(is_follower(b)) for b in (steps.first, steps.second)]
+    for rule in rules:
+        rule.await_hits()
+    asking = threading.Thread(target=_end_in_vain, args=(steps, commit))
+    asking.start()
+    # The coordinator has written it, for it waits for its followers: nobody else may end it now.
+    with RawConnection(steps.nodes.cluster.address(steps.coordinator)) as raw:
+        eventually(lambda: _is_busy(raw, steps.producer))
+    steps.kill_coordinator(rules)
+    asking.join()
+    found = retried(steps.producer.describe)
+    assert found.state == "Ongoing"
+    steps.producer.end(commit=commit)
+    steps.check(commit=commit)
+    steps.goes_on()
+
+
+def _end_in_vain(steps: Steps, commit: bool) -> None:
+    producer = steps.producer
+    with (
+        suppress(ConnectionClosedByBroker, OSError),
+        RawConnection(steps.nodes.cluster.address(steps.coordinator)) as raw,
+    ):
+        raw.call(
+            "end_txn",
+            producer.generation.end_txn,
+            transactional_id=producer.transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            committed=commit,
+        )
+
+
+def _is_busy(raw: RawConnection, producer: TransactionalProducer) -> bool:
+    answer = raw.call(
+        "init_producer_id",
+        4,
+        transactional_id=producer.transactional_id,
+        transaction_timeout=producer.timeout_ms,
+        # Somebody else's: where nothing is under way, this is refused and changes nothing.
+        producer_id=producer.producer_id + 1,
+        producer_epoch=producer.epoch,
+    )
+    return bool(answer.error_code in BUSY)
+
+
+def test_a_marker_that_is_not_replicated_decides_nothing_yet(
+    steps: Steps, unique_name: NameFactory
+) -> None:
+    """The leader has written it; readers see it from the high watermark on."""
+    name = steps.nodes.create(unique_name(), [steps.first, steps.second])
+    producer, leader = steps.producer, steps.nodes.to(steps.first)
+    producer.write(name, "a")
+    held = steps.links.brokers[steps.first].hold_requests(is_follower(steps.second))
+    held.await_hits()
+    producer.commit()
+    eventually(lambda: not _is_open(leader, name, producer))
+    answer = fetch(leader, name, isolation_level=READ_COMMITTED)
+    assert (answer.last_stable_offset, answer.high_watermark) == (0, 1)
+    assert read(leader, name) == []
+    assert producer.describe().state == "PrepareCommit"
+    held.end()
+    await_read(leader, name, "a")
+    producer.await_complete()
+
+
+@pytest.mark.full
+def test_a_follower_that_is_truncated_past_a_marker_gets_it_again(
+    steps: Steps, unique_name: NameFactory
+) -> None:
+    """The leader and one follower have the marker, and the one that leads next has not."""
+    old, ahead = steps.first, steps.second
+    behind = steps.coordinator
+    name = steps.nodes.create(unique_name(), [old, behind, ahead])
+    producer = steps.producer
+    producer.write(name, "a")
+    proxy = steps.links.brokers[old]
+    held = proxy.hold_requests(is_follower(behind))
+    held.await_hits()
+    counted = proxy.delay_requests(is_follower(ahead), 0)
+    producer.commit()
+    # The leader has written it, and its other follower has asked for what comes after it.
+    eventually(lambda: not _is_open(steps.nodes.to(old), name, producer))
+    counted.await_hits(counted.hits + 3)
+    steps.nodes.kill(old)
+    held.end()
+    leader = steps.nodes.await_leader(name, behind).leader
+    assert leader == behind
+    producer.await_state("CompleteCommit")
+    await_read(steps.nodes.to(behind), name, "a")
+    # The follower agrees: it serves the same, and has one marker, when it leads in its turn.
+    steps.nodes.await_isr(name, behind, ahead)
+    steps.nodes.stop(behind)
+    steps.nodes.await_leader(name, ahead)
+    await_read(steps.nodes.to(ahead), name, "a")
+    assert [m.kind for m in markers(steps.nodes.to(ahead), name)] == [COMMIT]
+
+
+def _is_open(raw: RawConnection, topic: str, producer: TransactionalProducer) -> bool:
+    asked = [{"name": topic, "partition_indexes": [0]}]
+    answer = only(only(raw.call("describe_producers", 0, topics=asked).topics).partitions)
+    found = [p for p in answer.active_producers if p.producer_id == producer.producer_id]
+    return bool(only(found).current_txn_start_offset >= 0)
+
+
+def test_the_topic_of_states_has_a_replica_on_every_broker(steps: Steps) -> None:
+    """What these tests rely on."""
+    found = only(describe_topics(steps.nodes.any(), STATE_TOPIC).topics)
+    assert all(set(p.replica_nodes) == set(BROKERS) for p in found.partitions)

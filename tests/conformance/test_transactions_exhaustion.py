@@ -1,0 +1,128 @@
+"""What comes when the epochs of a producer id end: another producer id (KIP-360, KIP-890).
+
+The last epoch, 32767, is never given out: it is kept to fence the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.clusters import Cluster
+from integration.raw import RawConnection
+from tests.conformance.isolation import await_read, markers, read
+from tests.conformance.transactions import (
+    Connections,
+    Generation,
+    TransactionalProducer,
+    code_of,
+    retried,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
+
+NameFactory = Callable[[], str]
+LAST_EPOCH = 2**15 - 2
+
+
+@pytest.fixture
+def exhausted(
+    one_broker: Cluster, generation: Generation, unique_name: NameFactory
+) -> Iterator[TransactionalProducer]:
+    """A producer that has the last epoch of its producer id."""
+    with Connections(one_broker) as brokers:
+        producer = TransactionalProducer(brokers, unique_name(), generation).init()
+        coordinator = producer.coordinator()
+        while producer.epoch < LAST_EPOCH:
+            answer = coordinator.call(
+                "init_producer_id",
+                generation.init_producer_id,
+                transactional_id=producer.transactional_id,
+                transaction_timeout=60_000,
+            )
+            assert answer.error_code == ErrorCode.none, answer
+            assert answer.producer_id == producer.producer_id
+            producer.adopt(answer)
+        yield producer
+
+
+@pytest.fixture
+def own_topic(one_broker: Cluster, unique_name: NameFactory) -> str:
+    name = unique_name()
+    one_broker.create_topic(name)
+    return name
+
+
+def test_the_next_instance_has_another_producer_id(
+    exhausted: TransactionalProducer, own_topic: str
+) -> None:
+    old = (exhausted.producer_id, exhausted.epoch)
+    exhausted.init()
+    assert (exhausted.producer_id != old[0], exhausted.epoch) == (True, 0)
+    exhausted.write(own_topic, "a")
+    exhausted.commit()
+    raw: RawConnection = exhausted.brokers.any()
+    await_read(raw, own_topic, "a")
+    stale = {"producer_id": old[0], "producer_epoch": old[1] - 1}
+    answer = retried(lambda: exhausted.init_once(**stale))
+    assert code_of(answer) == ErrorCode.producer_fenced
+
+
+def test_a_producer_that_names_itself_gets_another_producer_id_however_often_it_asks(
+    exhausted: TransactionalProducer,
+) -> None:
+    identity = {"producer_id": exhausted.producer_id, "producer_epoch": exhausted.epoch}
+    answers = [retried(lambda: exhausted.init_once(**identity)) for _ in range(3)]
+    assert {code_of(answer) for answer in answers} == {ErrorCode.none}
+    assert len({(a.producer_id, a.producer_epoch) for a in answers}) == 1
+    assert answers[0].producer_id != exhausted.producer_id
+    assert answers[0].producer_epoch == 0
+
+
+def test_the_last_epoch_is_one_to_write_with(
+    exhausted: TransactionalProducer, own_topic: str
+) -> None:
+    raw = exhausted.brokers.any()
+    old = (exhausted.producer_id, exhausted.epoch)
+    exhausted.write(own_topic, "a")
+    answer = retried(lambda: exhausted.end_once(commit=True))
+    assert answer.error_code == ErrorCode.none
+    exhausted.await_complete()
+    await_read(raw, own_topic, "a")
+    (marker,) = markers(raw, own_topic)
+    assert marker.producer_id == old[0]
+    if not exhausted.generation.bumps_epoch:
+        assert marker.producer_epoch == old[1]
+        assert exhausted.describe().producer_epoch == old[1]
+        return
+    # The marker has the epoch that nobody gets; the next transaction, another producer id.
+    assert marker.producer_epoch == old[1] + 1
+    assert (answer.producer_id != old[0], answer.producer_epoch) == (True, 0)
+    again = retried(lambda: exhausted.end_once(commit=True))
+    assert (again.error_code, again.producer_id) == (ErrorCode.none, answer.producer_id)
+    exhausted.adopt(answer)
+    exhausted.write(own_topic, "b")
+    exhausted.commit()
+    await_read(raw, own_topic, "a", "b")
+
+
+def test_a_transaction_of_the_last_epoch_can_be_fenced(
+    exhausted: TransactionalProducer, own_topic: str
+) -> None:
+    raw = exhausted.brokers.any()
+    old = (exhausted.producer_id, exhausted.epoch)
+    exhausted.write(own_topic, "a")
+    new = TransactionalProducer(
+        exhausted.brokers, exhausted.transactional_id, exhausted.generation
+    ).init()
+    assert new.producer_id != old[0]
+    (marker,) = markers(raw, own_topic)
+    assert (marker.producer_id, marker.producer_epoch) == (old[0], old[1] + 1)
+    assert exhausted.produce_once(own_topic, "late").error_code == ErrorCode.invalid_producer_epoch
+    assert code_of(exhausted.end_once(commit=True)) != ErrorCode.none
+    new.write(own_topic, "b")
+    new.commit()
+    await_read(raw, own_topic, "b")
+    assert read(raw, own_topic) == ["b"]
