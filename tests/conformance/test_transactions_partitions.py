@@ -305,6 +305,7 @@ def test_a_transactional_id_may_send_plain_batches_outside_of_transactions(
 # Size.
 
 
+@pytest.mark.full
 def test_a_transaction_over_a_thousand_partitions(
     raw: RawConnection, topic: TopicFactory, explicit: TransactionalProducer
 ) -> None:
