@@ -77,7 +77,7 @@ test-pyspark-%: java .cache/pyspark-%
 	@$(TWIN_WITH_$*) PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(BIN)/pytest $(AT_ONCE) -m "not full" \
 	  $(LEAKS) $(ENGINE_WITH_$*) tests/spark
 
-bench: java $(BENCH)/.ready ## ratios to Spark's connector and others, on a quiet machine (40 minutes); docs/benchmarks.md
+bench: java $(BENCH)/.ready ## ratios to Spark's connector and others, on a quiet machine (20 minutes); docs/benchmarks.md
 	@$(BENCH)/bin/python -m integration.benchmarks --write-docs
 
 bench-quick: java $(BENCH)/.ready ## the main cases of `bench` with fewer records (5 minutes)

@@ -17,7 +17,7 @@ from broker_ref.log.batch import BatchHeader, decode_records
 from broker_ref.log.errors import LogError
 from broker_ref.log.records import Record
 from broker_ref.transaction.decisions import TransactionalId
-from broker_ref.transaction.records import decode_key, decode_value
+from broker_ref.transaction.records import decode_key, decode_value, is_known
 from broker_ref.transaction.shard import Shard, ShardState
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ class Loading:
         self.end_offset = shard.partition.log.log_end_offset
         self._shard = shard
         self._log = Replay(shard.partition)
+        self._values: dict[str, bytes] = {}
 
     def step(self) -> bool:
         """Read on; whether that was the last step."""
@@ -37,6 +38,8 @@ class Loading:
         try:
             if not self._log.step(self._take):
                 return False
+            for name, data in self._values.items():
+                self._add(name, data)
             shard.state = ShardState.ACTIVE
         except LogError as error:
             logger.error(
@@ -58,15 +61,17 @@ class Loading:
         if name is None:
             return
         if record.value is None:
-            self._shard.ids.pop(name, None)
-            return
-        value = decode_value(record.value)
-        if value is None:
+            self._values.pop(name, None)
+        elif is_known(record.value):
+            self._values[name] = record.value
+        else:
             logger.warning(
                 "A record of transactional id %.100r in partition %d is of an unknown version",
                 name, self._shard.partition.key.partition,
             )  # fmt: skip
-            return
+
+    def _add(self, name: str, data: bytes) -> None:
+        value = decode_value(data)
         self._shard.ids[name] = TransactionalId(
             name=name, current=value, unmarked=set(value.partitions)
         )

@@ -91,13 +91,18 @@ def decode_key(data: bytes) -> str | None:
         raise UnreadableTransactionError(f"a key, {data[:100]!r}: {error}") from error
 
 
-def decode_value(data: bytes) -> Transaction | None:
-    """The value; None where it is of a version that is unknown."""
+def is_known(data: bytes) -> bool:
+    """Whether a value is of one of `VALUE_VERSIONS`; others are to be left alone."""
+    return int.from_bytes(data[: _INT16.size]) in VALUE_VERSIONS
+
+
+def decode_value(data: bytes) -> Transaction:
+    """A value; UnreadableTransactionError where it is of no version that is known."""
     cursor = Cursor(data)
     try:
         version = cursor.fixed(_INT16, "the version")
         if version not in VALUE_VERSIONS:
-            return None
+            raise UnreadableTransactionError(f"version {version} of a value is unknown here")
         return _read_value(cursor, flexible=version >= FIRST_FLEXIBLE_VALUE_VERSION)
     except (MalformedRequestError, UnicodeDecodeError, ValueError) as error:
         raise UnreadableTransactionError(f"a value, {data[:100]!r}: {error}") from error

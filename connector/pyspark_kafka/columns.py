@@ -38,7 +38,7 @@ PRODUCE_SCHEMA: Final = pa.schema(
         pa.field("headers", HEADERS_TYPE),
     ]
 )
-"""What `Producer.send` takes: rows that are validated and have their topic, dictionary-encoded or not.
+"""What `Producer.send` takes: validated rows that have their topic, which may be dictionary-encoded.
 
 Where `partition` is null the producer's partitioner chooses: murmur2 of the key, as Java's default
 partitioner does, and for a null key one partition for a while and then another. A null `timestamp`

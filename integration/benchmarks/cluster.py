@@ -3,12 +3,13 @@
     python -m integration.benchmarks.cluster [--records 200000] [--rounds 3] [--only failover]
 
 Purpose: records a second produced and fetched by confluent-kafka, the time that a partition goes
-without a leader that answers after its broker was killed, what an idle cluster of three costs, and
-the memory of a thousand partitions. Prints a table and writes `build/cluster-benchmark.json`.
+without a leader that answers after its broker was killed, what an idle cluster of three costs, the
+memory of a thousand partitions, and transactions (see `cluster_transactions`). Prints a table and
+writes `build/cluster-benchmark.json`.
 
 Invariant: both are measured in turn within a round, by the same client with the same settings, so
 that whatever else the machine does meets both; the best of the rounds counts for throughput, the
-median for times. What it must not know: how a cluster is built; processes are found by being ours.
+median for the rest. What it must not know: how a cluster is built; processes are found by being ours.
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ from typing import Any, Final
 import confluent_kafka
 
 from integration import clusters
+from integration.benchmarks import cluster_transactions
 from integration.benchmarks.processes import CpuMeter, descendants, resident_bytes
 from integration.clusters import Cluster
 
 BACKENDS: Final = ("kafka", "reference-processes")
+IN_THIS_PROCESS: Final = "reference"
 RECORD: Final = b"x" * 100
 TOPIC_PARTITIONS: Final = 3
 MANY_PARTITIONS: Final = 1_000
+TRANSACTIONS: Final = 200
+TRANSACTIONAL_IDS: Final = 10_000
 TIMEOUT_S: Final = 120.0
 IDLE_SETTLING_S: Final = 10.0
 IDLE_MEASURED_S: Final = 20.0
@@ -70,7 +75,7 @@ def throughput(asked: argparse.Namespace) -> Iterator[Figure]:
     """Records a second, on 1 broker and on 3 (there with three replicas)."""
     for brokers in (1, 3):
         with ExitStack() as opened:
-            pair = _open_pair(opened, brokers)
+            pair = _open_all(opened, BACKENDS, brokers=brokers)
             best: dict[tuple[str, str], float] = {}
             for round_number in range(asked.rounds):
                 for backend, cluster in pair.items():
@@ -132,18 +137,72 @@ def memory(asked: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
             yield Figure(measure=measure, backend=backend, brokers=1, value=size / 2**20, unit="MB")
 
 
+def transactions(asked: argparse.Namespace) -> Iterator[Figure]:
+    """Transactions a second and the latency of a commit, on 3 brokers, in this process too."""
+    with ExitStack() as opened:
+        rates: dict[str, list[float]] = {}
+        latencies: dict[str, list[float]] = {}
+        opened_clusters = _open_all(opened, (*BACKENDS, IN_THIS_PROCESS), brokers=3)
+        for round_number in range(asked.rounds):
+            for backend, cluster in opened_clusters.items():
+                topic = f"transactions-{round_number}"
+                cluster.create_topic(
+                    topic, partitions=cluster_transactions.PARTITIONS, replication_factor=3
+                )
+                rates.setdefault(backend, []).append(
+                    cluster_transactions.transactions_per_second(cluster, topic, TRANSACTIONS)
+                )
+                latencies.setdefault(backend, []).append(
+                    cluster_transactions.commit_latency_ms(cluster, topic, TRANSACTIONS)
+                )
+    for measure, found, unit in (
+        ("transactions", rates, "transactions/s"),
+        ("commit to consumer", latencies, "ms"),
+    ):
+        for backend, values in found.items():
+            yield Figure(
+                measure=measure,
+                backend=backend,
+                brokers=3,
+                value=statistics.median(values),
+                unit=unit,
+            )
+
+
+def coordinator_failover(asked: argparse.Namespace) -> Iterator[Figure]:
+    """Seconds without a coordinator for ten thousand transactional ids after it was killed."""
+    for backend in BACKENDS:
+        times = []
+        for _ in range(asked.rounds):
+            with clusters.open_cluster(
+                backend, brokers=3, configs=cluster_transactions.STATE_TOPIC_SETTINGS
+            ) as cluster:
+                times.append(
+                    cluster_transactions.coordinator_failover_s(cluster, TRANSACTIONAL_IDS)
+                )
+        yield Figure(
+            measure="coordinator failover",
+            backend=backend,
+            brokers=3,
+            value=statistics.median(times),
+            unit="s",
+        )
+
+
 MEASURES: Final[Mapping[str, Callable[[argparse.Namespace], Iterator[Figure]]]] = {
     "throughput": throughput,
     "failover": failover,
     "idle": idle,
     "memory": memory,
+    "transactions": transactions,
+    "coordinator-failover": coordinator_failover,
 }
 
 
-def _open_pair(opened: ExitStack, brokers: int) -> dict[str, Cluster]:
+def _open_all(opened: ExitStack, backends: Sequence[str], *, brokers: int) -> dict[str, Cluster]:
     return {
         backend: opened.enter_context(clusters.open_cluster(backend, brokers=brokers))
-        for backend in BACKENDS
+        for backend in backends
     }
 
 
@@ -225,7 +284,8 @@ def _resident_bytes() -> int:
 
 def _print_table(figures: Sequence[Figure]) -> None:
     rows = sorted({(figure.measure, figure.brokers, figure.unit) for figure in figures})
-    lines = [f"{'':26}{'brokers':>8}" + "".join(f"{backend:>22}" for backend in BACKENDS)]
+    backends = dict.fromkeys((*BACKENDS, *(figure.backend for figure in figures)))
+    lines = [f"{'':26}{'brokers':>8}" + "".join(f"{backend:>22}" for backend in backends)]
     for measure, brokers, unit in rows:
         values = {
             figure.backend: figure.value
@@ -233,7 +293,7 @@ def _print_table(figures: Sequence[Figure]) -> None:
             if (figure.measure, figure.brokers) == (measure, brokers)
         }
         line = f"{measure:26}{brokers:>8}"
-        line += "".join(f"{values.get(backend, float('nan')):>22,.1f}" for backend in BACKENDS)
+        line += "".join(f"{values.get(backend, float('nan')):>22,.1f}" for backend in backends)
         lines.append(f"{line}  {unit}")
     sys.stdout.write("\n".join(lines) + "\n")
 

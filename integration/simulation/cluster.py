@@ -39,7 +39,7 @@ from broker_ref.node.broker import BrokerNode
 from broker_ref.node.controller import ControllerNode
 from broker_ref.node.registration import BrokerState
 from integration.simulation.agenda import Agenda
-from integration.simulation.disk import SimulatedDisk
+from integration.simulation.disk import INJECTED, SimulatedDisk
 from integration.simulation.network import Connection, Network, Weather
 
 CONTROLLER: Final = "controller"
@@ -72,6 +72,10 @@ def seeded_bytes(seed: str) -> Callable[[int], bytes]:
         return out[:count]
 
     return draw
+
+
+class UnexplainedFailureError(Exception):
+    """A node cannot go on although nothing was done to its disk that explains it."""
 
 
 @dataclass(slots=True)
@@ -293,6 +297,8 @@ class SimulatedCluster:
     def _fail(self, host: str, reason: str) -> None:
         self.failures[host] = reason
         self._note(f"{host} fails: {reason}")
+        if not any(injected in reason for injected in INJECTED):
+            raise UnexplainedFailureError(f"{host} cannot go on: {reason}")
 
     def _carry_out(self, host: str, process: _Process, effect: Effect | PeerEffect) -> None:
         match effect:

@@ -11,8 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
+from typing import Final
 
 from broker_ref.log.storage import NotBegunError, StorageError
+
+NO_SPACE: Final = "No space left on device"
+NO_DESCRIPTORS: Final = "Too many open files"
+INJECTED: Final = (NO_SPACE, NO_DESCRIPTORS)
+"""What errors say that this disk makes on purpose."""
 
 
 @dataclass(slots=True)
@@ -79,9 +85,9 @@ class SimulatedDisk:
     def check(self, operation: str, path: str) -> None:
         """Refuse what cannot be done now."""
         if self.is_full and operation in {"append to", "write"}:
-            raise StorageError(f"Cannot {operation} {path}: No space left on device.")
+            raise StorageError(f"Cannot {operation} {path}: {NO_SPACE}.")
         if self.lacks_descriptors is not None and self.lacks_descriptors.random() < 0.5:
-            raise NotBegunError(f"Cannot {operation} {path}: Too many open files.")
+            raise NotBegunError(f"Cannot {operation} {path}: {NO_DESCRIPTORS}.")
 
     def lose_power(self, random: Random) -> None:
         """Keep what a power loss leaves."""

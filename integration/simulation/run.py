@@ -19,7 +19,7 @@ from broker_ref.config import BrokerConfig
 from integration.simulation.administering import Administrator
 from integration.simulation.agenda import START_MS, Agenda, RestlessError
 from integration.simulation.client import Client, TopicPartition
-from integration.simulation.cluster import SimulatedCluster, host_of
+from integration.simulation.cluster import SimulatedCluster, UnexplainedFailureError, host_of
 from integration.simulation.faults import Faults
 from integration.simulation.grouping import GroupHistory, GroupMember
 from integration.simulation.invariants import Violation, Watch
@@ -137,7 +137,7 @@ class _Run:
         with _quiet_logs():
             try:
                 self._go()
-            except (Violation, RestlessError) as found:
+            except (Violation, RestlessError, UnexplainedFailureError) as found:
                 violation = str(found)
             except Exception as error:  # A node's own bug; which, is the finding.
                 violation = f"{type(error).__name__}: {error}"

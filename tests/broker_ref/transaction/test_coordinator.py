@@ -8,7 +8,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from broker_ref.faults import Match
+from broker_ref.log.batch import encode_batch
 from broker_ref.log.control import Marker
+from broker_ref.log.records import Record
+from broker_ref.node.registration import BrokerState
+from broker_ref.transaction.records import encode_key
 from integration.raw import request
 from tests.broker_ref.transaction.producers import DATA, NAME, WRITE_TXN_MARKERS, Producers
 
@@ -209,6 +213,45 @@ def test_a_coordinator_that_comes_back_knows_all() -> None:
     assert made.end(producer, version=5).producer_epoch == producer[1] + 1
     made.wait_for("CompleteCommit")
     assert [marker for marker, _, _ in made.markers("u")] == [COMMIT]
+
+
+def test_records_of_other_versions_are_left_alone() -> None:
+    made = Producers()
+    producer = made.started()
+    foreign = [
+        Record(timestamp=1, key=encode_key(NAME), value=b"\x00\x07later"),
+        Record(timestamp=1, key=b"\x00\x07later", value=b"x"),
+    ]
+    made.partition("__transaction_state").append(
+        encode_batch(foreign), all_replicas=True, now_ms=made.cluster.now_ms
+    )
+    made.restart_all()
+    assert made.add(producer) is NONE
+
+
+def test_an_id_that_cannot_be_read_has_no_coordinator() -> None:
+    made = Producers()
+    made.started()
+    damaged = [Record(timestamp=1, key=encode_key(NAME), value=b"\x00\x01no")]
+    made.partition("__transaction_state").append(
+        encode_batch(damaged), all_replicas=True, now_ms=made.cluster.now_ms
+    )
+    made.cluster.stop_broker(1)
+    made.cluster.start_broker(1)
+    made.cluster.run_until(lambda: made.cluster.broker(1).state is BrokerState.RUNNING)
+    made.cluster.advance(100)
+    answer = made.clients.call(
+        1,
+        request(
+            "init_producer_id",
+            5,
+            transactional_id=NAME,
+            transaction_timeout=1_000,
+            producer_id=-1,
+            producer_epoch=-1,
+        ),
+    )
+    assert answer.error_code is ErrorCode.not_coordinator
 
 
 def test_what_is_asked_while_markers_are_on_their_way() -> None:

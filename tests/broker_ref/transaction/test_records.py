@@ -15,6 +15,7 @@ from broker_ref.transaction.records import (
     decode_value,
     encode_key,
     encode_value,
+    is_known,
 )
 from broker_ref.transaction.states import TransactionState
 from broker_ref.transaction.transitions import Transaction
@@ -113,7 +114,10 @@ def test_keys_are_those_of_kafka() -> None:
 
 def test_other_versions_are_read_over() -> None:
     assert decode_key(b"\x00\x01\x00\x00") is None
-    assert decode_value(b"\x00\x02anything") is None
+    assert not is_known(b"\x00\x02anything")
+    assert is_known(encode_value(DONE, version=0))
+    with pytest.raises(UnreadableTransactionError, match="version 2"):
+        decode_value(b"\x00\x02anything")
 
 
 def test_the_epoch_that_comes_with_a_next_producer_id_is_read_over() -> None:

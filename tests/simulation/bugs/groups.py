@@ -11,6 +11,7 @@ from broker_ref.coordination.replies import Reply
 from broker_ref.group import membership
 from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.group.group import Group
+from integration.simulation.plan import Settings
 from tests.simulation.bugs.bug import Bug
 
 
@@ -36,13 +37,18 @@ def _begin_generations_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Group, "__init__", forget)
 
 
+def has_members(settings: Settings) -> bool:
+    return settings.group_members > 0
+
+
 BUGS = (
     Bug(
         name="acknowledge commits at once",
-        source="KAFKA-3900, GroupMetadataManager.storeOffsets",
+        source="GroupMetadataManager.storeOffsets",
         what="an offset is acknowledged as committed before it is replicated",
         put_back=_acknowledge_commits_at_once,
         found_by=0,
+        needs=has_members,
     ),
     Bug(
         name="take commits of any generation",
@@ -50,6 +56,7 @@ BUGS = (
         what="a member that has missed a rebalance may still commit",
         put_back=_take_commits_of_any_generation,
         found_by=0,
+        needs=has_members,
     ),
     Bug(
         name="begin generations anew",
@@ -57,5 +64,6 @@ BUGS = (
         what="a new coordinator has a group's members, and not the number of its generation",
         put_back=_begin_generations_anew,
         found_by=0,
+        needs=has_members,
     ),
 )

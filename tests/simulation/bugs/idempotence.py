@@ -64,7 +64,7 @@ def _acknowledge_duplicates_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 BUGS = (
     Bug(
         name="state mutated before append",
-        source="ProducerStateManager.update (KAFKA-5793)",
+        source="ProducerStateManager.update",
         what="a batch is remembered although its append has failed",
         put_back=_mutate_before_append,
         found_by=0,

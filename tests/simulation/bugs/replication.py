@@ -104,7 +104,7 @@ BUGS = (
     ),
     Bug(
         name="compare offsets alone",
-        source="KIP-101 (KAFKA-3410)",
+        source="KIP-101",
         what="a follower's log is cut only where it is longer than the leader's",
         put_back=_compare_offsets_alone,
         found_by=0,
@@ -153,7 +153,7 @@ BUGS = (
     ),
     Bug(
         name="elect uncleanly",
-        source="KIP-106 (KAFKA-3924)",
+        source="KIP-106",
         what="a replica out of sync may lead where none in sync is up, by default",
         put_back=_elect_uncleanly,
         found_by=0,

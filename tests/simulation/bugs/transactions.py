@@ -21,6 +21,7 @@ from broker_ref.transaction import coordinator, decisions, transitions
 from broker_ref.transaction.coordinator import TransactionCoordinator
 from broker_ref.transaction.markers import MarkerSender
 from integration.simulation import run
+from integration.simulation.plan import Settings
 from tests.simulation.bugs.bug import Bug
 
 
@@ -145,13 +146,22 @@ def _forget_pending_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PendingOffsets, "has", lambda *_: False)
 
 
+def has_transactions(settings: Settings) -> bool:
+    return settings.transactional_clients > 0
+
+
+def has_transactions_of_version_1(settings: Settings) -> bool:
+    return has_transactions(settings) and settings.transaction_version == 1
+
+
 BUGS = (
     Bug(
         name="last stable offset from a high watermark read twice",
-        source="KAFKA-14638, UnifiedLog.fetchLastStableOffsetMetadata",
+        source="UnifiedLog.fetchLastStableOffsetMetadata",
         what="a transaction counts as decided while its marker is not replicated",
         put_back=_high_watermark_read_twice,
         found_by=0,
+        needs=has_transactions,
     ),
     Bug(
         name="delayed fetch drops the aborted list",
@@ -159,13 +169,15 @@ BUGS = (
         what="a read_committed fetch that has waited is not told what is aborted",
         put_back=_delayed_fetch_drops_aborted_list,
         found_by=0,
+        needs=has_transactions,
     ),
     Bug(
         name="marker acknowledged before offsets materialise",
-        source="KAFKA-5952, GroupCoordinator.scheduleHandleTxnCompletion",
+        source="GroupCoordinator.scheduleHandleTxnCompletion",
         what="a group coordinator answers to a marker before that cannot be lost",
         put_back=_acknowledge_marker_before_offsets,
         found_by=0,
+        needs=has_transactions,
     ),
     Bug(
         name="late produce after abort",
@@ -173,6 +185,7 @@ BUGS = (
         what="a batch that comes when its transaction is over begins another, for ever open",
         put_back=_verify_nothing,
         found_by=0,
+        needs=has_transactions,
     ),
     Bug(
         name="abort without epoch bump",
@@ -180,6 +193,7 @@ BUGS = (
         what="a transaction is aborted for its time, and its producer goes on with its epoch",
         put_back=_abort_without_epoch_bump,
         found_by=0,
+        needs=has_transactions_of_version_1,
     ),
     Bug(
         name="answer before PREPARE is replicated",
@@ -187,20 +201,23 @@ BUGS = (
         what="EndTxn and InitProducerId are answered when the leader alone has the decision",
         put_back=_answer_before_prepare_is_replicated,
         found_by=0,
+        needs=has_transactions,
     ),
     Bug(
         name="take markers of old coordinators",
-        source="ProducerStateManager.checkCoordinatorEpoch (KAFKA-5351)",
+        source="ProducerAppendInfo.checkCoordinatorEpoch",
         what="a marker that is late ends a transaction that is not its own",
         put_back=_take_markers_of_old_coordinators,
         found_by=0,
+        needs=has_transactions,
     ),
     Bug(
         name="forget the aborted index after a crash",
-        source="LogSegment.recover, TransactionIndex (KAFKA-5886)",
+        source="LogSegment.recover, TransactionIndex",
         what="recovery does not write the index of aborted transactions anew",
         put_back=_forget_aborted_index_after_a_crash,
         found_by=0,
+        needs=has_transactions,
     ),
     Bug(
         name="forget what is prepared",
@@ -208,6 +225,7 @@ BUGS = (
         what="a new coordinator does not end what the one before had decided",
         put_back=_forget_what_is_prepared,
         found_by=0,
+        needs=has_transactions,
     ),
     Bug(
         name="let zombies live",
@@ -215,13 +233,15 @@ BUGS = (
         what="a producer that takes an id over gets the epoch of the one before",
         put_back=_let_zombies_live,
         found_by=0,
+        needs=has_transactions,
     ),
     Bug(
         name="give markers up",
-        source="KAFKA-5749, TransactionMarkerRequestCompletionHandler",
+        source="TransactionMarkerRequestCompletionHandler",
         what="a marker that a partition does not take at once counts as written",
         put_back=_give_markers_up,
         found_by=0,
+        needs=has_transactions,
     ),
     Bug(
         name="end with any epoch",
@@ -229,6 +249,7 @@ BUGS = (
         what="a producer that is fenced may still end the transaction of its successor",
         put_back=_end_with_any_epoch,
         found_by=0,
+        needs=has_transactions_of_version_1,
     ),
     Bug(
         name="forget pending offsets",
@@ -236,5 +257,6 @@ BUGS = (
         what="require_stable does not wait for offsets of transactions that are open",
         put_back=_forget_pending_offsets,
         found_by=0,
+        needs=has_transactions,
     ),
 )

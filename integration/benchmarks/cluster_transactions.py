@@ -1,0 +1,177 @@
+"""Transactions on the reference cluster and on Apache Kafka.
+
+Purpose: how many small transactions a second one producer commits, how long it takes from the
+commit until a read_committed consumer has a record, and for how long transactional ids have no
+coordinator after its broker was killed. Invariant: the same client does the same to each backend.
+What it must not know: how a cluster is built, how figures are shown.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import confluent_kafka
+from kio.schema.errors import ErrorCode
+
+from integration.clusters import Cluster
+from integration.raw import ConnectionClosedByBroker, RawConnection
+
+PARTITIONS: Final = 3
+WARM_UP: Final = 20
+STATE_TOPIC_SETTINGS: Final = {"transaction.state.log.num.partitions": "1"}
+"""Of the cluster of `coordinator_failover`: one broker coordinates all ids."""
+
+_TIMEOUT_S: Final = 120.0
+_PAUSE_S: Final = 0.01
+_AT_ONCE: Final = 8
+_TRANSACTION_KEY: Final = 1
+_RECORD: Final = b"x" * 100
+
+Found = TypeVar("Found")
+
+
+def transactions_per_second(cluster: Cluster, topic: str, count: int) -> float:
+    """Transactions of one record to each of `PARTITIONS` partitions, one after another."""
+    producer = _producer(cluster, topic)
+    for _ in range(WARM_UP):
+        _transaction(producer, topic)
+    started_s = time.perf_counter()
+    for _ in range(count):
+        _transaction(producer, topic)
+    return count / (time.perf_counter() - started_s)
+
+
+def commit_latency_ms(cluster: Cluster, topic: str, count: int) -> float:
+    """The median from the call of the commit until a read_committed consumer has the record."""
+    producer = _producer(cluster, topic)
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": topic,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 1000,
+        }
+    )
+    taken_s = []
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_END)])
+        # Sure to be fetching before the first transaction ends.
+        consumer.poll(1.0)
+        for number in range(count + WARM_UP):
+            wanted = str(number).encode()
+            producer.begin_transaction()
+            producer.produce(topic, wanted, partition=0)
+            producer.flush(_TIMEOUT_S)
+            started_s = time.perf_counter()
+            producer.commit_transaction(_TIMEOUT_S)
+            _read_until(consumer, wanted)
+            taken_s.append(time.perf_counter() - started_s)
+    finally:
+        consumer.close()
+    return 1000 * statistics.median(taken_s[WARM_UP:])
+
+
+def coordinator_failover_s(cluster: Cluster, ids: int) -> float:
+    """From the kill of the coordinator of so many ids until another one gives an id its epoch."""
+    with _to_any(cluster, cluster.broker_ids) as connection:
+        coordinator = _eventually(lambda: _coordinator(connection, "t-0"))
+    _initialize_all(cluster, coordinator, ids)
+    others = [broker_id for broker_id in cluster.broker_ids if broker_id != coordinator]
+    last = f"t-{ids - 1}"
+    started_s = time.perf_counter()
+    cluster.kill_broker(coordinator)
+    _eventually(lambda: _initialized_elsewhere(cluster, others, coordinator, last))
+    taken_s = time.perf_counter() - started_s
+    cluster.start_broker(coordinator)
+    return taken_s
+
+
+def _producer(cluster: Cluster, topic: str) -> confluent_kafka.Producer:
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "transactional.id": f"benchmark-{topic}",
+            "linger.ms": 0,
+        }
+    )
+    producer.init_transactions(_TIMEOUT_S)
+    return producer
+
+
+def _transaction(producer: confluent_kafka.Producer, topic: str) -> None:
+    producer.begin_transaction()
+    for partition in range(PARTITIONS):
+        producer.produce(topic, _RECORD, partition=partition)
+    producer.commit_transaction(_TIMEOUT_S)
+
+
+def _read_until(consumer: confluent_kafka.Consumer, wanted: bytes) -> None:
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        message = consumer.poll(1.0)
+        if message is not None and message.error() is None and message.value() == wanted:
+            return
+    raise SystemExit(f"the record {wanted!r} was not read within {_TIMEOUT_S:g} s")
+
+
+def _initialize_all(cluster: Cluster, coordinator: int, ids: int) -> None:
+    def some(first: int) -> None:
+        with RawConnection(cluster.address(coordinator), timeout_s=_TIMEOUT_S) as connection:
+            for number in range(first, ids, _AT_ONCE):
+                _eventually(partial(_is_initialized, connection, f"t-{number}"))
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        list(threads.map(some, range(_AT_ONCE)))
+
+
+def _is_initialized(connection: RawConnection, transactional_id: str) -> bool:
+    response = connection.call(
+        "init_producer_id",
+        4,
+        transactional_id=transactional_id,
+        transaction_timeout=60_000,
+        producer_id=-1,
+        producer_epoch=-1,
+    )
+    return bool(response.error_code is ErrorCode.none)
+
+
+def _initialized_elsewhere(
+    cluster: Cluster, others: list[int], dead: int, transactional_id: str
+) -> bool:
+    with suppress(OSError, ConnectionClosedByBroker):
+        with _to_any(cluster, others) as connection:
+            found = _coordinator(connection, transactional_id)
+        if found is None or found == dead:
+            return False
+        with RawConnection(cluster.address(found), timeout_s=_TIMEOUT_S) as connection:
+            return _is_initialized(connection, transactional_id)
+    return False
+
+
+def _coordinator(connection: RawConnection, transactional_id: str) -> int | None:
+    response: Any = connection.call(
+        "find_coordinator", 3, key=transactional_id, key_type=_TRANSACTION_KEY
+    )
+    return int(response.node_id) if response.error_code is ErrorCode.none else None
+
+
+def _to_any(cluster: Cluster, broker_ids: Sequence[int]) -> RawConnection:
+    return RawConnection(cluster.address(broker_ids[0]), timeout_s=_TIMEOUT_S)
+
+
+def _eventually(look: Callable[[], Found | None]) -> Found:
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        found = look()
+        if found:
+            return found
+        time.sleep(_PAUSE_S)
+    raise SystemExit(f"nothing came of it within {_TIMEOUT_S:g} s")

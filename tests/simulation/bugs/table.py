@@ -1,0 +1,40 @@
+"""Every bug that can be put back, and the table of them in docs/simulation.md.
+
+`python -m tests.simulation.bugs.table` prints the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from tests.simulation.bugs import groups, idempotence, replication, transactions
+from tests.simulation.bugs.bug import Bug
+
+BUGS: Final[Mapping[str, Sequence[Bug]]] = MappingProxyType(
+    {
+        "Replication": replication.BUGS,
+        "Idempotence": idempotence.BUGS,
+        "Transactions": transactions.BUGS,
+        "Groups": groups.BUGS,
+    }
+)
+
+
+def all_bugs() -> list[Bug]:
+    """In the order of the table."""
+    return [bug for bugs in BUGS.values() for bug in bugs]
+
+
+def table() -> str:
+    """The rows as they stand in the docs."""
+    lines = ["| bug | what it does | from | seed |", "| --- | --- | --- | ---: |"]
+    for part, bugs in BUGS.items():
+        lines.append(f"| **{part}** | | | |")
+        lines += [f"| {bug.name} | {bug.what} | {bug.source} | {bug.found_by} |" for bug in bugs]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())
