@@ -1,4 +1,4 @@
-"""WriteTxnMarkers (27), versions 1 and 2: end transactions in partitions, as their coordinator says.
+"""WriteTxnMarkers (27), versions 1 and 2: end transactions in partitions, as coordinators decide.
 
 Behaviour: coordinators send it to the leaders of a transaction's partitions, and the Java tool that
 aborts hanging transactions does. Each marker is appended under acks=all, and answered when the

@@ -4,8 +4,9 @@
       | already compacted   | dirty: cleanable       | last stable offset, active |
       |                     |                        | segment, too young         |
 
-Purpose: that division. Invariant: nothing at or above the last stable offset, in the active segment,
-or younger than `min.compaction.lag.ms` is compacted. What it must not know: how compaction is done.
+Purpose: that division. Invariant: nothing at or above the last stable offset, in the active
+segment, or younger than `min.compaction.lag.ms` is compacted. What it must not know: how compaction
+is done.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Control batches: how a log says that a transaction has ended (KIP-98).
 
-    key:   version int16 = 0 | type int16           0 abort, 1 commit; others are not of transactions
+    key:   version int16 = 0 | type int16           0 abort, 1 commit; others are of other things
     value: version int16 = 0 | coordinator epoch int32
 
 Purpose: write and read the one record of such a batch. Invariant: a marker is a transactional

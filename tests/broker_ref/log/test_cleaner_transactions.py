@@ -107,14 +107,27 @@ def test_a_marker_goes_when_its_records_are_gone_and_its_time_has_come(marker: M
     assert (4, 1) not in markers(log.log)
 
 
+def test_a_record_that_stays_keeps_the_marker_that_committed_it() -> None:
+    log = Compacted()
+    writer = Writer(log=log.log, producer_id=4)
+    writer.write(key=b"a")
+    writer.commit()
+    writer.write(key=b"b")
+    writer.commit()
+    for days in range(4):
+        dirty(log)
+        log.clean(NOW_MS + days * HORIZON_MS)
+    assert markers(log.log) == [(4, 1), (4, 3)]
+
+
 def test_the_header_of_a_producers_last_batch_keeps_the_marker() -> None:
     log = Compacted()
     writer = Writer(log=log.log, producer_id=4)
     writer.write(key=b"a")
     writer.abort()
-    for _ in range(4):
+    for days in range(4):
         dirty(log)
-        log.clean(NOW_MS + 10 * HORIZON_MS)
+        log.clean(NOW_MS + days * HORIZON_MS)
     assert markers(log.log) == [(4, 1)]
     assert len(log.log.aborted_transactions(0, log.log.log_end_offset)) == 1
     log.directory.close()
@@ -129,9 +142,10 @@ def test_the_epoch_of_a_marker_that_is_all_there_is_of_a_producer_stays() -> Non
     writer.write(key=b"a")
     writer.end(Marker.COMMIT, transaction_version=2)
     log.append((b"a", b"new"))
-    for _ in range(4):
+    for days in range(4):
         dirty(log)
-        log.clean(NOW_MS + 10 * HORIZON_MS)
+        log.clean(NOW_MS + days * HORIZON_MS)
+    assert markers(log.log) == []
     for name in log.storage.list("t-0"):
         if name.endswith(".snapshot"):
             log.storage.remove(f"t-0/{name}")
