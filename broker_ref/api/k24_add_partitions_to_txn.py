@@ -3,9 +3,10 @@
 Behaviour: up to version 3 from clients, before they first produce to a partition; from 4 on from
 brokers, for several transactions at once, to ask whether partitions are part of one (`verify_only`:
 NONE or TRANSACTION_ABORTABLE for each) or to add them (KIP-890). All or none: where one does not
-exist (UNKNOWN_TOPIC_OR_PARTITION), or is of an internal topic (clients: TOPIC_AUTHORIZATION_FAILED),
-the others are OPERATION_NOT_ATTEMPTED. The answer comes when every in-sync replica of the
-coordinator's partition knows. PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before version 2.
+exist (UNKNOWN_TOPIC_OR_PARTITION), or a client's is of an internal topic
+(TOPIC_AUTHORIZATION_FAILED), the others are OPERATION_NOT_ATTEMPTED. The answer comes when every
+in-sync replica of the coordinator's partition knows. PRODUCER_FENCED is INVALID_PRODUCER_EPOCH
+before version 2.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ from broker_ref.controller.metadata import INTERNAL_TOPICS
 from broker_ref.coordination.replies import Reply
 from broker_ref.replication.partition import PartitionKey
 from broker_ref.transaction.decisions import ProducerIdAndEpoch
+from broker_ref.transaction.verification import (
+    PartitionResult,
+    TopicPartitions,
+    TopicResult,
+    TransactionPartitions,
+    TransactionResult,
+)
 
 FIRST_VERSION_OF_PRODUCER_FENCED: Final = 2
 FIRST_VERSION_OF_BROKERS: Final = 4
@@ -33,57 +41,14 @@ BROKERS_TRANSACTION_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddedTopic:
-    """Partitions of a topic."""
-
-    name: str
-    partitions: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddingTransaction:
-    """A transaction, and what is to be added to it or looked for in it."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    topics: tuple[AddedTopic, ...]
-    verify_only: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitionsToTxnRequest:
     """One transaction up to version 3, `transactions` from 4 on."""
 
     v3_and_below_transactional_id: str = ""
     v3_and_below_producer_id: int = -1
     v3_and_below_producer_epoch: int = -1
-    v3_and_below_topics: tuple[AddedTopic, ...] = ()
-    transactions: tuple[AddingTransaction, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionResult:
-    """What came of one partition."""
-
-    partition_index: int
-    partition_error_code: ErrorCode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicResult:
-    """What came of a topic's partitions."""
-
-    name: str
-    results_by_partition: tuple[PartitionResult, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionResult:
-    """What came of a transaction's partitions."""
-
-    transactional_id: str
-    topic_results: tuple[TopicResult, ...]
+    v3_and_below_topics: tuple[TopicPartitions, ...] = ()
+    transactions: tuple[TransactionPartitions, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +111,11 @@ def handle(broker: Broker, call: Call, request: AddPartitionsToTxnRequest) -> ob
     transactions = request.transactions
     if call.version < FIRST_VERSION_OF_BROKERS:
         transactions = (
-            AddingTransaction(
+            TransactionPartitions(
                 transactional_id=request.v3_and_below_transactional_id,
                 producer_id=request.v3_and_below_producer_id,
                 producer_epoch=request.v3_and_below_producer_epoch,
+                verify_only=False,
                 topics=request.v3_and_below_topics,
             ),
         )
@@ -164,7 +130,7 @@ def handle(broker: Broker, call: Call, request: AddPartitionsToTxnRequest) -> ob
     return Wait(operation=delayed, keys=replies, deadline_ms=NEVER_MS)
 
 
-def _add(broker: Broker, call: Call, transaction: AddingTransaction) -> Addition:
+def _add(broker: Broker, call: Call, transaction: TransactionPartitions) -> Addition:
     partitions = tuple(
         PartitionKey(topic=topic.name, partition=partition)
         for topic in transaction.topics

@@ -35,8 +35,8 @@ from broker_ref.transaction.shard import Shard
 from broker_ref.transaction.states import TransactionState
 
 PURPOSE: Final = "transaction-markers"
-RETRY_BACKOFF_MS: Final = 20
-"""Kafka asks again at once, and again, until it is answered otherwise."""
+RETRY_BACKOFF_MS: Final = 50
+"""As Kafka waits with a broker that it cannot reach; others it asks again at once."""
 
 REQUEST_TIMEOUT_MS: Final = 30_000
 PARTITIONS_PER_REQUEST_MAX: Final = 2_000

@@ -22,6 +22,8 @@ from tests.conformance.isolation import (
 from tests.conformance.transactions import Connections, Generation, TransactionalProducer
 from tests.conformance.wire import LATEST, append, list_offset
 
+pytestmark = pytest.mark.slow
+
 NameFactory = Callable[[], str]
 SEGMENT_MS = 20
 COMPACT = {

@@ -39,7 +39,7 @@ from tests.conformance.transactions import (
 from tests.conformance.wire import READ_COMMITTED, describe_topics, fetch, only
 from tests.conftest import open_cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(300)]
 
 NameFactory = Callable[[], str]
 NONE = ErrorCode.none
@@ -164,7 +164,7 @@ def steps(
         nodes.restore()
 
 
-@pytest.mark.parametrize("commit", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize("commit", [True, False])
 def test_between_prepare_and_every_marker(steps: Steps, commit: bool) -> None:
     steps.write()
     rules = steps.hold_markers(steps.first, steps.second)
@@ -180,7 +180,6 @@ def test_between_prepare_and_every_marker(steps: Steps, commit: bool) -> None:
     steps.goes_on()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("commit", [True, False])
 def test_between_one_marker_and_the_other(steps: Steps, commit: bool) -> None:
     steps.write()
@@ -194,7 +193,6 @@ def test_between_one_marker_and_the_other(steps: Steps, commit: bool) -> None:
     steps.goes_on()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("commit", [True, False])
 def test_between_the_markers_and_complete(steps: Steps, commit: bool) -> None:
     """Every partition has its marker, and the coordinator never learns it."""
@@ -211,7 +209,6 @@ def test_between_the_markers_and_complete(steps: Steps, commit: bool) -> None:
     steps.goes_on()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("commit", [True, False])
 def test_before_prepare_is_on_another_broker(steps: Steps, commit: bool) -> None:
     """What only the dead coordinator has was never decided: the client asks again, and may."""
@@ -283,7 +280,6 @@ def test_a_marker_that_is_not_replicated_decides_nothing_yet(
     producer.await_complete()
 
 
-@pytest.mark.full
 def test_a_follower_that_is_truncated_past_a_marker_gets_it_again(
     steps: Steps, unique_name: NameFactory
 ) -> None:

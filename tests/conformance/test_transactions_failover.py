@@ -158,6 +158,7 @@ def test_a_leader_that_dies_before_the_marker(
     assert [m.kind for m in markers(leader, name)] == [COMMIT if commit else ABORT]
 
 
+@pytest.mark.full
 def test_a_leader_that_dies_after_the_marker(
     nodes: Nodes, unique_name: NameFactory, begin: Callable[..., TransactionalProducer]
 ) -> None:

@@ -11,10 +11,24 @@ LATEST_TRANSACTION_VERSION: Final = 2
 
 TRANSACTION_VERSIONS: Final = (1, LATEST_TRANSACTION_VERSION)
 
-both_transaction_versions = pytest.mark.parametrize(
-    "transaction_version",
-    TRANSACTION_VERSIONS,
-    indirect=True,
-    ids=[f"transactions-{version}" for version in TRANSACTION_VERSIONS],
-)
+
+def _versions(*older_marks: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "transaction_version",
+        [
+            pytest.param(
+                version,
+                id=f"transactions-{version}",
+                marks=() if version == LATEST_TRANSACTION_VERSION else older_marks,
+            )
+            for version in TRANSACTION_VERSIONS
+        ],
+        indirect=True,
+    )
+
+
+both_transaction_versions = _versions()
 """Run a test on a cluster of each version; see `conftest.py`."""
+
+older_transaction_version_in_full = _versions(pytest.mark.full)
+"""The same for tests that take long: of the older version only in `make test-all`."""

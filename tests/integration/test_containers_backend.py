@@ -17,6 +17,7 @@ from integration.clusters import (
     topics,
 )
 from integration.clusters import containers as backend
+from integration.clusters import features as features_of
 from integration.clusters.containers import (
     CLIENT_PORT,
     ContainerSpec,
@@ -116,6 +117,30 @@ def test_clients_come_by_loopback_and_nodes_by_name(recorder: Recorder, awaited:
     assert cluster.bootstrap_servers == ",".join(cluster.address(i) for i in (1, 2, 3))
     assert awaited == [f"{cluster.address(i)} [1, 2, 3]" for i in (1, 2, 3)]
     cluster.close()
+
+
+def test_features_are_finalized_once_the_brokers_serve(
+    recorder: Recorder, awaited: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[list[str], dict[str, int]]] = []
+    refuses = False
+
+    def finalize(addresses: list[str], features: dict[str, int]) -> None:
+        assert len(awaited) == 2
+        if refuses:
+            raise features_of.FeaturesNotFinalized
+        asked.append((addresses, features))
+
+    monkeypatch.setattr(features_of, "finalize", finalize)
+    wanted = {"transaction.version": 1}
+    with TestcontainersCluster(brokers=2, features=wanted, containers=recorder) as cluster:
+        assert asked == [([cluster.address(1), cluster.address(2)], wanted)]
+    awaited.clear()
+    recorder.calls.clear()
+    refuses = True
+    with pytest.raises(features_of.FeaturesNotFinalized):
+        TestcontainersCluster(brokers=2, features=wanted, containers=recorder)
+    assert recorder.calls[-1] == ("network", "remove")
 
 
 def test_a_broker_is_stopped_killed_and_paused_by_docker(

@@ -22,7 +22,7 @@ from tests.conformance.clients import TIMEOUT_S
 from tests.conformance.eventually import eventually
 from tests.conformance.producers import new_producer_id
 from tests.conformance.tools.committed import committed_offsets, fill, new_topic, read
-from tests.conformance.transaction_versions import both_transaction_versions
+from tests.conformance.transaction_versions import older_transaction_version_in_full
 from tests.conftest import ClusterFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -43,7 +43,7 @@ def copier(source: str, target: str, group: str, transactional_id: str) -> list[
     ]
 
 
-@both_transaction_versions
+@older_transaction_version_in_full
 def test_a_copier_that_aborts_at_random_copies_each_record_once(
     tools: KafkaTools, processes: Cluster, unique_name: NameFactory, transaction_version: int
 ) -> None:
@@ -89,7 +89,7 @@ def copiers(tools: KafkaTools, source: str, target: str, group: str) -> Iterator
 
 
 @pytest.mark.full
-@both_transaction_versions
+@older_transaction_version_in_full
 def test_copiers_of_a_group_copy_each_record_once_while_a_broker_is_killed(
     tools: KafkaTools, processes: Cluster, unique_name: NameFactory, transaction_version: int
 ) -> None:
@@ -114,7 +114,7 @@ def test_copiers_of_a_group_copy_each_record_once_while_a_broker_is_killed(
     assert offsets == [RECORDS] * partitions
 
 
-@both_transaction_versions
+@older_transaction_version_in_full
 def test_what_a_transactional_load_has_sent_is_committed(
     tools: KafkaTools, processes: Cluster, unique_name: NameFactory, transaction_version: int
 ) -> None:
@@ -179,7 +179,7 @@ def open_transaction(cluster: Cluster, topic: str, transactional_id: str) -> Ite
     yield producer
 
 
-@both_transaction_versions
+@older_transaction_version_in_full
 def test_an_open_transaction_is_found_described_and_aborted(
     tools: KafkaTools, processes: Cluster, unique_name: NameFactory, transaction_version: int
 ) -> None:
