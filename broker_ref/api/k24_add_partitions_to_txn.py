@@ -3,9 +3,10 @@
 Behaviour: up to version 3 from clients, before they first produce to a partition; from 4 on from
 brokers, for several transactions at once, to ask whether partitions are part of one (`verify_only`:
 NONE or TRANSACTION_ABORTABLE for each) or to add them (KIP-890). All or none: where one does not
-exist (UNKNOWN_TOPIC_OR_PARTITION), or is of an internal topic (clients: TOPIC_AUTHORIZATION_FAILED),
-the others are OPERATION_NOT_ATTEMPTED. The answer comes when every in-sync replica of the
-coordinator's partition knows. PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before version 2.
+exist (UNKNOWN_TOPIC_OR_PARTITION), or a client's is of an internal topic
+(TOPIC_AUTHORIZATION_FAILED), the others are OPERATION_NOT_ATTEMPTED. The answer comes when every
+in-sync replica of the coordinator's partition knows. PRODUCER_FENCED is INVALID_PRODUCER_EPOCH
+before version 2.
 """
 
 from __future__ import annotations

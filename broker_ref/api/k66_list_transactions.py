@@ -1,9 +1,9 @@
 """ListTransactions (66), versions 0 to 2: the transactional ids that this broker coordinates.
 
 Behaviour: filtered by state and producer id, from version 1 on by how long a transaction has been
-open (KIP-994), from 2 on by a pattern that the whole id has to match (KIP-1152): one that is none is
-INVALID_REGULAR_EXPRESSION. States that there are not are named. COORDINATOR_LOAD_IN_PROGRESS while
-some ids are still read. Patterns are Python's regular expressions, where Kafka has RE2's.
+open (KIP-994), from 2 on by a pattern that the whole id has to match (KIP-1152): what is no pattern
+is INVALID_REGULAR_EXPRESSION. States that there are not are named. COORDINATOR_LOAD_IN_PROGRESS
+while some ids are still read. Patterns are Python's regular expressions, where Kafka has RE2's.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class Rebalance:
                 or not group.pending_syncs
             ):
                 return
-            silent = tuple(group.pending_syncs)
+            silent = tuple(sorted(group.pending_syncs))
             for member_id in silent:
                 group.remove(member_id)
             self.begin(group, time_ms, f"{len(silent)} members did not ask for an assignment")

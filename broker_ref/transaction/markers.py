@@ -103,7 +103,7 @@ class MarkerSender:
         for ending, partitions in marks.items():
             if not ending.is_wanted:
                 continue
-            for key in partitions:
+            for key in sorted(partitions, key=lambda key: (key.topic, key.partition)):
                 found = self._metadata.partition(key.topic, key.partition)
                 if found is None:
                     ending.entry.unmarked.discard(key)

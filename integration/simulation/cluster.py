@@ -337,7 +337,8 @@ class SimulatedCluster:
         """A broker takes connections once it has been let into the cluster."""
         process = self._processes.get(host)
         return process is not None and not (
-            isinstance(process.node, BrokerNode) and process.node.state in _NOT_LISTENING
+            isinstance(process.node, BrokerNode)
+            and (process.node.broker is None or process.node.state in _NOT_LISTENING)
         )
 
     def opened(self, host: str, connection_id: int, peer: str) -> None:
