@@ -27,6 +27,14 @@ from broker_ref.log.control import EndTransactionMarker, Marker
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import Appended
+from broker_ref.transaction.marker_messages import (
+    MarkerResult,
+    PartitionResult,
+    TopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+    WrittenMarker,
+)
 
 TIMEOUT_MS: Final = 30_000
 """How long markers may take to be replicated (Kafka's request.timeout.ms)."""
@@ -37,64 +45,6 @@ _NOT_LOADED: Final = (
     ErrorCode.not_coordinator,
 )
 """What a group coordinator says that is not ready: transaction coordinators do not know these."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkerTopic:
-    """Partitions of a topic that a marker is for."""
-
-    name: str
-    partition_indexes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WritableMarker:
-    """How a producer's transaction has ended, and where."""
-
-    producer_id: int
-    producer_epoch: int
-    transaction_result: bool
-    topics: tuple[MarkerTopic, ...]
-    coordinator_epoch: int
-    transaction_version: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteTxnMarkersRequest:
-    """The markers."""
-
-    markers: tuple[WritableMarker, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionResult:
-    """Whether a partition has the marker."""
-
-    partition_index: int
-    error_code: ErrorCode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicResult:
-    """The results of a topic's partitions."""
-
-    name: str
-    partitions: tuple[PartitionResult, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkerResult:
-    """The results of a producer's markers."""
-
-    producer_id: int
-    topics: tuple[TopicResult, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteTxnMarkersResponse:
-    """The results of every producer."""
-
-    markers: tuple[MarkerResult, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -180,7 +130,7 @@ def handle(broker: Broker, call: Call, request: WriteTxnMarkersRequest) -> objec
 
 
 def _append(
-    broker: Broker, call: Call, marker: WritableMarker, topic: str, index: int
+    broker: Broker, call: Call, marker: WrittenMarker, topic: str, index: int
 ) -> ErrorCode | Appended | Reply[ErrorCode]:
     end = EndTransactionMarker(
         marker=Marker.COMMIT if marker.transaction_result else Marker.ABORT,

@@ -1,4 +1,4 @@
-"""WriteTxnMarkers (27), versions 1 and 2, as coordinators send it.
+"""WriteTxnMarkers (27), versions 1 and 2, as coordinators send it and partitions take it.
 
 Purpose: the request and response between brokers. Invariant: what version 1 lacks has its default.
 What it must not know: who sends it when. Source: KIP-98, KIP-1228.
