@@ -176,7 +176,7 @@ BUGS = (
         source="GroupCoordinator.scheduleHandleTxnCompletion",
         what="a group coordinator answers to a marker before that cannot be lost",
         put_back=_acknowledge_marker_before_offsets,
-        found_by=0,
+        found_by=None,
         needs=has_transactions,
     ),
     Bug(
@@ -192,7 +192,7 @@ BUGS = (
         source="KIP-360, TransactionCoordinator.abortTimedOutTransactions",
         what="a transaction is aborted for its time, and its producer goes on with its epoch",
         put_back=_abort_without_epoch_bump,
-        found_by=0,
+        found_by=78,
         needs=has_transactions_of_version_1,
     ),
     Bug(
@@ -200,7 +200,7 @@ BUGS = (
         source="TransactionStateManager.appendTransactionToLog",
         what="EndTxn and InitProducerId are answered when the leader alone has the decision",
         put_back=_answer_before_prepare_is_replicated,
-        found_by=0,
+        found_by=None,
         needs=has_transactions,
     ),
     Bug(
@@ -208,7 +208,7 @@ BUGS = (
         source="ProducerAppendInfo.checkCoordinatorEpoch",
         what="a marker that is late ends a transaction that is not its own",
         put_back=_take_markers_of_old_coordinators,
-        found_by=0,
+        found_by=None,
         needs=has_transactions,
     ),
     Bug(
@@ -216,7 +216,7 @@ BUGS = (
         source="LogSegment.recover, TransactionIndex",
         what="recovery does not write the index of aborted transactions anew",
         put_back=_forget_aborted_index_after_a_crash,
-        found_by=0,
+        found_by=None,
         needs=has_transactions,
     ),
     Bug(
@@ -224,7 +224,7 @@ BUGS = (
         source="TransactionStateManager.loadTransactionsForTxnTopicPartition",
         what="a new coordinator does not end what the one before had decided",
         put_back=_forget_what_is_prepared,
-        found_by=0,
+        found_by=6,
         needs=has_transactions,
     ),
     Bug(
@@ -232,7 +232,7 @@ BUGS = (
         source="KIP-98, InitProducerId",
         what="a producer that takes an id over gets the epoch of the one before",
         put_back=_let_zombies_live,
-        found_by=0,
+        found_by=11,
         needs=has_transactions,
     ),
     Bug(
@@ -240,7 +240,7 @@ BUGS = (
         source="TransactionMarkerRequestCompletionHandler",
         what="a marker that a partition does not take at once counts as written",
         put_back=_give_markers_up,
-        found_by=0,
+        found_by=17,
         needs=has_transactions,
     ),
     Bug(
@@ -248,7 +248,7 @@ BUGS = (
         source="KIP-98, TransactionCoordinator.endTransaction",
         what="a producer that is fenced may still end the transaction of its successor",
         put_back=_end_with_any_epoch,
-        found_by=0,
+        found_by=None,
         needs=has_transactions_of_version_1,
     ),
     Bug(
@@ -256,7 +256,7 @@ BUGS = (
         source="KIP-447 (KAFKA-8587)",
         what="require_stable does not wait for offsets of transactions that are open",
         put_back=_forget_pending_offsets,
-        found_by=0,
+        found_by=None,
         needs=has_transactions,
     ),
 )
