@@ -67,7 +67,7 @@ BUGS = (
         source="ProducerStateManager.update",
         what="a batch is remembered although its append has failed",
         put_back=_mutate_before_append,
-        found_by=None,
+        found_by=70,
     ),
     Bug(
         name="remember one batch",
@@ -95,7 +95,7 @@ BUGS = (
         source="UnifiedLog.rebuildProducerState",
         what="after a start or truncation producers are known by snapshots alone",
         put_back=_forget_what_no_snapshot_has,
-        found_by=None,
+        found_by=32,
     ),
     Bug(
         name="acknowledge duplicates at once",

@@ -135,7 +135,7 @@ BUGS = (
         source="DelayedProduce, Partition.checkEnoughReplicasReachOffset",
         what="acks=all is answered by the high watermark of a later leadership",
         put_back=_answer_in_a_later_leadership,
-        found_by=None,
+        found_by=72,
     ),
     Bug(
         name="tell a high watermark that lags",
@@ -156,6 +156,6 @@ BUGS = (
         source="KIP-106",
         what="a replica out of sync may lead where none in sync is up, by default",
         put_back=_elect_uncleanly,
-        found_by=None,
+        found_by=52,
     ),
 )
