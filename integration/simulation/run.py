@@ -30,6 +30,7 @@ from integration.simulation.transacting import Account, TransactionalProducer
 
 TOPIC: Final = "t"
 WORK_BEGINS_MS: Final = 1_000
+READY_LIMIT_MS: Final = 10_000
 REST_LIMIT_MS: Final = 90_000
 LOOK_EVERY_MS: Final = 250
 
@@ -161,6 +162,8 @@ class _Run:
             self.cluster.start(host)
         self._administrator.make_topic(TOPIC)
         self._agenda.run_until(START_MS + WORK_BEGINS_MS)
+        while TOPIC not in self._administrator.made and self._agenda.elapsed_ms < READY_LIMIT_MS:
+            self._agenda.run_until(self._agenda.now_ms + LOOK_EVERY_MS)
         if TOPIC not in self._administrator.made:
             raise Violation("the topics could not be created in a cluster that is whole")
         self._faults.schedule(self.plan.faults)

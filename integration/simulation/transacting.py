@@ -205,13 +205,7 @@ class TransactionalProducer:
         partitions = random.sample(self._partitions, count)
         if not self._is_v2:
             yield from self._add_partitions(partitions)
-        is_whole, number = True, 0
-        for partition in partitions:
-            for _ in range(random.choice((1, 1, 2))):
-                number += 1
-                value = f"{name}:{number}".encode()
-                written = yield from self._write(transaction, partition, value)
-                is_whole = is_whole and written
+        is_whole = yield from self._write_some(transaction, partitions)
         if random.random() < 0.5:
             yield from self._commit_offset(transaction, account.transactions)
         if random.random() < 0.1:  # Abandoned: the coordinator aborts it in time, or who is next.
@@ -221,6 +215,17 @@ class TransactionalProducer:
         yield from self._end(transaction, commit=is_whole and random.random() < 0.75)
         if not is_whole:
             yield from self._begin()  # A sequence may be missing.
+
+    def _write_some(self, transaction: Transaction, partitions: Sequence[TopicPartition]) -> Step:
+        """Whether all is written; what follows a batch of which that is not known must not be."""
+        number = 0
+        for partition in partitions:
+            for _ in range(self._client.random.choice((1, 1, 2))):
+                number += 1
+                value = f"{transaction.name}:{number}".encode()
+                if not (yield from self._write(transaction, partition, value)):
+                    return False
+        return True
 
     def _add_partitions(self, partitions: Sequence[TopicPartition]) -> Step:
         topics: dict[str, list[int]] = {}

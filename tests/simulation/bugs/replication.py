@@ -128,7 +128,7 @@ BUGS = (
         source="KIP-497 (KAFKA-8836)",
         what="a leader does without lagging replicas before the controller has agreed",
         put_back=_shrink_at_once,
-        found_by=None,
+        found_by=72,
     ),
     Bug(
         name="answer in a later leadership",

@@ -200,7 +200,7 @@ BUGS = (
         source="TransactionStateManager.appendTransactionToLog",
         what="EndTxn and InitProducerId are answered when the leader alone has the decision",
         put_back=_answer_before_prepare_is_replicated,
-        found_by=None,
+        found_by=47,
         needs=has_transactions,
     ),
     Bug(
@@ -248,7 +248,7 @@ BUGS = (
         source="KIP-98, TransactionCoordinator.endTransaction",
         what="a producer that is fenced may still end the transaction of its successor",
         put_back=_end_with_any_epoch,
-        found_by=None,
+        found_by=106,
         needs=has_transactions_of_version_1,
     ),
     Bug(
