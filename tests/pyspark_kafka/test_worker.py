@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -19,6 +20,12 @@ from pyspark_kafka.source.ranges import PlannedRange
 from pyspark_kafka.worker import settle
 
 
+class Garbage:
+    """To be part of a cycle."""
+
+    itself: Garbage
+
+
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
     gc.unfreeze()
@@ -33,17 +40,14 @@ def _in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_in_a_task")
 def test_garbage_is_collected_and_what_lives_is_frozen_once() -> None:
-    garbage: list[object] = []
-    garbage.append(garbage)
-    identity = id(garbage)
+    garbage = Garbage()
+    garbage.itself = garbage
+    left = weakref.ref(garbage)
     del garbage
     settle()
-    frozen = gc.get_freeze_count()
-    assert frozen > 10_000
-    gc.unfreeze()
-    assert identity not in map(id, gc.get_objects())
+    assert left() is None
+    assert gc.get_freeze_count() > 10_000
 
-    gc.freeze()
     frozen = gc.get_freeze_count()
     later: list[list[int]] = [[] for _ in range(10_000)]
     settle()

@@ -72,6 +72,8 @@ def member(processes: Cluster, topic: str, group: str) -> Iterator[Any]:
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         session_timeout_ms=10_000,
+        # A broker that has not heard of the topic yet leaves it unassigned until the next look.
+        metadata_max_age_ms=1_000,
         **PYTHON_SILENT,
     )
     try:
