@@ -13,7 +13,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
-from broker_ref.api.group_replies import answer
+from broker_ref.api.coordinator_replies import answer
 from broker_ref.group.members import LeaveResult, MemberIdentity
 
 FIRST_VERSION_OF_MEMBERS: Final = 3

@@ -14,7 +14,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
-from broker_ref.api.group_replies import answer
+from broker_ref.api.coordinator_replies import answer
 from broker_ref.group.members import SyncRequest, SyncResult
 
 FIRST_VERSION_OF_PROTOCOL: Final = 5

@@ -20,13 +20,12 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
+from broker_ref.api.coordinator_replies import answer
 from broker_ref.api.fencing import told_since
-from broker_ref.api.group_replies import answer
-from broker_ref.replication.producer_ids import PRODUCER_IDS, ProducerIds
+from broker_ref.replication.producer_ids import PRODUCER_IDS, WAIT_FOR_IDS_MS, ProducerIds
 from broker_ref.transaction.coordinator import Initialization, ProducerResult
 from broker_ref.transaction.decisions import ProducerIdAndEpoch
 
-WAIT_FOR_IDS_MS: Final = 1000
 FIRST_UNSTABLE_VERSION: Final = 6
 FIRST_VERSION_OF_PRODUCER_FENCED: Final = 4
 

@@ -18,8 +18,8 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
+from broker_ref.api.coordinator_replies import NEVER_MS
 from broker_ref.api.fencing import told_since
-from broker_ref.api.group_replies import NEVER_MS
 from broker_ref.controller.metadata import INTERNAL_TOPICS
 from broker_ref.coordination.replies import Reply
 from broker_ref.replication.partition import PartitionKey

@@ -15,8 +15,8 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
+from broker_ref.api.coordinator_replies import answer
 from broker_ref.api.fencing import told_since
-from broker_ref.api.group_replies import answer
 from broker_ref.transaction.coordinator import ProducerResult
 from broker_ref.transaction.decisions import ProducerIdAndEpoch
 

@@ -25,7 +25,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
-from broker_ref.api.group_replies import NEVER_MS, answer
+from broker_ref.api.coordinator_replies import NEVER_MS, answer
 from broker_ref.coordination.replies import Reply
 from broker_ref.coordination.writes import APPEND_ERRORS
 from broker_ref.group.offset_commits import Committer

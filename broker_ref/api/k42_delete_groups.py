@@ -14,7 +14,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
-from broker_ref.api.group_replies import NEVER_MS
+from broker_ref.api.coordinator_replies import NEVER_MS
 from broker_ref.coordination.replies import Reply
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
-from broker_ref.api.group_replies import answer
+from broker_ref.api.coordinator_replies import answer
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.protocol.errors import ApiError
 

@@ -19,6 +19,9 @@ from broker_ref.controller.client import ControllerClient
 PRODUCER_IDS: Final = "producer ids"
 """What those wait for who want an id and find none."""
 
+WAIT_FOR_IDS_MS: Final = 1_000
+"""How long a producer may have to wait for them."""
+
 PREFETCH_AT: Final = 0.1
 """The part of a block that is left when the next one is asked for."""
 

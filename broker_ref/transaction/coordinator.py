@@ -27,7 +27,7 @@ from broker_ref.coordination.writes import Write
 from broker_ref.outbox import Outbox
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import NO_EPOCH, Partition, PartitionKey
-from broker_ref.replication.producer_ids import PRODUCER_IDS, ProducerIds
+from broker_ref.replication.producer_ids import PRODUCER_IDS, WAIT_FOR_IDS_MS, ProducerIds
 from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.schedule import Schedule
 from broker_ref.transaction import decisions
@@ -46,7 +46,6 @@ from broker_ref.transaction.transitions import (
     unused,
 )
 
-WAIT_FOR_IDS_MS: Final = 1_000
 TOMBSTONES_TIMEOUT_MS: Final = 30_000
 """Kafka's default of `request.timeout.ms`."""
 

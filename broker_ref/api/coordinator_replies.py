@@ -1,4 +1,4 @@
-"""How handlers of group requests wait for the coordinator.
+"""How handlers wait for the coordinator of groups or of transactions.
 
 Purpose: a response now where the coordinator's reply is there, else a `Wait` for it. Invariant: the
 coordinator sets every deadline, so the wait itself has none that counts. What it must not know:
@@ -33,7 +33,7 @@ class DelayedReply(Generic[Result]):
 
     def expire(self, now_ms: int) -> object:
         """Not before the end of time."""
-        raise AssertionError(f"a group's reply was waited for until {now_ms}")
+        raise AssertionError(f"a coordinator's reply was waited for until {now_ms}")
 
 
 def answer(reply: Reply[Result], respond: Callable[[Result], object]) -> object:
