@@ -487,13 +487,14 @@ class TransactionCoordinator:
     def abort_timed_out(self, now_ms: int) -> None:
         """Abort the transactions that have been open for too long."""
         for shard in self._active_shards():
-            for entry in shard.ids.values():
-                if decisions.has_timed_out(entry, now_ms):
-                    try:
-                        self._abort(shard, entry, now_ms)
-                        logger.info("The transaction of %.100r has timed out", entry.name)
-                    except ApiError as error:
-                        logger.warning("%.100r is not aborted yet: %s", entry.name, error)
+            # A write may be what shows that tombstones before it count, so that ids go meanwhile.
+            due = [entry for entry in shard.ids.values() if decisions.has_timed_out(entry, now_ms)]
+            for entry in due:
+                try:
+                    self._abort(shard, entry, now_ms)
+                    logger.info("The transaction of %.100r has timed out", entry.name)
+                except ApiError as error:
+                    logger.warning("%.100r is not aborted yet: %s", entry.name, error)
 
     def forget_expired(self, now_ms: int) -> None:
         """Forget the transactional ids that have not been used for long enough."""

@@ -16,7 +16,13 @@ from broker_ref.log.control import Marker
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import Partition
 from broker_ref.transaction import markers
-from tests.broker_ref.transaction.producers import DATA, WRITE_TXN_MARKERS, Producer, Producers
+from tests.broker_ref.transaction.producers import (
+    DATA,
+    NAME,
+    WRITE_TXN_MARKERS,
+    Producer,
+    Producers,
+)
 
 NONE = ErrorCode.none
 COMMIT, ABORT = Marker.COMMIT, Marker.ABORT
@@ -278,6 +284,25 @@ def test_who_waits_is_sent_away_when_the_coordinator_changes(
     assert made.end(producer).error_code is NONE
     made.wait_for("CompleteCommit")
     assert made.markers() == [(COMMIT, producer[1], 1)]
+
+
+def test_ids_that_are_forgotten_meanwhile_do_not_stop_the_search_for_timed_out_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Producers(transactional_id_expiration_ms=1_000)
+    made.started(transactional_id="idle")
+    made.cluster.advance(2_000)
+    assert made.add(made.started(transaction_timeout=1)) is NONE
+    broker = made.cluster.broker(1).broker
+    assert broker is not None
+    with monkeypatch.context() as patched:
+        Lag(patched, made.partition(TRANSACTION_STATE_TOPIC).high_watermark)
+        broker.transactions.forget_expired(made.cluster.now_ms)
+    # The tombstone counts by now, which is seen when the abort is written.
+    broker.transactions.abort_timed_out(made.cluster.now_ms + 2)
+    made.wait_for("CompleteAbort")
+    names = {state.transactional_id for state in made.listed().transaction_states}
+    assert names == {NAME}
 
 
 def test_an_end_that_cannot_be_written_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
