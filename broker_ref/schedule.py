@@ -2,7 +2,8 @@
 
 Purpose: run tasks at fixed intervals of virtual time, and timers once. Invariant: a task runs at
 most once however far the time has moved; a timer that was cancelled never runs; timers run in the
-order of their deadlines. What it must not know: what the tasks do.
+order of their deadlines; those that were cancelled are let go of long before theirs, so that no
+more than twice the pending ones are kept. What it must not know: what the tasks do.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
+
+TIMERS_KEPT_MIN: Final = 64
+"""As many timers may be kept without a look at whether they are still pending."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,6 +49,7 @@ class Schedule:
         self._tasks: list[_Task] = []
         self._timers: list[tuple[int, int, Timer]] = []
         self._timers_made = 0
+        self._timers_kept_max = TIMERS_KEPT_MIN
 
     def every(self, interval_ms: int, run: Callable[[int], None]) -> None:
         """Run a task, which gets the time, each time this many milliseconds have passed."""
@@ -53,6 +59,8 @@ class Schedule:
 
     def at(self, deadline_ms: int, run: Callable[[int], None]) -> Timer:
         """Run once, with the time, when the deadline has come."""
+        if len(self._timers) >= self._timers_kept_max:
+            self._drop_cancelled()
         timer = Timer(deadline_ms=deadline_ms, run=run)
         self._timers_made += 1
         heapq.heappush(self._timers, (deadline_ms, self._timers_made, timer))
@@ -79,6 +87,12 @@ class Schedule:
         finally:
             for entry in later:
                 heapq.heappush(self._timers, entry)
+
+    def _drop_cancelled(self) -> None:
+        """Most timers are cancelled, some of them hours before their deadline."""
+        self._timers = [entry for entry in self._timers if entry[2].is_pending]
+        heapq.heapify(self._timers)
+        self._timers_kept_max = max(2 * len(self._timers), TIMERS_KEPT_MIN)
 
     def next_deadline_ms(self) -> int | None:
         """When the next task or timer is due."""

@@ -37,6 +37,20 @@ def test_a_cancelled_timer_never_runs() -> None:
     assert ran == []
 
 
+def test_timers_that_were_cancelled_are_let_go_of_long_before_their_deadline() -> None:
+    schedule, ran = Schedule(0), list[int]()
+    for number in range(100):
+        schedule.at(number, ran.append)
+    for _ in range(10_000):
+        schedule.at(2**40, ran.append).cancel()
+    assert len(schedule._timers) <= 200
+    for now_ms in range(100):
+        assert schedule.next_deadline_ms() == now_ms
+        schedule.run(now_ms)
+    assert ran == list(range(100))
+    assert schedule.next_deadline_ms() is None
+
+
 def test_a_timer_may_cancel_the_next_and_set_another() -> None:
     schedule, ran = Schedule(0), list[str]()
 
