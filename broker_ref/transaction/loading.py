@@ -11,6 +11,9 @@ Source: Kafka's `TransactionStateManager.loadTransactionMetadata`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
 
 from broker_ref.coordination.replay import Replay
 from broker_ref.log.batch import BatchHeader, decode_records
@@ -19,6 +22,9 @@ from broker_ref.log.records import Record
 from broker_ref.transaction.decisions import TransactionalId
 from broker_ref.transaction.records import decode_key, decode_value, is_known
 from broker_ref.transaction.shard import Shard, ShardState
+
+IDS_PER_STEP: Final = 2_000
+"""How many transactional ids one step decodes, once the log has been read."""
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +36,9 @@ class Loading:
         self.end_offset = shard.partition.log.log_end_offset
         self._shard = shard
         self._log = Replay(shard.partition)
-        self._values: dict[str, bytes] = {}
+        self._records: dict[str, Record] = {}
+        self._undecoded: Iterator[tuple[str, Record]] | None = None
+        self._decoding_offset: int | None = None
 
     def step(self) -> bool:
         """Read on; whether that was the last step."""
@@ -38,14 +46,19 @@ class Loading:
         try:
             if not self._log.step(self._take):
                 return False
-            for name, data in self._values.items():
-                self._add(name, data)
+            if self._undecoded is None:
+                self._undecoded = iter(self._records.items())
+            for name, record in islice(self._undecoded, IDS_PER_STEP):
+                self._add(name, record)
+            if len(shard.ids) < len(self._records):
+                return False
             shard.state = ShardState.ACTIVE
         except LogError as error:
+            offset = self._log.offset if self._decoding_offset is None else self._decoding_offset
             logger.error(
                 "Transactional ids of %s-%d have no coordinator: the log cannot be read at "
                 "offset %d: %s",
-                shard.partition.key.topic, shard.partition.key.partition, self._log.offset, error,
+                shard.partition.key.topic, shard.partition.key.partition, offset, error,
             )  # fmt: skip
             shard.ids.clear()
             shard.state = ShardState.FAILED
@@ -61,17 +74,19 @@ class Loading:
         if name is None:
             return
         if record.value is None:
-            self._values.pop(name, None)
+            self._records.pop(name, None)
         elif is_known(record.value):
-            self._values[name] = record.value
+            self._records[name] = record
         else:
             logger.warning(
                 "A record of transactional id %.100r in partition %d is of an unknown version",
                 name, self._shard.partition.key.partition,
             )  # fmt: skip
 
-    def _add(self, name: str, data: bytes) -> None:
-        value = decode_value(data)
+    def _add(self, name: str, record: Record) -> None:
+        assert record.value is not None
+        self._decoding_offset = record.offset
+        value = decode_value(record.value)
         self._shard.ids[name] = TransactionalId(
             name=name, current=value, unmarked=set(value.partitions)
         )

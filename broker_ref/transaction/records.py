@@ -145,6 +145,8 @@ def _read_value(cursor: Cursor, *, flexible: bool) -> Transaction:
     producer_epoch = cursor.fixed(_INT16, "the producer epoch")
     timeout_ms = cursor.fixed(_INT32, "the timeout")
     state = TransactionState(cursor.fixed(_INT8, "the state"))
+    if state is TransactionState.DEAD:
+        raise ValueError("an id in state Dead is a tombstone, and has no value")
     partitions = frozenset(_read_partitions(cursor, flexible=flexible))
     last_update_timestamp_ms = cursor.fixed(_INT64, "the time of the last update")
     start_timestamp_ms = cursor.fixed(_INT64, "the time of the start")

@@ -12,6 +12,7 @@ from broker_ref.log.batch import encode_batch
 from broker_ref.log.control import Marker
 from broker_ref.log.records import Record
 from broker_ref.node.registration import BrokerState
+from broker_ref.transaction import loading
 from broker_ref.transaction.records import encode_key
 from integration.raw import request
 from tests.broker_ref.transaction.producers import DATA, NAME, WRITE_TXN_MARKERS, Producers
@@ -215,6 +216,27 @@ def test_a_coordinator_that_comes_back_knows_all() -> None:
     assert [marker for marker, _, _ in made.markers("u")] == [COMMIT]
 
 
+def test_many_ids_are_read_in_steps_between_which_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Producers()
+    names = {f"tx-{number}" for number in range(7)}
+    for name in names:
+        made.started(transactional_id=name)
+    monkeypatch.setattr(loading, "IDS_PER_STEP", 3)
+    steps: list[bool] = []
+    plain = loading.Loading.step
+
+    def counted(self: loading.Loading) -> bool:
+        steps.append(plain(self))
+        return steps[-1]
+
+    monkeypatch.setattr(loading.Loading, "step", counted)
+    made.restart_all()
+    assert steps == [False, False, True]
+    assert {state.transactional_id for state in made.listed().transaction_states} == names
+
+
 def test_records_of_other_versions_are_left_alone() -> None:
     made = Producers()
     producer = made.started()
@@ -229,13 +251,14 @@ def test_records_of_other_versions_are_left_alone() -> None:
     assert made.add(producer) is NONE
 
 
-def test_an_id_that_cannot_be_read_has_no_coordinator() -> None:
+def test_an_id_that_cannot_be_read_has_no_coordinator(caplog: pytest.LogCaptureFixture) -> None:
     made = Producers()
-    made.started()
+    made.started(transactional_id="other")
     damaged = [Record(timestamp=1, key=encode_key(NAME), value=b"\x00\x01no")]
-    made.partition("__transaction_state").append(
+    appended = made.partition("__transaction_state").append(
         encode_batch(damaged), all_replicas=True, now_ms=made.cluster.now_ms
     )
+    made.started(transactional_id="other")
     made.cluster.stop_broker(1)
     made.cluster.start_broker(1)
     made.cluster.run_until(lambda: made.cluster.broker(1).state is BrokerState.RUNNING)
@@ -252,6 +275,10 @@ def test_an_id_that_cannot_be_read_has_no_coordinator() -> None:
         ),
     )
     assert answer.error_code is ErrorCode.not_coordinator
+    assert (
+        f"__transaction_state-0 have no coordinator: the log cannot be read at offset "
+        f"{appended.base_offset}:" in caplog.text
+    )
 
 
 def test_what_is_asked_while_markers_are_on_their_way() -> None:

@@ -128,7 +128,14 @@ def test_the_epoch_that_comes_with_a_next_producer_id_is_read_over() -> None:
     assert decode_value(more) == dataclasses.replace(PREPARED, last_producer_epoch=-1)
 
 
-@pytest.mark.parametrize("damaged", ["0001", "0000000000000000000700000000ea6009ffffffff"])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        "0001",
+        "0000000000000000000700000000ea6009ffffffff",
+        "0000000000000000000700000000ea6006ffffffff0000018bcfe56800ffffffffffffffff",
+    ],
+)
 def test_damage_is_told(damaged: str) -> None:
     with pytest.raises(UnreadableTransactionError, match="__transaction_state"):
         decode_value(bytes.fromhex(damaged))
@@ -148,7 +155,11 @@ keys = st.builds(
         producer_epoch=st.integers(-1, 2**15 - 1),
         timeout_ms=st.integers(1, 2**31 - 1),
         state=st.sampled_from(
-            [each for each in TransactionState if each is not TransactionState.EMPTY]
+            [
+                each
+                for each in TransactionState
+                if each not in (TransactionState.EMPTY, TransactionState.DEAD)
+            ]
         ),
         partitions=st.frozensets(keys, max_size=5),
         start_timestamp_ms=st.integers(-1, 2**63 - 1),
