@@ -180,6 +180,13 @@ BROKER_CONFIGS: Final = (
         minimum=1,
     ),
     _int(
+        "producer.id.expiration.ms",
+        86400000,
+        "A producer that has not written to a log for this long is forgotten there, unless it has "
+        "a transaction open.",
+        minimum=1,
+    ),
+    _int(
         "producer.id.expiration.check.interval.ms",
         600000,
         "How often logs forget producers that stopped writing.",
@@ -327,6 +334,18 @@ BROKER_CONFIGS: Final = (
         "Append transactional records only where the coordinator knows of the partition (KIP-890).",
     ),
     _int(
+        "add.partitions.to.txn.retry.backoff.ms",
+        20,
+        "How long it waits before it is tried again to add a partition to a transaction whose "
+        "predecessor is still being ended (KIP-890).",
+        minimum=1,
+    ),
+    _int(
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        100,
+        "For how long that is tried before the producer has to try again itself.",
+    ),
+    _int(
         "transaction.state.log.num.partitions",
         50,
         "Partitions of __transaction_state; must not change once it exists.",
@@ -404,6 +423,7 @@ class BrokerConfig:
     log_cleaner_enable: bool = True
     log_retention_check_interval_ms: int = 300000
     log_flush_offset_checkpoint_interval_ms: int = 60000
+    producer_id_expiration_ms: int = 86400000
     producer_id_expiration_check_interval_ms: int = 600000
     replica_lag_time_max_ms: int = 30000
     replica_fetch_wait_max_ms: int = 500
@@ -433,6 +453,8 @@ class BrokerConfig:
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3600000
     transaction_two_phase_commit_enable: bool = False
     transaction_partition_verification_enable: bool = True
+    add_partitions_to_txn_retry_backoff_ms: int = 20
+    add_partitions_to_txn_retry_backoff_max_ms: int = 100
     transaction_state_log_num_partitions: int = 50
     transaction_state_log_replication_factor: int = 1
     transaction_state_log_min_isr: int = 1

@@ -27,13 +27,6 @@ from broker_ref.transaction.verification import REQUEST_TIMEOUT_MS, Answer
 FIRST_PRODUCE_VERSION_THAT_KNOWS_ABORTABLE: Final = 11
 FIRST_PRODUCE_VERSION_THAT_ADDS: Final = 12
 
-RETRY_BACKOFF_MS: Final = 20
-RETRY_BACKOFF_MAX_MS: Final = 100
-"""How long a transaction that is still being ended may keep the next one waiting here.
-
-Kafka's add.partitions.to.txn.retry.backoff.ms and .max.ms: producing again would cost more.
-"""
-
 _RETRIABLE: Final = (
     ErrorCode.network_exception,
     ErrorCode.coordinator_load_in_progress,
@@ -57,7 +50,8 @@ class VerifiedBatch:
 class _Verifying:
     """Waits for the coordinator's answer, and then does what was to be done.
 
-    Where the last transaction of the producer is still being ended, it asks again for a while.
+    Where the last transaction of the producer is still being ended, it asks again for a while:
+    to produce again would cost more.
     """
 
     broker: Broker
@@ -104,7 +98,7 @@ class _Verifying:
             return None
         is_between = ErrorCode.concurrent_transactions in answer.values()
         if self.adds and is_between and now_ms < self.retries_until_ms:
-            again_ms = now_ms + RETRY_BACKOFF_MS
+            again_ms = now_ms + self.broker.config.add_partitions_to_txn_retry_backoff_ms
             return Wait(operation=_AskAgain(verifying=self), keys=(), deadline_ms=again_ms)
         for batch in self._asked():
             batch.error = _error(answer[batch.key], batch, self.version)
@@ -165,7 +159,7 @@ def verify_and(
         transactional_id=transactional_id,
         batches=batches,
         then=then,
-        retries_until_ms=call.now_ms + RETRY_BACKOFF_MAX_MS,
+        retries_until_ms=call.now_ms + broker.config.add_partitions_to_txn_retry_backoff_max_ms,
     )
     return verifying.ask(call.now_ms)
 

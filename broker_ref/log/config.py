@@ -209,7 +209,8 @@ TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
 class LogConfig:
     """The log's settings, typed. Times in milliseconds, sizes in bytes, -1: no limit.
 
-    Made directly, nothing is checked: tests may have segments of a few hundred bytes.
+    `producer_id_expiration_ms` is the broker's, and so no topic's. Made directly, nothing is
+    checked: tests may have segments of a few hundred bytes.
     """
 
     cleanup_policy: tuple[str, ...] = ("delete",)
@@ -231,6 +232,7 @@ class LogConfig:
     segment_bytes: int = 1 << 30
     segment_index_bytes: int = 10 << 20
     segment_ms: int = WEEK_MS
+    producer_id_expiration_ms: int = 86_400_000
 
     @classmethod
     def from_topic_configs(cls, configs: Mapping[str, str]) -> LogConfig:

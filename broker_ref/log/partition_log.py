@@ -36,7 +36,7 @@ from broker_ref.log.config import LogConfig
 from broker_ref.log.control import EndTransactionMarker, encode_marker
 from broker_ref.log.errors import LogError
 from broker_ref.log.producer_log import markers_of
-from broker_ref.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
+from broker_ref.log.producer_state import ProducerEntry
 from broker_ref.log.recovery import LoadedLog, LogLoader
 from broker_ref.log.replicated import check_replicated
 from broker_ref.log.retention import count_expired
@@ -509,11 +509,9 @@ class PartitionLog:
         snapshots = self.producers.snapshots
         snapshots.keep(offset for offset in snapshots.offsets if offset >= first_offset)
 
-    def expire_producers(
-        self, now_ms: int, *, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
-    ) -> None:
+    def expire_producers(self, now_ms: int) -> None:
         """Forget producers that have not written for `producer.id.expiration.ms`."""
-        self.producers.expire(now_ms, expiration_ms=expiration_ms)
+        self.producers.expire(now_ms)
 
     # Compaction
 

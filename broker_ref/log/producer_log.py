@@ -20,7 +20,6 @@ from broker_ref.log.control import EndTransactionMarker, decode_marker
 from broker_ref.log.errors import LogError
 from broker_ref.log.producer_snapshots import ProducerSnapshots
 from broker_ref.log.producer_state import (
-    PRODUCER_ID_EXPIRATION_MS,
     BatchMetadata,
     ProducerEntry,
     ProducerState,
@@ -30,10 +29,11 @@ from broker_ref.log.verification_guards import VerificationGuard, VerificationGu
 
 
 class ProducerLog:
-    """What a log knows of its producers."""
+    """What a log knows of its producers, until they have not written for `expiration_ms`."""
 
-    def __init__(self, *, snapshots: ProducerSnapshots) -> None:
+    def __init__(self, *, snapshots: ProducerSnapshots, expiration_ms: int) -> None:
         self.snapshots = snapshots
+        self._expiration_ms = expiration_ms
         self._state = ProducerState()
         self._guards = VerificationGuards()
 
@@ -135,10 +135,10 @@ class ProducerLog:
         """Durably keep what is known after all batches below the log end. Raises: StorageError."""
         self.snapshots.write(log_end_offset, self.entries)
 
-    def expire(self, now_ms: int, *, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS) -> None:
+    def expire(self, now_ms: int) -> None:
         """Forget producers that have not written for that long."""
-        self._state.expire(now_ms, expiration_ms=expiration_ms)
-        self._guards.expire(now_ms, expiration_ms=expiration_ms)
+        self._state.expire(now_ms, expiration_ms=self._expiration_ms)
+        self._guards.expire(now_ms, expiration_ms=self._expiration_ms)
 
     # Reading the log again
 
@@ -179,7 +179,7 @@ class ProducerLog:
         if latest is None:
             return state, None
         state.load(latest[1])
-        state.expire(now_ms)
+        state.expire(now_ms, expiration_ms=self._expiration_ms)
         return state, latest[0]
 
     def _read(

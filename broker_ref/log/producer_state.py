@@ -48,7 +48,6 @@ from broker_ref.log.errors import LogError
 from broker_ref.log.transaction_index import AbortedTransaction
 
 BATCHES_REMEMBERED = 5
-PRODUCER_ID_EXPIRATION_MS = 24 * 60 * 60 * 1000
 NO_PRODUCER_EPOCH = -1
 NO_TRANSACTION = -1
 EPOCH_MAX = 2**15 - 1
@@ -290,7 +289,7 @@ class ProducerState:
         }
         self._decided = {}
 
-    def expire(self, now_ms: int, *, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS) -> None:
+    def expire(self, now_ms: int, *, expiration_ms: int) -> None:
         """Forget producers whose last batch is that old, unless a transaction of theirs is open."""
         self._entries = {
             producer_id: entry

@@ -109,7 +109,8 @@ class LogLoader:
         leader_epochs.truncate_from_end(log_end_offset)
         leader_epochs.truncate_from_start(log_start_offset)
         producers = ProducerLog(
-            snapshots=ProducerSnapshots(storage=self.storage, directory=self.directory)
+            snapshots=ProducerSnapshots(storage=self.storage, directory=self.directory),
+            expiration_ms=self.config.producer_id_expiration_ms,
         )
         producers.load(
             segments,

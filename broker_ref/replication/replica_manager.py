@@ -12,8 +12,9 @@ What it must not know: requests. Source: Kafka's `ReplicaManager`.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -211,7 +212,7 @@ class ReplicaManager:
             for index in topic.partitions:
                 partition = self._partitions.get(PartitionKey(topic=name, partition=index))
                 if partition is not None:
-                    partition.log.update_config(LogConfig.from_topic_configs(configs))
+                    partition.log.update_config(self._log_config(configs))
                     partition.min_insync_replicas = min_insync_replicas(configs)
         for name in [name for name in self._configs if name not in self._metadata.topics]:
             del self._configs[name]
@@ -301,6 +302,12 @@ class ReplicaManager:
     def effective_configs(self, topic: Topic) -> dict[str, str]:
         """A topic's configs over the server-wide defaults that were given."""
         return {**self._config.topic_config_defaults(), **topic.configs}
+
+    def _log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
+        return dataclasses.replace(
+            LogConfig.from_topic_configs(topic_configs),
+            producer_id_expiration_ms=self._config.producer_id_expiration_ms,
+        )
 
     def _local_partitions(self) -> list[PartitionMetadata]:
         return [
@@ -430,7 +437,7 @@ class ReplicaManager:
         log = self._directory.open_log(
             metadata.topic,
             metadata.partition,
-            config=LogConfig.from_topic_configs(configs),
+            config=self._log_config(configs),
             now_ms=now_ms,
         )
         return Partition(

@@ -190,6 +190,31 @@ def test_the_next_transaction_waits_a_while_for_the_end_of_the_last(
     assert codes(made, asked) == {"t": NONE}
 
 
+def test_how_long_it_waits_for_that_and_how_long_producers_are_remembered_is_configured() -> None:
+    made = Producers(
+        add_partitions_to_txn_retry_backoff_ms=200,
+        add_partitions_to_txn_retry_backoff_max_ms=1_000,
+        producer_id_expiration_ms=5_000,
+        producer_id_expiration_check_interval_ms=1_000,
+    )
+    producer = made.started()
+    assert made.produce(producer, version=12) is NONE
+    with made.cluster.faults.hold(MARKERS):
+        following = made.end(producer, version=5)
+        next_one = (following.producer_id, following.producer_epoch)
+        with made.cluster.faults.recording() as record:
+            asked = send(made, {"t": transactional(next_one)}, version=12)
+            made.cluster.advance(990)
+            assert made.clients.is_open(asked)
+            made.cluster.advance(110)
+            assert codes(made, asked) == {"t": ErrorCode.concurrent_transactions}
+            assert len(record.requests_seen(QUESTIONS)) == 6
+    made.wait_for("CompleteCommit")
+    assert len(made.partition("t").log.producer_entries) == 1
+    made.cluster.advance(6_000)
+    assert made.partition("t").log.producer_entries == ()
+
+
 def test_a_question_that_the_marker_of_the_last_transaction_overtakes_is_asked_again(
     made: Producers, producer: Producer
 ) -> None:

@@ -282,7 +282,10 @@ def test_expired_producers_do_not_come_back() -> None:
     storage = MemoryStorage()
     log, _ = written(storage)
     log.close()
-    assert open_log(storage, now_ms=NOW_MS + 2 * 86_400_000).producer_entries == ()
+    later_ms = NOW_MS + 2 * 86_400_000
+    longer = small(producer_id_expiration_ms=3 * 86_400_000)
+    assert len(open_log(storage, config=longer, now_ms=later_ms).producer_entries) == 1
+    assert open_log(storage, now_ms=later_ms).producer_entries == ()
 
 
 def test_an_emptied_log_survives_a_crash_with_its_offsets() -> None:
