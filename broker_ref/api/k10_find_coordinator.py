@@ -2,7 +2,8 @@
 
 Behaviour: the leader of the key's partition of `__consumer_offsets` or `__transaction_state`. Where
 that topic does not exist yet it is made, and the answer is COORDINATOR_NOT_AVAILABLE, on which
-clients ask again, as with Kafka. Several keys from version 4 on (KIP-699). Other key types are
+clients ask again, as with Kafka: for ever where there are fewer brokers than it has replicas, which
+the message and the broker's log say. Several keys from version 4 on (KIP-699). Other key types are
 INVALID_REQUEST.
 """
 
@@ -87,10 +88,13 @@ def _find(broker: Broker, key_type: int, key: str) -> Coordinator:
 
 def _coordinator_id(broker: Broker, key_type: int, key: str) -> int:
     topic, coordinator = _coordinator_of(broker, key_type, key)
+    alive = {node.broker_id for node in live_brokers(broker)}
     if topic.name not in broker.metadata.topics:
         broker.request_topic(topic)
-        raise ApiError(ErrorCode.coordinator_not_available, f"{topic.name} is being made.")
-    alive = {node.broker_id for node in live_brokers(broker)}
+        state = "is being made."
+        if len(alive) < topic.replication_factor:
+            state = f"needs {topic.replication_factor} brokers; alive: {len(alive)}."
+        raise ApiError(ErrorCode.coordinator_not_available, f"{topic.name} {state}")
     if coordinator is None or coordinator not in alive:
         raise ApiError(
             ErrorCode.coordinator_not_available,

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from broker_ref.config import BrokerConfig
+from broker_ref.controller.metadata import TRANSACTION_STATE_TOPIC
 from broker_ref.faults import Match
 from broker_ref.log.batch import encode_batch
 from broker_ref.log.control import Marker
@@ -15,7 +17,9 @@ from broker_ref.node.registration import BrokerState
 from broker_ref.transaction import loading
 from broker_ref.transaction.records import encode_key
 from integration.raw import request
+from tests.broker_ref.node.clients import Clients
 from tests.broker_ref.transaction.producers import DATA, NAME, WRITE_TXN_MARKERS, Producers
+from tests.broker_ref.virtual import VirtualCluster
 
 NONE = ErrorCode.none
 CONCURRENT = ErrorCode.concurrent_transactions
@@ -77,6 +81,44 @@ def test_what_nobody_can_mean_is_refused() -> None:
     assert made.add_offsets((5, 0)) is mapping
     assert made.describe().error_code is ErrorCode.transactional_id_not_found
     assert made.describe("").error_code is invalid
+
+
+def test_a_cluster_with_too_few_brokers_has_no_coordinator_until_the_others_come(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = VirtualCluster(
+        *(
+            BrokerConfig(
+                node_id=node_id,
+                transaction_state_log_num_partitions=1,
+                transaction_state_log_replication_factor=3,
+            )
+            for node_id in (1, 2, 3)
+        )
+    )
+    cluster.start_controller()
+    cluster.start_broker(1)
+    cluster.run_until(lambda: cluster.broker(1).state is BrokerState.RUNNING)
+    clients = Clients(cluster)
+    find = request("find_coordinator", 4, key_type=1, coordinator_keys=[NAME])
+    for _ in range(2):
+        (found,) = clients.call(1, find).coordinators
+        assert found.error_code is ErrorCode.coordinator_not_available
+        told = f"{TRANSACTION_STATE_TOPIC} needs 3 brokers; alive: 1."
+        assert found.error_message == told
+        cluster.advance(100)
+    assert f"topic '{TRANSACTION_STATE_TOPIC}' is not made: invalid_replication_factor" in (
+        caplog.text
+    )
+    asked = request("init_producer_id", 2, transactional_id=NAME, transaction_timeout=1_000)
+    assert clients.call(1, asked).error_code is ErrorCode.not_coordinator
+    for node_id in (2, 3):
+        cluster.start_broker(node_id)
+    cluster.run_until(
+        lambda: clients.call(1, find).coordinators[0].error_code is NONE,
+    )
+    made = clients.call(1, find).coordinators[0].node_id
+    cluster.run_until(lambda: clients.call(made, asked).error_code is NONE)
 
 
 def test_two_phase_commit_is_off_until_it_is_wanted() -> None:
