@@ -14,7 +14,7 @@ from broker_ref.log.batch import encode_batch
 from broker_ref.log.control import Marker
 from broker_ref.log.records import Record
 from broker_ref.node.registration import BrokerState
-from broker_ref.transaction import loading
+from broker_ref.transaction import decisions, loading, transitions
 from broker_ref.transaction.records import encode_key
 from integration.raw import request
 from tests.broker_ref.node.clients import Clients
@@ -24,6 +24,7 @@ from tests.broker_ref.virtual import VirtualCluster
 NONE = ErrorCode.none
 CONCURRENT = ErrorCode.concurrent_transactions
 COMMIT, ABORT = Marker.COMMIT, Marker.ABORT
+BLOCKS = Match(api_keys=frozenset({67}))
 MARKERS = Match(api_keys=frozenset({WRITE_TXN_MARKERS}))
 
 
@@ -339,6 +340,53 @@ def test_what_is_asked_while_markers_are_on_their_way() -> None:
     assert made.end(producer, version=5).error_code is NONE  # It asks again.
     assert made.end(producer, commit=False, version=5).error_code is ErrorCode.invalid_txn_state
     assert made.add(next_producer) is NONE
+
+
+def use_up_producer_ids(made: Producers) -> None:
+    """This broker has handed out its block, and the next one has yet to come."""
+    broker = made.cluster.broker(1).broker
+    assert broker is not None
+    broker.producer_ids._block, broker.producer_ids._next_block = range(0), None
+
+
+def test_who_starts_when_a_block_of_producer_ids_is_used_up_waits_for_the_next() -> None:
+    made = Producers()
+    first = made.started()
+    use_up_producer_ids(made)
+    begin = {"transactional_id": "new", "transaction_timeout": 60_000}
+    with made.cluster.faults.hold(BLOCKS):
+        given_up = made.send("init_producer_id", 2, **begin)
+        made.cluster.advance(900)
+        patient = made.send("init_producer_id", 2, **begin)
+        assert made.start(was=first).producer_epoch == 1  # Who has an id needs none.
+        assert made.clients.is_open(given_up)
+        made.cluster.advance(100)
+        assert made.clients.outcome(given_up).error_code is ErrorCode.coordinator_load_in_progress
+        assert made.clients.is_open(patient)
+    answer = made.clients.outcome(patient)
+    assert (answer.error_code, answer.producer_epoch) == (NONE, 0)
+    assert answer.producer_id > first[0]
+
+
+def test_a_transaction_stays_open_until_there_is_the_producer_id_that_its_end_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (decisions, transitions):
+        monkeypatch.setattr(module, "LAST_PRODUCERS_EPOCH", 0)
+    made = Producers()
+    producer = made.started(transaction_timeout=15_000)
+    assert made.add(producer) is NONE
+    use_up_producer_ids(made)
+    with made.cluster.faults.hold(BLOCKS):
+        ended = made.end(producer, version=5)
+        assert ended.error_code is ErrorCode.coordinator_load_in_progress
+        made.cluster.advance(30_000)  # Its time is over, too.
+        assert made.state == "Ongoing"
+    made.wait_for("CompleteAbort")
+    value = made.coordinator(1).value
+    assert value is not None
+    assert value.producer_id > producer[0]
+    assert value.producer_epoch == 0
 
 
 @pytest.mark.parametrize(
