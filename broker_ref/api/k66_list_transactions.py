@@ -57,7 +57,7 @@ def handle(
     """List those that pass the filters."""
     try:
         transactions = broker.transactions.transactions()
-        pattern = re.compile(request.transactional_id_pattern or ".*", re.DOTALL)
+        pattern = re.compile(request.transactional_id_pattern or "(?s:.*)")
     except ApiError as error:
         return ListTransactionsResponse(error_code=error.error_code)
     except re.error:

@@ -454,6 +454,9 @@ def test_what_is_listed() -> None:
     assert names(transactional_id_pattern="o.*") == ["one"]
     assert names(transactional_id_pattern="n") == []
     assert names(transactional_id_pattern="") == ["one", NAME]
+    made.started(transactional_id="of two\nlines")
+    assert names(transactional_id_pattern="of.*") == []  # A dot is no line's end, as with Kafka.
+    assert "of two\nlines" in names()
     unknown = made.listed(state_filters=["Nothing", "Dead", "PrepareEpochFence"])
     assert (unknown.unknown_state_filters, unknown.transaction_states) == (("Nothing",), ())
     wrong = made.listed(transactional_id_pattern="(")
