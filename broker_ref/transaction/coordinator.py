@@ -180,7 +180,7 @@ class TransactionCoordinator:
         """Give a partition up: whoever waits finds the new coordinator, which sends the markers."""
         shard = self._shards.pop(index)
         self._prepared.pop(index, None)
-        shard.state = ShardState.FAILED
+        shard.state = ShardState.RESIGNED
         shard.writes.abandon(now_ms)
 
     def _load(self, index: int, shard: Shard, loading: Loading, now_ms: int) -> None:

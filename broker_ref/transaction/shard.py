@@ -2,7 +2,8 @@
 
 Purpose: the transactional ids of the partition, and the writes to it. Invariant: memory follows the
 log: a value is `pending` when it is in the leader's log, and `current` when every in-sync replica
-has it; a write that fails leaves nothing behind. What it must not know: why something is written,
+has it, or when it was read from the log as the shard was made; a write that is refused leaves
+nothing behind. What it must not know: why something is written,
 and requests. Source: Kafka's `TransactionStateManager`.
 """
 
@@ -28,11 +29,12 @@ _TOMBSTONE_BYTES_BESIDE_KEY_MAX: Final = 32
 
 
 class ShardState(Enum):
-    """Whether the partition's transactional ids are known yet."""
+    """Whether the partition's transactional ids are known yet, and are this broker's still."""
 
     LOADING = 0
     ACTIVE = 1
     FAILED = 2
+    RESIGNED = 3
 
 
 class Shard:
