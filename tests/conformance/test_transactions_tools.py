@@ -167,6 +167,16 @@ def test_a_pattern_matches_the_whole_id(siblings: list[TransactionalProducer]) -
     assert answer.error_code == ErrorCode.invalid_regular_expression
 
 
+def test_a_dot_of_a_pattern_is_not_the_end_of_a_line(
+    new_producer: ProducerFactory, unique_name: Callable[[], str]
+) -> None:
+    odd = new_producer(f"{unique_name()}\n")
+    coordinator = odd.coordinator()
+    assert odd.transactional_id in listed(coordinator, transactional_id_pattern="")
+    assert odd.transactional_id not in listed(coordinator, transactional_id_pattern=".*")
+    assert odd.transactional_id in listed(coordinator, transactional_id_pattern="(?s).*")
+
+
 # DescribeProducers.
 
 
