@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.protocol.errors import ApiError
+from broker_ref.transaction.partitions import by_topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +68,6 @@ def _describe(broker: Broker, transactional_id: str) -> DescribedTransaction:
         transaction, unmarked = broker.transactions.describe(transactional_id)
     except ApiError as error:
         return DescribedTransaction(transactional_id=transactional_id, error_code=error.error_code)
-    by_topic: dict[str, list[int]] = {}
-    for key in sorted(unmarked, key=lambda key: (key.topic, key.partition)):
-        by_topic.setdefault(key.topic, []).append(key.partition)
     return DescribedTransaction(
         transactional_id=transactional_id,
         transaction_state=transaction.state.title,
@@ -78,8 +76,8 @@ def _describe(broker: Broker, transactional_id: str) -> DescribedTransaction:
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,
         topics=tuple(
-            TopicData(topic=topic, partitions=tuple(partitions))
-            for topic, partitions in by_topic.items()
+            TopicData(topic=topic, partitions=partitions)
+            for topic, partitions in by_topic(unmarked).items()
         ),
     )
 

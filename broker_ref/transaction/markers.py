@@ -31,6 +31,7 @@ from broker_ref.transaction.marker_messages import (
     WriteTxnMarkersResponse,
     WrittenMarker,
 )
+from broker_ref.transaction.partitions import by_topic, in_order
 from broker_ref.transaction.shard import Shard
 from broker_ref.transaction.states import TransactionState
 
@@ -103,7 +104,7 @@ class MarkerSender:
         for ending, partitions in marks.items():
             if not ending.is_wanted:
                 continue
-            for key in sorted(partitions, key=lambda key: (key.topic, key.partition)):
+            for key in in_order(partitions):
                 found = self._metadata.partition(key.topic, key.partition)
                 if found is None:
                     ending.entry.unmarked.discard(key)
@@ -217,16 +218,13 @@ class MarkerSender:
 
 def _marker(ending: Ending, keys: Iterable[PartitionKey]) -> WrittenMarker:
     current = ending.entry.current
-    by_topic: dict[str, list[int]] = {}
-    for key in sorted(keys, key=lambda key: (key.topic, key.partition)):
-        by_topic.setdefault(key.topic, []).append(key.partition)
     return WrittenMarker(
         producer_id=current.producer_id,
         producer_epoch=current.producer_epoch,
         transaction_result=current.state is TransactionState.PREPARE_COMMIT,
         topics=tuple(
-            MarkedTopic(name=topic, partition_indexes=tuple(partitions))
-            for topic, partitions in by_topic.items()
+            MarkedTopic(name=topic, partition_indexes=partitions)
+            for topic, partitions in by_topic(keys).items()
         ),
         coordinator_epoch=ending.shard.coordinator_epoch,
         transaction_version=current.client_transaction_version,

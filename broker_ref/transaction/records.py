@@ -29,6 +29,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.reader import Cursor, MalformedRequestError, skip_tagged_fields
 from broker_ref.replication.partition import PartitionKey
+from broker_ref.transaction.partitions import by_topic
 from broker_ref.transaction.states import TransactionState
 from broker_ref.transaction.transitions import NO_PRODUCER_ID, Transaction
 
@@ -111,11 +112,9 @@ def decode_value(data: bytes) -> Transaction:
 def _topics(transaction: Transaction, *, flexible: bool) -> bytes:
     if transaction.state is TransactionState.EMPTY:
         return b"\x00" if flexible else _INT32.pack(-1)
-    by_topic: dict[str, list[int]] = {}
-    for key in sorted(transaction.partitions, key=lambda key: (key.topic, key.partition)):
-        by_topic.setdefault(key.topic, []).append(key.partition)
-    parts = [_count(by_topic, flexible=flexible)]
-    for topic, partitions in by_topic.items():
+    topics = by_topic(transaction.partitions)
+    parts = [_count(topics, flexible=flexible)]
+    for topic, partitions in topics.items():
         name = topic.encode()
         parts += (
             _varint(len(name) + 1) + name if flexible else _string(topic),
