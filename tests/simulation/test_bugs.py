@@ -9,7 +9,7 @@ import pytest
 from integration.simulation.plan import plan_of
 from integration.simulation.run import run
 from tests.simulation.bugs.bug import Bug
-from tests.simulation.bugs.table import found_bugs, table
+from tests.simulation.bugs.table import all_bugs, found_bugs, table
 
 BUGS_MIN = 15
 QUICK = {
@@ -41,6 +41,11 @@ def test_the_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
         if bug.needs(plan.settings) and run(plan).violation is not None:
             return
     pytest.fail(f"{bug.name!r} is not found by {bug.seeds_max} seeds")
+
+
+@pytest.mark.parametrize("bug", all_bugs(), ids=lambda bug: bug.name)
+def test_the_core_has_what_the_switch_changes(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.put_back(monkeypatch)
 
 
 def test_there_are_as_many_bugs_as_promised() -> None:

@@ -102,12 +102,13 @@ def _take_markers_of_old_coordinators(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_aborted_index_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    def replay(self: Any, segment: Any, offset: int, *, to_index: bool) -> None:
-        del to_index
-        for header, marker in segment.batches_from(offset):
-            self._state.update(header, marker)
+    read = ProducerLog._read
 
-    monkeypatch.setattr(ProducerLog, "_replay", replay)
+    def unindexed(self: Any, segments: Any, loaded: Any, start: int, indexed_to: int | None) -> Any:
+        del indexed_to
+        return read(self, segments, loaded, start, None)
+
+    monkeypatch.setattr(ProducerLog, "_read", unindexed)
 
 
 def _forget_what_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
