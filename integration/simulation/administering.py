@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from integration.simulation.client import Ask, Client, Pause, Script, TopicPartition
+from integration.simulation.client import Ask, Client, Pause, Script, Step, TopicPartition
 from integration.simulation.messages import (
     CREATE_TOPICS,
     ELECT_LEADERS,
@@ -50,11 +50,27 @@ class Administrator:
                 self.made[name] = None
             yield Pause(ms=50)
 
-    def move_leader(self, partition: TopicPartition, replicas: Sequence[int]) -> None:
-        """Let the first of these lead, if it is in sync."""
-        self._client.spawn(self._move(partition, tuple(replicas)))
+    def move_leader(
+        self,
+        partition: TopicPartition,
+        replicas: Sequence[int],
+        *,
+        every_ms: int,
+        until_ms: int,
+    ) -> None:
+        """Let the first of these lead, if it is in sync, then the next, until the time is over."""
+        self._client.spawn(self._move_around(partition, tuple(replicas), every_ms, until_ms))
 
-    def _move(self, partition: TopicPartition, replicas: tuple[int, ...]) -> Script:
+    def _move_around(
+        self, partition: TopicPartition, replicas: tuple[int, ...], every_ms: int, until_ms: int
+    ) -> Script:
+        yield from self._move(partition, replicas)
+        while self._client.now_ms + every_ms < until_ms:
+            yield Pause(ms=every_ms)
+            replicas = replicas[1:] + replicas[:1]
+            yield from self._move(partition, replicas)
+
+    def _move(self, partition: TopicPartition, replicas: tuple[int, ...]) -> Step:
         wanted = ReassignedPartition(partition_index=partition.partition, replicas=replicas)
         topic = ReassignedTopic(name=partition.topic, partitions=(wanted,))
         yield Ask(

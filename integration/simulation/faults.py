@@ -20,7 +20,8 @@ from integration.simulation.agenda import START_MS, Agenda
 from integration.simulation.cluster import SimulatedCluster, host_of
 from integration.simulation.plan import BROKERS, LEADER, Fault, FaultKind, Settings
 
-NOTICE_LIMIT_MS = 8_000
+STRANDED_MAX_MS = 1_000
+"""Less than what makes a leader take a follower out of the in-sync replicas."""
 
 
 class Faults:
@@ -45,7 +46,6 @@ class Faults:
         self._note = note
         self._quiet_until: Callable[[], bool] | None = None
         self._is_over = False
-        self._down: dict[str, None] = {}
         self._paused: dict[str, None] = {}
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
@@ -154,9 +154,6 @@ class Faults:
         broker_id = next(each for each in BROKERS if host_of(each) == fault.host)
         self._cluster.stop(broker_id, lambda: self._start_later(fault))
 
-    def _kill_controller(self, fault: Fault) -> None:
-        self._kill(fault)
-
     def _controller_loses_power(self, fault: Fault) -> None:
         self._cluster.lose_power(fault.host, Random(fault.number))
         self._start_later(fault)
@@ -184,6 +181,16 @@ class Faults:
         )
         until_ms = self._agenda.now_ms + fault.lasts_ms
         self._cluster.network.cut(fault.host, other, until_ms=until_ms, breaks=breaks)
+
+    def _strand(self, fault: Fault) -> None:
+        """Whatever was acknowledged too early is on one disk when its broker ends.
+
+        The other broker counts as in sync until the end, since that comes soon, and may lead then.
+        """
+        delay_ms = fault.number % STRANDED_MAX_MS
+        until_ms = self._agenda.now_ms + delay_ms
+        self._cluster.network.cut(fault.host, fault.other, until_ms=until_ms, breaks=False)
+        self._agenda.at(until_ms, lambda: None if self._is_over else self._kill(fault))
 
     def _break(self, fault: Fault) -> None:
         self._cluster.network.break_some(fault.host, 0.5)
@@ -224,7 +231,7 @@ _DOINGS: Mapping[FaultKind, Callable[[Faults, Fault], None]] = MappingProxyType(
         FaultKind.KILL: Faults._kill,
         FaultKind.POWER_LOSS: Faults._lose_power,
         FaultKind.STOP: Faults._stop,
-        FaultKind.KILL_CONTROLLER: Faults._kill_controller,
+        FaultKind.KILL_CONTROLLER: Faults._kill,
         FaultKind.CONTROLLER_POWER_LOSS: Faults._controller_loses_power,
         FaultKind.PAUSE: Faults._pause,
         FaultKind.CUT: Faults._cut,
@@ -234,5 +241,6 @@ _DOINGS: Mapping[FaultKind, Callable[[Faults, Fault], None]] = MappingProxyType(
         FaultKind.NO_DESCRIPTORS: Faults._take_descriptors,
         FaultKind.DISK_FULL: Faults._fill_disk,
         FaultKind.MOVE: Faults._move,
+        FaultKind.STRAND: Faults._strand,
     }
 )

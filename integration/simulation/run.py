@@ -29,6 +29,11 @@ from integration.simulation.reading import READ_COMMITTED, READ_UNCOMMITTED, Rea
 from integration.simulation.transacting import Account, TransactionalProducer
 
 TOPIC: Final = "t"
+COORDINATORS: Final = (
+    TopicPartition("__transaction_state", 0),
+    TopicPartition("__consumer_offsets", 0),
+)
+"""The one partition of each: whoever leads it coordinates."""
 WORK_BEGINS_MS: Final = 1_000
 READY_LIMIT_MS: Final = 10_000
 REST_LIMIT_MS: Final = 90_000
@@ -170,6 +175,8 @@ class _Run:
         self._start_work()
         self._agenda.run_until(START_MS + FAULTS_END_MS)
         self._faults.mend()
+        for partition in self.partitions:  # Whatever readers have passed is read once more.
+            self._start_reader(f"late-{partition.partition}", partition, READ_COMMITTED)
         self._await_rest()
         self._check_the_end()
 
@@ -185,9 +192,16 @@ class _Run:
         )
 
     def _move_leader(self, fault: Fault) -> None:
-        partition = self.partitions[fault.number % len(self.partitions)]
-        first = fault.number // 2 % len(BROKERS)
-        self._administrator.move_leader(partition, BROKERS[first:] + BROKERS[:first])
+        """A coordinator, too, is where its partition's leader is."""
+        partitions = [*self.partitions, *COORDINATORS]
+        choice, partition = divmod(fault.number, len(partitions))
+        pace, first = divmod(choice, len(BROKERS))
+        self._administrator.move_leader(
+            partitions[partition],
+            BROKERS[first:] + BROKERS[:first],
+            every_ms=30 + pace % 400,
+            until_ms=min(self._agenda.now_ms + fault.lasts_ms, START_MS + FAULTS_END_MS),
+        )
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -292,6 +306,11 @@ class _Run:
                     return (
                         f"{partition} on {host_of(broker_id)} has log end and high watermark "
                         f"{ends}, not {committed.end_offset}"
+                    )
+                if replica.last_stable_offset != committed.end_offset:
+                    return (
+                        f"{partition} on {host_of(broker_id)} has a transaction open at "
+                        f"{replica.last_stable_offset}"
                     )
         return None
 

@@ -166,9 +166,7 @@ class TransactionalProducer:
     def _finish(self) -> Step:
         """What the last process left open is ended; then the group has its last offset."""
         yield from self._begin()
-        seen = self._account.least_offset
-        offset = yield from self._fetch_offset()
-        self._account.check(offset, seen, self._client.name)
+        offset = yield from self._check_offset()
         for each in self._account.offsets:
             if each.transaction.outcome is Marker.COMMIT and each.offset > offset:
                 raise Violation(
@@ -213,6 +211,8 @@ class TransactionalProducer:
         if random.random() < 0.2:
             yield Pause(ms=random.choice((50, 500, TIMEOUT_MS + 500)))
         yield from self._end(transaction, commit=is_whole and random.random() < 0.75)
+        if random.random() < 0.3:  # Now markers are under way.
+            yield from self._check_offset()
         if not is_whole:
             yield from self._begin()  # A sequence may be missing.
 
@@ -284,10 +284,7 @@ class TransactionalProducer:
 
     def _commit_offset(self, transaction: Transaction, offset: int) -> Step:
         """Let the group's offset be committed with the transaction."""
-        seen = self._account.least_offset
         account = self._account
-        if self._client.random.random() < 0.3:
-            self._account.check((yield from self._fetch_offset()), seen, self._client.name)
         if not self._is_v2:
             _, code = yield from self._coordinator.ask(
                 ADD_OFFSETS,
@@ -335,6 +332,13 @@ class TransactionalProducer:
         self._account.committed += commit
         if self._is_v2:
             self._take_identity(response.producer_id, response.producer_epoch)
+
+    def _check_offset(self) -> Step:
+        """The group's offset, which is that of the last transaction that was committed."""
+        seen = self._account.least_offset
+        offset = yield from self._fetch_offset()
+        self._account.check(offset, seen, self._client.name)
+        return offset
 
     def _fetch_offset(self) -> Step:
         """The group's offset that is stable."""
