@@ -20,29 +20,9 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.control import Marker
 from integration.simulation.client import Ask, Client, Pause, Script, Step, TopicPartition
 from integration.simulation.coordinators import GROUP, TRANSACTION, Coordinator
+from integration.simulation.grouping import committed_offset, offset_fetch
 from integration.simulation.invariants import Transaction, Violation, Watch
-from integration.simulation.messages import (
-    ADD_OFFSETS,
-    ADD_PARTITIONS,
-    END_TXN,
-    END_TXN_V2,
-    INIT_PRODUCER_ID,
-    OFFSET_FETCH,
-    PRODUCE,
-    PRODUCE_V2,
-    TXN_OFFSET_COMMIT,
-    TXN_OFFSET_COMMIT_V2,
-    AddedTopic,
-    AddOffsetsRequest,
-    AddPartitionsRequest,
-    CommittedPartition,
-    CommittedTopic,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    OffsetFetchRequest,
-    TxnOffsetCommitRequest,
-    WantedOffsets,
-)
+from integration.simulation.messages import request
 from integration.simulation.producing import RETRIABLE, encode, produce_request, produced
 
 TIMEOUT_MS: Final = 2_500
@@ -178,12 +158,12 @@ class TransactionalProducer:
 
     def _begin(self) -> Step:
         """Get an id and epoch; what was open is aborted by that."""
-        request = InitProducerIdRequest(
-            transactional_id=self._account.transactional_id, transaction_timeout_ms=TIMEOUT_MS
+        beginning = request(
+            "init_producer_id",
+            transactional_id=self._account.transactional_id,
+            transaction_timeout=TIMEOUT_MS,
         )
-        response, code = yield from self._coordinator.ask(
-            INIT_PRODUCER_ID, request, again_on=CONCURRENT
-        )
+        response, code = yield from self._coordinator.ask(beginning, again_on=CONCURRENT)
         if code is not ErrorCode.none:
             raise self._refused("InitProducerId", code)
         self._take_identity(response.producer_id, response.producer_epoch)
@@ -231,17 +211,17 @@ class TransactionalProducer:
         topics: dict[str, list[int]] = {}
         for partition in partitions:
             topics.setdefault(partition.topic, []).append(partition.partition)
-        request = AddPartitionsRequest(
+        addition = request(
+            "add_partitions_to_txn",
             v3_and_below_transactional_id=self._account.transactional_id,
             v3_and_below_producer_id=self._producer_id,
             v3_and_below_producer_epoch=self._epoch,
-            v3_and_below_topics=tuple(
-                AddedTopic(name=name, partitions=tuple(indexes)) for name, indexes in topics.items()
-            ),
+            v3_and_below_topics=[
+                {"name": name, "partitions": indexes} for name, indexes in topics.items()
+            ],
         )
         _, code = yield from self._coordinator.ask(
-            ADD_PARTITIONS,
-            request,
+            addition,
             lambda response: (
                 response.results_by_topic_v3_and_below[0]
                 .results_by_partition[0]
@@ -260,15 +240,15 @@ class TransactionalProducer:
             producer=(self._producer_id, self._epoch, sequence),
             is_transactional=True,
         )
-        request = produce_request(partition, batch, transactional_id=self._account.transactional_id)
+        writing = produce_request(
+            partition,
+            batch,
+            transactional_id=self._account.transactional_id,
+            is_v2=self._is_v2,
+        )
         for _ in range(TRIES_MAX):
             leader = yield from self._client.await_leader(partition)
-            response = yield Ask(
-                broker_id=leader.broker_id,
-                call=PRODUCE_V2 if self._is_v2 else PRODUCE,
-                message=request,
-            )
-            answer = produced(response)
+            answer = produced((yield Ask(broker_id=leader.broker_id, request=writing)))
             code = answer.error_code if answer is not None else ErrorCode.network_exception
             if answer is not None and code is ErrorCode.none:
                 committed = self._watch.of(partition)
@@ -287,8 +267,8 @@ class TransactionalProducer:
         account = self._account
         if not self._is_v2:
             _, code = yield from self._coordinator.ask(
-                ADD_OFFSETS,
-                AddOffsetsRequest(
+                request(
+                    "add_offsets_to_txn",
                     transactional_id=account.transactional_id,
                     producer_id=self._producer_id,
                     producer_epoch=self._epoch,
@@ -298,18 +278,18 @@ class TransactionalProducer:
             )
             self._require("AddOffsetsToTxn", code)
         partition = self._partitions[0]
-        committed = CommittedPartition(partition_index=partition.partition, committed_offset=offset)
         account.offsets.append(_Offset(offset, transaction))
         _, code = yield from self._group.ask(
-            TXN_OFFSET_COMMIT_V2 if self._is_v2 else TXN_OFFSET_COMMIT,
-            TxnOffsetCommitRequest(
+            request(
+                "txn_offset_commit",
+                is_v2=self._is_v2,
                 transactional_id=account.transactional_id,
                 group_id=account.transactional_id,
                 producer_id=self._producer_id,
                 producer_epoch=self._epoch,
                 generation_id=-1,
                 member_id="",
-                topics=(CommittedTopic(name=partition.topic, partitions=(committed,)),),
+                topics=[committed_offset(partition, offset)],
             ),
             lambda response: response.topics[0].partitions[0].error_code,
             again_on=CONCURRENT | {ErrorCode.unknown_topic_or_partition},
@@ -318,15 +298,15 @@ class TransactionalProducer:
 
     def _end(self, transaction: Transaction, *, commit: bool) -> Step:
         transaction.may_commit = transaction.may_commit or commit
-        request = EndTxnRequest(
+        ending = request(
+            "end_txn",
+            is_v2=self._is_v2,
             transactional_id=self._account.transactional_id,
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
             committed=commit,
         )
-        response, code = yield from self._coordinator.ask(
-            END_TXN_V2 if self._is_v2 else END_TXN, request, again_on=CONCURRENT
-        )
+        response, code = yield from self._coordinator.ask(ending, again_on=CONCURRENT)
         self._require("EndTxn", code)
         self._watch.transactions.tell(transaction, Marker.COMMIT if commit else Marker.ABORT)
         self._account.committed += commit
@@ -343,10 +323,8 @@ class TransactionalProducer:
     def _fetch_offset(self) -> Step:
         """The group's offset that is stable."""
         partition = self._partitions[0]
-        wanted = WantedOffsets(name=partition.topic, partition_indexes=(partition.partition,))
         response, code = yield from self._group.ask(
-            OFFSET_FETCH,
-            OffsetFetchRequest(group_id=self._account.transactional_id, topics=(wanted,)),
+            offset_fetch(self._account.transactional_id, partition),
             lambda response: response.error_code or response.topics[0].partitions[0].error_code,
             again_on=frozenset({ErrorCode.unstable_offset_commit}),
         )
