@@ -41,7 +41,7 @@ class FaultKind(Enum):
     NO_DESCRIPTORS = "a broker now and then cannot open a file"
     DISK_FULL = "a broker's disk is full"
     MOVE = "an administrator lets one replica after the other lead a partition"
-    STRAND = "a leader's records do not reach another broker, and then its process ends"
+    STRAND = "a leader does not reach another broker for a while, and leads no more then"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Fault:
 
     def __str__(self) -> str:
         other = f" and {self.other}" if self.other else ""
-        return f"{self.at_ms:6d} ms  {self.kind.name} {self.host}{other} for {self.lasts_ms} ms"
+        return f"{self.kind.name} {self.host}{other} for {self.lasts_ms} ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,17 +23,12 @@ from integration.simulation.cluster import SimulatedCluster, UnexplainedFailureE
 from integration.simulation.faults import Faults
 from integration.simulation.grouping import GroupHistory, GroupMember
 from integration.simulation.invariants import Violation, Watch
-from integration.simulation.plan import BROKERS, FAULTS_END_MS, Fault, Plan, Settings
+from integration.simulation.plan import BROKERS, FAULTS_END_MS, Plan, Settings
 from integration.simulation.producing import CarelessProducer, IdempotentProducer
 from integration.simulation.reading import READ_COMMITTED, READ_UNCOMMITTED, Reader
 from integration.simulation.transacting import Account, TransactionalProducer
 
 TOPIC: Final = "t"
-COORDINATORS: Final = (
-    TopicPartition("__transaction_state", 0),
-    TopicPartition("__consumer_offsets", 0),
-)
-"""The one partition of each: whoever leads it coordinates."""
 WORK_BEGINS_MS: Final = 1_000
 READY_LIMIT_MS: Final = 10_000
 REST_LIMIT_MS: Final = 90_000
@@ -127,15 +122,15 @@ class _Run:
             on_step=self._watch.look,
             note=self._note,
         )
-        self._faults = Faults(
-            self.cluster,
-            agenda=self._agenda,
-            settings=settings,
-            move_leader=self._move_leader,
-            note=self._note,
-        )
         self._work: list[Work] = []
         self._administrator = Administrator(self._client("admin"))
+        self._faults = Faults(
+            self.cluster,
+            self._administrator,
+            agenda=self._agenda,
+            settings=settings,
+            note=self._note,
+        )
 
     def outcome(self) -> Outcome:
         """Run to the end, or to the first violation."""
@@ -189,18 +184,6 @@ class _Run:
             network=self.cluster.network,
             random=Random(self._random.getrandbits(64)),
             broker_ids=BROKERS,
-        )
-
-    def _move_leader(self, fault: Fault) -> None:
-        """A coordinator, too, is where its partition's leader is."""
-        partitions = [*self.partitions, *COORDINATORS]
-        choice, partition = divmod(fault.number, len(partitions))
-        pace, first = divmod(choice, len(BROKERS))
-        self._administrator.move_leader(
-            partitions[partition],
-            BROKERS[first:] + BROKERS[:first],
-            every_ms=30 + pace % 400,
-            until_ms=min(self._agenda.now_ms + fault.lasts_ms, START_MS + FAULTS_END_MS),
         )
 
     @property
