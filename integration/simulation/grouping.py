@@ -50,7 +50,6 @@ class GroupHistory:
     """What members were told, in the order in which they were told."""
 
     def __init__(self, partitions: Sequence[TopicPartition]) -> None:
-        self.commits = 0
         self._owners: dict[tuple[int, TopicPartition], str] = {}
         self._owned = {partition: _Owned() for partition in partitions}
 
@@ -89,7 +88,6 @@ class GroupHistory:
             )
         owned = self._owned[partition]
         owned.acknowledged = max(owned.acknowledged, offset)
-        self.commits += 1
 
     def fetched(self, partition: TopicPartition, offset: int, *, least: int, who: str) -> None:
         """A member was told what is committed; `least` was so when it asked."""

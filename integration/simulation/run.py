@@ -9,6 +9,7 @@ not know: seeds and how runs are made shorter.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -142,7 +143,7 @@ class _Run:
                 violation = str(found)
             except Exception as error:  # A node's own bug; which, is the finding.
                 violation = f"{type(error).__name__}: {error}"
-                self.trace += _lines_of(error)
+                self.trace += traceback.format_exception(error)
         if violation is not None:
             self._note(f"VIOLATION: {violation}")
         return Outcome(
@@ -307,12 +308,6 @@ class _Run:
 
     def _note(self, line: str) -> None:
         self.trace.append(f"{self._agenda.elapsed_ms:6d} ms  {line}")
-
-
-def _lines_of(error: Exception) -> list[str]:
-    import traceback  # noqa: PLC0415
-
-    return traceback.format_exception(error)
 
 
 @contextmanager

@@ -64,7 +64,6 @@ class Account:
     transactional_id: str
     offsets: list[_Offset] = field(default_factory=list)
     transactions: int = 0
-    committed: int = 0
 
     def check(self, offset: int, seen: int, who: str) -> None:
         """A group's offset is that of a transaction that may be committed, none before `seen`."""
@@ -309,7 +308,6 @@ class TransactionalProducer:
         response, code = yield from self._coordinator.ask(ending, again_on=CONCURRENT)
         self._require("EndTxn", code)
         self._watch.transactions.tell(transaction, Marker.COMMIT if commit else Marker.ABORT)
-        self._account.committed += commit
         if self._is_v2:
             self._take_identity(response.producer_id, response.producer_epoch)
 
