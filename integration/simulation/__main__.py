@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import signal
 import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 from integration.simulation.plan import plan_of
 from integration.simulation.run import Outcome, run
 from integration.simulation.shrink import shrink
 
 TRACE_LINES = 60
+SEEDS_AT_ONCE = 4
+INTERRUPTED = 130
 
 
 def report(outcome: Outcome) -> str:
     """What a person is to know of a run."""
     plan = outcome.plan
     lines = [f"seed {plan.seed}: {outcome.violation or 'all is well'}", f"  {plan.settings}"]
-    lines += [f"  {fault}" for fault in plan.faults]
+    lines += [f"  {fault.at_ms:6d} ms  {fault}" for fault in plan.faults]
     lines.append(
         f"  {outcome.acknowledged} batches acknowledged, {outcome.steps} steps in "
         f"{outcome.elapsed_ms} ms, digest {outcome.digest:08x}"
@@ -48,41 +53,90 @@ def _violation_of(seed: int) -> tuple[int, str | None]:
     return seed, run(plan_of(seed)).violation
 
 
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _run_many(seeds: range, jobs: int) -> int:
     begun_s, failed = time.monotonic(), []
-    with multiprocessing.Pool(jobs) as pool:
-        for done, (seed, violation) in enumerate(
-            pool.imap_unordered(_violation_of, seeds, chunksize=4), start=1
-        ):
+    with ProcessPoolExecutor(
+        jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_leave_interrupts_to_the_parent,
+    ) as pool:
+        outcomes = pool.map(_violation_of, seeds, chunksize=SEEDS_AT_ONCE)
+        for done, (seed, violation) in enumerate(outcomes, start=1):
             if violation is not None:
                 failed.append(seed)
                 print(f"seed {seed} fails: {violation}", flush=True)
             if done % 100 == 0:
                 print(f"{done} of {len(seeds)} in {time.monotonic() - begun_s:.0f} s", flush=True)
     took_s = time.monotonic() - begun_s
-    print(f"{len(seeds)} seeds in {took_s:.0f} s, {len(failed)} failed: {sorted(failed)}")
-    if failed:
-        print(report_failure(run(plan_of(min(failed)))))
-    return 1 if failed else 0
+    if not failed:
+        print(f"{len(seeds)} seeds in {took_s:.0f} s: all is well")
+        return 0
+    print(f"{len(seeds)} seeds in {took_s:.0f} s, {len(failed)} fail: {failed}", flush=True)
+    return _tell_of_failure(run(plan_of(failed[0])))
 
 
-def main() -> int:
-    """Run what the command line says; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m integration.simulation")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--seed", type=int, help="run this one and print its trace")
-    what.add_argument("--seeds", help="run those from FIRST up to END: FIRST:END")
-    parser.add_argument("--jobs", type=int, default=2, help="processes for --seeds")
-    arguments = parser.parse_args()
-    if arguments.seeds is not None:
-        first, _, end = arguments.seeds.partition(":")
-        return _run_many(range(int(first), int(end)), arguments.jobs)
-    outcome = run(plan_of(arguments.seed))
+def _run_one(seed: int) -> int:
+    outcome = run(plan_of(seed))
     if outcome.violation is not None:
-        print(report_failure(outcome))
-        return 1
+        return _tell_of_failure(outcome)
     print(report(outcome), *(f"    {line}" for line in outcome.trace), sep="\n")
     return 0
+
+
+def _tell_of_failure(outcome: Outcome) -> int:
+    seed = outcome.plan.seed
+    print(f"looking for a shorter run that fails as seed {seed} does", file=sys.stderr, flush=True)
+    print(report_failure(outcome))
+    return 1
+
+
+def _range(text: str) -> range:
+    first, colon, end = text.partition(":")
+    try:
+        seeds = range(int(first), int(end))
+    except ValueError:
+        seeds = range(0)
+    if not colon or not seeds:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} names no seeds: give the first and the one after the last, such as 0:2000"
+        )
+    return seeds
+
+
+def _seed(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no seed: give a whole number, such as 17"
+        ) from None
+
+
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} processes cannot run seeds: give 1 or more")
+    return int(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line says; 0 where all is well, 1 where a seed fails."""
+    parser = argparse.ArgumentParser(prog="python -m integration.simulation")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--seed", type=_seed, help="run this one and print its trace")
+    what.add_argument("--seeds", type=_range, help="run those from FIRST up to END: FIRST:END")
+    parser.add_argument("--jobs", type=_jobs, default=2, help="processes for --seeds")
+    parsed = parser.parse_args(arguments)
+    try:
+        if parsed.seeds is not None:
+            return _run_many(parsed.seeds, parsed.jobs)
+        return _run_one(parsed.seed)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

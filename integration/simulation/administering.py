@@ -10,20 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from integration.simulation.client import Ask, Client, Pause, Script, TopicPartition
-from integration.simulation.messages import (
-    CREATE_TOPICS,
-    ELECT_LEADERS,
-    REASSIGN,
-    CreateTopicsRequest,
-    ElectedPartitions,
-    ElectLeadersRequest,
-    NewConfig,
-    NewTopic,
-    ReassignedPartition,
-    ReassignedTopic,
-    ReassignRequest,
-)
+from integration.simulation.client import Ask, Client, Pause, Script, Step, TopicPartition
+from integration.simulation.messages import request
 
 
 class Administrator:
@@ -38,11 +26,12 @@ class Administrator:
         self._client.spawn(self._make(name, configs or {}), after_ms=300)
 
     def _make(self, name: str, configs: Mapping[str, str]) -> Script:
-        listed = tuple(NewConfig(name=key, value=value) for key, value in configs.items())
-        request = CreateTopicsRequest(topics=(NewTopic(name=name, configs=listed),))
+        listed = [{"name": key, "value": value} for key, value in configs.items()]
+        topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "configs": listed}
+        creation = request("create_topics", topics=[topic], timeout=5_000)
         while name not in self.made:
             broker_id = self._client.any_broker()
-            response = yield Ask(broker_id=broker_id, call=CREATE_TOPICS, message=request)
+            response = yield Ask(broker_id=broker_id, request=creation)
             if response is not None and response.topics[0].error_code in {
                 ErrorCode.none,
                 ErrorCode.topic_already_exists,
@@ -50,21 +39,32 @@ class Administrator:
                 self.made[name] = None
             yield Pause(ms=50)
 
-    def move_leader(self, partition: TopicPartition, replicas: Sequence[int]) -> None:
-        """Let the first of these lead, if it is in sync."""
-        self._client.spawn(self._move(partition, tuple(replicas)))
+    def move_leader(
+        self,
+        partition: TopicPartition,
+        replicas: Sequence[int],
+        *,
+        every_ms: int,
+        until_ms: int,
+    ) -> None:
+        """Let the first of these lead, if it is in sync, then the next, until the time is over."""
+        self._client.spawn(self._move_around(partition, tuple(replicas), every_ms, until_ms))
 
-    def _move(self, partition: TopicPartition, replicas: tuple[int, ...]) -> Script:
-        wanted = ReassignedPartition(partition_index=partition.partition, replicas=replicas)
-        topic = ReassignedTopic(name=partition.topic, partitions=(wanted,))
-        yield Ask(
-            broker_id=self._client.any_broker(),
-            call=REASSIGN,
-            message=ReassignRequest(topics=(topic,)),
-        )
-        elected = ElectedPartitions(topic=partition.topic, partitions=(partition.partition,))
-        yield Ask(
-            broker_id=self._client.any_broker(),
-            call=ELECT_LEADERS,
-            message=ElectLeadersRequest(topic_partitions=(elected,)),
-        )
+    def _move_around(
+        self, partition: TopicPartition, replicas: tuple[int, ...], every_ms: int, until_ms: int
+    ) -> Script:
+        yield from self._move(partition, replicas)
+        while self._client.now_ms + every_ms < until_ms:
+            yield Pause(ms=every_ms)
+            replicas = replicas[1:] + replicas[:1]
+            yield from self._move(partition, replicas)
+
+    def _move(self, partition: TopicPartition, replicas: tuple[int, ...]) -> Step:
+        wanted = {"partition_index": partition.partition, "replicas": replicas}
+        topic = {"name": partition.topic, "partitions": [wanted]}
+        elected = {"topic": partition.topic, "partitions": [partition.partition]}
+        for each in (
+            request("alter_partition_reassignments", topics=[topic], timeout=1_000),
+            request("elect_leaders", topic_partitions=[elected], timeout=1_000),
+        ):
+            yield Ask(broker_id=self._client.any_broker(), request=each)

@@ -15,11 +15,12 @@ from random import Random
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
+from kio.static.protocol import RequestPayload
 
-from broker_ref.protocol.frames import read_response, request_frame
+from integration.raw import decode_response, encode_request
 from integration.simulation.agenda import Agenda
 from integration.simulation.cluster import host_of
-from integration.simulation.messages import METADATA, Call, MetadataRequest, WantedMetadata
+from integration.simulation.messages import request
 from integration.simulation.network import Connection, Network
 
 RETRY_MS: Final = 60
@@ -31,8 +32,7 @@ class Ask:
     """Send a request to a broker and wait for the response."""
 
     broker_id: int
-    call: Call
-    message: object
+    request: RequestPayload
     timeout_ms: int = REQUEST_TIMEOUT_MS
 
 
@@ -69,7 +69,7 @@ class Leader:
 
 @dataclass(slots=True)
 class _Awaited:
-    call: Call
+    request: RequestPayload
     script: Script
     connection: Connection
 
@@ -130,12 +130,12 @@ class Client:
 
     def find_leaders(self, *topics: str) -> Step:
         """Ask a broker who leads; old news are not taken."""
-        wanted = tuple(WantedMetadata(name=topic) for topic in topics)
-        response = yield Ask(
-            broker_id=self.any_broker(),
-            call=METADATA,
-            message=MetadataRequest(topics=wanted),
+        question = request(
+            "metadata",
+            topics=[{"name": topic} for topic in topics],
+            allow_auto_topic_creation=False,
         )
+        response = yield Ask(broker_id=self.any_broker(), request=question)
         for topic in response.topics if response is not None else ():
             if topic.error_code is not ErrorCode.none:
                 continue
@@ -179,14 +179,8 @@ class Client:
             self._connections[ask.broker_id] = connection
         self._last_id += 1
         request_id = self._last_id
-        frame = request_frame(
-            api_key=ask.call.api_key,
-            version=ask.call.version,
-            correlation_id=request_id,
-            client_id=self.name,
-            message=ask.message,
-        )
-        self._awaited[request_id] = _Awaited(ask.call, script, connection)
+        frame = encode_request(ask.request, request_id, self.name)
+        self._awaited[request_id] = _Awaited(ask.request, script, connection)
         self._agenda.after(ask.timeout_ms, lambda: self._time_out(request_id))
         self._network.send(connection, request_id, frame)
 
@@ -198,11 +192,7 @@ class Client:
     def responded(self, request_id: int, frame: bytes) -> None:
         """As the network's caller."""
         awaited = self._awaited.pop(request_id)
-        call = awaited.call
-        response = read_response(
-            api_key=call.api_key, version=call.version, message=call.response, frame=frame
-        )
-        self._go_on(awaited.script, response)
+        self._go_on(awaited.script, decode_response(awaited.request, frame, request_id))
 
     def failed(self, request_id: int, reason: str) -> None:
         """As the network's caller."""

@@ -59,9 +59,9 @@ def host_of(broker_id: int) -> str:
     return f"broker-{broker_id}"
 
 
-def seeded_bytes(seed: str) -> Callable[[int], bytes]:
+def seeded_bytes(seed: str | int = 1) -> Callable[[int], bytes]:
     """Bytes that are the same in every run."""
-    state = hashlib.sha256(seed.encode()).digest()
+    state = hashlib.sha256(str(seed).encode()).digest()
 
     def draw(count: int) -> bytes:
         nonlocal state

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
+from kio.static.protocol import RequestPayload
 
 from integration.simulation.client import Ask, Client, Pause, Step
-from integration.simulation.messages import FIND_COORDINATOR, Call, FindCoordinatorRequest
+from integration.simulation.messages import request
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -34,13 +35,12 @@ class Coordinator:
 
     def __init__(self, client: Client, key: str, key_type: int) -> None:
         self._client = client
-        self._request = FindCoordinatorRequest(key=key, key_type=key_type)
+        self._search = request("find_coordinator", key=key, key_type=key_type)
         self._broker_id: int | None = None
 
     def ask(
         self,
-        call: Call,
-        message: object,
+        question: RequestPayload,
         code_of: Callable[[Any], ErrorCode] = lambda response: response.error_code,
         *,
         again_on: frozenset[ErrorCode] = frozenset(),
@@ -53,9 +53,7 @@ class Coordinator:
             if self._broker_id is None:
                 yield from self._find()
             assert self._broker_id is not None
-            response = yield Ask(
-                broker_id=self._broker_id, call=call, message=message, timeout_ms=timeout_ms
-            )
+            response = yield Ask(broker_id=self._broker_id, request=question, timeout_ms=timeout_ms)
             code = ErrorCode.network_exception if response is None else code_of(response)
             if code not in MOVED and code not in again_on:
                 return response, code
@@ -66,9 +64,7 @@ class Coordinator:
 
     def _find(self) -> Step:
         while self._broker_id is None:
-            response = yield Ask(
-                broker_id=self._client.any_broker(), call=FIND_COORDINATOR, message=self._request
-            )
+            response = yield Ask(broker_id=self._client.any_broker(), request=self._search)
             if response is not None and response.error_code is ErrorCode.none:
                 self._broker_id = response.node_id
             else:

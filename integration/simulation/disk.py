@@ -29,6 +29,11 @@ class _Content:
     flushed: int | None = None
     uncut: bytes | None = None
 
+    def settle(self) -> None:
+        """All that is written is durable."""
+        self.flushed = len(self.data)
+        self.uncut = None
+
 
 class SimulatedFile:
     """One file; handles of the same path share their content."""
@@ -46,10 +51,11 @@ class SimulatedFile:
         return len(self._content.data)
 
     def read(self, position: int, length: int) -> bytes:
+        self._disk.check("read", self._path)
         return bytes(self._content.data[position : position + length])
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
-        self._disk.check("append to", self._path)
+        self._disk.check("append", self._path)
         self._content.data += data
 
     def truncate(self, size: int) -> None:
@@ -63,8 +69,7 @@ class SimulatedFile:
 
     def flush(self) -> None:
         self._disk.check("flush", self._path)
-        self._content.flushed = len(self._content.data)
-        self._content.uncut = None
+        self._content.settle()
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -73,20 +78,22 @@ class SimulatedFile:
 class SimulatedDisk:
     """Files by path.
 
-    `is_full` lets every write fail, `lacks_descriptors` those that open a file, which is harmless.
+    `is_full` lets every write fail; `lacks_descriptors` now and then whatever may have to open a
+    file to change it, which is harmless.
     """
 
     def __init__(self) -> None:
         self._files: dict[str, _Content] = {}
         self.is_full = False
         self.lacks_descriptors: Random | None = None
-        self.flushes = 0
 
     def check(self, operation: str, path: str) -> None:
         """Refuse what cannot be done now."""
-        if self.is_full and operation in {"append to", "write"}:
+        if self.is_full and operation in {"append", "write"}:
             raise StorageError(f"Cannot {operation} {path}: {NO_SPACE}.")
-        if self.lacks_descriptors is not None and self.lacks_descriptors.random() < 0.5:
+        if self.lacks_descriptors is None or operation == "read":
+            return
+        if self.lacks_descriptors.random() < 0.5:
             raise NotBegunError(f"Cannot {operation} {path}: {NO_DESCRIPTORS}.")
 
     def lose_power(self, random: Random) -> None:
@@ -97,12 +104,10 @@ class SimulatedDisk:
                 del self._files[path]
             else:
                 content.data[:] = left
-                content.flushed = len(left)
-                content.uncut = None
+                content.settle()
 
     def open(self, path: str) -> SimulatedFile:
-        if self.lacks_descriptors is not None:
-            self.check("open", path)
+        self.check("open", path)
         return SimulatedFile(self, path, self._files.setdefault(path, _Content()))
 
     def exists(self, path: str) -> bool:

@@ -15,37 +15,36 @@ from functools import partial
 from random import Random
 from types import MappingProxyType
 
-from broker_ref.controller.metadata import ClusterMetadata
+from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata
+from integration.simulation.administering import Administrator
 from integration.simulation.agenda import START_MS, Agenda
+from integration.simulation.client import TopicPartition
 from integration.simulation.cluster import SimulatedCluster, host_of
-from integration.simulation.plan import BROKERS, LEADER, Fault, FaultKind, Settings
+from integration.simulation.plan import BROKERS, FAULTS_END_MS, LEADER, Fault, FaultKind, Settings
 
-NOTICE_LIMIT_MS = 8_000
+STRANDED_MAX_MS = 1_000
+"""Less than what makes a leader take a follower out of the in-sync replicas."""
 
 
 class Faults:
-    """Does the faults of a plan; `note` gets a line about each.
-
-    `move_leader` asks the cluster to do so, as an administrator.
-    """
+    """Does the faults of a plan; `note` gets a line about each."""
 
     def __init__(
         self,
         cluster: SimulatedCluster,
+        administrator: Administrator,
         *,
         agenda: Agenda,
         settings: Settings,
-        move_leader: Callable[[Fault], None],
         note: Callable[[str], None],
     ) -> None:
         self._cluster = cluster
         self._agenda = agenda
         self._settings = settings
-        self._move_leader = move_leader
+        self._administrator = administrator
         self._note = note
         self._quiet_until: Callable[[], bool] | None = None
         self._is_over = False
-        self._down: dict[str, None] = {}
         self._paused: dict[str, None] = {}
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
@@ -86,19 +85,24 @@ class Faults:
         """The fault with a host in place of "a leader"."""
         if fault.host != LEADER:
             return fault
-        controller = self._cluster.controller
-        leaders = [
-            partition.leader
-            for topic in (controller.side.metadata.topics.values() if controller else ())
-            for partition in topic.partitions.values()
-            if partition.leader >= 0
-        ]
-        broker_id = leaders[fault.number % len(leaders)] if leaders else BROKERS[0]
+        partition = self._partition_for(fault)
+        broker_id = partition.leader if partition is not None else BROKERS[0]
         host = host_of(broker_id)
         other = fault.other
         if other == host:
             other = host_of(BROKERS[broker_id % len(BROKERS)])
         return replace(fault, host=host, other=other)
+
+    def _partition_for(self, fault: Fault) -> PartitionMetadata | None:
+        """One that has a leader; a coordinator, too, is where its partition's leader is."""
+        controller = self._cluster.controller
+        led = [
+            partition
+            for topic in (controller.side.metadata.topics.values() if controller else ())
+            for partition in topic.partitions.values()
+            if partition.leader >= 0
+        ]
+        return led[fault.number % len(led)] if led else None
 
     def _later(self, fault: Fault, act: Callable[[], None]) -> None:
         self._agenda.after(fault.lasts_ms, lambda: None if self._is_over else act())
@@ -154,9 +158,6 @@ class Faults:
         broker_id = next(each for each in BROKERS if host_of(each) == fault.host)
         self._cluster.stop(broker_id, lambda: self._start_later(fault))
 
-    def _kill_controller(self, fault: Fault) -> None:
-        self._kill(fault)
-
     def _controller_loses_power(self, fault: Fault) -> None:
         self._cluster.lose_power(fault.host, Random(fault.number))
         self._start_later(fault)
@@ -185,6 +186,20 @@ class Faults:
         until_ms = self._agenda.now_ms + fault.lasts_ms
         self._cluster.network.cut(fault.host, other, until_ms=until_ms, breaks=breaks)
 
+    def _strand(self, fault: Fault) -> None:
+        """The other broker counts as in sync until then, since that comes soon, and may lead next.
+
+        Where the leader ends, what it acknowledged too early is lost; where it lives on, what it
+        has sent as a leader arrives late.
+        """
+        lasts_ms = fault.number // 16 % STRANDED_MAX_MS
+        until_ms = self._agenda.now_ms + lasts_ms
+        self._cluster.network.cut(fault.host, fault.other, until_ms=until_ms, breaks=False)
+        if fault.number // 16 // STRANDED_MAX_MS % 2:
+            self._agenda.at(until_ms, lambda: None if self._is_over else self._kill(fault))
+        else:
+            self._move(replace(fault, lasts_ms=0))
+
     def _break(self, fault: Fault) -> None:
         self._cluster.network.break_some(fault.host, 0.5)
 
@@ -198,7 +213,18 @@ class Faults:
         self._later(fault, give_back)
 
     def _move(self, fault: Fault) -> None:
-        self._move_leader(fault)
+        partition = self._partition_for(fault)
+        if partition is None:
+            return
+        others = [each for each in BROKERS if each != partition.leader]
+        if fault.number // 16 % 2:
+            others.reverse()
+        self._administrator.move_leader(
+            TopicPartition(partition.topic, partition.partition),
+            (*others, partition.leader),
+            every_ms=30 + fault.number // 16 % 400,
+            until_ms=min(self._agenda.now_ms + fault.lasts_ms, START_MS + FAULTS_END_MS),
+        )
 
     def _fill_disk(self, fault: Fault) -> None:
         disk = self._cluster.disks[fault.host]
@@ -224,7 +250,7 @@ _DOINGS: Mapping[FaultKind, Callable[[Faults, Fault], None]] = MappingProxyType(
         FaultKind.KILL: Faults._kill,
         FaultKind.POWER_LOSS: Faults._lose_power,
         FaultKind.STOP: Faults._stop,
-        FaultKind.KILL_CONTROLLER: Faults._kill_controller,
+        FaultKind.KILL_CONTROLLER: Faults._kill,
         FaultKind.CONTROLLER_POWER_LOSS: Faults._controller_loses_power,
         FaultKind.PAUSE: Faults._pause,
         FaultKind.CUT: Faults._cut,
@@ -234,5 +260,6 @@ _DOINGS: Mapping[FaultKind, Callable[[Faults, Fault], None]] = MappingProxyType(
         FaultKind.NO_DESCRIPTORS: Faults._take_descriptors,
         FaultKind.DISK_FULL: Faults._fill_disk,
         FaultKind.MOVE: Faults._move,
+        FaultKind.STRAND: Faults._strand,
     }
 )

@@ -10,34 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
+from kio.static.protocol import RequestPayload
 
 from integration.simulation.client import Client, Pause, Script, Step, TopicPartition
 from integration.simulation.coordinators import GROUP, Coordinator
 from integration.simulation.invariants import Violation
-from integration.simulation.messages import (
-    HEARTBEAT,
-    JOIN_GROUP,
-    LEAVE_GROUP,
-    OFFSET_COMMIT,
-    OFFSET_FETCH,
-    SYNC_GROUP,
-    Assignment,
-    CommittedPartition,
-    CommittedTopic,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    JoinProtocol,
-    LeaveGroupRequest,
-    LeavingMember,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-    WantedOffsets,
-)
+from integration.simulation.messages import request
 
 GROUP_ID: Final = "g"
 SESSION_TIMEOUT_MS: Final = 1_500
@@ -69,7 +50,6 @@ class GroupHistory:
     """What members were told, in the order in which they were told."""
 
     def __init__(self, partitions: Sequence[TopicPartition]) -> None:
-        self.commits = 0
         self._owners: dict[tuple[int, TopicPartition], str] = {}
         self._owned = {partition: _Owned() for partition in partitions}
 
@@ -108,7 +88,6 @@ class GroupHistory:
             )
         owned = self._owned[partition]
         owned.acknowledged = max(owned.acknowledged, offset)
-        self.commits += 1
 
     def fetched(self, partition: TopicPartition, offset: int, *, least: int, who: str) -> None:
         """A member was told what is committed; `least` was so when it asked."""
@@ -117,6 +96,22 @@ class GroupHistory:
                 f"group {GROUP_ID}: {who} is told offset {offset} of {partition}, where {least} "
                 "was acknowledged"
             )
+
+
+def offset_fetch(group_id: str, partition: TopicPartition) -> RequestPayload:
+    """A request for a group's offset that waits for transactions (KIP-447)."""
+    wanted = {"name": partition.topic, "partition_indexes": [partition.partition]}
+    return request("offset_fetch", group_id=group_id, topics=[wanted], require_stable=True)
+
+
+def committed_offset(partition: TopicPartition, offset: int) -> dict[str, object]:
+    """One offset, as requests that commit it have it."""
+    committed = {
+        "partition_index": partition.partition,
+        "committed_offset": offset,
+        "committed_metadata": None,
+    }
+    return {"name": partition.topic, "partitions": [committed]}
 
 
 class GroupMember:
@@ -162,14 +157,16 @@ class GroupMember:
 
     def _join(self) -> Step:
         """The partitions that are this member's; None where it has to join again."""
-        request = JoinGroupRequest(
+        joining = request(
+            "join_group",
             group_id=GROUP_ID,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            session_timeout=SESSION_TIMEOUT_MS,
+            rebalance_timeout=REBALANCE_TIMEOUT_MS,
             member_id=self._member_id,
-            protocols=(JoinProtocol(name="range", metadata=b""),),
+            protocol_type="consumer",
+            protocols=[{"name": "range", "metadata": b""}],
         )
-        joined, code = yield from self._coordinator.ask(JOIN_GROUP, request, timeout_ms=6_000)
+        joined, code = yield from self._coordinator.ask(joining, timeout_ms=6_000)
         if code is ErrorCode.member_id_required:
             self._member_id = joined.member_id
             return None
@@ -177,8 +174,8 @@ class GroupMember:
             return None
         self._member_id, self._generation = joined.member_id, joined.generation_id
         synced, code = yield from self._coordinator.ask(
-            SYNC_GROUP,
-            SyncGroupRequest(
+            request(
+                "sync_group",
                 group_id=GROUP_ID,
                 generation_id=self._generation,
                 member_id=self._member_id,
@@ -193,18 +190,18 @@ class GroupMember:
             self._history.assigned(partition, self._generation, self._member_id)
         return mine
 
-    def _assignments(self, joined: JoinGroupResponse) -> tuple[Assignment, ...]:
+    def _assignments(self, joined: Any) -> list[dict[str, object]]:
         """What the leader assigns: an assignment is the indexes of partitions, a byte each."""
         if joined.leader != joined.member_id:
-            return ()
+            return []
         members = sorted(member.member_id for member in joined.members)
-        return tuple(
-            Assignment(
-                member_id=member_id,
-                assignment=bytes(range(place, len(self._partitions), len(members))),
-            )
+        return [
+            {
+                "member_id": member_id,
+                "assignment": bytes(range(place, len(self._partitions), len(members))),
+            }
             for place, member_id in enumerate(members)
-        )
+        ]
 
     def _work(self, mine: Sequence[TopicPartition]) -> Step:
         """Commit offsets until there is to be another generation."""
@@ -220,10 +217,13 @@ class GroupMember:
                 if not (yield from self._commit(partition, offsets[partition])):
                     return
             yield Pause(ms=self._client.random.randint(1, HEARTBEAT_MS))
-            beat = HeartbeatRequest(
-                group_id=GROUP_ID, generation_id=self._generation, member_id=self._member_id
+            beat = request(
+                "heartbeat",
+                group_id=GROUP_ID,
+                generation_id=self._generation,
+                member_id=self._member_id,
             )
-            _, code = yield from self._coordinator.ask(HEARTBEAT, beat)
+            _, code = yield from self._coordinator.ask(beat)
             if self._must_rejoin("Heartbeat", code):
                 return
             if self._client.now_ms >= self._until_ms:
@@ -231,10 +231,8 @@ class GroupMember:
 
     def _fetch(self, partition: TopicPartition) -> Step:
         least = self._history.least_offset(partition)
-        wanted = WantedOffsets(name=partition.topic, partition_indexes=(partition.partition,))
         response, code = yield from self._coordinator.ask(
-            OFFSET_FETCH,
-            OffsetFetchRequest(group_id=GROUP_ID, topics=(wanted,)),
+            offset_fetch(GROUP_ID, partition),
             lambda response: response.error_code or response.topics[0].partitions[0].error_code,
         )
         if self._must_rejoin("OffsetFetch", code):
@@ -247,14 +245,13 @@ class GroupMember:
         """Whether the offset is committed; not where there is to be another generation."""
         newest = self._history.generation_of(partition)
         self._history.tries(partition, offset)
-        committed = CommittedPartition(partition_index=partition.partition, committed_offset=offset)
         _, code = yield from self._coordinator.ask(
-            OFFSET_COMMIT,
-            OffsetCommitRequest(
+            request(
+                "offset_commit",
                 group_id=GROUP_ID,
                 generation_id_or_member_epoch=self._generation,
                 member_id=self._member_id,
-                topics=(CommittedTopic(name=partition.topic, partitions=(committed,)),),
+                topics=[committed_offset(partition, offset)],
             ),
             lambda response: response.topics[0].partitions[0].error_code,
             again_on=frozenset({ErrorCode.unknown_topic_or_partition}),
@@ -265,11 +262,11 @@ class GroupMember:
         return True
 
     def _leave(self) -> Step:
-        leaving = LeaveGroupRequest(
-            group_id=GROUP_ID, members=(LeavingMember(member_id=self._member_id),)
-        )
         if self._member_id:
-            yield from self._coordinator.ask(LEAVE_GROUP, leaving)
+            members = [{"member_id": self._member_id}]
+            yield from self._coordinator.ask(
+                request("leave_group", group_id=GROUP_ID, members=members)
+            )
 
     def _must_rejoin(self, what: str, code: ErrorCode) -> bool:
         if code is ErrorCode.none:

@@ -278,7 +278,6 @@ class Watch:
         self.committed: dict[TopicPartition, Committed] = {}
         self.transactions = Transactions()
         self.controller: ControllerNode | None = None
-        self.steps_that_matter = 0
         self._seen: dict[tuple[str, str, int], _Seen] = {}
         self._names: dict[tuple[str, int], TopicPartition] = {}
 

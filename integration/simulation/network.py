@@ -90,7 +90,6 @@ class Network:
 
     def __init__(self, agenda: Agenda, server: Server, random: Random, weather: Weather) -> None:
         self.weather = weather
-        self.frames = 0
         self._agenda = agenda
         self._server = server
         self._random = random
@@ -186,10 +185,6 @@ class Network:
                 if {connection.source, connection.target} == {one, other}:
                     self.break_connection(connection)
 
-    def is_cut(self, one: str, other: str) -> bool:
-        """Whether nothing goes through between two hosts."""
-        return self._cut(one, other) is not None
-
     @property
     def has_cuts(self) -> bool:
         """Whether any link is cut."""
@@ -238,7 +233,6 @@ class Network:
     def _serve(self, connection: Connection) -> None:
         if connection.waiting and not connection.is_serving and connection.is_open_there:
             connection.is_serving = True
-            self.frames += 1
             self._server.received(
                 connection.target, connection.connection_id, connection.waiting[0][1]
             )

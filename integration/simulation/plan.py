@@ -40,7 +40,8 @@ class FaultKind(Enum):
     BREAK = "connections of a host are reset"
     NO_DESCRIPTORS = "a broker now and then cannot open a file"
     DISK_FULL = "a broker's disk is full"
-    MOVE = "an administrator lets another replica lead a partition"
+    MOVE = "an administrator lets one replica after the other lead a partition"
+    STRAND = "a leader does not reach another broker for a while, and leads no more then"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class Fault:
 
     def __str__(self) -> str:
         other = f" and {self.other}" if self.other else ""
-        return f"{self.at_ms:6d} ms  {self.kind.name} {self.host}{other} for {self.lasts_ms} ms"
+        return f"{self.kind.name} {self.host}{other} for {self.lasts_ms} ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,8 @@ def _fault(random: Random, kind: FaultKind, at_ms: int) -> Fault:
         host = LEADER
     if kind in {FaultKind.KILL_CONTROLLER, FaultKind.CONTROLLER_POWER_LOSS}:
         host, other = CONTROLLER, ""
+    elif kind is FaultKind.STRAND:
+        host = LEADER
     elif kind in {FaultKind.CUT, FaultKind.STALL}:
         if random.random() < 0.4:
             other = CONTROLLER

@@ -14,24 +14,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
+from kio.static.protocol import RequestPayload
 
 from broker_ref.log.batch import encode_batch
 from broker_ref.log.records import Record
 from integration.simulation.client import Ask, Client, Leader, Pause, Script, Step, TopicPartition
 from integration.simulation.invariants import Violation, Watch
-from integration.simulation.messages import (
-    INIT_PRODUCER_ID,
-    PRODUCE,
-    InitProducerIdRequest,
-    ProduceAnswer,
-    ProducedData,
-    ProducedTopic,
-    ProduceRequest,
-    ProduceResponse,
-)
+from integration.simulation.messages import request
 
 IN_FLIGHT_MAX: Final = 5
 PRODUCE_TIMEOUT_MS: Final = 1_500
@@ -59,18 +51,21 @@ def produce_request(
     *,
     acks: int = ACKS_ALL,
     transactional_id: str | None = None,
-) -> ProduceRequest:
+    is_v2: bool = False,
+) -> RequestPayload:
     """A request for one batch."""
-    data = ProducedData(index=partition.partition, records=batch)
-    return ProduceRequest(
+    data = {"index": partition.partition, "records": batch}
+    return request(
+        "produce",
+        is_v2=is_v2,
         transactional_id=transactional_id,
         acks=acks,
-        timeout_ms=PRODUCE_TIMEOUT_MS,
-        topic_data=(ProducedTopic(name=partition.topic, partition_data=(data,)),),
+        timeout=PRODUCE_TIMEOUT_MS,
+        topic_data=[{"name": partition.topic, "partition_data": [data]}],
     )
 
 
-def produced(response: ProduceResponse | None) -> ProduceAnswer | None:
+def produced(response: Any) -> Any:
     """The only partition's answer; None where none came."""
     return response.responses[0].partition_responses[0] if response is not None else None
 
@@ -150,8 +145,9 @@ class IdempotentProducer:
         while self._producer_id < 0:
             response = yield Ask(
                 broker_id=client.any_broker(),
-                call=INIT_PRODUCER_ID,
-                message=InitProducerIdRequest(),
+                request=request(
+                    "init_producer_id", transactional_id=None, transaction_timeout=60_000
+                ),
             )
             if response is not None and response.error_code is ErrorCode.none:
                 self._producer_id = response.producer_id
@@ -214,8 +210,7 @@ class IdempotentProducer:
         is_next = lane.batches[0] is batch
         response = yield Ask(
             broker_id=leader.broker_id,
-            call=PRODUCE,
-            message=produce_request(lane.partition, batch.encoded),
+            request=produce_request(lane.partition, batch.encoded),
         )
         batch.is_under_way = False
         answer = produced(response)
@@ -276,9 +271,7 @@ class CarelessProducer:
         if leader is None:
             yield from self._client.find_leaders(partition.topic)
             return
-        request = produce_request(partition, encode([value], self._client.now_ms), acks=1)
-        answer = produced(
-            (yield Ask(broker_id=leader.broker_id, call=PRODUCE, message=request, timeout_ms=500))
-        )
+        batch = produce_request(partition, encode([value], self._client.now_ms), acks=1)
+        answer = produced((yield Ask(broker_id=leader.broker_id, request=batch, timeout_ms=500)))
         if answer is None or answer.error_code is not ErrorCode.none:
             yield from self._client.find_leaders(partition.topic)

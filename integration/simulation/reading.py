@@ -8,25 +8,16 @@ it must not know: who leads in truth.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
+from kio.static.protocol import RequestPayload
 
 from broker_ref.log.batch import BatchHeader, decode_records, parse_sound_batches
 from broker_ref.log.control import Marker, decode_marker
 from integration.simulation.client import Ask, Client, Pause, Script, Step, TopicPartition
 from integration.simulation.invariants import Violation, Watch
-from integration.simulation.messages import (
-    FETCH,
-    LIST_OFFSETS,
-    FetchAnswer,
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
+from integration.simulation.messages import request
 
 LATEST: Final = -1
 
@@ -50,19 +41,21 @@ MOVED: Final = frozenset(
 
 def fetch_request(
     partition: TopicPartition, offset: int, *, leader_epoch: int, isolation: int
-) -> FetchRequest:
+) -> RequestPayload:
     """A request for one partition, without a session."""
-    wanted = FetchPartition(
-        partition=partition.partition,
-        fetch_offset=offset,
-        partition_max_bytes=FETCH_BYTES_MAX,
-        current_leader_epoch=leader_epoch,
-    )
-    return FetchRequest(
-        max_wait_ms=FETCH_WAIT_MS,
+    wanted = {
+        "partition": partition.partition,
+        "fetch_offset": offset,
+        "partition_max_bytes": FETCH_BYTES_MAX,
+        "current_leader_epoch": leader_epoch,
+    }
+    return request(
+        "fetch",
+        max_wait=FETCH_WAIT_MS,
+        min_bytes=1,
         max_bytes=FETCH_BYTES_MAX,
         isolation_level=isolation,
-        topics=(FetchTopic(topic=partition.topic, partitions=(wanted,)),),
+        topics=[{"topic": partition.topic, "partitions": [wanted]}],
     )
 
 
@@ -101,10 +94,10 @@ class Reader:
             refresh = not (yield from step(leader.broker_id, leader.epoch))
 
     def _fetch(self, broker_id: int, leader_epoch: int) -> Step:
-        request = fetch_request(
+        fetch = fetch_request(
             self._partition, self._offset, leader_epoch=leader_epoch, isolation=self._isolation
         )
-        response = yield Ask(broker_id=broker_id, call=FETCH, message=request)
+        response = yield Ask(broker_id=broker_id, request=fetch)
         if response is None:
             return False
         answer = response.responses[0].partitions[0]
@@ -113,7 +106,7 @@ class Reader:
             self._take(answer)
         return answer.error_code is ErrorCode.none
 
-    def _take(self, answer: FetchAnswer) -> None:
+    def _take(self, answer: Any) -> None:
         """As clients do: what an aborted transaction wrote is left out up to its marker."""
         self._aborted.clear()
         if answer.last_stable_offset > answer.high_watermark:
@@ -147,17 +140,18 @@ class Reader:
         self._offset = header.next_offset
 
     def _ask_end(self, broker_id: int, leader_epoch: int) -> Step:
-        asked = ListOffsetsPartition(
-            partition_index=self._partition.partition,
-            timestamp=LATEST,
-            current_leader_epoch=leader_epoch,
+        asked = {
+            "partition_index": self._partition.partition,
+            "timestamp": LATEST,
+            "current_leader_epoch": leader_epoch,
+        }
+        question = request(
+            "list_offsets",
+            replica_id=-1,
+            isolation_level=self._isolation,
+            topics=[{"name": self._partition.topic, "partitions": [asked]}],
         )
-        topic = ListOffsetsTopic(name=self._partition.topic, partitions=(asked,))
-        response = yield Ask(
-            broker_id=broker_id,
-            call=LIST_OFFSETS,
-            message=ListOffsetsRequest(topics=(topic,), isolation_level=self._isolation),
-        )
+        response = yield Ask(broker_id=broker_id, request=question)
         if response is None:
             return False
         answer = response.topics[0].partitions[0]

@@ -9,6 +9,7 @@ not know: seeds and how runs are made shorter.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from integration.simulation.cluster import SimulatedCluster, UnexplainedFailureE
 from integration.simulation.faults import Faults
 from integration.simulation.grouping import GroupHistory, GroupMember
 from integration.simulation.invariants import Violation, Watch
-from integration.simulation.plan import BROKERS, FAULTS_END_MS, Fault, Plan, Settings
+from integration.simulation.plan import BROKERS, FAULTS_END_MS, Plan, Settings
 from integration.simulation.producing import CarelessProducer, IdempotentProducer
 from integration.simulation.reading import READ_COMMITTED, READ_UNCOMMITTED, Reader
 from integration.simulation.transacting import Account, TransactionalProducer
@@ -31,7 +32,8 @@ from integration.simulation.transacting import Account, TransactionalProducer
 TOPIC: Final = "t"
 WORK_BEGINS_MS: Final = 1_000
 READY_LIMIT_MS: Final = 10_000
-REST_LIMIT_MS: Final = 90_000
+REST_LIMIT_MS: Final = 30_000
+"""Several times what it takes: sound runs rest in about four seconds."""
 LOOK_EVERY_MS: Final = 250
 
 
@@ -122,15 +124,15 @@ class _Run:
             on_step=self._watch.look,
             note=self._note,
         )
-        self._faults = Faults(
-            self.cluster,
-            agenda=self._agenda,
-            settings=settings,
-            move_leader=self._move_leader,
-            note=self._note,
-        )
         self._work: list[Work] = []
         self._administrator = Administrator(self._client("admin"))
+        self._faults = Faults(
+            self.cluster,
+            self._administrator,
+            agenda=self._agenda,
+            settings=settings,
+            note=self._note,
+        )
 
     def outcome(self) -> Outcome:
         """Run to the end, or to the first violation."""
@@ -142,7 +144,7 @@ class _Run:
                 violation = str(found)
             except Exception as error:  # A node's own bug; which, is the finding.
                 violation = f"{type(error).__name__}: {error}"
-                self.trace += _lines_of(error)
+                self.trace += traceback.format_exception(error)
         if violation is not None:
             self._note(f"VIOLATION: {violation}")
         return Outcome(
@@ -170,6 +172,8 @@ class _Run:
         self._start_work()
         self._agenda.run_until(START_MS + FAULTS_END_MS)
         self._faults.mend()
+        for partition in self.partitions:  # Whatever readers have passed is read once more.
+            self._start_reader(f"late-{partition.partition}", partition, READ_COMMITTED)
         self._await_rest()
         self._check_the_end()
 
@@ -183,11 +187,6 @@ class _Run:
             random=Random(self._random.getrandbits(64)),
             broker_ids=BROKERS,
         )
-
-    def _move_leader(self, fault: Fault) -> None:
-        partition = self.partitions[fault.number % len(self.partitions)]
-        first = fault.number // 2 % len(BROKERS)
-        self._administrator.move_leader(partition, BROKERS[first:] + BROKERS[:first])
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -293,6 +292,11 @@ class _Run:
                         f"{partition} on {host_of(broker_id)} has log end and high watermark "
                         f"{ends}, not {committed.end_offset}"
                     )
+                if replica.last_stable_offset != committed.end_offset:
+                    return (
+                        f"{partition} on {host_of(broker_id)} has a transaction open at "
+                        f"{replica.last_stable_offset}"
+                    )
         return None
 
     def _check_the_end(self) -> None:
@@ -305,12 +309,6 @@ class _Run:
 
     def _note(self, line: str) -> None:
         self.trace.append(f"{self._agenda.elapsed_ms:6d} ms  {line}")
-
-
-def _lines_of(error: Exception) -> list[str]:
-    import traceback  # noqa: PLC0415
-
-    return traceback.format_exception(error)
 
 
 @contextmanager

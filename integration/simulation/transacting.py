@@ -20,29 +20,9 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.control import Marker
 from integration.simulation.client import Ask, Client, Pause, Script, Step, TopicPartition
 from integration.simulation.coordinators import GROUP, TRANSACTION, Coordinator
+from integration.simulation.grouping import committed_offset, offset_fetch
 from integration.simulation.invariants import Transaction, Violation, Watch
-from integration.simulation.messages import (
-    ADD_OFFSETS,
-    ADD_PARTITIONS,
-    END_TXN,
-    END_TXN_V2,
-    INIT_PRODUCER_ID,
-    OFFSET_FETCH,
-    PRODUCE,
-    PRODUCE_V2,
-    TXN_OFFSET_COMMIT,
-    TXN_OFFSET_COMMIT_V2,
-    AddedTopic,
-    AddOffsetsRequest,
-    AddPartitionsRequest,
-    CommittedPartition,
-    CommittedTopic,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    OffsetFetchRequest,
-    TxnOffsetCommitRequest,
-    WantedOffsets,
-)
+from integration.simulation.messages import request
 from integration.simulation.producing import RETRIABLE, encode, produce_request, produced
 
 TIMEOUT_MS: Final = 2_500
@@ -84,7 +64,6 @@ class Account:
     transactional_id: str
     offsets: list[_Offset] = field(default_factory=list)
     transactions: int = 0
-    committed: int = 0
 
     def check(self, offset: int, seen: int, who: str) -> None:
         """A group's offset is that of a transaction that may be committed, none before `seen`."""
@@ -166,9 +145,7 @@ class TransactionalProducer:
     def _finish(self) -> Step:
         """What the last process left open is ended; then the group has its last offset."""
         yield from self._begin()
-        seen = self._account.least_offset
-        offset = yield from self._fetch_offset()
-        self._account.check(offset, seen, self._client.name)
+        offset = yield from self._check_offset()
         for each in self._account.offsets:
             if each.transaction.outcome is Marker.COMMIT and each.offset > offset:
                 raise Violation(
@@ -180,12 +157,12 @@ class TransactionalProducer:
 
     def _begin(self) -> Step:
         """Get an id and epoch; what was open is aborted by that."""
-        request = InitProducerIdRequest(
-            transactional_id=self._account.transactional_id, transaction_timeout_ms=TIMEOUT_MS
+        beginning = request(
+            "init_producer_id",
+            transactional_id=self._account.transactional_id,
+            transaction_timeout=TIMEOUT_MS,
         )
-        response, code = yield from self._coordinator.ask(
-            INIT_PRODUCER_ID, request, again_on=CONCURRENT
-        )
+        response, code = yield from self._coordinator.ask(beginning, again_on=CONCURRENT)
         if code is not ErrorCode.none:
             raise self._refused("InitProducerId", code)
         self._take_identity(response.producer_id, response.producer_epoch)
@@ -213,6 +190,8 @@ class TransactionalProducer:
         if random.random() < 0.2:
             yield Pause(ms=random.choice((50, 500, TIMEOUT_MS + 500)))
         yield from self._end(transaction, commit=is_whole and random.random() < 0.75)
+        if random.random() < 0.3:  # Now markers are under way.
+            yield from self._check_offset()
         if not is_whole:
             yield from self._begin()  # A sequence may be missing.
 
@@ -231,17 +210,17 @@ class TransactionalProducer:
         topics: dict[str, list[int]] = {}
         for partition in partitions:
             topics.setdefault(partition.topic, []).append(partition.partition)
-        request = AddPartitionsRequest(
+        addition = request(
+            "add_partitions_to_txn",
             v3_and_below_transactional_id=self._account.transactional_id,
             v3_and_below_producer_id=self._producer_id,
             v3_and_below_producer_epoch=self._epoch,
-            v3_and_below_topics=tuple(
-                AddedTopic(name=name, partitions=tuple(indexes)) for name, indexes in topics.items()
-            ),
+            v3_and_below_topics=[
+                {"name": name, "partitions": indexes} for name, indexes in topics.items()
+            ],
         )
         _, code = yield from self._coordinator.ask(
-            ADD_PARTITIONS,
-            request,
+            addition,
             lambda response: (
                 response.results_by_topic_v3_and_below[0]
                 .results_by_partition[0]
@@ -260,15 +239,15 @@ class TransactionalProducer:
             producer=(self._producer_id, self._epoch, sequence),
             is_transactional=True,
         )
-        request = produce_request(partition, batch, transactional_id=self._account.transactional_id)
+        writing = produce_request(
+            partition,
+            batch,
+            transactional_id=self._account.transactional_id,
+            is_v2=self._is_v2,
+        )
         for _ in range(TRIES_MAX):
             leader = yield from self._client.await_leader(partition)
-            response = yield Ask(
-                broker_id=leader.broker_id,
-                call=PRODUCE_V2 if self._is_v2 else PRODUCE,
-                message=request,
-            )
-            answer = produced(response)
+            answer = produced((yield Ask(broker_id=leader.broker_id, request=writing)))
             code = answer.error_code if answer is not None else ErrorCode.network_exception
             if answer is not None and code is ErrorCode.none:
                 committed = self._watch.of(partition)
@@ -284,14 +263,11 @@ class TransactionalProducer:
 
     def _commit_offset(self, transaction: Transaction, offset: int) -> Step:
         """Let the group's offset be committed with the transaction."""
-        seen = self._account.least_offset
         account = self._account
-        if self._client.random.random() < 0.3:
-            self._account.check((yield from self._fetch_offset()), seen, self._client.name)
         if not self._is_v2:
             _, code = yield from self._coordinator.ask(
-                ADD_OFFSETS,
-                AddOffsetsRequest(
+                request(
+                    "add_offsets_to_txn",
                     transactional_id=account.transactional_id,
                     producer_id=self._producer_id,
                     producer_epoch=self._epoch,
@@ -301,18 +277,18 @@ class TransactionalProducer:
             )
             self._require("AddOffsetsToTxn", code)
         partition = self._partitions[0]
-        committed = CommittedPartition(partition_index=partition.partition, committed_offset=offset)
         account.offsets.append(_Offset(offset, transaction))
         _, code = yield from self._group.ask(
-            TXN_OFFSET_COMMIT_V2 if self._is_v2 else TXN_OFFSET_COMMIT,
-            TxnOffsetCommitRequest(
+            request(
+                "txn_offset_commit",
+                is_v2=self._is_v2,
                 transactional_id=account.transactional_id,
                 group_id=account.transactional_id,
                 producer_id=self._producer_id,
                 producer_epoch=self._epoch,
                 generation_id=-1,
                 member_id="",
-                topics=(CommittedTopic(name=partition.topic, partitions=(committed,)),),
+                topics=[committed_offset(partition, offset)],
             ),
             lambda response: response.topics[0].partitions[0].error_code,
             again_on=CONCURRENT | {ErrorCode.unknown_topic_or_partition},
@@ -321,28 +297,32 @@ class TransactionalProducer:
 
     def _end(self, transaction: Transaction, *, commit: bool) -> Step:
         transaction.may_commit = transaction.may_commit or commit
-        request = EndTxnRequest(
+        ending = request(
+            "end_txn",
+            is_v2=self._is_v2,
             transactional_id=self._account.transactional_id,
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
             committed=commit,
         )
-        response, code = yield from self._coordinator.ask(
-            END_TXN_V2 if self._is_v2 else END_TXN, request, again_on=CONCURRENT
-        )
+        response, code = yield from self._coordinator.ask(ending, again_on=CONCURRENT)
         self._require("EndTxn", code)
         self._watch.transactions.tell(transaction, Marker.COMMIT if commit else Marker.ABORT)
-        self._account.committed += commit
         if self._is_v2:
             self._take_identity(response.producer_id, response.producer_epoch)
+
+    def _check_offset(self) -> Step:
+        """The group's offset, which is that of the last transaction that was committed."""
+        seen = self._account.least_offset
+        offset = yield from self._fetch_offset()
+        self._account.check(offset, seen, self._client.name)
+        return offset
 
     def _fetch_offset(self) -> Step:
         """The group's offset that is stable."""
         partition = self._partitions[0]
-        wanted = WantedOffsets(name=partition.topic, partition_indexes=(partition.partition,))
         response, code = yield from self._group.ask(
-            OFFSET_FETCH,
-            OffsetFetchRequest(group_id=self._account.transactional_id, topics=(wanted,)),
+            offset_fetch(self._account.transactional_id, partition),
             lambda response: response.error_code or response.topics[0].partitions[0].error_code,
             again_on=frozenset({ErrorCode.unstable_offset_commit}),
         )

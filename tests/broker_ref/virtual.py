@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from broker_ref.log.storage import Storage
 from broker_ref.node.broker import BrokerNode
 from broker_ref.node.controller import ControllerNode
 from broker_ref.node.registration import BrokerState
+from integration.simulation.cluster import seeded_bytes
 from tests.broker_ref.memory_storage import MemoryStorage
 
 START_MS = 1_700_000_000_000
@@ -39,21 +39,6 @@ CONTROLLER = ("controller.test", 19093)
 FIRST_PEER_CONNECTION = 1_000_000
 
 Address = tuple[str, int]
-
-
-def seeded_bytes(seed: int = 1) -> Callable[[int], bytes]:
-    """Bytes that are the same in every run."""
-    state = hashlib.sha256(str(seed).encode()).digest()
-
-    def draw(count: int) -> bytes:
-        nonlocal state
-        out = b""
-        while len(out) < count:
-            state = hashlib.sha256(state).digest()
-            out += state
-        return out[:count]
-
-    return draw
 
 
 def address_of(broker_id: int) -> Address:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from integration.simulation.plan import plan_of
 from integration.simulation.run import run
 from tests.simulation.bugs.bug import Bug
-from tests.simulation.bugs.table import found_bugs, table
+from tests.simulation.bugs.find import first_that_finds
+from tests.simulation.bugs.table import all_bugs, found_bugs, table
 
 BUGS_MIN = 15
 QUICK = {
@@ -23,6 +25,11 @@ QUICK = {
 DOCS = Path(__file__).parents[2] / "docs" / "simulation.md"
 
 
+@cache
+def violation_without_bugs(seed: int) -> str | None:
+    return run(plan_of(seed)).violation
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "bug",
@@ -32,15 +39,19 @@ DOCS = Path(__file__).parents[2] / "docs" / "simulation.md"
     ],
 )
 def test_the_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bug.found_by is not None
-    clean = run(plan_of(bug.found_by)).violation
-    assert clean is None, f"seed {bug.found_by} fails without the bug: {clean}"
+    assert bug.first_seed is not None
     bug.put_back(monkeypatch)
-    for seed in (bug.found_by, *range(bug.seeds_max)):
-        plan = plan_of(seed)
-        if bug.needs(plan.settings) and run(plan).violation is not None:
-            return
-    pytest.fail(f"{bug.name!r} is not found by {bug.seeds_max} seeds")
+    seeds = range(bug.first_seed, bug.first_seed + bug.seeds_max)
+    seed = first_that_finds(bug, seeds)
+    assert seed is not None, f"{bug.name!r} is not found by seeds {seeds}"
+    monkeypatch.undo()
+    clean = violation_without_bugs(seed)
+    assert clean is None, f"seed {seed} fails without the bug: {clean}"
+
+
+@pytest.mark.parametrize("bug", all_bugs(), ids=lambda bug: bug.name)
+def test_the_core_has_what_the_switch_changes(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.put_back(monkeypatch)
 
 
 def test_there_are_as_many_bugs_as_promised() -> None:

@@ -12,8 +12,8 @@ from broker_ref.controller.metadata import RECOVERED, ClusterMetadata, Partition
 from broker_ref.controller.registrations import Heartbeat, HeartbeatReply, Registration
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
+from integration.simulation.cluster import seeded_bytes
 from tests.broker_ref.memory_storage import MemoryStorage
-from tests.broker_ref.virtual import seeded_bytes
 
 CLUSTER_ID = "cluster"
 JOURNAL = "journal"

@@ -13,7 +13,7 @@ from broker_ref.controller.metadata import Broker
 from broker_ref.controller.placement import place, random_below
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
-from tests.broker_ref.virtual import seeded_bytes
+from integration.simulation.cluster import seeded_bytes
 
 
 def broker(

@@ -16,9 +16,9 @@ from broker_ref.log.batch import NO_SEQUENCE
 from broker_ref.log.control import EndTransactionMarker, Marker
 from broker_ref.replication.partition import Partition
 from broker_ref.schedule import Schedule
+from integration.simulation.cluster import seeded_bytes
 from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import create_topic, request
-from tests.broker_ref.virtual import seeded_bytes
 
 CONFIG = BrokerConfig(
     offsets_topic_num_partitions=1,

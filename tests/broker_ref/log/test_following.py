@@ -14,9 +14,10 @@ from broker_ref.log.errors import LogError
 from broker_ref.log.log_directory import LogDirectory
 from broker_ref.log.partition_log import PartitionLog
 from broker_ref.log.storage import StorageError
+from integration.simulation.disk import SimulatedFile
 from tests.broker_ref.log.batches import NOW_MS, batch, patched
 from tests.broker_ref.log.logs import DIRECTORY, SMALL, open_log, read_all, small
-from tests.broker_ref.memory_storage import MemoryFile, MemoryStorage
+from tests.broker_ref.memory_storage import MemoryStorage
 
 SEEDS = range(20)
 
@@ -70,14 +71,14 @@ def test_many_batches_are_one_write_per_segment(monkeypatch: pytest.MonkeyPatch)
     follower = open_log(MemoryStorage(), config=small(segment_bytes=1 << 20))
     follower.append_as_follower(batches[0], now_ms=NOW_MS)
     writes: list[int] = []
-    write = MemoryFile.append
+    write = SimulatedFile.append
 
-    def counted(file: MemoryFile, data: bytes | bytearray | memoryview) -> None:
+    def counted(file: SimulatedFile, data: bytes | bytearray | memoryview) -> None:
         if file.path.endswith(".log"):
             writes.append(len(data))
         write(file, data)
 
-    monkeypatch.setattr(MemoryFile, "append", counted)
+    monkeypatch.setattr(SimulatedFile, "append", counted)
     follower.append_as_follower(b"".join(batches[1:]), now_ms=NOW_MS)
     assert writes == [sum(len(b) for b in batches[1:])]
 
@@ -200,15 +201,15 @@ def test_cutting_a_record_off_does_not_read_the_whole_segment(
     for _ in range(1000):
         log.append(batch(value=bytes(200)), leader_epoch=0, now_ms=NOW_MS)
     size_bytes, bytes_read = log.size_bytes, 0
-    read = MemoryFile.read
+    read = SimulatedFile.read
 
-    def counted(file: MemoryFile, position: int, length: int) -> bytes:
+    def counted(file: SimulatedFile, position: int, length: int) -> bytes:
         nonlocal bytes_read
         data = read(file, position, length)
         bytes_read += len(data)
         return data
 
-    monkeypatch.setattr(MemoryFile, "read", counted)
+    monkeypatch.setattr(SimulatedFile, "read", counted)
     log.segments.active.truncate_to(999)
     assert log.size_bytes == size_bytes // 1000 * 999
     assert bytes_read < size_bytes // 10

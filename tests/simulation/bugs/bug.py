@@ -14,15 +14,16 @@ from integration.simulation.plan import Settings
 class Bug:
     """A bug: where it comes from, what it is, and how it is put back.
 
-    `needs` says which plans do what the bug is about: others are not run. `found_by` is a seed
-    that found it when this was written, and None where none has: it is tried first, then those
-    from 0 up to `seeds_max`.
+    `needs` says which plans do what the bug is about: others are not run. `first_seed` is where a
+    search for it begins: the first seed that found it when this was written, and none cheaper did
+    (`python -m tests.simulation.bugs.find`); None where none has. Nobody looks at more than
+    `seeds_max` from there on.
     """
 
     name: str
     source: str
     what: str
     put_back: Callable[[pytest.MonkeyPatch], None]
-    found_by: int | None
-    seeds_max: int = 300
+    first_seed: int | None
+    seeds_max: int = 100
     needs: Callable[[Settings], bool] = lambda _: True

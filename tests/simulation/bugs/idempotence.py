@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker_ref.log import producer_state
+from broker_ref.log.batch import parse_sound_batches
 from broker_ref.log.partition_log import AppendResult, PartitionLog
 from broker_ref.log.producer_log import ProducerLog
 from broker_ref.log.producer_snapshots import ProducerSnapshots
@@ -32,6 +33,18 @@ def _remember_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_state, "BATCHES_REMEMBERED", 1)
 
 
+def _follower_validates_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    append = PartitionLog.append_as_follower
+
+    def validated(self: Any, records: bytes, *, now_ms: int) -> None:
+        for header, batch in parse_sound_batches(records):
+            if header.has_producer_id and not header.is_control:
+                self.producers._state.check(header)
+            append(self, bytes(batch), now_ms=now_ms)
+
+    monkeypatch.setattr(PartitionLog, "append_as_follower", validated)
+
+
 def _keep_snapshots_of_what_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProducerSnapshots, "keep_between", lambda *_: None)
 
@@ -48,7 +61,13 @@ def _keep_state_of_what_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_what_no_snapshot_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProducerLog, "_replay", lambda *_, **__: None)
+    read = ProducerLog._read
+
+    def unread(self: Any, segments: Any, loaded: Any, start: int, indexed_to: int | None) -> Any:
+        state, _ = loaded
+        return state if indexed_to is None else read(self, segments, loaded, start, indexed_to)
+
+    monkeypatch.setattr(ProducerLog, "_read", unread)
 
 
 def _acknowledge_duplicates_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,41 +86,48 @@ BUGS = (
         source="ProducerStateManager.update",
         what="a batch is remembered although its append has failed",
         put_back=_mutate_before_append,
-        found_by=70,
+        first_seed=5,
     ),
     Bug(
         name="remember one batch",
         source="KAFKA-5494",
         what="only the last batch of a producer is known again, with five under way",
         put_back=_remember_one_batch,
-        found_by=0,
+        first_seed=0,
+    ),
+    Bug(
+        name="follower validates sequences",
+        source="ProducerAppendInfo.maybeValidateDataBatch, AppendOrigin.REPLICATION",
+        what="a follower refuses what its leader took: a coordinator's batches all have sequence 0",
+        put_back=_follower_validates_sequences,
+        first_seed=1,
     ),
     Bug(
         name="keep state of what was cut",
         source="ProducerStateManager.truncateAndReload",
         what="a truncation leaves the producers' state as it was",
         put_back=_keep_state_of_what_was_cut,
-        found_by=None,
+        first_seed=11,
     ),
     Bug(
         name="keep snapshots of what was cut",
         source="ProducerStateManager.truncateAndReload",
         what="snapshots of producers outlive the truncation of what they tell of",
         put_back=_keep_snapshots_of_what_was_cut,
-        found_by=None,
+        first_seed=None,
     ),
     Bug(
         name="forget what no snapshot has",
         source="UnifiedLog.rebuildProducerState",
         what="after a start or truncation producers are known by snapshots alone",
         put_back=_forget_what_no_snapshot_has,
-        found_by=32,
+        first_seed=5,
     ),
     Bug(
         name="acknowledge duplicates at once",
         source="ReplicaManager.appendRecords",
         what="a batch sent again is acknowledged before it is replicated",
         put_back=_acknowledge_duplicates_at_once,
-        found_by=6,
+        first_seed=0,
     ),
 )

@@ -29,7 +29,7 @@ def all_bugs() -> list[Bug]:
 
 def found_bugs() -> list[Bug]:
     """Those that have been found."""
-    return [bug for bug in all_bugs() if bug.found_by is not None]
+    return [bug for bug in all_bugs() if bug.first_seed is not None]
 
 
 def table() -> str:
@@ -42,7 +42,7 @@ def table() -> str:
 
 
 def _found(bug: Bug) -> str:
-    return "not yet" if bug.found_by is None else str(bug.found_by)
+    return "not yet" if bug.first_seed is None else str(bug.first_seed)
 
 
 if __name__ == "__main__":

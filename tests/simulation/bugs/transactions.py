@@ -20,7 +20,6 @@ from broker_ref.replication.partition import Partition
 from broker_ref.transaction import coordinator, decisions, transitions
 from broker_ref.transaction.coordinator import TransactionCoordinator
 from broker_ref.transaction.markers import MarkerSender
-from integration.simulation import run
 from integration.simulation.plan import Settings
 from tests.simulation.bugs.bug import Bug
 
@@ -69,14 +68,8 @@ def _acknowledge_marker_before_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _verify_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    config_of = run.config_of
-
-    def without_verification(*what: Any) -> Any:
-        return dataclasses.replace(
-            config_of(*what), transaction_partition_verification_enable=False
-        )
-
-    monkeypatch.setattr(run, "config_of", without_verification)
+    monkeypatch.setattr(ProducerLog, "begin_verification", lambda *_, **__: None)
+    monkeypatch.setattr(ProducerLog, "allows", lambda *_: True)
 
 
 def _abort_without_epoch_bump(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,12 +95,13 @@ def _take_markers_of_old_coordinators(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_aborted_index_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    def replay(self: Any, segment: Any, offset: int, *, to_index: bool) -> None:
-        del to_index
-        for header, marker in segment.batches_from(offset):
-            self._state.update(header, marker)
+    read = ProducerLog._read
 
-    monkeypatch.setattr(ProducerLog, "_replay", replay)
+    def unindexed(self: Any, segments: Any, loaded: Any, start: int, indexed_to: int | None) -> Any:
+        del indexed_to
+        return read(self, segments, loaded, start, None)
+
+    monkeypatch.setattr(ProducerLog, "_read", unindexed)
 
 
 def _forget_what_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +154,7 @@ BUGS = (
         source="UnifiedLog.fetchLastStableOffsetMetadata",
         what="a transaction counts as decided while its marker is not replicated",
         put_back=_high_watermark_read_twice,
-        found_by=0,
+        first_seed=0,
         needs=has_transactions,
     ),
     Bug(
@@ -168,7 +162,7 @@ BUGS = (
         source="DelayedFetch, FetchPartitionData.abortedTransactions",
         what="a read_committed fetch that has waited is not told what is aborted",
         put_back=_delayed_fetch_drops_aborted_list,
-        found_by=0,
+        first_seed=0,
         needs=has_transactions,
     ),
     Bug(
@@ -176,15 +170,15 @@ BUGS = (
         source="GroupCoordinator.scheduleHandleTxnCompletion",
         what="a group coordinator answers to a marker before that cannot be lost",
         put_back=_acknowledge_marker_before_offsets,
-        found_by=None,
+        first_seed=15,
         needs=has_transactions,
     ),
     Bug(
         name="late produce after abort",
         source="KIP-890 part 1 (KAFKA-14402)",
-        what="a batch that comes when its transaction is over begins another, for ever open",
+        what="a batch begins a transaction that its coordinator has ended, or never heard of",
         put_back=_verify_nothing,
-        found_by=0,
+        first_seed=0,
         needs=has_transactions,
     ),
     Bug(
@@ -192,7 +186,7 @@ BUGS = (
         source="KIP-360, TransactionCoordinator.abortTimedOutTransactions",
         what="a transaction is aborted for its time, and its producer goes on with its epoch",
         put_back=_abort_without_epoch_bump,
-        found_by=78,
+        first_seed=78,
         needs=has_transactions_of_version_1,
     ),
     Bug(
@@ -200,7 +194,7 @@ BUGS = (
         source="TransactionStateManager.appendTransactionToLog",
         what="EndTxn and InitProducerId are answered when the leader alone has the decision",
         put_back=_answer_before_prepare_is_replicated,
-        found_by=47,
+        first_seed=10,
         needs=has_transactions,
     ),
     Bug(
@@ -208,7 +202,7 @@ BUGS = (
         source="ProducerAppendInfo.checkCoordinatorEpoch",
         what="a marker that is late ends a transaction that is not its own",
         put_back=_take_markers_of_old_coordinators,
-        found_by=None,
+        first_seed=None,
         needs=has_transactions,
     ),
     Bug(
@@ -216,7 +210,7 @@ BUGS = (
         source="LogSegment.recover, TransactionIndex",
         what="recovery does not write the index of aborted transactions anew",
         put_back=_forget_aborted_index_after_a_crash,
-        found_by=None,
+        first_seed=None,
         needs=has_transactions,
     ),
     Bug(
@@ -224,7 +218,7 @@ BUGS = (
         source="TransactionStateManager.loadTransactionsForTxnTopicPartition",
         what="a new coordinator does not end what the one before had decided",
         put_back=_forget_what_is_prepared,
-        found_by=6,
+        first_seed=6,
         needs=has_transactions,
     ),
     Bug(
@@ -232,7 +226,7 @@ BUGS = (
         source="KIP-98, InitProducerId",
         what="a producer that takes an id over gets the epoch of the one before",
         put_back=_let_zombies_live,
-        found_by=11,
+        first_seed=0,
         needs=has_transactions,
     ),
     Bug(
@@ -240,7 +234,7 @@ BUGS = (
         source="TransactionMarkerRequestCompletionHandler",
         what="a marker that a partition does not take at once counts as written",
         put_back=_give_markers_up,
-        found_by=17,
+        first_seed=17,
         needs=has_transactions,
     ),
     Bug(
@@ -248,7 +242,7 @@ BUGS = (
         source="KIP-98, TransactionCoordinator.endTransaction",
         what="a producer that is fenced may still end the transaction of its successor",
         put_back=_end_with_any_epoch,
-        found_by=106,
+        first_seed=106,
         needs=has_transactions_of_version_1,
     ),
     Bug(
@@ -256,7 +250,7 @@ BUGS = (
         source="KIP-447 (KAFKA-8587)",
         what="require_stable does not wait for offsets of transactions that are open",
         put_back=_forget_pending_offsets,
-        found_by=None,
+        first_seed=None,
         needs=has_transactions,
     ),
 )

@@ -1,0 +1,68 @@
+"""`make sim`: what a person sees of a seed, of many, and of what is no seed at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from integration.simulation import __main__ as command
+from integration.simulation.plan import Plan, plan_of
+from integration.simulation.run import Outcome, run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--seed", "abc"), "'abc' is no seed: give a whole number, such as 17"),
+        (("--seeds", "a:b"), "'a:b' names no seeds: give the first and the one after the last"),
+        (("--seeds", "5"), "'5' names no seeds"),
+        (("--seeds", "5:"), "'5:' names no seeds"),
+        (("--seeds", "0:0"), "'0:0' names no seeds"),
+        (("--seeds", "9:3"), "'9:3' names no seeds"),
+        (("--seeds", "0:1", "--jobs", "0"), "'0' processes cannot run seeds: give 1 or more"),
+        (("--seeds", "0:1", "--jobs", "two"), "'two' processes cannot run seeds"),
+        ((), "one of the arguments --seed --seeds is required"),
+    ],
+)
+def test_what_is_no_seed_is_refused(
+    arguments: tuple[str, ...], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(arguments)
+    assert ended.value.code == 2
+    assert error in capsys.readouterr().err
+
+
+def test_a_seed_that_is_well_shows_its_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = run(plan_of(0))
+    assert command.main(["--seed", "0"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("seed 0: all is well\n")
+    assert f"digest {outcome.digest:08x}" in shown
+    assert all(line in shown for line in outcome.trace)
+
+
+def test_a_seed_that_fails_shows_how_to_replay_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(plan: Plan) -> Outcome:
+        return Outcome(
+            plan=plan,
+            violation="the sky falls",
+            trace=["  9000 ms  everything is mended"],
+            digest=0,
+            steps=0,
+            elapsed_ms=0,
+            acknowledged=0,
+        )
+
+    monkeypatch.setattr(command, "run", fails)
+    assert command.main(["--seed", "5"]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("seed 5: the sky falls\n")
+    assert "replay with: make sim SEED=5\nthe shortest run found that fails as well:" in shown
+    assert shown.endswith("      9000 ms  everything is mended\n")
+
+
+def test_many_seeds_run_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--seeds", "0:2", "--jobs", "2"]) == 0
+    assert capsys.readouterr().out.endswith(": all is well\n")
