@@ -21,7 +21,7 @@ from tests.conformance.batches import batch, values
 from tests.conformance.eventually import eventually
 from tests.conformance.groups import committed
 from tests.conformance.isolation import await_read, read
-from tests.conformance.nodes import Nodes
+from tests.conformance.nodes import RACKS, SETTINGS, Nodes
 from tests.conformance.transactions import (
     TransactionalProducer,
     code_of,
@@ -234,6 +234,16 @@ def running(pipeline: Pipeline) -> Iterator[None]:
         pipeline.stop()
         thread.join(60)
     assert not pipeline.errors
+
+
+@pytest.fixture
+def three_brokers(
+    clusters_of_processes: Callable[..., Cluster], transaction_version: int
+) -> Cluster:
+    """The brokers of `nodes`, which `kill -9` ends."""
+    return clusters_of_processes(
+        transaction_version=transaction_version, brokers=3, racks=RACKS, configs=SETTINGS
+    )
 
 
 @pytest.mark.slow

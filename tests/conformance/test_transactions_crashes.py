@@ -58,6 +58,8 @@ class Steps:
         self._names = names
         self.producer = TransactionalProducer(nodes, names(), generation).init()
         self.coordinator = coordinator_id(nodes.any(), self.producer.transactional_id)
+        states = only(describe_topics(nodes.any(), STATE_TOPIC).topics).partitions
+        assert all(set(p.replica_nodes) == set(BROKERS) for p in states)
         self.first, self.second = (b for b in BROKERS if b != self.coordinator)
         # Led by the two others, so that every marker passes a proxy.
         self.topic = nodes.create(
@@ -164,6 +166,7 @@ def steps(
         nodes.restore()
 
 
+@pytest.mark.old_clients
 @pytest.mark.parametrize("commit", [True, False])
 def test_between_prepare_and_every_marker(steps: Steps, commit: bool) -> None:
     steps.write()
@@ -180,7 +183,6 @@ def test_between_prepare_and_every_marker(steps: Steps, commit: bool) -> None:
     steps.goes_on()
 
 
-@pytest.mark.parametrize("commit", [True, False])
 def test_between_one_marker_and_the_other(steps: Steps, commit: bool) -> None:
     steps.write()
     rules = steps.hold_markers(steps.second)
@@ -193,7 +195,6 @@ def test_between_one_marker_and_the_other(steps: Steps, commit: bool) -> None:
     steps.goes_on()
 
 
-@pytest.mark.parametrize("commit", [True, False])
 def test_between_the_markers_and_complete(steps: Steps, commit: bool) -> None:
     """Every partition has its marker, and the coordinator never learns it."""
     steps.write()
@@ -209,7 +210,6 @@ def test_between_the_markers_and_complete(steps: Steps, commit: bool) -> None:
     steps.goes_on()
 
 
-@pytest.mark.parametrize("commit", [True, False])
 def test_before_prepare_is_on_another_broker(steps: Steps, commit: bool) -> None:
     """What only the dead coordinator has was never decided: the client asks again, and may."""
     steps.write()
@@ -316,9 +316,3 @@ def _is_open(raw: RawConnection, topic: str, producer: TransactionalProducer) ->
     answer = only(only(raw.call("describe_producers", 0, topics=asked).topics).partitions)
     found = [p for p in answer.active_producers if p.producer_id == producer.producer_id]
     return bool(only(found).current_txn_start_offset >= 0)
-
-
-def test_the_topic_of_states_has_a_replica_on_every_broker(steps: Steps) -> None:
-    """What these tests rely on."""
-    found = only(describe_topics(steps.nodes.any(), STATE_TOPIC).topics)
-    assert all(set(p.replica_nodes) == set(BROKERS) for p in found.partitions)

@@ -110,6 +110,7 @@ def test_old_clients_are_told_of_a_fence_by_the_code_they_know(
     assert code_of(old.end_once(commit=True, version=version)) == error_code
 
 
+@pytest.mark.old_clients
 def test_the_open_transaction_of_the_older_instance_is_aborted(
     raw: RawConnection, topic: TopicFactory, new_producer: ProducerFactory
 ) -> None:

@@ -115,6 +115,7 @@ def forgetful(
 # Timeout.
 
 
+@pytest.mark.old_clients
 def test_an_abandoned_transaction_is_aborted_and_its_producer_fenced(
     impatient: Place, generation: Generation
 ) -> None:
@@ -148,6 +149,7 @@ def test_an_abandoned_transaction_is_aborted_and_its_producer_fenced(
     await_read(impatient.raw, name, "c")
 
 
+@pytest.mark.old_clients
 def test_a_producer_that_was_too_slow_recovers_by_its_identity_in_version_2_alone(
     impatient: Place, generation: Generation, transaction_version: int
 ) -> None:
