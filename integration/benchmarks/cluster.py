@@ -171,22 +171,25 @@ def transactions(asked: argparse.Namespace) -> Iterator[Figure]:
 
 def coordinator_failover(asked: argparse.Namespace) -> Iterator[Figure]:
     """Seconds without a coordinator for ten thousand transactional ids after it was killed."""
-    for backend in BACKENDS:
-        times = []
-        for _ in range(asked.rounds):
+    found: dict[str, list[cluster_transactions.Failover]] = {backend: [] for backend in BACKENDS}
+    for _ in range(asked.rounds):
+        for backend, times in found.items():
             with clusters.open_cluster(
                 backend, brokers=3, configs=cluster_transactions.STATE_TOPIC_SETTINGS
             ) as cluster:
-                times.append(
-                    cluster_transactions.coordinator_failover_s(cluster, TRANSACTIONAL_IDS)
-                )
-        yield Figure(
-            measure="coordinator failover",
-            backend=backend,
-            brokers=3,
-            value=statistics.median(times),
-            unit="s",
-        )
+                times.append(cluster_transactions.coordinator_failover(cluster, TRANSACTIONAL_IDS))
+    for backend, times in found.items():
+        for measure, values in (
+            ("coordinator failover", [each.total_s for each in times]),
+            ("of which reading ids", [each.loading_s for each in times]),
+        ):
+            yield Figure(
+                measure=measure,
+                backend=backend,
+                brokers=3,
+                value=statistics.median(values),
+                unit="s",
+            )
 
 
 MEASURES: Final[Mapping[str, Callable[[argparse.Namespace], Iterator[Figure]]]] = {
@@ -293,9 +296,15 @@ def _print_table(figures: Sequence[Figure]) -> None:
             if (figure.measure, figure.brokers) == (measure, brokers)
         }
         line = f"{measure:26}{brokers:>8}"
-        line += "".join(f"{values.get(backend, float('nan')):>22,.1f}" for backend in backends)
+        line += "".join(f"{_shown(values.get(backend)):>22}" for backend in backends)
         lines.append(f"{line}  {unit}")
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.1f}" if value >= 100 else f"{value:,.2f}"
 
 
 def _write_json(figures: Sequence[Figure], asked: argparse.Namespace) -> None:

@@ -2,7 +2,8 @@
 
 Purpose: how many small transactions a second one producer commits, how long it takes from the
 commit until a read_committed consumer has a record, and for how long transactional ids have no
-coordinator after its broker was killed. Invariant: the same client does the same to each backend.
+coordinator after its broker was killed (which the controller learns when the broker's session is
+over, so that is told apart from what the next coordinator needs to read them). Invariant: the same client does the same to each backend.
 What it must not know: how a cluster is built, how figures are shown.
 """
 
@@ -10,9 +11,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -20,7 +21,7 @@ import confluent_kafka
 from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
-from integration.raw import ConnectionClosedByBroker, RawConnection
+from integration.raw import RawConnection
 
 PARTITIONS: Final = 3
 WARM_UP: Final = 20
@@ -34,6 +35,14 @@ _TRANSACTION_KEY: Final = 1
 _RECORD: Final = b"x" * 100
 
 Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failover:
+    """From the kill until an id is served again; and of that, from when the next one was named."""
+
+    total_s: float
+    loading_s: float
 
 
 def transactions_per_second(cluster: Cluster, topic: str, count: int) -> float:
@@ -78,19 +87,27 @@ def commit_latency_ms(cluster: Cluster, topic: str, count: int) -> float:
     return 1000 * statistics.median(taken_s[WARM_UP:])
 
 
-def coordinator_failover_s(cluster: Cluster, ids: int) -> float:
-    """From the kill of the coordinator of so many ids until another one gives an id its epoch."""
-    with _to_any(cluster, cluster.broker_ids) as connection:
+def coordinator_failover(cluster: Cluster, ids: int) -> Failover:
+    """Kill the coordinator of so many ids, and have another one give one of them its next epoch.
+
+    The broker stays dead: whoever asks closes the cluster.
+    """
+    with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as connection:
         coordinator = _eventually(lambda: _coordinator(connection, "t-0"))
-    _initialize_all(cluster, coordinator, ids)
-    others = [broker_id for broker_id in cluster.broker_ids if broker_id != coordinator]
+    epochs = _initialize_all(cluster, coordinator, ids)
+    asked = next(broker_id for broker_id in cluster.broker_ids if broker_id != coordinator)
     last = f"t-{ids - 1}"
-    started_s = time.perf_counter()
+    killed_s = time.perf_counter()
     cluster.kill_broker(coordinator)
-    _eventually(lambda: _initialized_elsewhere(cluster, others, coordinator, last))
-    taken_s = time.perf_counter() - started_s
-    cluster.start_broker(coordinator)
-    return taken_s
+    with RawConnection(cluster.address(asked), timeout_s=_TIMEOUT_S) as connection:
+        found = _eventually(lambda: _other_coordinator(connection, last, coordinator))
+    named_s = time.perf_counter()
+    with RawConnection(cluster.address(found), timeout_s=_TIMEOUT_S) as connection:
+        epoch = _eventually(lambda: _initialized(connection, last))
+    served_s = time.perf_counter()
+    if epoch <= epochs[last]:
+        raise SystemExit(f"{cluster.version}: {last} had epoch {epochs[last]}, then {epoch}")
+    return Failover(total_s=served_s - killed_s, loading_s=served_s - named_s)
 
 
 def _producer(cluster: Cluster, topic: str) -> confluent_kafka.Producer:
@@ -121,39 +138,32 @@ def _read_until(consumer: confluent_kafka.Consumer, wanted: bytes) -> None:
     raise SystemExit(f"the record {wanted!r} was not read within {_TIMEOUT_S:g} s")
 
 
-def _initialize_all(cluster: Cluster, coordinator: int, ids: int) -> None:
-    def some(first: int) -> None:
+def _initialize_all(cluster: Cluster, coordinator: int, ids: int) -> dict[str, int]:
+    """Give each id a producer id; the epochs."""
+
+    def some(first: int) -> dict[str, int]:
         with RawConnection(cluster.address(coordinator), timeout_s=_TIMEOUT_S) as connection:
-            for number in range(first, ids, _AT_ONCE):
-                _eventually(partial(_is_initialized, connection, f"t-{number}"))
+            return {
+                name: _eventually(partial(_initialized, connection, name))
+                for name in (f"t-{number}" for number in range(first, ids, _AT_ONCE))
+            }
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        list(threads.map(some, range(_AT_ONCE)))
+        found = threads.map(some, range(_AT_ONCE))
+    return {name: epoch for part in found for name, epoch in part.items()}
 
 
-def _is_initialized(connection: RawConnection, transactional_id: str) -> bool:
+def _initialized(connection: RawConnection, transactional_id: str) -> int | None:
+    """The epoch that the coordinator gives; None while it is busy or not ready."""
     response = connection.call(
-        "init_producer_id",
-        4,
-        transactional_id=transactional_id,
-        transaction_timeout=60_000,
-        producer_id=-1,
-        producer_epoch=-1,
+        "init_producer_id", 4, transactional_id=transactional_id, transaction_timeout=60_000
     )
-    return bool(response.error_code is ErrorCode.none)
+    return int(response.producer_epoch) if response.error_code is ErrorCode.none else None
 
 
-def _initialized_elsewhere(
-    cluster: Cluster, others: list[int], dead: int, transactional_id: str
-) -> bool:
-    with suppress(OSError, ConnectionClosedByBroker):
-        with _to_any(cluster, others) as connection:
-            found = _coordinator(connection, transactional_id)
-        if found is None or found == dead:
-            return False
-        with RawConnection(cluster.address(found), timeout_s=_TIMEOUT_S) as connection:
-            return _is_initialized(connection, transactional_id)
-    return False
+def _other_coordinator(connection: RawConnection, transactional_id: str, dead: int) -> int | None:
+    found = _coordinator(connection, transactional_id)
+    return None if found == dead else found
 
 
 def _coordinator(connection: RawConnection, transactional_id: str) -> int | None:
@@ -163,15 +173,11 @@ def _coordinator(connection: RawConnection, transactional_id: str) -> int | None
     return int(response.node_id) if response.error_code is ErrorCode.none else None
 
 
-def _to_any(cluster: Cluster, broker_ids: Sequence[int]) -> RawConnection:
-    return RawConnection(cluster.address(broker_ids[0]), timeout_s=_TIMEOUT_S)
-
-
 def _eventually(look: Callable[[], Found | None]) -> Found:
     deadline_s = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline_s:
         found = look()
-        if found:
+        if found is not None:
             return found
         time.sleep(_PAUSE_S)
     raise SystemExit(f"nothing came of it within {_TIMEOUT_S:g} s")

@@ -34,9 +34,12 @@ Clusters = Callable[..., Cluster]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What uses a transactional producer runs in every version of cluster and client.
+    """What uses a transactional producer runs in both versions, of cluster and client alike.
 
-    Tests that are slow in the newest version do not take twice as long in `make test`.
+    Tests that are slow in the newest version do not take twice as long in `make test`. Old clients
+    of a new cluster have tests of their own (above all `test_transactions_mixed.py`); `old_clients`
+    marks those of these that end transactions in the name of a client, which then goes by what the
+    client has spoken.
     """
     if not {"generation", "transaction_version"} <= set(metafunc.fixturenames):
         return
@@ -45,13 +48,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         1, VERSION_1, id="transactions-1", marks=[pytest.mark.full] if is_slow else []
     )
     second = pytest.param(LATEST_TRANSACTION_VERSION, VERSION_2, id="transactions-2")
-    # An old client of a new cluster, whose own aborts are those of the new version.
-    mixed = pytest.param(
-        LATEST_TRANSACTION_VERSION, VERSION_1, id="old-client", marks=pytest.mark.full
-    )
-    metafunc.parametrize(
-        ("transaction_version", "generation"), [first, second, mixed], indirect=True
-    )
+    both = [first, second]
+    if metafunc.definition.get_closest_marker("old_clients") is not None:
+        both.append(
+            pytest.param(
+                LATEST_TRANSACTION_VERSION, VERSION_1, id="old-client", marks=pytest.mark.full
+            )
+        )
+    metafunc.parametrize(("transaction_version", "generation"), both, indirect=True)
 
 
 @pytest.fixture(scope="package")
@@ -67,18 +71,34 @@ def clusters_of_package(request: pytest.FixtureRequest) -> Iterator[Clusters]:
     Tests of one version alternate with those of another, and a cluster takes seconds to start.
     """
     with ExitStack() as stack:
-        opened: dict[str, Cluster] = {}
+        yield _each_once(request.config, stack)
 
-        def start(*, transaction_version: int, **options: Any) -> Cluster:
-            key = repr((transaction_version, sorted(options.items())))
-            if key not in opened:
-                # What a cluster finalizes by itself is a part of what is tested.
-                if transaction_version != LATEST_TRANSACTION_VERSION:
-                    options["features"] = {"transaction.version": transaction_version}
-                opened[key] = stack.enter_context(open_cluster(request.config, **options))
-            return opened[key]
 
-        yield start
+@pytest.fixture(scope="module")
+def clusters_of_processes(
+    request: pytest.FixtureRequest, clusters_of_package: Clusters
+) -> Iterator[Clusters]:
+    """The same of brokers that `kill -9` ends, whatever the run's are, for as long as a module."""
+    if request.config.getoption("--cluster") != "reference":
+        yield clusters_of_package
+        return
+    with ExitStack() as stack:
+        yield _each_once(request.config, stack, backend="reference-processes")
+
+
+def _each_once(config: pytest.Config, stack: ExitStack, **always: Any) -> Clusters:
+    opened: dict[str, Cluster] = {}
+
+    def start(*, transaction_version: int, **options: Any) -> Cluster:
+        key = repr((transaction_version, sorted(options.items())))
+        if key not in opened:
+            # What a cluster finalizes by itself is a part of what is tested.
+            if transaction_version != LATEST_TRANSACTION_VERSION:
+                options["features"] = {"transaction.version": transaction_version}
+            opened[key] = stack.enter_context(open_cluster(config, **always, **options))
+        return opened[key]
+
+    return start
 
 
 @pytest.fixture(scope="package")
@@ -129,6 +149,12 @@ def generation(request: pytest.FixtureRequest) -> Generation:
     """What the client speaks: see `pytest_generate_tests`."""
     made: Generation = request.param
     return made
+
+
+@pytest.fixture
+def commit(generation: Generation) -> bool:
+    """How the one transaction of a test that takes long ends: markers of both go the same way."""
+    return generation.bumps_epoch
 
 
 @pytest.fixture

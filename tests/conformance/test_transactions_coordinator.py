@@ -57,6 +57,29 @@ def test_the_topic_of_states_is_internal(raw: RawConnection, unique_name: NameFa
     assert (found.error_code, found.is_internal) == (ErrorCode.none, True)
 
 
+def test_what_is_not_said_of_transactions_is_as_kafka_has_it(
+    raw: RawConnection, cluster: Cluster, unique_name: NameFactory
+) -> None:
+    coordinator_id(raw, unique_name())
+    of_broker, of_topic = (4, str(cluster.broker_ids[0])), (2, STATE_TOPIC)
+    expected = {
+        of_broker: {
+            "transaction.max.timeout.ms": "900000",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10000",
+            "transactional.id.expiration.ms": "604800000",
+            "transaction.remove.expired.transaction.cleanup.interval.ms": "3600000",
+            "transaction.partition.verification.enable": "true",
+            "transaction.two.phase.commit.enable": "false",
+            "transaction.state.log.segment.bytes": "104857600",
+        },
+        of_topic: {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"},
+    }
+    for (kind, name), values in expected.items():
+        asked = [{"resource_type": kind, "resource_name": name, "configuration_keys": [*values]}]
+        found = only(raw.call("describe_configs", 4, resources=asked).results)
+        assert {config.name: config.value for config in found.configs} == values
+
+
 def test_every_version_finds_it(
     raw: RawConnection, cluster: Cluster, unique_name: NameFactory
 ) -> None:

@@ -17,8 +17,9 @@ from kio.schema.errors import ErrorCode
 from integration.clusters import Cluster
 from integration.faults.links import ProxiedLinks, is_follower
 from integration.faults.rules import Rule, of_api
-from integration.raw import ConnectionClosedByBroker, RawConnection
+from integration.raw import ConnectionClosedByBroker, RawConnection, request
 from tests.conformance.eventually import eventually
+from tests.conformance.groups import find_coordinator
 from tests.conformance.isolation import (
     ABORT,
     COMMIT,
@@ -45,6 +46,8 @@ NameFactory = Callable[[], str]
 NONE = ErrorCode.none
 OF_MARKERS = of_api("write_txn_markers")
 STATE_TOPIC = "__transaction_state"
+LOOK_ON_S = 0.3
+"""How long a test looks on while nothing should happen."""
 
 
 class Steps:
@@ -55,9 +58,10 @@ class Steps:
     ) -> None:
         self.nodes = nodes
         self.links = links
-        self._names = names
         self.producer = TransactionalProducer(nodes, names(), generation).init()
         self.coordinator = coordinator_id(nodes.any(), self.producer.transactional_id)
+        states = only(describe_topics(nodes.any(), STATE_TOPIC).topics).partitions
+        assert all(set(p.replica_nodes) == set(BROKERS) for p in states)
         self.first, self.second = (b for b in BROKERS if b != self.coordinator)
         # Led by the two others, so that every marker passes a proxy.
         self.topic = nodes.create(
@@ -65,11 +69,13 @@ class Steps:
             [self.first, self.second, self.coordinator],
             [self.second, self.first, self.coordinator],
         )
+        self.group = names()
 
     def write(self) -> None:
-        """One record into each of the two partitions."""
+        """One record into each of the two partitions, and an offset of the group."""
         for partition, text in enumerate("ab"):
             self.producer.write(self.topic, text, partition=partition)
+        self.producer.commit_offsets(self.group, self.topic, {0: 5})
 
     def hold_markers(self, *brokers: int) -> list[Rule]:
         """Keep markers from these brokers."""
@@ -94,13 +100,33 @@ class Steps:
         )
 
     def check(self, *, commit: bool) -> None:
-        """Both partitions are decided in the same way, and the coordinator says so."""
+        """Partitions and offset are decided in the same way, and the coordinator says so."""
         self.producer.await_state("CompleteCommit" if commit else "CompleteAbort")
         for partition, text in enumerate("ab"):
             leader = self.producer.leader(self.topic, partition)
             await_read(leader, self.topic, *([text] if commit else []), partition=partition)
             kinds = {m.kind for m in markers(leader, self.topic, partition=partition)}
             assert kinds == {COMMIT if commit else ABORT}
+        eventually(lambda: self._offset() == (NONE, 5 if commit else -1))
+
+    def _offset(self) -> tuple[ErrorCode, int]:
+        """The group's offset, for who asks for a stable one."""
+        found = only(find_coordinator(self.nodes.any(), self.group).coordinators).node_id
+        asked = {"name": self.topic, "partition_indexes": [0]}
+        group = only(
+            self.nodes.to(found)
+            .call(
+                "offset_fetch",
+                9,
+                groups=[{"group_id": self.group, "topics": [asked]}],
+                require_stable=True,
+            )
+            .groups
+        )
+        if group.error_code != NONE:
+            return group.error_code, -1
+        offset = only(only(group.topics).partitions)
+        return offset.error_code, offset.committed_offset
 
     def goes_on(self) -> None:
         """The next instance of the id writes and commits."""
@@ -164,6 +190,7 @@ def steps(
         nodes.restore()
 
 
+@pytest.mark.old_clients
 @pytest.mark.parametrize("commit", [True, False])
 def test_between_prepare_and_every_marker(steps: Steps, commit: bool) -> None:
     steps.write()
@@ -180,7 +207,6 @@ def test_between_prepare_and_every_marker(steps: Steps, commit: bool) -> None:
     steps.goes_on()
 
 
-@pytest.mark.parametrize("commit", [True, False])
 def test_between_one_marker_and_the_other(steps: Steps, commit: bool) -> None:
     steps.write()
     rules = steps.hold_markers(steps.second)
@@ -193,7 +219,6 @@ def test_between_one_marker_and_the_other(steps: Steps, commit: bool) -> None:
     steps.goes_on()
 
 
-@pytest.mark.parametrize("commit", [True, False])
 def test_between_the_markers_and_complete(steps: Steps, commit: bool) -> None:
     """Every partition has its marker, and the coordinator never learns it."""
     steps.write()
@@ -209,9 +234,8 @@ def test_between_the_markers_and_complete(steps: Steps, commit: bool) -> None:
     steps.goes_on()
 
 
-@pytest.mark.parametrize("commit", [True, False])
 def test_before_prepare_is_on_another_broker(steps: Steps, commit: bool) -> None:
-    """What only the dead coordinator has was never decided: the client asks again, and may."""
+    """What only the dead coordinator has was never decided: the client may end it otherwise."""
     steps.write()
     proxy = steps.links.brokers[steps.coordinator]
     rules = [proxy.hold_requests(is_follower(b)) for b in (steps.first, steps.second)]
@@ -222,12 +246,15 @@ def test_before_prepare_is_on_another_broker(steps: Steps, commit: bool) -> None
     # The coordinator has written it, for it waits for its followers: nobody else may end it now.
     with RawConnection(steps.nodes.cluster.address(steps.coordinator)) as raw:
         eventually(lambda: _is_busy(raw, steps.producer))
+    for partition in (0, 1):
+        leader = steps.producer.leader(steps.topic, partition)
+        assert markers(leader, steps.topic, partition=partition) == []
     steps.kill_coordinator(rules)
     asking.join()
     found = retried(steps.producer.describe)
     assert found.state == "Ongoing"
-    steps.producer.end(commit=commit)
-    steps.check(commit=commit)
+    steps.producer.end(commit=not commit)
+    steps.check(commit=not commit)
     steps.goes_on()
 
 
@@ -258,6 +285,35 @@ def _is_busy(raw: RawConnection, producer: TransactionalProducer) -> bool:
         producer_epoch=producer.epoch,
     )
     return bool(answer.error_code in BUSY)
+
+
+def test_a_partition_is_added_once_every_broker_knows(steps: Steps) -> None:
+    """Else a coordinator that dies would leave a partition that never gets its marker."""
+    producer = steps.producer
+    proxy = steps.links.brokers[steps.coordinator]
+    rules = [proxy.hold_requests(is_follower(b)) for b in (steps.first, steps.second)]
+    for rule in rules:
+        rule.await_hits()
+    asked = request(
+        "add_partitions_to_txn",
+        3,
+        v3_and_below_transactional_id=producer.transactional_id,
+        v3_and_below_producer_id=producer.producer_id,
+        v3_and_below_producer_epoch=producer.epoch,
+        v3_and_below_topics=[{"name": steps.topic, "partitions": [0]}],
+    )
+    with RawConnection(steps.nodes.cluster.address(steps.coordinator)) as raw:
+        raw.send_only(asked)
+        raw.set_timeout(LOOK_ON_S)
+        with pytest.raises(TimeoutError):
+            raw.receive_frame()
+        assert producer.describe().state == "Empty"
+        raw.set_timeout(30)
+        for rule in rules:
+            rule.end()
+        result = only(only(raw.receive(asked).results_by_topic_v3_and_below).results_by_partition)
+    assert result.partition_error_code == NONE
+    assert producer.describe().topics == {steps.topic: [0]}
 
 
 def test_a_marker_that_is_not_replicated_decides_nothing_yet(
@@ -316,9 +372,3 @@ def _is_open(raw: RawConnection, topic: str, producer: TransactionalProducer) ->
     answer = only(only(raw.call("describe_producers", 0, topics=asked).topics).partitions)
     found = [p for p in answer.active_producers if p.producer_id == producer.producer_id]
     return bool(only(found).current_txn_start_offset >= 0)
-
-
-def test_the_topic_of_states_has_a_replica_on_every_broker(steps: Steps) -> None:
-    """What these tests rely on."""
-    found = only(describe_topics(steps.nodes.any(), STATE_TOPIC).topics)
-    assert all(set(p.replica_nodes) == set(BROKERS) for p in found.partitions)

@@ -1,4 +1,7 @@
-"""Transactions when brokers go: nothing decided is lost, nothing undecided becomes visible."""
+"""Transactions when brokers go: nothing decided is lost, nothing undecided becomes visible.
+
+Brokers are processes, and what ends them is `kill -9`, unless a test says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
+from integration.clusters import Cluster
 from tests.conformance.batches import batch, values
 from tests.conformance.eventually import eventually
 from tests.conformance.groups import committed, fetch_offsets, find_coordinator
@@ -19,7 +23,7 @@ from tests.conformance.isolation import (
     markers,
     read,
 )
-from tests.conformance.nodes import BROKERS, Nodes
+from tests.conformance.nodes import BROKERS, RACKS, SETTINGS, Nodes
 from tests.conformance.transactions import (
     Generation,
     TransactionalProducer,
@@ -34,6 +38,16 @@ pytestmark = pytest.mark.slow
 NameFactory = Callable[[], str]
 NONE = ErrorCode.none
 TWO = {"min.insync.replicas": "2"}
+
+
+@pytest.fixture
+def three_brokers(
+    clusters_of_processes: Callable[..., Cluster], transaction_version: int
+) -> Cluster:
+    """The brokers of `nodes`."""
+    return clusters_of_processes(
+        transaction_version=transaction_version, brokers=3, racks=RACKS, configs=SETTINGS
+    )
 
 
 @pytest.fixture
@@ -64,7 +78,6 @@ def await_other_coordinator(nodes: Nodes, transactional_id: str, gone: int) -> i
 # The coordinator.
 
 
-@pytest.mark.parametrize("commit", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_the_next_coordinator_ends_what_the_last_one_began(
     nodes: Nodes,
     unique_name: NameFactory,
@@ -138,7 +151,6 @@ def test_a_coordinator_that_comes_back_is_one_of_the_others(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("commit", [True, False])
 def test_a_leader_that_dies_before_the_marker(
     nodes: Nodes,
     unique_name: NameFactory,
@@ -242,13 +254,14 @@ def test_pending_offsets_survive_the_groups_coordinator(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("end", [Nodes.stop, Nodes.kill])
 def test_everything_is_there_after_every_broker_was_away(
     nodes: Nodes,
     unique_name: NameFactory,
     begin: Callable[..., TransactionalProducer],
-    end: Callable[[Nodes, int], None],
+    transaction_version: int,
 ) -> None:
+    """What is read is what the log says, or, after a stop in good order, what was written then."""
+    end = Nodes.stop if transaction_version == 1 else Nodes.kill
     name, group = nodes.create(unique_name(), [1, 2, 3]), unique_name()
     decided, undecided = begin(), begin()
     for number in range(4):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
-from integration.raw import RawConnection
+from integration.raw import RawConnection, request
 from tests.conformance.isolation import ABORT, await_read, await_stable, markers, read
 from tests.conformance.transactions import (
     VERSION_1,
@@ -110,6 +110,7 @@ def test_old_clients_are_told_of_a_fence_by_the_code_they_know(
     assert code_of(old.end_once(commit=True, version=version)) == error_code
 
 
+@pytest.mark.old_clients
 def test_the_open_transaction_of_the_older_instance_is_aborted(
     raw: RawConnection, topic: TopicFactory, new_producer: ProducerFactory
 ) -> None:
@@ -153,7 +154,30 @@ def test_two_clients_of_one_id_never_both_commit(
     await_read(raw, name, "first again")
 
 
-def test_it_is_busy_while_a_transaction_ends(
+def test_two_clients_that_ask_at_once_never_get_one_epoch(instance: TransactionalProducer) -> None:
+    instance.init()
+    address = instance.coordinator().address
+    asked = request(
+        "init_producer_id",
+        4,
+        transactional_id=instance.transactional_id,
+        transaction_timeout=60_000,
+    )
+    epochs: list[int] = []
+    with RawConnection(address) as one, RawConnection(address) as other:
+        for _ in range(20):
+            for client in (one, other):
+                client.send_only(asked)
+            for client in (one, other):
+                answer = client.receive(asked)
+                if answer.error_code != ErrorCode.concurrent_transactions:
+                    assert answer.error_code == ErrorCode.none
+                    epochs.append(answer.producer_epoch)
+    assert len(epochs) >= 20
+    assert sorted(epochs) == list(range(1, len(epochs) + 1))
+
+
+def test_the_next_instance_leaves_a_commit_that_is_under_way_alone(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()

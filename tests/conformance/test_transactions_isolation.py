@@ -102,7 +102,7 @@ def test_a_reader_that_waits_is_woken_by_the_commit_alone(
     with RawConnection(raw_address) as waiting:
         waiting.send_only(request)
         producer.write(name, "a")
-        waiting.set_timeout(0.3)
+        waiting.set_timeout(LOOK_ON_S)
         with pytest.raises(TimeoutError):
             waiting.receive_frame()
         waiting.set_timeout(15)

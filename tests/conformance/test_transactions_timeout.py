@@ -75,6 +75,7 @@ _IMPATIENT = {
     "unstable.api.versions.enable": "true",
 }
 _FORGETFUL = {
+    "unstable.api.versions.enable": "true",
     "transactional.id.expiration.ms": str(EXPIRATION_MS),
     "transaction.remove.expired.transaction.cleanup.interval.ms": "100",
 }
@@ -115,6 +116,7 @@ def forgetful(
 # Timeout.
 
 
+@pytest.mark.old_clients
 def test_an_abandoned_transaction_is_aborted_and_its_producer_fenced(
     impatient: Place, generation: Generation
 ) -> None:
@@ -148,6 +150,7 @@ def test_an_abandoned_transaction_is_aborted_and_its_producer_fenced(
     await_read(impatient.raw, name, "c")
 
 
+@pytest.mark.old_clients
 def test_a_producer_that_was_too_slow_recovers_by_its_identity_in_version_2_alone(
     impatient: Place, generation: Generation, transaction_version: int
 ) -> None:
@@ -287,6 +290,15 @@ def test_to_keep_what_is_prepared_is_not_served(impatient: Place, enable: bool) 
     )
     assert answer.error_code == ErrorCode.unsupported_version
     assert (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) == (-1, -1)
+
+
+def test_two_phases_need_a_broker_that_allows_them(forgetful: Place) -> None:
+    instance = TransactionalProducer(forgetful.brokers, forgetful.name(), VERSION_2)
+    for fields in ({}, {"keep_prepared_txn": True}, {"transaction_timeout": 0}):
+        answer = retried(lambda f=fields: instance.init_once(version=6, enable2_pc=True, **f))  # type: ignore[misc]
+        assert answer.error_code == ErrorCode.transactional_id_authorization_failed, fields
+        assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
+    assert instance.init(version=6).epoch == 0
 
 
 def test_version_6_is_there_only_where_unstable_versions_are(

@@ -18,7 +18,7 @@ from kafka.structs import OffsetAndMetadata
 from integration.clusters import Cluster
 from tests.conformance.clients import PYTHON_SILENT, TIMEOUT_S
 from tests.conformance.tools.committed import committed_offsets, fill, new_topic, read
-from tests.conformance.transaction_versions import both_transaction_versions
+from tests.conformance.transaction_versions import older_transaction_version_in_full
 
 pytestmark = pytest.mark.slow
 
@@ -196,7 +196,7 @@ def producing(
 Producing = Callable[..., closing[Transactional]]
 
 
-@both_transaction_versions
+@older_transaction_version_in_full
 def test_what_is_committed_is_seen_and_what_is_aborted_is_not(
     processes: Cluster, producing: Producing, unique_name: NameFactory, transaction_version: int
 ) -> None:
@@ -245,7 +245,7 @@ def read_by_python(consumer: Any, count: int) -> dict[int, list[str]]:
     return found
 
 
-@both_transaction_versions
+@older_transaction_version_in_full
 def test_what_is_read_is_written_once_with_its_offsets(
     processes: Cluster, producing: Producing, unique_name: NameFactory, transaction_version: int
 ) -> None:
@@ -270,7 +270,7 @@ def test_what_is_read_is_written_once_with_its_offsets(
     assert committed_offsets(processes, group, source, partitions=PARTITIONS) == [40] * PARTITIONS
 
 
-@both_transaction_versions
+@older_transaction_version_in_full
 def test_a_second_producer_of_an_id_fences_the_first(
     processes: Cluster, producing: Producing, unique_name: NameFactory, transaction_version: int
 ) -> None:
