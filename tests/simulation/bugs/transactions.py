@@ -210,7 +210,7 @@ BUGS = (
         source="LogSegment.recover, TransactionIndex",
         what="recovery does not write the index of aborted transactions anew",
         put_back=_forget_aborted_index_after_a_crash,
-        first_seed=None,
+        first_seed=27,
         needs=has_transactions,
     ),
     Bug(
