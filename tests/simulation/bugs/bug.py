@@ -15,9 +15,8 @@ class Bug:
     """A bug: where it comes from, what it is, and how it is put back.
 
     `needs` says which plans do what the bug is about: others are not run. `first_seed` is where a
-    search for it begins: the first seed that found it when this was written, and none cheaper did
-    (`python -m tests.simulation.bugs.find`); None where none has. Nobody looks at more than
-    `seeds_max` from there on.
+    search for it begins: no seed before it found it when this was written (`find` tells the first
+    that does); None where none has yet. Nobody looks at more than `seeds_max` from there on.
     """
 
     name: str

@@ -47,7 +47,7 @@ BUGS = (
         source="GroupMetadataManager.storeOffsets",
         what="an offset is acknowledged as committed before it is replicated",
         put_back=_acknowledge_commits_at_once,
-        first_seed=3,
+        first_seed=18,
         needs=has_members,
     ),
     Bug(
@@ -55,7 +55,7 @@ BUGS = (
         source="GroupMetadataManager.validateOffsetCommit",
         what="a member that has missed a rebalance may still commit",
         put_back=_take_commits_of_any_generation,
-        first_seed=61,
+        first_seed=0,
         needs=has_members,
     ),
     Bug(
@@ -63,7 +63,7 @@ BUGS = (
         source="GroupMetadataManager.loadGroupsAndOffsets",
         what="a new coordinator has a group's members, and not the number of its generation",
         put_back=_begin_generations_anew,
-        first_seed=12,
+        first_seed=0,
         needs=has_members,
     ),
 )

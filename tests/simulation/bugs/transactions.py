@@ -186,7 +186,7 @@ BUGS = (
         source="KIP-360, TransactionCoordinator.abortTimedOutTransactions",
         what="a transaction is aborted for its time, and its producer goes on with its epoch",
         put_back=_abort_without_epoch_bump,
-        first_seed=78,
+        first_seed=40,
         needs=has_transactions_of_version_1,
     ),
     Bug(
@@ -210,7 +210,7 @@ BUGS = (
         source="LogSegment.recover, TransactionIndex",
         what="recovery does not write the index of aborted transactions anew",
         put_back=_forget_aborted_index_after_a_crash,
-        first_seed=None,
+        first_seed=27,
         needs=has_transactions,
     ),
     Bug(
@@ -218,7 +218,7 @@ BUGS = (
         source="TransactionStateManager.loadTransactionsForTxnTopicPartition",
         what="a new coordinator does not end what the one before had decided",
         put_back=_forget_what_is_prepared,
-        first_seed=6,
+        first_seed=0,
         needs=has_transactions,
     ),
     Bug(
@@ -234,7 +234,7 @@ BUGS = (
         source="TransactionMarkerRequestCompletionHandler",
         what="a marker that a partition does not take at once counts as written",
         put_back=_give_markers_up,
-        first_seed=17,
+        first_seed=0,
         needs=has_transactions,
     ),
     Bug(
@@ -242,7 +242,7 @@ BUGS = (
         source="KIP-98, TransactionCoordinator.endTransaction",
         what="a producer that is fenced may still end the transaction of its successor",
         put_back=_end_with_any_epoch,
-        first_seed=106,
+        first_seed=0,
         needs=has_transactions_of_version_1,
     ),
     Bug(
@@ -250,7 +250,7 @@ BUGS = (
         source="KIP-447 (KAFKA-8587)",
         what="require_stable does not wait for offsets of transactions that are open",
         put_back=_forget_pending_offsets,
-        first_seed=None,
+        first_seed=0,
         needs=has_transactions,
     ),
 )
