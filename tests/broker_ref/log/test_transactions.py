@@ -278,6 +278,49 @@ def test_a_high_watermark_that_falls_takes_it_along(log: PartitionLog) -> None:
     assert [log.last_stable_offset(hw) for hw in (2, 1)] == [2, 1]
 
 
+@pytest.mark.parametrize("marker", list(Marker))
+def test_a_start_finds_the_markers_that_are_not_replicated(marker: Marker) -> None:
+    """Both are below the snapshot that the stop has left, which does not tell of them."""
+    storage = MemoryStorage()
+    log = open_log(storage)
+    writer = Writer(log=log, producer_id=7)
+    for _ in range(2):
+        writer.write()
+        writer.end(marker)
+    log.close()
+    for checkpointed, stable in {0: [0, 0, 2, 2, 4], 2: [2, 2, 4], 3: [2, 4], 4: [4]}.items():
+        again = open_log(storage, recovery_point=4, high_watermark=checkpointed)
+        found = [again.last_stable_offset(hw) for hw in range(checkpointed, 5)]
+        assert found == stable
+        again.discard()
+
+
+def test_damage_before_the_snapshot_is_no_hindrance_to_a_start() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage)
+    writer = Writer(log=log, producer_id=7)
+    writer.write()
+    size = log.size_bytes
+    writer.commit()
+    append(log, batch())
+    log.close()
+    storage.overwrite(f"{DIRECTORY}/00000000000000000000.log", size + 70, b"\xff")
+    assert open_log(storage, recovery_point=3).log_end_offset == 3
+
+
+def test_a_cut_forgets_no_marker_that_is_not_replicated() -> None:
+    """The second segment begins with a snapshot that is above the high watermark."""
+    log = open_log(MemoryStorage(), config=small(segment_bytes=200))
+    writer = Writer(log=log, producer_id=7)
+    writer.write()
+    writer.commit()
+    while len(log.segment_base_offsets) == 1 or log.log_end_offset < 4:
+        append(log, batch())
+    log.truncate_to(log.log_end_offset - 1, now_ms=NOW_MS)
+    assert log.producers.snapshots.offsets[0] >= 2
+    assert [log.last_stable_offset(hw) for hw in (1, 2, 3)] == [0, 2, 3]
+
+
 def test_deleting_records_of_an_open_transaction_moves_it_up(log: PartitionLog) -> None:
     writer = Writer(log=log, producer_id=7)
     for _ in range(4):
