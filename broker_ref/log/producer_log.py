@@ -87,16 +87,17 @@ class ProducerLog:
             duplicate = self._state.duplicate_of(header)
             if duplicate is not None:
                 return duplicate
-        if header.is_transactional and not self._state.has_open_transaction(
-            producer_id, header.producer_epoch
+        self._state.check_epoch(producer_id, header.producer_epoch)
+        if (
+            header.is_transactional
+            and not self._state.has_open_transaction(producer_id, header.producer_epoch)
+            and not self.allows(producer_id, guard)
         ):
-            self._state.check_epoch(producer_id, header.producer_epoch)
-            if not self.allows(producer_id, guard):
-                raise LogError(
-                    ErrorCode.invalid_txn_state,
-                    f"Producer {producer_id} (epoch {header.producer_epoch}) writes outside of any "
-                    "transaction that the coordinator is known to have open.",
-                )
+            raise LogError(
+                ErrorCode.invalid_txn_state,
+                f"Producer {producer_id} (epoch {header.producer_epoch}) writes outside of any "
+                "transaction that the coordinator is known to have open.",
+            )
         if origin is Origin.CLIENT:
             self._guards.check_sequence(header, is_first=not self._state.has_batches(producer_id))
         self._state.check(header, origin=origin)

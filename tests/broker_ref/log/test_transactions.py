@@ -148,6 +148,15 @@ def test_an_older_epoch_is_not_asked_about(log: PartitionLog) -> None:
     assert error.value.error_code is FENCED
 
 
+def test_an_older_epoch_is_refused_as_such_whatever_its_sequence(log: PartitionLog) -> None:
+    """ProducerAppendInfo checks the epoch before what is being asked about."""
+    writer = Writer(log=log, producer_id=7, epoch=3)
+    writer.write()
+    writer.commit()
+    begin(log, epoch=3, sequence=1)
+    assert refused(log, batch(producer=(7, 2, 5))) is FENCED
+
+
 def test_a_later_batch_waits_for_the_one_before_it(log: PartitionLog) -> None:
     """The question about sequence 0 has to be repeated; 1 must not be taken before it."""
     guard = begin(log)
