@@ -13,6 +13,7 @@ from broker_ref.log.batch import NO_SEQUENCE
 from broker_ref.log.control import Marker
 from broker_ref.log.errors import CorruptLog, LogError
 from broker_ref.log.partition_log import PartitionLog
+from broker_ref.log.producer_state import EPOCH_MAX
 from broker_ref.log.transaction_index import AbortedTransaction
 from broker_ref.log.verification_guards import VerificationGuard
 from tests.broker_ref.log.batches import NOW_MS, batch
@@ -255,6 +256,24 @@ def test_who_may_end_a_transaction(
     (entry,) = log.producer_entries
     assert not entry.has_open_transaction
     assert (entry.epoch, entry.coordinator_epoch) == (epoch, coordinator_epoch)
+
+
+def test_a_marker_of_version_2_may_come_again(log: PartitionLog) -> None:
+    """As when its answer was lost; it ends nothing then."""
+    writer = Writer(log=log, producer_id=7)
+    writer.write()
+    for offset in (1, 2):
+        writer.epoch = 0
+        assert writer.end(COMMIT, transaction_version=2).base_offset == offset
+    assert log.last_stable_offset(3) == 3
+
+
+def test_above_the_last_epoch_there_is_none_for_a_marker_of_version_2(log: PartitionLog) -> None:
+    writer = Writer(log=log, producer_id=7, epoch=EPOCH_MAX)
+    writer.write()
+    writer.epoch -= 1
+    writer.end(COMMIT, transaction_version=2)
+    assert log.last_stable_offset(2) == 2
 
 
 def test_a_marker_of_a_producer_nobody_knows_is_written_and_fences(log: PartitionLog) -> None:
