@@ -180,12 +180,6 @@ BROKER_CONFIGS: Final = (
         minimum=1,
     ),
     _int(
-        "producer.id.expiration.ms",
-        86400000,
-        "How long a log remembers a producer that stopped writing, outside of transactions.",
-        minimum=1,
-    ),
-    _int(
         "producer.id.expiration.check.interval.ms",
         600000,
         "How often logs forget producers that stopped writing.",
@@ -410,7 +404,6 @@ class BrokerConfig:
     log_cleaner_enable: bool = True
     log_retention_check_interval_ms: int = 300000
     log_flush_offset_checkpoint_interval_ms: int = 60000
-    producer_id_expiration_ms: int = 86400000
     producer_id_expiration_check_interval_ms: int = 600000
     replica_lag_time_max_ms: int = 30000
     replica_fetch_wait_max_ms: int = 500

@@ -39,7 +39,6 @@ from broker_ref.log.cleaner import DEDUPE_BUFFER_BYTES, LogCleaner
 from broker_ref.log.config import LogConfig
 from broker_ref.log.errors import LogError
 from broker_ref.log.partition_log import PartitionLog
-from broker_ref.log.producer_state import PRODUCER_ID_EXPIRATION_MS
 from broker_ref.log.storage import Storage, StorageError
 
 _LOG_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
@@ -56,19 +55,12 @@ logger = logging.getLogger(__name__)
 class LogDirectory:
     """The logs under one storage. One at a time may use it (`DiskStorage` locks its root)."""
 
-    def __init__(
-        self,
-        *,
-        storage: Storage,
-        dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
-        producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
-    ) -> None:
+    def __init__(self, *, storage: Storage, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES) -> None:
         """Read the checkpoints, take the marker away, finish interrupted deletions.
 
         Raises: CorruptLog naming a damaged checkpoint, StorageError.
         """
         self._storage = storage
-        self._producer_id_expiration_ms = producer_id_expiration_ms
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._recovery_points = read_offsets(storage, RECOVERY_POINT_FILE)
         self._log_start_offsets = read_offsets(storage, LOG_START_OFFSET_FILE)
@@ -125,7 +117,6 @@ class LogDirectory:
             recovery_point=self._recovery_points.get(key, 0),
             log_start_offset=self._log_start_offsets.get(key, 0),
             high_watermark=self._high_watermarks.get(key, 0),
-            producer_id_expiration_ms=self._producer_id_expiration_ms,
             on_truncate=partial(self._before_truncation, key),
         )
         self._unclean_logs = unclean_before

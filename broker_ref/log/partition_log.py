@@ -92,7 +92,6 @@ class PartitionLog:
         recovery_point: int = 0,
         log_start_offset: int = 0,
         high_watermark: int = 0,
-        producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
         on_truncate: Callable[[int], None] = lambda _: None,
     ) -> PartitionLog:
         """Open the log in `directory`, made where missing, after recovery where not `clean`.
@@ -111,7 +110,6 @@ class PartitionLog:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,
-            producer_id_expiration_ms=producer_id_expiration_ms,
         ).load()
         return cls(
             storage=storage,
@@ -513,9 +511,11 @@ class PartitionLog:
         snapshots = self.producers.snapshots
         snapshots.keep(offset for offset in snapshots.offsets if offset >= first_offset)
 
-    def expire_producers(self, now_ms: int) -> None:
+    def expire_producers(
+        self, now_ms: int, *, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
+    ) -> None:
         """Forget producers that have not written for `producer.id.expiration.ms`."""
-        self.producers.expire(now_ms)
+        self.producers.expire(now_ms, expiration_ms=expiration_ms)
 
     # Compaction
 

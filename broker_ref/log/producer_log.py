@@ -39,15 +39,8 @@ logger = logging.getLogger(__name__)
 class ProducerLog:
     """What a log knows of its producers."""
 
-    def __init__(
-        self,
-        *,
-        snapshots: ProducerSnapshots,
-        expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
-    ) -> None:
-        """`expiration_ms` is how long a producer is known that does not write any more."""
+    def __init__(self, *, snapshots: ProducerSnapshots) -> None:
         self.snapshots = snapshots
-        self._expiration_ms = expiration_ms
         self._state = ProducerState()
         self._guards = VerificationGuards()
 
@@ -150,10 +143,10 @@ class ProducerLog:
         """Durably keep what is known after all batches below the log end. Raises: StorageError."""
         self.snapshots.write(log_end_offset, self.entries)
 
-    def expire(self, now_ms: int) -> None:
-        """Forget producers that have not written for long enough."""
-        self._state.expire(now_ms, expiration_ms=self._expiration_ms)
-        self._guards.expire(now_ms, expiration_ms=self._expiration_ms)
+    def expire(self, now_ms: int, *, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS) -> None:
+        """Forget producers that have not written for that long."""
+        self._state.expire(now_ms, expiration_ms=expiration_ms)
+        self._guards.expire(now_ms, expiration_ms=expiration_ms)
 
     # Reading the log again
 
@@ -223,7 +216,7 @@ class ProducerLog:
         if latest is None:
             return state, None
         state.load(latest[1])
-        state.expire(now_ms, expiration_ms=self._expiration_ms)
+        state.expire(now_ms)
         return state, latest[0]
 
     def _read(

@@ -301,7 +301,7 @@ class ProducerState:
         }
         self._decided = {}
 
-    def expire(self, now_ms: int, *, expiration_ms: int) -> None:
+    def expire(self, now_ms: int, *, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS) -> None:
         """Forget producers whose last batch is that old, unless a transaction of theirs is open."""
         self._entries = {
             producer_id: entry

@@ -77,7 +77,6 @@ class LogLoader:
     recovery_point: int
     log_start_offset: int
     high_watermark: int
-    producer_id_expiration_ms: int
 
     def load(self) -> LoadedLog:
         """Raises: CorruptLog where data that was promised is damaged, StorageError."""
@@ -113,8 +112,7 @@ class LogLoader:
         leader_epochs.truncate_from_end(log_end_offset)
         leader_epochs.truncate_from_start(log_start_offset)
         producers = ProducerLog(
-            snapshots=ProducerSnapshots(storage=self.storage, directory=self.directory),
-            expiration_ms=self.producer_id_expiration_ms,
+            snapshots=ProducerSnapshots(storage=self.storage, directory=self.directory)
         )
         producers.load(
             segments,

@@ -99,9 +99,7 @@ class ReplicaManager:
         )
         self._schedule = schedule
         self._directory = LogDirectory(
-            storage=storage,
-            dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
-            producer_id_expiration_ms=config.producer_id_expiration_ms,
+            storage=storage, dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size
         )
         self._partitions: dict[PartitionKey, Partition] = {}
         self._configs: dict[str, dict[str, str]] = {}

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.batch import SEQUENCE_MAX, BatchHeader, unpack_header
 from broker_ref.log.errors import LogError
 from broker_ref.log.producer_snapshots import decode_snapshot, encode_snapshot
-from broker_ref.log.producer_state import ProducerState
+from broker_ref.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerState
 from tests.broker_ref.log.batches import NOW_MS, batch, patched
 
 
@@ -107,9 +107,9 @@ def test_checking_changes_nothing() -> None:
 def test_idle_producers_expire_unless_their_transaction_is_open() -> None:
     state = state_after(written(0), written(0, producer_id=8))
     state.entries[1].current_txn_first_offset = 1
-    state.expire(NOW_MS + 999, expiration_ms=1000)
+    state.expire(NOW_MS + PRODUCER_ID_EXPIRATION_MS - 1)
     assert len(state.entries) == 2
-    state.expire(NOW_MS + 1000, expiration_ms=1000)
+    state.expire(NOW_MS + PRODUCER_ID_EXPIRATION_MS)
     assert [entry.producer_id for entry in state.entries] == [8]
 
 

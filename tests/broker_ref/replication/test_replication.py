@@ -16,7 +16,6 @@ from broker_ref.api.k21_delete_records import (
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.isr import Committed, IsrState, PendingExpand, PendingShrink
 from broker_ref.replication.partition import Appended, Partition
-from tests.broker_ref.log.batches import batch
 from tests.broker_ref.replication.cluster import TOPIC, VirtualCluster, values
 
 
@@ -371,25 +370,3 @@ def test_a_compacted_topic_is_compacted_on_every_replica() -> None:
     cluster.run(5000)
     for broker in cluster.brokers.values():
         assert set(values(broker.partition).values()) == {b"new", b"active"}
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-def test_a_producer_is_forgotten_after_the_time_that_is_configured(restarts: bool) -> None:
-    configs = {
-        "producer_id_expiration_ms": 1000,
-        "producer_id_expiration_check_interval_ms": 10**9 if restarts else 500,
-    }
-    cluster = VirtualCluster(brokers=1, configs=configs)
-    cluster.leader.partition.append(
-        batch(producer=(7, 0, 0), timestamp=cluster.now_ms),
-        all_replicas=True,
-        now_ms=cluster.now_ms,
-    )
-    cluster.run(900)
-    assert len(cluster.leader.partition.log.producer_entries) == 1
-    if restarts:
-        cluster.leader.replicas.close()
-        cluster.crash(1, fence=False)
-    cluster.run(700)
-    leader = cluster.restart(1) if restarts else cluster.leader
-    assert leader.partition.log.producer_entries == ()
