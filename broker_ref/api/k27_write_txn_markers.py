@@ -9,11 +9,13 @@ led elsewhere, or whose groups are not loaded, NOT_LEADER_OR_FOLLOWER: to be sen
 an older coordinator is TRANSACTION_COORDINATOR_FENCED, one of an older producer epoch
 INVALID_PRODUCER_EPOCH. From version 2 on it says by which transaction version the transaction has
 run: with 2 its epoch must be above all that was written (KIP-1228). The results of markers of the
-same producer come together.
+same producer come together. Producer id or epoch -1 is of nobody: as in Apache Kafka, everything in
+such a request is answered UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
@@ -23,8 +25,10 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import Api, Broker, Call, Wait
 from broker_ref.controller.metadata import OFFSETS_TOPIC
 from broker_ref.coordination.replies import Reply
+from broker_ref.log.batch import NO_PRODUCER_ID
 from broker_ref.log.control import EndTransactionMarker, Marker
 from broker_ref.log.errors import LogError
+from broker_ref.log.producer_state import NO_PRODUCER_EPOCH
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import Appended
 from broker_ref.transaction.marker_messages import (
@@ -45,6 +49,8 @@ _NOT_LOADED: Final = (
     ErrorCode.not_coordinator,
 )
 """What a group coordinator says that is not ready: transaction coordinators do not know these."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,13 +116,18 @@ class DelayedMarkers:
 
 def handle(broker: Broker, call: Call, request: WriteTxnMarkersRequest) -> object:
     """Append every marker, and answer when all are replicated."""
+    nobodys = [marker for marker in request.markers if not _is_of_a_producer(marker)]
+    if nobodys:
+        logger.warning("Markers of no producer or no epoch are refused, with others: %s", nobodys)
     delayed = DelayedMarkers(
         slots=tuple(
             Slot(
                 producer_id=marker.producer_id,
                 topic=topic.name,
                 partition=index,
-                outcome=_append(broker, call, marker, topic.name, index),
+                outcome=ErrorCode.unknown_server_error
+                if nobodys
+                else _append(broker, call, marker, topic.name, index),
             )
             for marker in request.markers
             for topic in marker.topics
@@ -127,6 +138,10 @@ def handle(broker: Broker, call: Call, request: WriteTxnMarkersRequest) -> objec
     if done is not None:
         return done
     return Wait(operation=delayed, keys=delayed.keys(), deadline_ms=call.now_ms + TIMEOUT_MS)
+
+
+def _is_of_a_producer(marker: WrittenMarker) -> bool:
+    return marker.producer_id != NO_PRODUCER_ID and marker.producer_epoch != NO_PRODUCER_EPOCH
 
 
 def _append(

@@ -241,7 +241,6 @@ def _verify(commit: Commit, now_ms: int) -> object:
         request.producer_epoch,
         (partition.key,),
         add=adds,
-        now_ms=now_ms,
     )
     delayed = DelayedVerification(commit=commit, partition=partition, guard=guard, reply=reply)
     response = delayed.try_complete(now_ms)

@@ -82,7 +82,6 @@ class _Verifying:
             asked[0].header.producer_epoch,
             tuple(dict.fromkeys(batch.key for batch in asked)),
             add=self.adds,
-            now_ms=now_ms,
         )
         done = self.try_complete(now_ms)
         if done is not None:

@@ -116,6 +116,7 @@ class LogDirectory:
             clean=self.was_clean,
             recovery_point=self._recovery_points.get(key, 0),
             log_start_offset=self._log_start_offsets.get(key, 0),
+            high_watermark=self._high_watermarks.get(key, 0),
             on_truncate=partial(self._before_truncation, key),
         )
         self._unclean_logs = unclean_before

@@ -14,8 +14,8 @@ Purpose: append as leader and as follower, read, search, truncate, retain. Invar
 from the log start offset to the log end offset, with gaps only where the log was compacted; a
 refused append changes nothing; after a write that failed the log takes no more appends until it is
 opened again, for what is on disk is then unknown; a read that failed, or a write that never began,
-leaves it as it was. What it must not know: replicas, high watermarks (callers pass end offsets),
-requests, the clock.
+leaves it as it was. What it must not know: replicas, where the high watermark is now (callers
+pass end offsets), requests, the clock.
 """
 
 from __future__ import annotations
@@ -91,14 +91,15 @@ class PartitionLog:
         clean: bool,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        high_watermark: int = 0,
         on_truncate: Callable[[int], None] = lambda _: None,
     ) -> PartitionLog:
         """Open the log in `directory`, made where missing, after recovery where not `clean`.
 
-        `clean` says that the broker was stopped in order, `recovery_point` and
-        `log_start_offset` are what was last checkpointed (see `LogDirectory`, which passes all
-        three). `on_truncate` is called with the end that the log is about to be cut to, and must
-        checkpoint both durably. Raises: CorruptLog naming file and position, StorageError.
+        `clean` says that the broker was stopped in order; the offsets are what was last
+        checkpointed (see `LogDirectory`). `on_truncate` is called with the end that the log is
+        about to be cut to, and must lower them durably. Raises: CorruptLog naming file and
+        position, StorageError.
         """
         loaded = LogLoader(
             storage=storage,
@@ -108,6 +109,7 @@ class PartitionLog:
             clean=clean,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
         ).load()
         return cls(
             storage=storage,
@@ -516,10 +518,7 @@ class PartitionLog:
     # Compaction
 
     def begin_cleaned(self, first: LogSegment) -> LogSegment:
-        """An empty segment to copy into what stays of `first` and others; no part of the log yet.
-
-        Raises: StorageError.
-        """
+        """An empty segment for what stays of `first` and others, not in the log yet; StorageError."""
         for name in cleaned_names(first.base_offset):
             self._storage.remove(f"{self.directory}/{name}")
         return self._new_segment(first.base_offset, first.created_ms, name_end=CLEANED_SUFFIX)

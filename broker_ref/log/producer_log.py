@@ -4,12 +4,17 @@ Purpose: keep these three in step with the batches of the log: checked before an
 to date after it, read again from the latest snapshot after a start or a cut. Invariant: what is
 known is what the batches up to the log end say, and nothing else; the transaction index of every
 segment has the aborted transactions whose markers are in it. What it must not know: where the high
-watermark is, and why the log is cut. Source: UnifiedLog's analyzeAndValidateProducerState,
+watermark is now, and why the log is cut. Source: UnifiedLog's analyzeAndValidateProducerState,
 ProducerStateManager.truncateAndReload, LogSegment.recover.
+
+It differs from Apache Kafka in one point on purpose: Kafka takes it that a snapshot has nothing
+above the high watermark, forgets which of its markers are not replicated yet, and so lets readers
+see beyond the last stable offset after a start or a cut. Here the log says which.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
 from kio.schema.errors import ErrorCode
@@ -17,7 +22,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.append import Origin
 from broker_ref.log.batch import BatchHeader
 from broker_ref.log.control import EndTransactionMarker, decode_marker
-from broker_ref.log.errors import LogError
+from broker_ref.log.errors import CorruptLog, LogError
 from broker_ref.log.producer_snapshots import ProducerSnapshots
 from broker_ref.log.producer_state import (
     BatchMetadata,
@@ -26,6 +31,8 @@ from broker_ref.log.producer_state import (
 )
 from broker_ref.log.segment import LogSegment
 from broker_ref.log.verification_guards import VerificationGuard, VerificationGuards
+
+logger = logging.getLogger(__name__)
 
 
 class ProducerLog:
@@ -80,16 +87,17 @@ class ProducerLog:
             duplicate = self._state.duplicate_of(header)
             if duplicate is not None:
                 return duplicate
-        if header.is_transactional and not self._state.has_open_transaction(
-            producer_id, header.producer_epoch
+        self._state.check_epoch(producer_id, header.producer_epoch)
+        if (
+            header.is_transactional
+            and not self._state.has_open_transaction(producer_id, header.producer_epoch)
+            and not self.allows(producer_id, guard)
         ):
-            self._state.check_epoch(producer_id, header.producer_epoch)
-            if not self.allows(producer_id, guard):
-                raise LogError(
-                    ErrorCode.invalid_txn_state,
-                    f"Producer {producer_id} (epoch {header.producer_epoch}) writes outside of any "
-                    "transaction that the coordinator is known to have open.",
-                )
+            raise LogError(
+                ErrorCode.invalid_txn_state,
+                f"Producer {producer_id} (epoch {header.producer_epoch}) writes outside of any "
+                "transaction that the coordinator is known to have open.",
+            )
         if origin is Origin.CLIENT:
             self._guards.check_sequence(header, is_first=not self._state.has_batches(producer_id))
         self._state.check(header, origin=origin)
@@ -154,12 +162,15 @@ class ProducerLog:
         log_start_offset: int,
         log_end_offset: int,
         now_ms: int,
+        high_watermark: int | None = None,
         indexed_to: int | None = None,
     ) -> None:
         """Read what is known at the log end, from the latest snapshot or the log's start on.
 
-        The transaction indexes are those of a sound log, but from the segment on that starts at
-        `indexed_to`, if given: these are written anew. Raises: CorruptLog, StorageError.
+        `high_watermark` is the one that was checkpointed, for a log that is not known yet; one
+        that is has seen itself which markers are not replicated. The transaction indexes are those
+        of a sound log, but from the segment on that starts at `indexed_to`, if given: these are
+        written anew. Raises: CorruptLog, StorageError.
         """
         self.snapshots.keep_between(log_start_offset, log_end_offset)
         listed = list(segments)
@@ -169,8 +180,34 @@ class ProducerLog:
                     segment.transactions.truncate_to(0)
             to_index = min(indexed_to, log_end_offset)
             self._read(listed, self._loaded(to_index, now_ms), log_start_offset, indexed_to)
-        state = self._loaded(log_end_offset, now_ms)
-        self._state = self._read(listed, state, log_start_offset, None)
+        latest = self._loaded(log_end_offset, now_ms)
+        state = self._read(listed, latest, log_start_offset, None)
+        state.take_decided(self._state, end_offset=log_end_offset)
+        if high_watermark is not None and (latest[1] or 0) > high_watermark:
+            before = self._loaded(high_watermark, now_ms)
+            known = self._unreplicated(listed, before, log_start_offset, high_watermark)
+            state.take_decided(known, end_offset=log_end_offset)
+        self._state = state
+
+    def _unreplicated(
+        self,
+        segments: list[LogSegment],
+        loaded: tuple[ProducerState, int | None],
+        log_start_offset: int,
+        high_watermark: int,
+    ) -> ProducerState:
+        """A state that knows of the markers at or above the high watermark.
+
+        Or of none, as Kafka's, where the batches before the snapshot are damaged: a log whose
+        latest snapshot is sound starts without them.
+        """
+        try:
+            state = self._read(segments, loaded, log_start_offset, None)
+        except CorruptLog as error:
+            logger.warning("Markers that are not replicated are taken as if they were: %s", error)
+            return ProducerState()
+        state.forget_replicated(high_watermark)
+        return state
 
     def _loaded(self, end_offset: int, now_ms: int) -> tuple[ProducerState, int | None]:
         """The state of the latest snapshot at or below an offset, and at which that is."""

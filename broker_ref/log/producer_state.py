@@ -279,8 +279,19 @@ class ProducerState:
                 if last_offset >= high_watermark
             }
 
+    def take_decided(self, known: ProducerState, *, end_offset: int) -> None:
+        """Take over which transactions are decided by markers below an offset, but replicated not.
+
+        A snapshot does not say: it has producers, not what has become of their transactions.
+        """
+        self._decided |= {
+            first_offset: last_offset
+            for first_offset, last_offset in known._decided.items()
+            if last_offset < end_offset
+        }
+
     def load(self, entries: Iterable[ProducerEntry]) -> None:
-        """Replace everything by what a snapshot holds."""
+        """Replace everything by what a snapshot holds; `take_decided` has the rest."""
         self._entries = {entry.producer_id: entry for entry in entries}
         is_open = [entry for entry in self._entries.values() if entry.has_open_transaction]
         self._open = {

@@ -13,7 +13,9 @@
 | segments that overlap                       | refused; gaps are what compaction leaves       |
 | a checkpointed log start offset above the   | all segments removed, the log starts there     |
 | log's end                                   |                                                |
-| producer state                              | latest snapshot, then the batches after it     |
+| producer state                              | latest snapshot, then the batches after it;    |
+|                                             | markers not known to be replicated, from one   |
+|                                             | below the high watermark                       |
 | transaction indexes, damaged or at or above | written anew from there on, from the producer  |
 | the recovery point                          | state before                                   |
 
@@ -74,6 +76,7 @@ class LogLoader:
     clean: bool
     recovery_point: int
     log_start_offset: int
+    high_watermark: int
 
     def load(self) -> LoadedLog:
         """Raises: CorruptLog where data that was promised is damaged, StorageError."""
@@ -117,6 +120,7 @@ class LogLoader:
             log_start_offset=log_start_offset,
             log_end_offset=log_end_offset,
             now_ms=self.now_ms,
+            high_watermark=self.high_watermark,
             indexed_to=self._indexed_to(segments),
         )
         return LoadedLog(

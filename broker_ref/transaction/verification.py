@@ -129,7 +129,6 @@ class Verifications:
         partitions: tuple[PartitionKey, ...],
         *,
         add: bool,
-        now_ms: int,
     ) -> Reply[Answer]:
         """Ask whether partitions are part of a producer's transaction; with `add`, make them so.
 
@@ -139,7 +138,6 @@ class Verifications:
         asked.
         """
         reply: Reply[Answer] = Reply(self._wake)
-        del now_ms
         question = _Question(
             transactional_id=transactional_id,
             producer_id=producer_id,

@@ -296,6 +296,15 @@ def test_a_marker_is_answered_when_it_is_replicated_or_it_takes_too_long() -> No
     }
 
 
+def test_a_marker_of_nobody_is_refused_and_not_written(made: Producers, producer: Producer) -> None:
+    """MemoryRecordsBuilder refuses to make one, which fails Kafka's whole request."""
+    for nobody in ((-1, producer[1]), (producer[0], -1)):
+        asked = made.clients.ask(1, markers(made, ("t", 0), producer=nobody))
+        (result,) = made.clients.outcome(asked).markers
+        assert result.topics[0].partitions[0].error_code is ErrorCode.unknown_server_error
+    assert end_offsets(made) == (0, 0)
+
+
 def test_a_reader_that_waits_is_told_what_was_aborted(made: Producers, producer: Producer) -> None:
     assert made.produce(producer, version=12) is NONE
     asked = made.clients.ask(

@@ -25,7 +25,7 @@ def test_the_coordinator_is_asked_where_it_is_to_add_the_partition(
     create_topic(driver, "t")
     asked: list[tuple[PartitionKey, ...]] = []
 
-    def verify(*question: Any, add: bool, **_: Any) -> Reply[Answer]:
+    def verify(*question: Any, add: bool) -> Reply[Answer]:
         assert add
         partitions = question[4]
         asked.append(partitions)

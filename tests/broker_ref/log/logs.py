@@ -27,6 +27,7 @@ def open_log(
     now_ms: int = NOW_MS,
     recovery_point: int = 0,
     log_start_offset: int = 0,
+    high_watermark: int = 0,
 ) -> PartitionLog:
     return PartitionLog.open(
         storage=storage,
@@ -36,6 +37,7 @@ def open_log(
         clean=clean,
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,
+        high_watermark=high_watermark,
     )
 
 

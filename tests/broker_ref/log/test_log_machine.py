@@ -241,7 +241,8 @@ class LogMachine(RuleBasedStateMachine):
         self.start_offset = max(self.checkpointed_start, self.log.segment_base_offsets[0])
         assert self.durable_offset <= end or end == self.checkpointed_start
         self.batches = [b for b in appended if unpack_header(b).next_offset <= end]
-        if end > self.end_offset:  # The log start was checkpointed, the log was not flushed.
+        if self.log.segment_base_offsets[0] > self.first_offset or end > self.end_offset:
+            # The log start was checkpointed, the log was not flushed.
             assert end == self.checkpointed_start
             self.batches, self.first_offset = [], end
         self._forget_what_snapshots_do_not_hold(self.storage)

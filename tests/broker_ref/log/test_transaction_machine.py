@@ -1,8 +1,8 @@
 """Transactions in a log against a list of its batches, through crashes, cuts and restarts.
 
-What must hold after every step, for any high watermark: the last stable offset, the aborted
-transactions of any range, and every producer's open transaction are what one reading of the
-batches from the start says.
+What must hold after every step, for any high watermark from the last on: the last stable offset,
+the aborted transactions of any range, and every producer's open transaction are what one reading
+of the batches from the start says.
 """
 
 from __future__ import annotations
@@ -69,13 +69,14 @@ class TransactionMachine(RuleBasedStateMachine):
         self._open()
 
     def _open(self) -> None:
+        """What was checkpointed of the high watermark is all that is known of it then."""
         self.directory = LogDirectory(storage=self.storage)
         self.log: PartitionLog = self.directory.open_log("t", 0, config=self.config, now_ms=NOW_MS)
+        self.high_watermark = self.directory.high_watermark("t", 0)
         self._loaded()
 
     def _loaded(self) -> None:
-        """A snapshot does not tell which markers were replicated: below, that is forgotten."""
-        self.loaded_to = self.log.log_end_offset
+        self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
         known = {entry.producer_id: entry for entry in self.log.producer_entries}
         self.writers = {}
         for producer_id in range(1, 5):
@@ -154,11 +155,11 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        self.directory.checkpoint()
+        self.directory.checkpoint({("t", 0): self.high_watermark})
 
     @rule()
     def restart_cleanly(self) -> None:
-        self.directory.close()
+        self.directory.close({("t", 0): self.high_watermark})
         self._open()
 
     @rule(seed=st.integers(0, 2**32))
@@ -175,14 +176,14 @@ class TransactionMachine(RuleBasedStateMachine):
     def replicate(self, data: st.DataObject) -> None:
         """The high watermark goes up; below it nothing of decided transactions is kept."""
         high_watermark = data.draw(st.integers(0, self.log.log_end_offset))
-        self.log.producers.forget_replicated(high_watermark)
-        self.loaded_to = max(self.loaded_to, high_watermark)
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        self.log.producers.forget_replicated(self.high_watermark)
 
     @invariant()
     def transactions_are_those_of_the_batches(self) -> None:
         reading = Reading().of(self.batches)
         end = self.log.log_end_offset
-        for high_watermark in range(self.loaded_to, end + 1):
+        for high_watermark in range(self.high_watermark, end + 1):
             found = self.log.last_stable_offset(high_watermark)
             assert found == reading.last_stable_offset(high_watermark)
         for start in range(0, end + 1, 2):

@@ -13,6 +13,7 @@ from broker_ref.log.batch import NO_SEQUENCE
 from broker_ref.log.control import Marker
 from broker_ref.log.errors import CorruptLog, LogError
 from broker_ref.log.partition_log import PartitionLog
+from broker_ref.log.producer_state import EPOCH_MAX
 from broker_ref.log.transaction_index import AbortedTransaction
 from broker_ref.log.verification_guards import VerificationGuard
 from tests.broker_ref.log.batches import NOW_MS, batch
@@ -148,6 +149,15 @@ def test_an_older_epoch_is_not_asked_about(log: PartitionLog) -> None:
     assert error.value.error_code is FENCED
 
 
+def test_an_older_epoch_is_refused_as_such_whatever_its_sequence(log: PartitionLog) -> None:
+    """ProducerAppendInfo checks the epoch before what is being asked about."""
+    writer = Writer(log=log, producer_id=7, epoch=3)
+    writer.write()
+    writer.commit()
+    begin(log, epoch=3, sequence=1)
+    assert refused(log, batch(producer=(7, 2, 5))) is FENCED
+
+
 def test_a_later_batch_waits_for_the_one_before_it(log: PartitionLog) -> None:
     """The question about sequence 0 has to be repeated; 1 must not be taken before it."""
     guard = begin(log)
@@ -248,6 +258,24 @@ def test_who_may_end_a_transaction(
     assert (entry.epoch, entry.coordinator_epoch) == (epoch, coordinator_epoch)
 
 
+def test_a_marker_of_version_2_may_come_again(log: PartitionLog) -> None:
+    """As when its answer was lost; it ends nothing then."""
+    writer = Writer(log=log, producer_id=7)
+    writer.write()
+    for offset in (1, 2):
+        writer.epoch = 0
+        assert writer.end(COMMIT, transaction_version=2).base_offset == offset
+    assert log.last_stable_offset(3) == 3
+
+
+def test_above_the_last_epoch_there_is_none_for_a_marker_of_version_2(log: PartitionLog) -> None:
+    writer = Writer(log=log, producer_id=7, epoch=EPOCH_MAX)
+    writer.write()
+    writer.epoch -= 1
+    writer.end(COMMIT, transaction_version=2)
+    assert log.last_stable_offset(2) == 2
+
+
 def test_a_marker_of_a_producer_nobody_knows_is_written_and_fences(log: PartitionLog) -> None:
     Writer(log=log, producer_id=7, epoch=4).abort()
     assert log.log_end_offset == 1
@@ -276,6 +304,49 @@ def test_a_high_watermark_that_falls_takes_it_along(log: PartitionLog) -> None:
     writer.commit()
     log.producers.forget_replicated(2)
     assert [log.last_stable_offset(hw) for hw in (2, 1)] == [2, 1]
+
+
+@pytest.mark.parametrize("marker", list(Marker))
+def test_a_start_finds_the_markers_that_are_not_replicated(marker: Marker) -> None:
+    """Both are below the snapshot that the stop has left, which does not tell of them."""
+    storage = MemoryStorage()
+    log = open_log(storage)
+    writer = Writer(log=log, producer_id=7)
+    for _ in range(2):
+        writer.write()
+        writer.end(marker)
+    log.close()
+    for checkpointed, stable in {0: [0, 0, 2, 2, 4], 2: [2, 2, 4], 3: [2, 4], 4: [4]}.items():
+        again = open_log(storage, recovery_point=4, high_watermark=checkpointed)
+        found = [again.last_stable_offset(hw) for hw in range(checkpointed, 5)]
+        assert found == stable
+        again.discard()
+
+
+def test_damage_before_the_snapshot_is_no_hindrance_to_a_start() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage)
+    writer = Writer(log=log, producer_id=7)
+    writer.write()
+    size = log.size_bytes
+    writer.commit()
+    append(log, batch())
+    log.close()
+    storage.overwrite(f"{DIRECTORY}/00000000000000000000.log", size + 70, b"\xff")
+    assert open_log(storage, recovery_point=3).log_end_offset == 3
+
+
+def test_a_cut_forgets_no_marker_that_is_not_replicated() -> None:
+    """The second segment begins with a snapshot that is above the high watermark."""
+    log = open_log(MemoryStorage(), config=small(segment_bytes=200))
+    writer = Writer(log=log, producer_id=7)
+    writer.write()
+    writer.commit()
+    while len(log.segment_base_offsets) == 1 or log.log_end_offset < 4:
+        append(log, batch())
+    log.truncate_to(log.log_end_offset - 1, now_ms=NOW_MS)
+    assert log.producers.snapshots.offsets[0] >= 2
+    assert [log.last_stable_offset(hw) for hw in (1, 2, 3)] == [0, 2, 3]
 
 
 def test_deleting_records_of_an_open_transaction_moves_it_up(log: PartitionLog) -> None:

@@ -104,7 +104,7 @@ class Questions:
         )
 
     def verify(self, name: str, *, add: bool = False) -> Reply[Answer]:
-        return self.verifications.verify(name, 7, 1, (A, B), add=add, now_ms=1000)
+        return self.verifications.verify(name, 7, 1, (A, B), add=add)
 
     def asked(self) -> list[list[str]]:
         return [
