@@ -7,19 +7,16 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import signal
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 
+from integration.simulation.many import violations
 from integration.simulation.plan import plan_of
 from integration.simulation.run import Outcome, run
 from integration.simulation.shrink import shrink
 
 TRACE_LINES = 60
-SEEDS_AT_ONCE = 4
 INTERRUPTED = 130
 
 
@@ -49,28 +46,14 @@ def report_failure(outcome: Outcome) -> str:
     )
 
 
-def _violation_of(seed: int) -> tuple[int, str | None]:
-    return seed, run(plan_of(seed)).violation
-
-
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 def _run_many(seeds: range, jobs: int) -> int:
     begun_s, failed = time.monotonic(), []
-    with ProcessPoolExecutor(
-        jobs,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_leave_interrupts_to_the_parent,
-    ) as pool:
-        outcomes = pool.map(_violation_of, seeds, chunksize=SEEDS_AT_ONCE)
-        for done, (seed, violation) in enumerate(outcomes, start=1):
-            if violation is not None:
-                failed.append(seed)
-                print(f"seed {seed} fails: {violation}", flush=True)
-            if done % 100 == 0:
-                print(f"{done} of {len(seeds)} in {time.monotonic() - begun_s:.0f} s", flush=True)
+    for done, (seed, violation) in enumerate(violations(seeds, jobs), start=1):
+        if violation is not None:
+            failed.append(seed)
+            print(f"seed {seed} fails: {violation}", flush=True)
+        if done % 100 == 0:
+            print(f"{done} of {len(seeds)} in {time.monotonic() - begun_s:.0f} s", flush=True)
     took_s = time.monotonic() - begun_s
     if not failed:
         print(f"{len(seeds)} seeds in {took_s:.0f} s: all is well")

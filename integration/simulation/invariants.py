@@ -58,9 +58,6 @@ class Transactions:
 
     def __init__(self) -> None:
         self.by_name: dict[str, Transaction] = {}
-        self.may_be_early = False
-        """Whether a log was read again: Kafka, and this core, do not know then which markers are
-        not replicated yet, and let readers see beyond them."""
 
     def begin(self, name: str) -> Transaction:
         """A producer begins one."""
@@ -176,8 +173,6 @@ class Committed:
     def check_visible(self, offset: int, *, is_seen: bool, who: str) -> None:
         """A read_committed reader was given a record, and sees it or leaves it out."""
         outcome = self._outcomes.get(offset, Marker.COMMIT)
-        if outcome is None and self._transactions.may_be_early:
-            return
         if outcome is None or is_seen is not (outcome is Marker.COMMIT):
             raise Violation(
                 f"{self.partition}: {who} {'sees' if is_seen else 'leaves out'} "
@@ -301,7 +296,6 @@ class Watch:
             key = (host, partition.key.topic, partition.key.partition)
             seen = self._seen.get(key)
             if seen is None or seen.partition is not partition:
-                self.transactions.may_be_early |= seen is not None
                 seen = self._seen[key] = _Seen(partition)
             self._look_at(host, seen, partition)
 
@@ -314,7 +308,6 @@ class Watch:
     def _look_at(self, host: str, seen: _Seen, partition: Partition) -> None:
         log_end_offset = partition.log.log_end_offset
         if log_end_offset < seen.log_end_offset:
-            self.transactions.may_be_early = True
             seen.verified = min(seen.verified, log_end_offset)
         seen.log_end_offset = log_end_offset
         if partition.is_leader and partition.leader_epoch != seen.led_epoch:

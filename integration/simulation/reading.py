@@ -158,8 +158,7 @@ class Reader:
         self._check(answer.error_code, "ask for the end")
         if answer.error_code is not ErrorCode.none:
             return False
-        may_go_back = self._isolation == READ_COMMITTED and self._watch.transactions.may_be_early
-        if answer.offset < max(self._end_offset, self._offset) and not may_go_back:
+        if answer.offset < max(self._end_offset, self._offset):
             raise Violation(
                 f"{self._partition}: the end went back from "
                 f"{max(self._end_offset, self._offset)} to {answer.offset} for {self._client.name}"

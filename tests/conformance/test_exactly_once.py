@@ -297,7 +297,6 @@ def test_a_pipeline_goes_on_through_the_deaths_of_brokers(
     append(nodes.to(1), source, batch(values(*(f"{number}" for number in range(count)))))
     coordinator = coordinator_id(nodes.any(), f"id of {source}")
     # Nobody ends the group's: librdkafka may wait for ever for one that is gone (its issue 5511).
-    # Kafka's own copiers have theirs killed, in `tools/test_transactional_tools.py`.
     group = unique_name()
     while (spared := _led_by(nodes, group)) == coordinator:
         group = unique_name()

@@ -11,6 +11,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
+from integration.raw import decode_response, encode_request
+from integration.raw import request as request_of
 from tests.conformance.isolation import await_read, markers
 from tests.conformance.transactions import (
     VERSION_1,
@@ -26,26 +28,38 @@ pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
 
 NameFactory = Callable[[], str]
 LAST_EPOCH = 2**15 - 2
+AT_ONCE = 100
+CORRELATION_ID = 1
 
 
 @pytest.fixture
 def exhausted(
     one_broker: Cluster, unique_name: NameFactory, request: pytest.FixtureRequest
 ) -> Iterator[TransactionalProducer]:
-    """A producer that has the last epoch of its producer id, which takes half a minute."""
+    """A producer that has the last epoch of its producer id, after as many requests.
+
+    They are sent many at once: a broker takes them one after another, as they are of one connection.
+    """
     generation: Generation = getattr(request, "param", VERSION_2)
     with Connections(one_broker) as brokers:
         producer = TransactionalProducer(brokers, unique_name(), generation).init()
         coordinator = producer.coordinator()
+        asked = request_of(
+            "init_producer_id",
+            generation.init_producer_id,
+            transactional_id=producer.transactional_id,
+            transaction_timeout=60_000,
+        )
+        frame = encode_request(asked, CORRELATION_ID, None)
         while producer.epoch < LAST_EPOCH:
-            answer = coordinator.call(
-                "init_producer_id",
-                generation.init_producer_id,
-                transactional_id=producer.transactional_id,
-                transaction_timeout=60_000,
-            )
+            count = min(AT_ONCE, LAST_EPOCH - producer.epoch)
+            for _ in range(count):
+                coordinator.send_frame(frame)
+            *_, last = [coordinator.receive_frame() for _ in range(count)]
+            answer = decode_response(asked, last, CORRELATION_ID)
             assert answer.error_code == ErrorCode.none, answer
             assert answer.producer_id == producer.producer_id
+            assert answer.producer_epoch == producer.epoch + count
             producer.adopt(answer)
         yield producer
 

@@ -20,9 +20,11 @@ from integration.raw import RawConnection, request
 from tests.conformance.batches import TRANSACTIONAL, batch, values
 from tests.conformance.clients import TIMEOUT_S
 from tests.conformance.eventually import eventually
+from tests.conformance.groups import find_coordinator
 from tests.conformance.producers import new_producer_id
 from tests.conformance.tools.committed import committed_offsets, fill, new_topic, read
 from tests.conformance.transaction_versions import older_transaction_version_in_full
+from tests.conformance.wire import only
 from tests.conftest import ClusterFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -90,7 +92,7 @@ def copiers(tools: KafkaTools, source: str, target: str, group: str) -> Iterator
 
 @pytest.mark.full
 @older_transaction_version_in_full
-def test_copiers_of_a_group_copy_each_record_once_while_a_broker_is_killed(
+def test_copiers_of_a_group_copy_each_record_once_while_its_coordinator_is_killed(
     tools: KafkaTools, processes: Cluster, unique_name: NameFactory, transaction_version: int
 ) -> None:
     if len(processes.broker_ids) < 3:
@@ -99,7 +101,8 @@ def test_copiers_of_a_group_copy_each_record_once_while_a_broker_is_killed(
     source, target = (new_topic(processes, unique_name, partitions=partitions) for _ in range(2))
     written = fill(processes, source, partitions=partitions, count=RECORDS)
     group = unique_name()
-    victim = processes.broker_ids[-1]
+    with RawConnection(processes.address(processes.broker_ids[0])) as raw:
+        victim = int(only(find_coordinator(raw, group).coordinators).node_id)
     with copiers(tools, source, target, group) as end:
         eventually(
             lambda: any(read(processes, target, partitions=partitions).values()), timeout_s=60

@@ -55,7 +55,7 @@ BUGS = (
         source="GroupMetadataManager.validateOffsetCommit",
         what="a member that has missed a rebalance may still commit",
         put_back=_take_commits_of_any_generation,
-        first_seed=0,
+        first_seed=None,
         needs=has_members,
     ),
     Bug(
@@ -63,7 +63,7 @@ BUGS = (
         source="GroupMetadataManager.loadGroupsAndOffsets",
         what="a new coordinator has a group's members, and not the number of its generation",
         put_back=_begin_generations_anew,
-        first_seed=0,
+        first_seed=3,
         needs=has_members,
     ),
 )

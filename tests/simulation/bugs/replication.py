@@ -156,6 +156,6 @@ BUGS = (
         source="KIP-106",
         what="a replica out of sync may lead where none in sync is up, by default",
         put_back=_elect_uncleanly,
-        first_seed=40,
+        first_seed=52,
     ),
 )

@@ -186,7 +186,7 @@ BUGS = (
         source="KIP-360, TransactionCoordinator.abortTimedOutTransactions",
         what="a transaction is aborted for its time, and its producer goes on with its epoch",
         put_back=_abort_without_epoch_bump,
-        first_seed=40,
+        first_seed=164,
         needs=has_transactions_of_version_1,
     ),
     Bug(
@@ -218,7 +218,7 @@ BUGS = (
         source="TransactionStateManager.loadTransactionsForTxnTopicPartition",
         what="a new coordinator does not end what the one before had decided",
         put_back=_forget_what_is_prepared,
-        first_seed=0,
+        first_seed=3,
         needs=has_transactions,
     ),
     Bug(
@@ -234,7 +234,7 @@ BUGS = (
         source="TransactionMarkerRequestCompletionHandler",
         what="a marker that a partition does not take at once counts as written",
         put_back=_give_markers_up,
-        first_seed=0,
+        first_seed=3,
         needs=has_transactions,
     ),
     Bug(
@@ -242,7 +242,7 @@ BUGS = (
         source="KIP-98, TransactionCoordinator.endTransaction",
         what="a producer that is fenced may still end the transaction of its successor",
         put_back=_end_with_any_epoch,
-        first_seed=0,
+        first_seed=121,
         needs=has_transactions_of_version_1,
     ),
     Bug(
