@@ -67,7 +67,7 @@ test-all: java lint ## all of `test` and `check`, both engines, Apache Kafka, ev
 	$(MAKE) --no-print-directory test-kafka test-pysparks
 
 test-kafka: java $(VENV)/.ready ## what tests state about Kafka, on Apache Kafka itself
-	$(BIN)/pytest -m "not full" --cluster=kafka tests/conformance tests/integration tests/pyspark_kafka tests/spark
+	$(BIN)/pytest $(AT_ONCE) -m "not full" --cluster=kafka tests/conformance tests/integration tests/pyspark_kafka tests/spark
 
 test-pysparks: $(OTHER_PYSPARKS:%=test-pyspark-%) ## the Spark tests on the other PySpark versions
 

@@ -141,6 +141,7 @@ def test_a_zombie_goes_on_at_any_step(
     worker = Worker(raw, new, group, [source, sink])
     while worker.work(dies_at=None):
         pass
+    new.await_complete()
     ends = list_offset(raw, sink, LATEST).offset
     fenced, old = ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch
     assert zombie.add_once(sink) == [fenced]
@@ -155,7 +156,6 @@ def test_a_zombie_goes_on_at_any_step(
     assert committed(raw, group, source)[0][0] == 3
     # Nothing of it stands in the log, where it would hold readers up.
     assert list_offset(raw, sink, LATEST, isolation_level=READ_COMMITTED).offset == ends
-    new.await_complete()
 
 
 # With a client of others, while brokers die.
