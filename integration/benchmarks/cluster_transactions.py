@@ -3,8 +3,9 @@
 Purpose: how many small transactions a second one producer commits, how long it takes from the
 commit until a read_committed consumer has a record, and for how long transactional ids have no
 coordinator after its broker was killed (which the controller learns when the broker's session is
-over, so that is told apart from what the next coordinator needs to read them). Invariant: the same client does the same to each backend.
-What it must not know: how a cluster is built, how figures are shown.
+over, so that is told apart from what the next coordinator needs to read them). Invariant: the same
+client does the same to each backend. What it must not know: how a cluster is built, how figures
+are shown.
 """
 
 from __future__ import annotations
