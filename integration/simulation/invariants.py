@@ -21,6 +21,7 @@ may be missing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -273,6 +274,8 @@ class Watch:
         self.committed: dict[TopicPartition, Committed] = {}
         self.transactions = Transactions()
         self.controller: ControllerNode | None = None
+        self.openings: Counter[TopicPartition] = Counter()
+        """How often a replica was opened, of any broker."""
         self._seen: dict[tuple[str, str, int], _Seen] = {}
         self._names: dict[tuple[str, int], TopicPartition] = {}
 
@@ -296,6 +299,7 @@ class Watch:
             key = (host, partition.key.topic, partition.key.partition)
             seen = self._seen.get(key)
             if seen is None or seen.partition is not partition:
+                self.openings[TopicPartition(*key[1:])] += 1
                 seen = self._seen[key] = _Seen(partition)
             self._look_at(host, seen, partition)
 

@@ -94,6 +94,8 @@ class _Batch:
     sequence: int
     values: tuple[bytes, ...]
     encoded: bytes
+    openings: int
+    """How often replicas of its partition had been opened when it was made."""
     is_under_way: bool = False
     is_delayed: bool = False
 
@@ -173,6 +175,7 @@ class IdempotentProducer:
                 self._client.now_ms,
                 producer=(self._producer_id, 0, lane.next_sequence),
             ),
+            openings=self._watch.openings[lane.partition],
         )
         lane.next_sequence += len(values)
         lane.next_number += 1
@@ -219,6 +222,8 @@ class IdempotentProducer:
         else:
             code = answer.error_code if answer is not None else ErrorCode.network_exception
             self._check_refusal(lane, batch, code, is_next=is_next)
+            if is_next and code is ErrorCode.out_of_order_sequence_number:
+                self._acknowledge_forgotten(lane, batch)
             batch.is_delayed = True
             yield Pause(ms=client.random.randint(1, 60))
             if code is not ErrorCode.out_of_order_sequence_number:
@@ -234,9 +239,21 @@ class IdempotentProducer:
         for delta, value in enumerate(batch.values):
             committed.acknowledged(value, base_offset + delta, self._client.name)
 
+    def _acknowledge_forgotten(self, lane: _Lane, batch: _Batch) -> None:
+        """It is written, and later ones behind it: they tell the client, or else nobody does."""
+        offset = self._watch.of(lane.partition).offset_of(batch.values[0])
+        if offset is not None:
+            self._acknowledge(lane, batch, offset)
+
     def _check_refusal(self, lane: _Lane, batch: _Batch, code: ErrorCode, *, is_next: bool) -> None:
-        """Only a batch sent behind another may be out of order: what is acknowledged is known."""
-        if code in RETRIABLE or (code is ErrorCode.out_of_order_sequence_number and not is_next):
+        """Only a batch sent behind another may be out of order: what is acknowledged is known.
+
+        Or one that was written before its leader read its log again: of what came before, snapshots
+        have each producer's last batch alone, as Kafka's.
+        """
+        may_be_forgotten = self._watch.openings[lane.partition] > batch.openings
+        is_out_of_order = code is ErrorCode.out_of_order_sequence_number
+        if code in RETRIABLE or (is_out_of_order and (may_be_forgotten or not is_next)):
             return
         raise Violation(
             f"{lane.partition}: sequence {batch.sequence} of {self._client.name} (producer "
