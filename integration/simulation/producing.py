@@ -240,7 +240,7 @@ class IdempotentProducer:
             committed.acknowledged(value, base_offset + delta, self._client.name)
 
     def _acknowledge_forgotten(self, lane: _Lane, batch: _Batch) -> None:
-        """It is written, and later ones behind it: they tell the client, or else nobody does."""
+        """A batch that no answer will tell of any more: it is done where its values are committed."""
         offset = self._watch.of(lane.partition).offset_of(batch.values[0])
         if offset is not None:
             self._acknowledge(lane, batch, offset)

@@ -21,7 +21,7 @@ from tests.conformance.isolation import (
 )
 from tests.conformance.transaction_states import describe_transactions
 from tests.conformance.transactions import Connections, TransactionalProducer, code_of
-from tests.conformance.wire import only, served
+from tests.conformance.wire import LATEST, list_offset, only, served
 
 TopicFactory = Callable[..., str]
 ProducerFactory = Callable[..., TransactionalProducer]
@@ -290,6 +290,16 @@ def test_a_hanging_transaction_is_ended_by_hand(
     producer.commit()
     producer.await_complete()
     assert read(raw, name) == ["b"]
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(-1, 0), (5, -1)])
+def test_a_marker_of_nobody_is_refused_and_not_written(
+    raw: RawConnection, topic: TopicFactory, producer_id: int, epoch: int
+) -> None:
+    name = topic()
+    code = write_marker(raw, name, producer_id=producer_id, epoch=epoch)
+    assert code == ErrorCode.unknown_server_error
+    assert list_offset(raw, name, LATEST).offset == 0
 
 
 def test_a_marker_of_an_older_coordinator_is_refused(
