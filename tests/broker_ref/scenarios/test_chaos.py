@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from tests.broker_ref.node.clients import Asked
 from tests.broker_ref.node.requests import produced
 from tests.broker_ref.replication.cluster import values
-from tests.broker_ref.scenarios.three_brokers import BROKERS, ThreeBrokers
+from tests.broker_ref.scenarios.three_brokers import BROKERS, HEARTBEAT_MS, ThreeBrokers
 
 STEPS = 60
 PRODUCE_TIMEOUT_MS = 4_000
@@ -33,6 +33,7 @@ class Chaos:
         self.asked: list[tuple[str, Asked]] = []
         self.history: list[str] = []
         self.down: set[int] = set()
+        self.healed_ms = self.cluster.now_ms
 
     def run(self) -> None:
         """Do everything, mend everything, and check."""
@@ -84,6 +85,8 @@ class Chaos:
 
     def heal(self) -> None:
         self.history.append("heal")
+        if self.cluster.cut:
+            self.healed_ms = self.cluster.now_ms
         self.cluster.heal()
 
     def kill(self) -> None:
@@ -104,6 +107,8 @@ class Chaos:
         """A machine loses power; it is back at once, or when others have found out."""
         cluster = self.cluster
         victim = self.random.choice(BROKERS)
+        # Who was cut off is not healthy before a heartbeat: its session may be about to expire.
+        cluster.advance(max(0, self.healed_ms + HEARTBEAT_MS - cluster.now_ms))
         healthy = set(cluster.state.isr) - {victim}
         if cluster.cut or victim in self.down or not healthy or self.in_sync() & self.down:
             return
