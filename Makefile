@@ -11,8 +11,11 @@ OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
 TWIN_WITH_4.1.4 := PYSPARK_KAFKA_RECORDS=pure
 ENGINE_WITH_4.2.1 := --engine=librdkafka
 
-# Tests spend much of their time waiting: two at once, those of a file in one process.
-AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder
+# Tests spend much of their time waiting: several at once, those of a file in one process. Apache
+# Kafka computes more, and has three JVMs a cluster.
+BY_FILE := --dist loadfile --no-loadscope-reorder
+AT_ONCE := -n 4 $(BY_FILE)
+AT_ONCE_ON_KAFKA := -n 2 $(BY_FILE)
 
 # Not ours: PySpark before 4.3 leaves sockets of its workers open.
 LEAKS := -W "ignore:unclosed:ResourceWarning"
@@ -67,7 +70,7 @@ test-all: java lint ## all of `test` and `check`, both engines, Apache Kafka, ev
 	$(MAKE) --no-print-directory test-kafka test-pysparks
 
 test-kafka: java $(VENV)/.ready ## what tests state about Kafka, on Apache Kafka itself
-	$(BIN)/pytest $(AT_ONCE) -m "not full" --cluster=kafka tests/conformance tests/integration tests/pyspark_kafka tests/spark
+	$(BIN)/pytest $(AT_ONCE_ON_KAFKA) -m "not full" --cluster=kafka tests/conformance tests/integration tests/pyspark_kafka tests/spark
 
 test-pysparks: $(OTHER_PYSPARKS:%=test-pyspark-%) ## the Spark tests on the other PySpark versions
 

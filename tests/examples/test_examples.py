@@ -16,7 +16,7 @@ from broker_ref import Cluster
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENVIRONMENT = {"PYSPARK_PYTHON": sys.executable, **os.environ}
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def run(script: str, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

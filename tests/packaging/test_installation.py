@@ -102,11 +102,11 @@ def test_it_reads_a_topic_in_a_fresh_environment(
         producer.produce(name, value)
     assert producer.flush(30) == 0
 
-    run(sys.executable, "-m", "venv", "fresh", cwd=tmp_path, timeout_s=120)
+    run(sys.executable, "-m", "venv", "fresh", cwd=tmp_path, timeout_s=300)
     python = tmp_path / "fresh" / "bin" / "python"
     constraints = PROJECT / "constraints.txt"
     pip = (python, "-m", "pip", "install", "--quiet", "--constraint", constraints)
-    run(*pip, "pip", cwd=tmp_path, timeout_s=120)
+    run(*pip, "pip", cwd=tmp_path, timeout_s=300)
     run(
         *(*pip, "--build-constraint", constraints, f"{wheel}[spark]"),
         cwd=tmp_path,
@@ -114,7 +114,7 @@ def test_it_reads_a_topic_in_a_fresh_environment(
     )
     golden = PROJECT / "tests" / "golden" / "none.bin"
     (tmp_path / "program.py").write_text(PROGRAM)
-    run(python, "program.py", bootstrap, name, golden, cwd=tmp_path, timeout_s=180)
+    run(python, "program.py", bootstrap, name, golden, cwd=tmp_path, timeout_s=400)
 
     found = json.loads((tmp_path / "found.json").read_text())
     site_packages = next((tmp_path / "fresh").glob("lib/*/site-packages"))

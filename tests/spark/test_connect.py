@@ -17,7 +17,7 @@ JOB = Path(__file__).parent / "jobs" / "connect_session.py"
 
 @pytest.mark.spark
 @pytest.mark.full
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_connect_session_writes_reads_and_streams(
     bootstrap: str, topic: TopicFactory, tmp_path: Path
 ) -> None:

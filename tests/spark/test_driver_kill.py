@@ -117,7 +117,7 @@ def rows_of(bootstrap: str, topic: str) -> list[int]:
 @pytest.mark.parametrize(
     "kills",
     [
-        pytest.param(2, marks=pytest.mark.timeout(300)),
+        pytest.param(2, marks=pytest.mark.timeout(600)),
         pytest.param(10, marks=[pytest.mark.full, pytest.mark.timeout(900)]),
     ],
 )
