@@ -14,7 +14,7 @@ ENGINE_WITH_4.2.1 := --engine=librdkafka
 # Tests spend much of their time waiting: several at once, those of a file in one process. Apache
 # Kafka computes more, and has three JVMs a cluster.
 BY_FILE := --dist loadfile --no-loadscope-reorder
-AT_ONCE := -n 4 $(BY_FILE)
+AT_ONCE := -n 3 $(BY_FILE)
 AT_ONCE_ON_KAFKA := -n 2 $(BY_FILE)
 
 # Not ours: PySpark before 4.3 leaves sockets of its workers open.

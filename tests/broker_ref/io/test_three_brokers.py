@@ -27,12 +27,12 @@ from tests.conformance.eventually import eventually
 PRODUCE = 0
 BROKERS = {1, 2, 3}
 IMPATIENT = {
-    "broker.session.timeout.ms": "1000",
+    "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "100",
-    "replica.lag.time.max.ms": "1000",
+    "replica.lag.time.max.ms": "4000",
     "default.replication.factor": "3",
 }
-"""A broker that is gone is missed soon."""
+"""A broker that is gone is missed soon, one on a busy machine is not."""
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_what_was_acknowledged_outlives_any_broker(cluster: Cluster, how: str) -
     end(leader)
     produce(cluster, topic, b"two")
     assert consume(cluster, topic, 2) == [b"one", b"two"]
-    assert live_brokers(cluster.bootstrap_servers) == BROKERS - {leader}
+    eventually(lambda: live_brokers(cluster.bootstrap_servers) == BROKERS - {leader})
     cluster.start_broker(leader)
     until_in_sync(cluster, topic)
     move_leader(cluster.bootstrap_servers, topic, 0, to=leader)

@@ -15,7 +15,7 @@ from integration.raw import RawConnection, request
 from tests.conformance.eventually import eventually
 
 FRAMES = [FrameReceived(connection_id=1, frame=frame) for frame in (b"a", b"b", b"c")]
-CONFIGS = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "100"}
+CONFIGS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "100"}
 
 
 @pytest.fixture
