@@ -34,6 +34,7 @@ class Chaos:
         self.history: list[str] = []
         self.down: set[int] = set()
         self.healed_ms = self.cluster.now_ms
+        """When links that were cut were mended last."""
 
     def run(self) -> None:
         """Do everything, mend everything, and check."""
@@ -107,10 +108,12 @@ class Chaos:
         """A machine loses power; it is back at once, or when others have found out."""
         cluster = self.cluster
         victim = self.random.choice(BROKERS)
+        if cluster.cut or victim in self.down:
+            return
         # Who was cut off is not healthy before a heartbeat: its session may be about to expire.
         cluster.advance(max(0, self.healed_ms + HEARTBEAT_MS - cluster.now_ms))
         healthy = set(cluster.state.isr) - {victim}
-        if cluster.cut or victim in self.down or not healthy or self.in_sync() & self.down:
+        if not healthy or self.in_sync() & self.down:
             return
         if not all(cluster.runs(broker_id) for broker_id in healthy):
             return
