@@ -7,6 +7,14 @@
     ├── OffsetError                  offsets that are malformed or do not fit the topics
     │   └── CheckpointError          ... as found in a checkpoint
     ├── DataLossError                offsets wanted that exist no more (`failOnDataLoss`)
+    ├── ExactlyOnceError             the transactional sink: what is safe, and what to do
+    │   ├── Fenced                   another run of this `transactionalId` has taken over
+    │   ├── StaleBatch               an old driver, or a checkpoint that was set back
+    │   ├── BatchNotCommitted        a batch that failed undecided: nothing of it will be seen
+    │   ├── OutcomeUnknown           whether a batch was decided is not known here
+    │   ├── RowsLost                 decided rows whose transaction was aborted
+    │   ├── ReplayMismatch           a replayed batch has other rows than were decided
+    │   └── CommitTopicError         the commit topic, or a record in it
     └── KafkaError                   the cluster, or the way to it
         ├── BrokerUnreachable
         ├── LeaderNotAvailable
@@ -16,6 +24,7 @@
         ├── CorruptBatchError
         ├── AuthenticationFailed
         ├── DeliveryFailed
+        ├── ProducerFenced           another producer has this transactional id by now
         ├── ProtocolError            an answer that is none to what was asked
         └── UnsupportedVersion
 
@@ -57,6 +66,38 @@ class DataLossError(PysparkKafkaError):
     """Records that were to be read are gone."""
 
 
+class ExactlyOnceError(PysparkKafkaError):
+    """Writing exactly once cannot go on as it is."""
+
+
+class Fenced(ExactlyOnceError):
+    """Another run of the same `transactionalId` has taken over."""
+
+
+class StaleBatch(ExactlyOnceError):
+    """A later batch than this one was decided: an old driver, or a checkpoint set back."""
+
+
+class BatchNotCommitted(ExactlyOnceError):
+    """The batch failed before it was decided: none of its rows will be seen."""
+
+
+class OutcomeUnknown(ExactlyOnceError):
+    """Whether a batch was decided, or a decided transaction committed, is not known here."""
+
+
+class RowsLost(ExactlyOnceError):
+    """Rows that were decided are in a transaction that was aborted."""
+
+
+class ReplayMismatch(ExactlyOnceError):
+    """A replayed batch has other rows than those that were decided."""
+
+
+class CommitTopicError(ExactlyOnceError):
+    """The commit topic, or a record in it, cannot be used."""
+
+
 class KafkaError(PysparkKafkaError):
     """The cluster refused, failed or did not answer."""
 
@@ -91,6 +132,10 @@ class AuthenticationFailed(KafkaError):
 
 class DeliveryFailed(KafkaError):
     """A record was not accepted by the broker."""
+
+
+class ProducerFenced(KafkaError):
+    """Another producer has this transactional id, or this epoch of it is over."""
 
 
 class ProtocolError(KafkaError):

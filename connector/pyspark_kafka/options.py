@@ -104,11 +104,34 @@ class SourceOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExactlyOnce:
+    """How a sink with `transactionalId` writes.
+
+    `group_id` is the group that the micro-batch's source offsets are committed to, with
+    `commitOffsets`; `checkpoint` is `checkpointLocation` where it is given as an option.
+    `batch_id` is that of a repeatable batch job.
+    """
+
+    transactional_id: str
+    transaction_timeout_ms: int
+    commit_topic: str
+    group_id: str | None
+    checkpoint: str | None
+    batch_id: int | None
+    fails_on_mismatch: bool
+    two_phase_commit: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """A write. `topic` is None where the column `topic` decides."""
+    """A write. `topic` is None where the column `topic` decides.
+
+    `exactly_once` is None without `transactionalId`: rows are written at least once.
+    """
 
     client: ClientOptions
     topic: str | None
+    exactly_once: ExactlyOnce | None = None
 
 
 def parse_source_options(

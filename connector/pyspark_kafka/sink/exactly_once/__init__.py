@@ -1,0 +1,26 @@
+"""The sink that writes every row exactly once: a two-phase commit over Kafka's transactions.
+
+Each task attempt writes in a transaction of its own and leaves it *prepared*: all acknowledged, the
+transaction open. The driver then decides once, durably, in the commit topic, in a transaction of X
+(`transactionalId`), and after that commits every task's transaction.
+
+    names        the transactional ids: X, and those of task attempts under it
+    steps        the protocol's steps by name, and its failpoints
+    watched      a client whose every request is a failpoint
+    messages     what a task tells the driver
+    decisions    what is decided, as records of the commit topic
+    commit_topic that topic: created, checked, read, written
+    planning     before the tasks of a batch: fence, read, roll forward, sweep
+    task         what a task attempt does
+    commit       after the tasks: verify, decide, roll forward, mark, sweep
+    abort        after a failure
+    roll_forward commits what was decided: a ladder of outcomes
+    sweep        fences what earlier attempts and runs left open
+    source_offsets  the offsets of a micro-batch, read from its checkpoint
+    write        what Spark's writers share: options, planning once, which client
+    writers      Spark's writers
+    operator     list, recover and forget by hand
+
+Invariant: nothing here but `writers` and `write` knows Spark, and nothing talks to the network but
+by `client.transactions.TransactionalClient`.
+"""

@@ -1,0 +1,76 @@
+"""Transactional ids: X, which the user gives, and those of task attempts, which lie under it.
+
+Purpose: build and recognise them. Invariant: ids of task attempts are `X/run/partition/attempt-slot`
+and nothing else is; X holds no character that has a meaning in a pattern or a path. What it must not
+know: Kafka clients.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+SLOTS: Final = 16
+"""Spark numbers task attempts of all stages on end (`taskAttemptId`); modulo this they are slots,
+which keep apart batches and stage attempts, of which a task is not told."""
+
+LEGAL_ID: Final = "letters, digits, '.', '_' and '-' (at most 200)"
+_LEGAL_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_RUN: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
+_TASK_ID: Final = re.compile(
+    r"(?P<x>[A-Za-z0-9._-]{1,200})/(?P<run>[A-Za-z0-9-]{1,64})"
+    r"/(?P<partition>[0-9]{1,10})/(?P<attempt>[0-9]{1,10})-(?P<slot>[0-9]{1,2})"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskId:
+    """The parts of a task attempt's transactional id."""
+
+    x: str
+    run: str
+    partition: int
+    attempt: int
+    slot: int
+
+    def __str__(self) -> str:
+        return f"{self.x}/{self.run}/{self.partition}/{self.attempt}-{self.slot}"
+
+
+def is_legal(transactional_id: str) -> bool:
+    """Whether X may be called so."""
+    return _LEGAL_ID.fullmatch(transactional_id) is not None
+
+
+def task_id(x: str, run: str, *, partition: int, attempt: int, task_attempt_id: int) -> TaskId:
+    """The id of a task attempt. `run` is the query run's id, or a token of a batch job."""
+    assert is_legal(x), x
+    assert _RUN.fullmatch(run), run
+    return TaskId(x=x, run=run, partition=partition, attempt=attempt, slot=task_attempt_id % SLOTS)
+
+
+def parse_task_id(text: str) -> TaskId | None:
+    """The parts of an id; None where it is no task attempt's."""
+    match = _TASK_ID.fullmatch(text)
+    if match is None:
+        return None
+    parsed = TaskId(
+        x=match["x"],
+        run=match["run"],
+        partition=int(match["partition"]),
+        attempt=int(match["attempt"]),
+        slot=int(match["slot"]),
+    )
+    return parsed if str(parsed) == text and parsed.slot < SLOTS else None
+
+
+def lies_under(text: str, x: str, *, run: str | None = None) -> bool:
+    """Whether an id is that of a task attempt under X (and of this run)."""
+    parsed = parse_task_id(text)
+    return parsed is not None and parsed.x == x and run in (None, parsed.run)
+
+
+def prefix(x: str, *, run: str | None = None) -> str:
+    """What the ids of all task attempts under X (and of this run) begin with."""
+    return f"{x}/" if run is None else f"{x}/{run}/"

@@ -1,0 +1,95 @@
+"""The protocol's steps by name, and the failpoints at them.
+
+Purpose: one name for a step in the code, the model, the log, the failpoint matrix and the docs.
+Invariant: `reach` does nothing unless `PYSPARK_KAFKA_FAILPOINTS` names a Python function
+`module:function`, which is then called with the failpoint's name. What it must not know: what
+steps do, and what a test makes of a failpoint.
+
+A failpoint is `step.before` or `step.after`, or, for a request inside of a step,
+`step.request.before` or `step.request.after` (see `watched`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from typing import Final
+
+VARIABLE: Final = "PYSPARK_KAFKA_FAILPOINTS"
+
+
+class Step(Enum):
+    """`(number, name)`; the numbers are those of docs/exactly-once-protocol.md."""
+
+    PLAN_FENCE = (1, "plan.fence")
+    PLAN_READ = (2, "plan.read")
+    PLAN_ROLL_FORWARD = (9, "plan.roll_forward")
+    PLAN_MARK = (10, "plan.mark")
+    PLAN_SWEEP = (3, "plan.sweep")
+    TASK_CHECK = (5, "task.check")
+    TASK_INIT = (6, "task.init")
+    TASK_PRODUCE = (6, "task.produce")
+    TASK_GIVE_UP = (6, "task.give_up")
+    COMMIT_VERIFY = (7, "commit.verify")
+    COMMIT_DECIDE = (8, "commit.decide")
+    COMMIT_ROLL_FORWARD = (9, "commit.roll_forward")
+    COMMIT_MARK = (10, "commit.mark")
+    COMMIT_SWEEP = (11, "commit.sweep")
+    ABORT_LOOK = (12, "abort.look")
+    ABORT_FENCE = (12, "abort.fence")
+    ABORT_READ = (12, "abort.read")
+    ABORT_TASKS = (12, "abort.tasks")
+    ABORT_SWEEP = (12, "abort.sweep")
+
+    @property
+    def number(self) -> int:
+        return self.value[0]
+
+    @property
+    def title(self) -> str:
+        return self.value[1]
+
+
+_inside: list[Step] = []
+"""The steps that this process is in, the innermost last. One thread, as all of the protocol."""
+
+
+def reach(failpoint: str) -> None:
+    """A failpoint is met."""
+    hook = os.environ.get(VARIABLE)
+    if hook:
+        _function(hook)(failpoint)
+
+
+@contextmanager
+def step(of: Step) -> Iterator[None]:
+    """What is inside is this step: its failpoints are met before, and after it if it succeeds."""
+    reach(f"{of.title}.before")
+    _inside.append(of)
+    try:
+        yield
+    finally:
+        _inside.pop()
+    reach(f"{of.title}.after")
+
+
+@contextmanager
+def request(name: str) -> Iterator[None]:
+    """What is inside is this request of the step that we are in, if any."""
+    where = f"{_inside[-1].title}.{name}" if _inside else None
+    if where:
+        reach(f"{where}.before")
+    yield
+    if where:
+        reach(f"{where}.after")
+
+
+@cache
+def _function(hook: str) -> Callable[[str], None]:
+    module, _, name = hook.partition(":")
+    function: Callable[[str], None] = getattr(import_module(module), name)
+    return function
