@@ -33,11 +33,15 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMessage(WriterCommitMessage):
-    """`owner` is X's producer id and epoch that planning got; `version` that of its transactions."""
+    """`owner` is X's producer id and epoch that planning got; `version` that of its transactions.
+
+    `last_number` is the number of the query's last decision, as planning read it; 0 for none.
+    """
 
     task: Task
     owner: ProducerIdAndEpoch
     version: TransactionVersion
+    last_number: int
     rows_by_topic: Mapping[str, int]
 
 
