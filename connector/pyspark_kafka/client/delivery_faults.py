@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafka.errors import DeliveryFailed, RowError
+from pyspark_kafka.errors import DeliveryFailed, ProducerFenced, RowError
 from pyspark_kafka.topic_names import LEGAL_NAMES, is_topic_name
 
 TIMEOUT_OPTION: Final = "kafka.delivery.timeout.ms"
@@ -23,6 +23,10 @@ NO_SUCH_PARTITION: Final = (
     "partitioner to choose"
 )
 NOT_WRITTEN: Final = "the rows of this task count as not written; see the broker's log"
+_NEVER_SEEN: Final = (
+    "nothing that this attempt wrote will be seen by readers with read_committed; another attempt "
+    "of the task writes its rows anew, under an id of its own"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,24 @@ class DeliveryFaults:
     def not_written(self, where: str, said: str, remedy: str) -> DeliveryFailed:
         """`where` is a topic or a partition, `said` what the broker answered, or what went on."""
         return DeliveryFailed(f"a record for {where} was not written: {said}; {remedy}")
+
+    def not_in_transaction(self, where: str, said: str, transactional_id: str) -> DeliveryFailed:
+        """For what is refused since the transaction of this id cannot go on."""
+        return DeliveryFailed(
+            f"a record for {where} was not written: {said} to transactional id "
+            f"{transactional_id!r}, whose transaction is over or has to be aborted, as after its "
+            f"timeout; {_NEVER_SEEN}, and if transactions time out, raise 'transactionTimeout'"
+        )
+
+    def fenced(self, where: str, said: str, transactional_id: str) -> ProducerFenced:
+        """For what is refused since this id has another owner, or another epoch."""
+        return ProducerFenced(
+            f"a record for {where} was not written: {said} to transactional id "
+            f"{transactional_id!r}, which another producer has by now, or whose transaction was "
+            f"aborted by a newer run or by its timeout; {_NEVER_SEEN}: see that no other query "
+            "runs with this 'transactionalId', and if transactions time out, raise "
+            "'transactionTimeout'"
+        )
 
     def unconfirmed_remedy(self, reason: str | None) -> str:
         """For a record of which nothing was heard in time; `reason` is the latest trouble seen."""

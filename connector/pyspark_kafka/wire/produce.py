@@ -5,8 +5,9 @@ the one that was given: nothing copies it on its way to the socket. Invariant: a
 for each batch that was sent, once, and for nothing else. What it must not know: what record
 batches hold, and when to send which.
 
-acks is always "all". Source: ProduceRequest.json and ProduceResponse.json of Kafka; KIP-467
-(single records at fault), 516 (topic ids), 951 (the leader's address in the response).
+acks is always "all". Source: ProduceRequest.json and ProduceResponse.json of Kafka; KIP-98
+(transactions), 467 (single records at fault), 516 (topic ids), 890 (implicit addition to a
+transaction), 951 (the leader's address in the response).
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from pyspark_kafka.wire.writer import (
 
 LAST_VERSION_BY_NAME: Final = 12
 """Later ones name topics by id alone."""
+FIRST_ADDING_VERSION: Final = 12
+"""From here on a leader adds its partitions to the transaction by itself (KIP-890)."""
 _FIRST_FLEXIBLE: Final = 9
 _ACKS_ALL: Final = -1
 _UNKNOWN: Final = -1
@@ -87,18 +90,23 @@ def produce_version(negotiated: int, partitions: Sequence[ProducePartition]) -> 
 
 
 def produce_request(
-    version: int, partitions: Sequence[ProducePartition], *, timeout_ms: int
+    version: int,
+    partitions: Sequence[ProducePartition],
+    *,
+    timeout_ms: int,
+    transactional_id: str | None = None,
 ) -> Request[ProduceResponse]:
     """A Produce of these batches, each for another partition.
 
-    `timeout_ms` is how long the broker waits for its in-sync replicas.
+    `timeout_ms` is how long the broker waits for its in-sync replicas. From version 12 on partitions
+    are added to the transaction of `transactional_id` by this (KIP-890).
     """
     due = {_asked_as(version, sent): sent.topic_partition for sent in partitions}
     assert len(due) == len(partitions), "each partition once"
     return Request(
         api=Api.PRODUCE,
         version=version,
-        body=_write(version, partitions, timeout_ms),
+        body=_write(version, partitions, timeout_ms, transactional_id),
         read=partial(_read, version, due),
         throttle_ms=lambda response: response.throttle_ms,
     )
@@ -115,7 +123,10 @@ def _asked_as(version: int, sent: ProducePartition) -> _AskedAs:
 
 
 def _write(
-    version: int, partitions: Sequence[ProducePartition], timeout_ms: int
+    version: int,
+    partitions: Sequence[ProducePartition],
+    timeout_ms: int,
+    transactional_id: str | None,
 ) -> list[bytes | memoryview]:
     flexible = version >= _FIRST_FLEXIBLE
     end = NO_TAGGED_FIELDS if flexible else b""
@@ -123,7 +134,7 @@ def _write(
     for sent in partitions:
         topics.setdefault(sent.topic_partition.topic, []).append(sent)
     parts: list[bytes | memoryview] = []
-    out = bytearray(nullable_string(None, flexible=flexible))  # transactional id
+    out = bytearray(nullable_string(transactional_id, flexible=flexible))
     out += int16(_ACKS_ALL)
     out += int32(timeout_ms)
     out += length(len(topics), flexible=flexible)

@@ -18,10 +18,8 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
-from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,12 +27,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.client.delivery_faults import DeliveryFaults
-from pyspark_kafka.client.native.held_rows import (
-    HeldRows,
-    by_topic,
-    check_record_sizes,
-    pieces_of,
-)
+from pyspark_kafka.client.native.held_rows import by_topic, check_record_sizes, pieces_of
 from pyspark_kafka.client.native.in_flight import VERDICTS, Batch, InFlight, Verdict
 from pyspark_kafka.client.native.leader_links import (
     ANSWER_GRACE_S,
@@ -51,18 +44,21 @@ from pyspark_kafka.client.native.refusals import (
     unconfirmed,
     without_remedy,
 )
+from pyspark_kafka.client.native.written_topic import WrittenTopic, known_id
+from pyspark_kafka.client.transactions import ProducerIdAndEpoch
 from pyspark_kafka.errors import (
     BrokerUnreachable,
     DeliveryFailed,
+    KafkaError,
     ProtocolError,
     PysparkKafkaError,
 )
 from pyspark_kafka.records import Codec, Encoding, ProducerState, encode
 from pyspark_kafka.records.amending import split
 from pyspark_kafka.records.encoding import next_sequence
-from pyspark_kafka.wire.connection import wait_any
+from pyspark_kafka.wire.connection import Connection, wait_any
 from pyspark_kafka.wire.faults import said
-from pyspark_kafka.wire.metadata import NO_LEADER, Broker, TopicMetadata
+from pyspark_kafka.wire.metadata import NO_LEADER, Broker
 from pyspark_kafka.wire.produce import (
     ProducedPartition,
     ProducePartition,
@@ -70,7 +66,7 @@ from pyspark_kafka.wire.produce import (
     produce_request,
     produce_version,
 )
-from pyspark_kafka.wire.producer_id import ProducerId, ask_producer_id
+from pyspark_kafka.wire.producer_id import ask_producer_id
 from pyspark_kafka.wire.router import Refused, Router
 from pyspark_kafka.wire.versions import Api
 
@@ -90,18 +86,6 @@ _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unk
 _GIVEN_UP: Final = "this producer was given up"
 
 
-@dataclass(slots=True)
-class _Topic:
-    """What is written to one topic. `unkeyed` counts batches, for the partitions to take turns."""
-
-    rows: HeldRows = field(default_factory=HeldRows)
-    next_sequences: dict[int, int] = field(default_factory=dict)
-    batch_bytes_max: int = 0
-    unkeyed: int = 0
-    unknown_since: float | None = None
-    topic_id: UUID | None = None
-
-
 class NativeProducer:
     """See `client.base.Producer`."""
 
@@ -113,7 +97,10 @@ class NativeProducer:
         *,
         give_back: Callable[[NativeProducer], None],
         wall_clock_s: Callable[[], float] = time.time,
+        transactional_id: str | None = None,
+        producer_id: ProducerIdAndEpoch | None = None,
     ) -> None:
+        """`producer_id` is asked for where it is not given."""
         self.idle_since = 0.0
         self._router = router
         self._clock = router.clock
@@ -126,13 +113,14 @@ class NativeProducer:
             in_flight_max=settings.in_flight_max,
             request_bytes_max=settings.request_bytes_max,
         )
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, WrittenTopic] = {}
         self._links = LeaderLinks(
             router,
             request_timeout_s=settings.request_timeout_s,
             connect_timeout_s=settings.connect_timeout_s,
         )
-        self._id: ProducerId | None = None
+        self._transactional_id = transactional_id
+        self._id = producer_id
         self._failed: PysparkKafkaError | None = None
         self._left_at = self._clock.now()
         # Questions about the cluster: failures in a row, when to ask again, what was wrong.
@@ -199,11 +187,11 @@ class NativeProducer:
     def _held_bytes(self) -> int:
         return self._core.held_bytes + sum(topic.rows.bytes for topic in self._topics.values())
 
-    def _topic(self, name: str) -> _Topic:
+    def _topic(self, name: str) -> WrittenTopic:
         found = self._topics.get(name)
         if found is None:
             # Anywhere: every task has a first batch.
-            found = self._topics[name] = _Topic(
+            found = self._topics[name] = WrittenTopic(
                 batch_bytes_max=self._settings.batch_bytes_max,
                 unkeyed=int(self._clock.random() * _TURNS),
             )
@@ -268,7 +256,7 @@ class NativeProducer:
             if topic.unknown_since is not None:
                 topic.unknown_since += away_s
 
-    def _is_due(self, name: str, topic: _Topic) -> bool:
+    def _is_due(self, name: str, topic: WrittenTopic) -> bool:
         """Whether the rows fill batches, or have waited for others long enough."""
         held_s = self._clock.now() - topic.rows.taken_at
         if held_s >= min(_HELD_S, self._settings.delivery_timeout_s / 2):
@@ -279,7 +267,7 @@ class NativeProducer:
             wanted *= len(known.partitions)
         return topic.rows.bytes >= min(wanted, self._piece_bytes)
 
-    def _encode(self, name: str, topic: _Topic) -> None:
+    def _encode(self, name: str, topic: WrittenTopic) -> None:
         """Rows of one topic to batches; they stay rows where the cluster is not known enough."""
         known = self._router.metadata.topics.get(name)
         if known is None or not known.partitions or self._id is None:
@@ -288,11 +276,12 @@ class NativeProducer:
         encoding = Encoding(
             topic=name,
             partition_count=len(known.partitions),
-            unkeyed=_in_turn(known, topic.unkeyed),
+            unkeyed=topic.in_turn(known),
             producer=ProducerState(
                 producer_id=self._id.producer_id,
                 producer_epoch=self._id.producer_epoch,
                 next_sequences=topic.next_sequences,
+                is_transactional=self._transactional_id is not None,
             ),
             now_ms=int(self._wall_clock_s() * 1000),
             batch_bytes_max=topic.batch_bytes_max,
@@ -312,6 +301,26 @@ class NativeProducer:
                 bytes_max=min(topic.batch_bytes_max, size) if is_plain else topic.batch_bytes_max,
                 deadline=taken_at + self._settings.delivery_timeout_s,
             )
+
+    # --- what is otherwise in a transaction ---
+
+    def _ready(self, now: float) -> list[TopicPartition]:
+        """Partitions with a batch that may be sent."""
+        return self._core.ready(now)
+
+    def _newest_produce(self, connection: Connection) -> int:
+        """The newest version of Produce that may be used."""
+        return connection.versions.choose(Api.PRODUCE)
+
+    def _note_confirmed(self, batch: Batch, answer: ProducedPartition) -> None:
+        """A batch was confirmed by this answer."""
+
+    def _note_created_anew(self, topic: str) -> None:
+        """A topic was deleted and created again while it was written to."""
+
+    def _refused(self, answer: ProducedPartition, broker: Broker, batch: Batch) -> KafkaError:
+        """The error for a batch that will not be taken, now or later."""
+        return refused(self._faults, answer, who=str(broker), batch=batch)
 
     # --- the cluster ---
 
@@ -384,7 +393,7 @@ class NativeProducer:
         self._note_new_topics()
         now = self._clock.now()
         led: dict[int, tuple[Broker, list[TopicPartition]]] = {}
-        for partition in self._core.ready(now):
+        for partition in self._ready(now):
             try:
                 broker = self._router.leader(partition).broker
             except Refused as unknown:  # The router asks for the topic before it is used again.
@@ -407,8 +416,10 @@ class NativeProducer:
     def _note_new_topics(self) -> None:
         topics = self._router.metadata.topics
         for name, topic in self._topics.items():
-            topic_id = _known_id(topics.get(name))
+            topic_id = known_id(topics.get(name))
             if topic_id != topic.topic_id:
+                if topic_id is not None and topic.topic_id is not None:
+                    self._note_created_anew(name)
                 topic.topic_id = topic_id
                 self._core.distrust(name)
 
@@ -427,14 +438,18 @@ class NativeProducer:
             sent = [
                 ProducePartition(
                     topic_partition=batch.topic_partition,
-                    topic_id=_known_id(topics.get(batch.topic_partition.topic)),
+                    topic_id=known_id(topics.get(batch.topic_partition.topic)),
                     records=batch.encoded.data,
                 )
                 for batch in batches
             ]
-            version = produce_version(connection.versions.choose(Api.PRODUCE), sent)
             timeout_s = self._settings.request_timeout_s
-            request = produce_request(version, sent, timeout_ms=int(timeout_s * 1000))
+            request = produce_request(
+                produce_version(self._newest_produce(connection), sent),
+                sent,
+                timeout_ms=int(timeout_s * 1000),
+                transactional_id=self._transactional_id,
+            )
             call = Call(
                 batches=batches,
                 pending=connection.post(request),
@@ -467,10 +482,11 @@ class NativeProducer:
         verdict = VERDICTS[code]
         failed = self._core.answered(batch, verdict)
         if failed is not None:
-            raise refused(self._faults, answer, who=str(link.broker), batch=failed)
+            raise self._refused(answer, link.broker, failed)
         match verdict:
             case Verdict.CONFIRMED:
                 self._troubles.pop(partition, None)
+                self._note_confirmed(batch, answer)
             case Verdict.TOO_LARGE:
                 topic = self._topic(partition.topic)
                 smaller = max(batch.bytes_max // 2, _BATCH_BYTES_MIN)
@@ -566,16 +582,3 @@ class NativeProducer:
 def _is_final(code: ErrorCode) -> bool:
     """Whether asking again does not help. REBOOTSTRAP_REQUIRED has done what it can (KIP-1102)."""
     return VERDICTS[code] is Verdict.FAILED and code is not ErrorCode.rebootstrap_required
-
-
-def _in_turn(topic: TopicMetadata, turn: int) -> tuple[int, ...]:
-    """Partitions for rows without a key, those without a leader left out if others have one."""
-    led = [n for n, partition in topic.partitions.items() if partition.leader_id != NO_LEADER]
-    usable = sorted(led or topic.partitions)
-    start = turn % len(usable)
-    return (*usable[start:], *usable[:start])
-
-
-def _known_id(topic: TopicMetadata | None) -> UUID | None:
-    found = None if topic is None else topic.topic_id
-    return found if found is not None and found.int else None

@@ -45,21 +45,73 @@ _REMEDIES: Final[Mapping[ErrorCode, str]] = {
 }
 
 
+_FENCED: Final = frozenset(
+    {
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.invalid_producer_id_mapping,
+        ErrorCode.producer_fenced,
+    }
+)
+_TRANSACTION_OVER: Final = frozenset({ErrorCode.invalid_txn_state, ErrorCode.transaction_abortable})
+
+
 def refused(
-    faults: DeliveryFaults, answer: ProducedPartition, *, who: str, batch: Batch
+    faults: DeliveryFaults,
+    answer: ProducedPartition,
+    *,
+    who: str,
+    batch: Batch,
+    transactional_id: str | None = None,
 ) -> KafkaError:
     """For a batch that a broker will not take, now or later."""
     partition, code = batch.topic_partition, answer.error_code
-    if error_class(code) is AuthenticationFailed:
-        return not_asked(faults, Refused(code, f"writing to {partition}"))
-    advice = _REMEDIES.get(code, NOT_WRITTEN)
     words = said(code) + _details(answer)
+    if transactional_id is not None:
+        over = _transaction_over(faults, partition, code, f"{who} said {words}", transactional_id)
+        if over is not None:
+            return over
+    if error_class(code) is AuthenticationFailed:
+        return not_asked(faults, Refused(code, _writing(partition, transactional_id)))
+    advice = _REMEDIES.get(code, NOT_WRITTEN)
     if code in _NO_TOPIC:
         advice = topic_remedy(partition.topic)
     elif VERDICTS[code] is Verdict.TOO_LARGE:
         advice = too_large_remedy("as a batch of its own it", batch.size)
         words = f"it is too large, {words}"
     return faults.not_written(str(partition), f"{who} said {words}", advice)
+
+
+def not_added(
+    faults: DeliveryFaults, partition: TopicPartition, code: ErrorCode, *, transactional_id: str
+) -> KafkaError:
+    """For a partition that the coordinator will not add to the transaction."""
+    words = f"the coordinator said {said(code)}"
+    over = _transaction_over(faults, partition, code, words, transactional_id)
+    if over is not None:
+        return over
+    if error_class(code) is AuthenticationFailed:
+        return not_asked(faults, Refused(code, _writing(partition, transactional_id)))
+    words = f"{words}, asked to add it to the transaction of {transactional_id!r}"
+    return faults.not_written(str(partition), words, NOT_WRITTEN)
+
+
+def _transaction_over(
+    faults: DeliveryFaults,
+    partition: TopicPartition,
+    code: ErrorCode,
+    words: str,
+    transactional_id: str,
+) -> KafkaError | None:
+    if code in _FENCED:
+        return faults.fenced(str(partition), words, transactional_id)
+    if code in _TRANSACTION_OVER:
+        return faults.not_in_transaction(str(partition), words, transactional_id)
+    return None
+
+
+def _writing(partition: TopicPartition, transactional_id: str | None) -> str:
+    in_transaction = f" as transactional id {transactional_id!r}" if transactional_id else ""
+    return f"writing to {partition}{in_transaction}"
 
 
 def not_available(faults: DeliveryFaults, topic: str, code: ErrorCode) -> KafkaError:
