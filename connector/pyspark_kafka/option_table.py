@@ -2,8 +2,8 @@
 
 Purpose: `options.py` parses by this table, every option error is worded from it, and
 `docs/options.md` is printed from it (`python -m pyspark_kafka.option_table`).
-Invariant: an option that is not in this table has no effect, and one that has no effect yet is
-marked `not_in_this_version` and refused. What it must not know: Spark's classes, any client.
+Invariant: an option that is not in this table has no effect. What it must not know: Spark's
+classes, any client.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from types import MappingProxyType
 from typing import Final
 
 from pyspark_kafka.errors import OptionError
+from pyspark_kafka.sink.exactly_once.names import LEGAL_ID
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+TRANSACTION_TIMEOUT_MS_MIN: Final = 1_000
 
 
 class Mode(Enum):
@@ -111,6 +113,8 @@ _MICROSECONDS_PER: Final = MappingProxyType(
 class Duration:
     """Spark's time strings (JavaUtils.timeStringAs): `15m`, `500ms`, `2h`; bare is milliseconds."""
 
+    minimum_ms: int = 0
+    maximum_ms: int = LONG_MAX
     label: str = "duration"
 
     def parse(self, text: str) -> int:
@@ -119,7 +123,10 @@ class Duration:
         unit = (match[2] or "ms") if match else ""
         if match is None or unit not in _MICROSECONDS_PER:
             raise ValueError("it must be a number and a unit (us, ms, s, m, h, d), such as 15m")
-        return int(match[1]) * _MICROSECONDS_PER[unit] // 1_000
+        duration_ms = int(match[1]) * _MICROSECONDS_PER[unit] // 1_000
+        if not self.minimum_ms <= duration_ms <= self.maximum_ms:
+            raise ValueError(f"it must be from {self.minimum_ms} ms to {self.maximum_ms} ms")
+        return duration_ms
 
 
 OptionType = Text | Boolean | Integer | Choice | Duration
@@ -144,7 +151,6 @@ class Option:
     default: str | None = None
     stream_default: str | None = None
     ignored_in: frozenset[Mode] = frozenset()
-    not_in_this_version: bool = False
     remedy: str = field(default="remove it", repr=False)
 
     def parse(self, text: str) -> bool | int | str:
@@ -157,6 +163,8 @@ class Option:
     def default_in(self, modes: frozenset[Mode]) -> str | None:
         return self.stream_default or self.default if modes == STREAM_READ else self.default
 
+
+_OF_WRITES: Final = "it says how rows are written exactly once"
 
 OPTIONS: Final = (
     Option(
@@ -302,10 +310,10 @@ OPTIONS: Final = (
     Option(
         name="kafka.group.id",
         type=Text(),
-        modes=READS,
-        ignored_in=WRITES,
-        doc="The consumer group id to show to the brokers (for ACLs and quotas). No group is "
-        "joined.",
+        modes=READS | STREAM_WRITE,
+        ignored_in=BATCH_WRITE,
+        doc="The consumer group id: of reads, to show to the brokers (for ACLs and quotas); the "
+        "group that `commitOffsets` commits to. No group is joined.",
     ),
     Option(
         name="kafka.isolation.level",
@@ -355,15 +363,19 @@ OPTIONS: Final = (
         default="auto",
         doc="The Kafka client underneath. `native` is our own, which reads record batches straight "
         "into Arrow and Arrow into batches; it has no TLS and no SASL yet. `auto` is `native` "
-        "where nothing speaks against it, else `librdkafka`; the log says which and why.",
+        "where nothing speaks against it, else `librdkafka`; the log says which and why. With "
+        "`transactionalId` it is always `native`.",
     ),
     Option(
         name="commitOffsets",
         type=Boolean(),
-        modes=EVERYWHERE,
-        not_in_this_version=True,
-        remedy="take the offsets from the query's progress (StreamingQueryListener) instead",
-        doc="Commit the offsets of completed micro-batches to `kafka.group.id`.",
+        modes=STREAM_READ | STREAM_WRITE,
+        default="false",
+        remedy="offsets are committed by micro-batches only",
+        doc="Commit the offsets that were read to the group `kafka.group.id`, for tools that watch "
+        "it. On a read: after each completed micro-batch; a commit that fails is a warning. On a "
+        "write with `transactionalId`: in one with the rows of the micro-batch, which needs "
+        "`checkpointLocation` as an option of the query. Set it on one side only.",
     ),
     Option(
         name="filterPushdown",
@@ -377,23 +389,66 @@ OPTIONS: Final = (
         "reads everything; `single-scan` does so from Spark 4.1 on, if each `load()` is scanned "
         "once only. See [Filters](guide.md#filters).",
     ),
-    *(
-        Option(
-            name=name,
-            type=Text(),
-            modes=WRITES,
-            not_in_this_version=True,
-            remedy="remove it; rows are written at least once, by an idempotent producer",
-            doc="Part of the exactly-once sink.",
-        )
-        for name in (
-            "transactionalId",
-            "transactionTimeout",
-            "commitTopic",
-            "batchId",
-            "onReplayMismatch",
-            "twoPhaseCommit",
-        )
+    Option(
+        name="transactionalId",
+        type=Text(),
+        modes=WRITES,
+        remedy=_OF_WRITES,
+        doc="Write exactly once, by Kafka's transactions, and recognise this sink by that name over "
+        f"all restarts: one for each query, of {LEGAL_ID}. Without it rows are written at least "
+        "once. The following options need it.",
+    ),
+    Option(
+        name="transactionTimeout",
+        type=Duration(TRANSACTION_TIMEOUT_MS_MIN, INT_MAX),
+        modes=WRITES,
+        default="15m",
+        remedy=_OF_WRITES,
+        doc="How long a transaction may be open, from a task's first row until its micro-batch or "
+        "job is committed; then the brokers abort it. At most their "
+        "`transaction.max.timeout.ms`.",
+    ),
+    Option(
+        name="commitTopic",
+        type=Text("topic"),
+        modes=WRITES,
+        default="__spark_commits",
+        remedy=_OF_WRITES,
+        doc="The topic that holds what was committed. Created where it is not there: compacted, "
+        "with one partition.",
+    ),
+    Option(
+        name="batchId",
+        type=NOT_NEGATIVE_LONG,
+        modes=BATCH_WRITE,
+        remedy="a streaming query numbers its micro-batches itself",
+        doc="Makes a job repeatable, and `foreachBatch` exactly once: an id that was written "
+        "before is compared and not written again, a lower one is an error.",
+    ),
+    Option(
+        name="onReplayMismatch",
+        type=Choice(("fail", "warn")),
+        modes=WRITES,
+        default="fail",
+        remedy=_OF_WRITES,
+        doc="What to do where a micro-batch or job is repeated that was written before, and has "
+        "other rows now: fail, or log a warning and keep what was written.",
+    ),
+    Option(
+        name="twoPhaseCommit",
+        type=Boolean(),
+        modes=WRITES,
+        default="false",
+        remedy=_OF_WRITES,
+        doc="Transactions that never time out (KIP-939), where the cluster has them.",
+    ),
+    Option(
+        name="checkpointLocation",
+        type=Text("path"),
+        modes=STREAM_WRITE,
+        ignored_in=READS | BATCH_WRITE,
+        doc="Spark's own: where the query's checkpoint is. `commitOffsets` on a write reads it, and "
+        "so needs it here and not in Spark's configuration.",
     ),
 )
 
@@ -410,7 +465,8 @@ REFUSED_KAFKA: Final[Mapping[str, str]] = MappingProxyType(
         "interceptor.classes": "remove it: interceptors can change records, so none are run",
         "key.serializer": "remove it: keys are written as the binary or string column they are",
         "value.serializer": "remove it: values are written as the binary or string column they are",
-        "transactional.id": "remove it: the connector manages producers itself",
+        "transactional.id": "set 'transactionalId' of a write",
+        "transaction.timeout.ms": "set 'transactionTimeout' of a write, beside 'transactionalId'",
     }
 )
 """`kafka.*` settings that are refused everywhere, and what to do instead."""
@@ -466,7 +522,7 @@ def render() -> str:
     ]
     for title, modes in (("Reading", READS), ("Writing", WRITES)):
         lines += [f"## {title}", "", "| option | type | default | meaning |", "|---|---|---|---|"]
-        lines += [_row(o) for o in OPTIONS if o.modes & modes and not o.not_in_this_version]
+        lines += [_row(option, modes) for option in OPTIONS if option.modes & modes]
         lines.append("")
     lines += [
         "## Settings of the Kafka client",
@@ -480,20 +536,15 @@ def render() -> str:
         "|---|---|",
         *(f"| `kafka.{name}` | {remedy} |" for name, remedy in REFUSED_KAFKA.items()),
         "",
-        "## Not in this version",
-        "",
-        "These names are reserved. They are refused with an error, never ignored:",
-        ", ".join(f"`{o.name}`" for o in OPTIONS if o.not_in_this_version) + ".",
-        "",
     ]
     return "\n".join(lines)
 
 
-def _row(option: Option) -> str:
+def _row(option: Option, of: frozenset[Mode]) -> str:
     default = "" if option.default is None else f"`{option.default}`"
     if option.stream_default is not None:
         default = f"batch `{option.default}`, streaming `{option.stream_default}`"
-    return f"| `{option.name}` | {_type(option)} | {default} | {_where(option)}{option.doc} |"
+    return f"| `{option.name}` | {_type(option)} | {default} | {_where(option, of)}{option.doc} |"
 
 
 def _type(option: Option) -> str:
@@ -505,11 +556,11 @@ def _type(option: Option) -> str:
     return option.type.label
 
 
-def _where(option: Option) -> str:
-    reads = option.modes & READS
-    if reads == BATCH_READ:
+def _where(option: Option, of: frozenset[Mode]) -> str:
+    modes = option.modes & of
+    if modes in (BATCH_READ, BATCH_WRITE):
         return "*Batch only.* "
-    return "*Streaming only.* " if reads == STREAM_READ else ""
+    return "*Streaming only.* " if modes in (STREAM_READ, STREAM_WRITE) else ""
 
 
 def names(options: Iterable[Option]) -> str:

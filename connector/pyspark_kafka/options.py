@@ -30,6 +30,7 @@ from pyspark_kafka.option_table import (
     check_name,
     names,
 )
+from pyspark_kafka.sink.exactly_once.names import LEGAL_ID, is_legal
 from pyspark_kafka.source.offsets import (
     GlobalTimestamp,
     Limit,
@@ -53,6 +54,14 @@ EngineOption = Literal["auto", "native", "librdkafka"]
 
 _BOOTSTRAP_SERVER: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/,\[\]]+):([0-9]{1,5})")
 _RATE_LIMITS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_NEED_TRANSACTIONAL_ID: Final = (
+    "transactionTimeout",
+    "commitTopic",
+    "commitOffsets",
+    "batchId",
+    "onReplayMismatch",
+    "twoPhaseCommit",
+)
 
 
 class FilterPushdown(Enum):
@@ -101,6 +110,8 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
+    commit_offsets: bool
+    """To the group of `client`, after each completed micro-batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +177,7 @@ def parse_source_options(
         max_offsets_per_trigger=given.optional_integer("maxOffsetsPerTrigger"),
         min_offsets_per_trigger=given.optional_integer("minOffsetsPerTrigger"),
         max_trigger_delay_ms=given.integer("maxTriggerDelay"),
+        commit_offsets=given.commits_offsets(),
     )
 
 
@@ -176,7 +188,9 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     topic = given.text("topic") if given.has("topic") else None
     if topic is not None:
         _check_topic_name("topic", topic)
-    return SinkOptions(client=given.client(role="producer"), topic=topic)
+    return SinkOptions(
+        client=given.client(role="producer"), topic=topic, exactly_once=given.exactly_once(topic)
+    )
 
 
 def check_source_options(options: Mapping[str, str]) -> bool:
@@ -189,6 +203,7 @@ def check_source_options(options: Mapping[str, str]) -> bool:
     given.selection()
     given.limit("starting")
     given.limit("ending")
+    given.commits_offsets()
     given.parse_all()
     _check_offsets_per_trigger(given)
     return given.boolean("includeHeaders")
@@ -211,10 +226,6 @@ class _Given:
         option = BY_LOWER_NAME.get(lowered)
         if option is None:
             return
-        if option.not_in_this_version:
-            raise OptionError(
-                f"option '{option.name}' is not in this version of pyspark-kafka: {option.remedy}"
-            )
         if self._modes <= option.ignored_in:
             log.warning("option '%s' has no effect in %s", option.name, self._what())
         elif not self._modes & option.modes:
@@ -372,6 +383,76 @@ class _Given:
             others = "earliest, latest, committed or" if which == "starting" else "latest or"
             raise OptionError(f"option '{name}' has the value '{text}': it must be {others} JSON")
         return SpecificOffsets(offsets=self.parsed(name, parse_offsets))
+
+    def commits_offsets(self) -> bool:
+        """`commitOffsets`, which needs a group that the user names."""
+        if not self.boolean("commitOffsets"):
+            return False
+        if not self.has("kafka.group.id"):
+            raise OptionError(
+                "option 'commitOffsets' is true, which needs the group to commit the offsets to: "
+                "set 'kafka.group.id'"
+            )
+        return True
+
+    def exactly_once(self, topic: str | None) -> ExactlyOnce | None:
+        """What `transactionalId` asks for; None where rows are written at least once."""
+        if not self.has("transactionalId"):
+            self._refuse_without_transactional_id()
+            return None
+        transactional_id, commit_topic = self.text("transactionalId"), self.text("commitTopic")
+        if not is_legal(transactional_id):
+            raise OptionError(
+                f"option 'transactionalId' has the value '{transactional_id}': it must be of "
+                f"{LEGAL_ID}, since the ids of the tasks' transactions begin with it"
+            )
+        _check_topic_name("commitTopic", commit_topic)
+        if commit_topic == topic:
+            raise OptionError(
+                f"options 'topic' and 'commitTopic' both name '{topic}': what was committed must "
+                "not stand among rows; take another 'commitTopic'"
+            )
+        commits_offsets = self._commits_offsets_with_rows()
+        return ExactlyOnce(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=self.integer("transactionTimeout"),
+            commit_topic=commit_topic,
+            group_id=self.text("kafka.group.id") if commits_offsets else None,
+            checkpoint=self._optional_text("checkpointLocation"),
+            batch_id=self.optional_integer("batchId"),
+            fails_on_mismatch=self.text("onReplayMismatch") == "fail",
+            two_phase_commit=self.boolean("twoPhaseCommit"),
+        )
+
+    def _refuse_without_transactional_id(self) -> None:
+        for name in _NEED_TRANSACTIONAL_ID:
+            if self.has(name):
+                raise OptionError(
+                    f"option '{name}' is of writing exactly once, which needs 'transactionalId': "
+                    f"set that, or remove '{name}'"
+                )
+        self._warn_of_idle_group()
+
+    def _commits_offsets_with_rows(self) -> bool:
+        if Mode.BATCH_WRITE in self._modes:
+            return False
+        if not self.commits_offsets():
+            self._warn_of_idle_group()
+            return False
+        if not self.has("checkpointLocation"):
+            raise OptionError(
+                "option 'commitOffsets' is true, which needs the query's checkpoint, where the "
+                "offsets of a micro-batch stand: set 'checkpointLocation' as an option of the "
+                "write, even where Spark's configuration has it"
+            )
+        return True
+
+    def _warn_of_idle_group(self) -> None:
+        if self._modes == STREAM_WRITE and self.has("kafka.group.id"):
+            log.warning("option 'kafka.group.id' has no effect without 'commitOffsets'")
+
+    def _optional_text(self, name: str) -> str | None:
+        return None if self._value(name) is None else self.text(name)
 
     def refuse_rate_limits(self) -> None:
         for name in _RATE_LIMITS:

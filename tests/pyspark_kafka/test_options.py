@@ -16,6 +16,7 @@ from pyspark_kafka.client.base import IsolationLevel
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.option_table import OPTIONS, READS, WRITES
 from pyspark_kafka.options import (
+    ExactlyOnce,
     SinkOptions,
     SourceOptions,
     check_source_options,
@@ -172,9 +173,15 @@ def test_options_go_to_executors_and_show_no_secret() -> None:
             r"'native', but .* the value 'ssl' of .*protocol', having no TLS .* leave it at 'auto'",
         ),
         ({"engine": "native", "kafka.debug": "all"}, r"does not know option 'kafka.debug'"),
-        ({"commitOffsets": "true"}, r"'commitOffsets' is not in this version"),
         ({"topic": "t"}, r"'topic' has no meaning in a .* read: .* 'subscribe'"),
-        ({"transactionalId": "x"}, r"'transactionalId' is not in this version"),
+        (
+            {"transactionalId": "x"},
+            r"'transactionalId' has no meaning in a .* read: .* exactly once",
+        ),
+        (
+            {"kafka.transaction.timeout.ms": "1"},
+            r"not supported: set 'transactionTimeout' of a wri",
+        ),
         (
             {"startingOffset": "earliest"},
             r"no option 'startingOffset': did you mean 'startingOffsets'",
@@ -310,19 +317,25 @@ def test_sink() -> None:
         ({"topik": "t"}, r"no option 'topik': did you mean 'topic'"),
         ({"kafka.acks": "1"}, r"'kafka.acks' has the value '1': .* acks=all only"),
         ({"kafka.enable.idempotence": "false"}, r"'kafka.enable.idempotence' is not 'true'"),
-        ({"kafka.transactional.id": "x"}, r"'kafka.transactional.id' is not supported"),
+        ({"kafka.transactional.id": "x"}, r"not supported: set 'transactionalId' of a write"),
+        (
+            {"kafka.transaction.timeout.ms": "1"},
+            r"not supported: set 'transactionTimeout' of a wri",
+        ),
         *(
-            ({name: "x"}, rf"'{name}' is not in this version .* remove it")
-            for name in (
-                "transactionalId",
-                "transactionTimeout",
-                "commitTopic",
-                "batchId",
-                "onReplayMismatch",
-                "twoPhaseCommit",
+            (
+                {name: value},
+                rf"'{name}' is of writing .* needs 'transactionalId': .* remove '{name}'",
+            )
+            for name, value in (
+                ("transactionTimeout", "1m"),
+                ("commitTopic", "t"),
+                ("batchId", "1"),
+                ("onReplayMismatch", "warn"),
+                ("twoPhaseCommit", "true"),
             )
         ),
-        ({"commitOffsets": "true"}, r"'commitOffsets' is not in this version"),
+        ({"commitOffsets": "true"}, r"'commitOffsets' has no meaning in a batch write: .* micro-b"),
         (
             {"engine": "native", "kafka.security.protocol": "SSL"},
             r"'native', but the native engine does not know .* no TLS .* 'auto'",
@@ -338,11 +351,111 @@ def test_acks_may_be_said_as_they_are() -> None:
     sink(**{"kafka.acks": "all", "kafka.enable.idempotence": "true"})
 
 
+def exactly_once(**options: str) -> ExactlyOnce | None:
+    given = {**SERVERS, "transactionalId": "x", **options}
+    return parse_sink_options(given, streaming=True).exactly_once
+
+
+def exactly_once_job(**options: str) -> ExactlyOnce | None:
+    given = {**SERVERS, "transactionalId": "x", **options}
+    return parse_sink_options(given, streaming=False).exactly_once
+
+
+def test_rows_are_written_at_least_once_without_a_transactional_id() -> None:
+    assert sink(topic="t").exactly_once is None
+
+
+@pytest.mark.parametrize("parse", [exactly_once, exactly_once_job])
+def test_defaults_of_writing_exactly_once(parse: Callable[[], ExactlyOnce | None]) -> None:
+    assert parse() == ExactlyOnce(
+        transactional_id="x",
+        transaction_timeout_ms=900_000,
+        commit_topic="__spark_commits",
+        group_id=None,
+        checkpoint=None,
+        batch_id=None,
+        fails_on_mismatch=True,
+        two_phase_commit=False,
+    )
+
+
+def test_all_options_of_writing_exactly_once() -> None:
+    assert exactly_once(
+        transactionalId=" a.B_c-1 ",
+        TransactionTimeout="3m",
+        commitTopic="commits",
+        commitOffsets="true",
+        checkpointLocation="s3://bucket/c",
+        onReplayMismatch="WARN",
+        twoPhaseCommit="true",
+        **{"kafka.group.id": "g"},
+    ) == ExactlyOnce(
+        transactional_id="a.B_c-1",
+        transaction_timeout_ms=180_000,
+        commit_topic="commits",
+        group_id="g",
+        checkpoint="s3://bucket/c",
+        batch_id=None,
+        fails_on_mismatch=False,
+        two_phase_commit=True,
+    )
+    job = exactly_once_job(batchId="0")
+    assert job is not None
+    assert job.batch_id == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"transactionalId": "a/b"}, r"'transactionalId' has the value 'a/b': .* letters, digits"),
+        ({"transactionalId": "x" * 201}, r"at most 200"),
+        ({"transactionalId": " "}, r"'transactionalId' has the value ' ': it is blank"),
+        ({"transactionTimeout": "0"}, r"'transactionTimeout' has the value '0': .* from .* to"),
+        ({"transactionTimeout": "30d"}, r"'transactionTimeout' has the value '30d': .* from .* to"),
+        ({"commitTopic": "a b"}, r"'commitTopic' names the topic 'a b'"),
+        ({"commitTopic": "t", "topic": "t"}, r"'topic' and 'commitTopic' both name 't'"),
+        ({"onReplayMismatch": "skip"}, r"'skip': it must be fail or warn"),
+        ({"twoPhaseCommit": "1"}, r"'1': it must be true or false"),
+        ({"batchId": "1"}, r"'batchId' has no meaning in a streaming write: .* numbers its"),
+        ({"commitOffsets": "true", "checkpointLocation": "/c"}, r"set 'kafka.group.id'"),
+        (
+            {"commitOffsets": "true", "kafka.group.id": "g"},
+            r"set 'checkpointLocation' as an option of the write",
+        ),
+    ],
+)
+def test_refused_ways_to_write_exactly_once(options: dict[str, str], message: str) -> None:
+    refused(exactly_once, options, message)
+
+
+def test_a_batch_job_commits_no_offsets_and_has_an_id_that_is_no_less_than_0() -> None:
+    refused(exactly_once_job, {"commitOffsets": "true"}, "no meaning in a batch write: .* micro-b")
+    refused(exactly_once_job, {"batchId": "-1"}, r"'-1': .* from 0 to")
+    refused(exactly_once_job, {"batchId": "one"}, r"must be a whole number")
+
+
+def test_a_group_without_commits_is_told_to_have_no_effect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for options in ({}, {"transactionalId": "x"}):
+        caplog.clear()
+        given = {**SERVERS, "kafka.group.id": "g", **options}
+        assert parse_sink_options(given, streaming=True).client.group_id == "g"
+        assert "'kafka.group.id' has no effect without 'commitOffsets'" in caplog.text
+
+
+def test_a_streaming_read_commits_to_a_group_that_the_user_names() -> None:
+    assert stream(commitOffsets="true", **{"kafka.group.id": "g"}).commit_offsets
+    assert not stream(**{"kafka.group.id": "g"}).commit_offsets
+    refused(stream, {"commitOffsets": "true"}, "'commitOffsets' is true, .* set 'kafka.group.id'")
+    refused(batch, {"commitOffsets": "true"}, "no meaning in a batch read: .* micro-batches only")
+
+
 def test_every_option_of_the_table_is_known_where_it_is_valid() -> None:
     """An option that the table has and parsing has not would be ignored in silence."""
     source = Path(option_table.__file__).with_name("options.py").read_text()
     for option, modes in product(OPTIONS, (READS, WRITES)):
-        if option.modes & modes and not option.not_in_this_version:
+        if option.modes & modes:
             name = option.name
             assert f'"{name}"' in source or name.startswith(("starting", "ending")), name
 

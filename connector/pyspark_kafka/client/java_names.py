@@ -137,7 +137,6 @@ _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "security.providers": _NO_CLASSES,
         "ssl.engine.factory.class": _NO_CLASSES,
         "ssl.provider": "remove it: TLS is OpenSSL's here; see librdkafka's 'ssl.providers'",
-        "transaction.timeout.ms": "remove it: the connector manages producers itself",
     }
 )
 

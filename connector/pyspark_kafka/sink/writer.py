@@ -2,8 +2,8 @@
 
 Purpose: the thin shell that Spark calls; the work is `task.write_task`. Invariant: everything that
 can be refused on the driver is refused when a writer is made. At-least-once: rows of failed
-attempts stay in the topic, and a batch that Spark runs again is written again. What it must not
-know: clients.
+attempts stay in the topic, and a batch that Spark runs again is written again. Writers for
+`transactionalId` are made in `exactly_once.writers`. What it must not know: clients.
 
 Where Spark hands over Arrow (batch since 4.0, streaming since 4.1) the Arrow writers serve;
 before, rows are put into Arrow batches here.
@@ -89,11 +89,19 @@ def _check_settings(settings: _Settings) -> None:
 
 def batch_writer(options: SinkOptions, schema: StructType) -> DataSourceWriter:
     """Raises `SchemaError` and `OptionError` for what cannot be written."""
+    if options.exactly_once is not None:
+        from pyspark_kafka.sink.exactly_once import writers  # noqa: PLC0415
+
+        return writers.batch_writer(options, schema)
     return BatchWriter(WritePlan.of(options, schema))
 
 
 def stream_writer(options: SinkOptions, schema: StructType) -> DataSourceStreamWriter:
     """Raises `SchemaError` and `OptionError` for what cannot be written."""
+    if options.exactly_once is not None:
+        from pyspark_kafka.sink.exactly_once import writers  # noqa: PLC0415
+
+        return writers.stream_writer(options, schema)
     write = WritePlan.of(options, schema)
     if hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter"):
         from pyspark_kafka.sink.stream_arrow_writer import StreamArrowWriter  # noqa: PLC0415
@@ -112,10 +120,10 @@ class BatchWriter(DataSourceArrowWriter):
         return self._write.task(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        log_written("batch", messages)
+        log_written("batch", _rows(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        log_failed("batch", messages)
+        _log_failed("batch", messages)
 
 
 class StreamCommits(DataSourceStreamWriter):
@@ -126,14 +134,14 @@ class StreamCommits(DataSourceStreamWriter):
         messages: Sequence[WriterCommitMessage | None],
         batchId: int,  # noqa: N803
     ) -> None:
-        log_written(f"micro-batch {batchId}", messages)
+        log_written(f"micro-batch {batchId}", _rows(messages))
 
     def abort(
         self,
         messages: Sequence[WriterCommitMessage | None],
         batchId: int,  # noqa: N803
     ) -> None:
-        log_failed(f"micro-batch {batchId}", messages)
+        _log_failed(f"micro-batch {batchId}", messages)
 
 
 class StreamRowWriter(StreamCommits):
@@ -146,19 +154,23 @@ class StreamRowWriter(StreamCommits):
         return self._write.task(arrow_batches(iterator, self._write.schema))
 
 
-def log_written(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Say how many rows of a finished batch are in which topic."""
-    log.info("%s written: %s", what, _summary(messages))
+def log_written(what: str, rows_by_topic: Iterable[Mapping[str, int]]) -> None:
+    """Say how many rows of a finished batch are in which topic, out of its tasks' counts."""
+    log.info("%s written: %s", what, _summary(rows_by_topic))
 
 
-def log_failed(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+def _log_failed(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Say what a failed batch leaves: rows of finished tasks stay, and come again in a retry."""
-    log.warning("%s failed; its finished tasks have written: %s", what, _summary(messages))
+    written = _summary(_rows(messages))
+    log.warning("%s failed; its finished tasks have written: %s", what, written)
 
 
-def _summary(messages: Sequence[WriterCommitMessage | None]) -> str:
+def _rows(messages: Sequence[WriterCommitMessage | None]) -> Iterator[Mapping[str, int]]:
+    return (message.rows_by_topic for message in messages if isinstance(message, Written))
+
+
+def _summary(rows_by_topic: Iterable[Mapping[str, int]]) -> str:
     rows = Counter[str]()
-    for message in messages:
-        if isinstance(message, Written):
-            rows.update(message.rows_by_topic)
+    for counted in rows_by_topic:
+        rows.update(counted)
     return ", ".join(f"{count} rows to {topic}" for topic, count in sorted(rows.items())) or "none"

@@ -43,10 +43,15 @@ def is_legal(transactional_id: str) -> bool:
     return _LEGAL_ID.fullmatch(transactional_id) is not None
 
 
+def is_run(run: str) -> bool:
+    """Whether this can be the run in a task attempt's id; Spark's ids of runs can."""
+    return _RUN.fullmatch(run) is not None
+
+
 def task_id(x: str, run: str, *, partition: int, attempt: int, task_attempt_id: int) -> TaskId:
     """The id of a task attempt. `run` is the query run's id, or a token of a batch job."""
     assert is_legal(x), x
-    assert _RUN.fullmatch(run), run
+    assert is_run(run), run
     return TaskId(x=x, run=run, partition=partition, attempt=attempt, slot=task_attempt_id % SLOTS)
 
 
