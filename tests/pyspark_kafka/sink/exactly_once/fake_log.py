@@ -1,0 +1,113 @@
+"""A partition's log in memory: batches, markers, what readers see of them, retention, compaction.
+
+Purpose: the log under `fake_cluster`. Invariant: offsets never move. What it must not know:
+coordinators, clients.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kio.schema.errors import ErrorCode
+
+from broker_ref.protocol.errors import ApiError
+from pyspark_kafka.client.transactions import LogBatch, ProducerIdAndEpoch, Verdict
+
+Record = tuple[bytes | None, bytes | None]
+
+
+@dataclass
+class FakeLog:
+    """One partition. `start` is the log start offset, `end` is log end and high watermark."""
+
+    batches: list[LogBatch] = field(default_factory=list)
+    start: int = 0
+    end: int = 0
+    epochs: dict[int, int] = field(default_factory=dict)
+
+    def append(
+        self,
+        producer: ProducerIdAndEpoch,
+        records: Sequence[Record] = (),
+        *,
+        transactional: bool = False,
+        verdict: Verdict | None = None,
+    ) -> int:
+        """One batch, and the offset of its last record; INVALID_PRODUCER_EPOCH for an old epoch."""
+        known = self.epochs.get(producer.producer_id, -1)
+        if producer.producer_epoch < known:
+            raise ApiError(ErrorCode.invalid_producer_epoch, f"{producer} where {known} is known")
+        self.epochs[producer.producer_id] = producer.producer_epoch
+        offsets = max(len(records), 1)
+        self.batches.append(
+            LogBatch(
+                base_offset=self.end,
+                last_offset=self.end + offsets - 1,
+                producer=producer,
+                is_transactional=transactional,
+                verdict=verdict,
+                records=tuple(records),
+            )
+        )
+        self.end += offsets
+        return self.end - 1
+
+    def visible(self) -> list[LogBatch]:
+        """What a read_committed reader gets: up to the last stable offset, nothing aborted."""
+        open_since: dict[int, list[LogBatch]] = {}
+        aborted: set[int] = set()
+        for batch in self.batches:
+            if batch.verdict is not None:
+                ended = open_since.pop(batch.producer.producer_id, [])
+                if batch.verdict is Verdict.ABORT:
+                    aborted.update(id(each) for each in ended)
+            elif batch.is_transactional:
+                open_since.setdefault(batch.producer.producer_id, []).append(batch)
+        stable = min((b.base_offset for held in open_since.values() for b in held), default=None)
+        return [
+            batch
+            for batch in self.batches
+            if batch.verdict is None
+            and id(batch) not in aborted
+            and (stable is None or batch.last_offset < stable)
+            and batch.last_offset >= self.start
+        ]
+
+    @property
+    def last_stable_offset(self) -> int:
+        open_since: dict[int, int] = {}
+        for batch in self.batches:
+            if batch.verdict is not None:
+                open_since.pop(batch.producer.producer_id, None)
+            elif batch.is_transactional:
+                open_since.setdefault(batch.producer.producer_id, batch.base_offset)
+        return min(open_since.values(), default=self.end)
+
+    def delete_before(self, offset: int) -> None:
+        """Retention, or DeleteRecords."""
+        self.start = max(self.start, offset)
+        self.batches = [batch for batch in self.batches if batch.last_offset >= self.start]
+
+    def compact(self, *, keeps_markers: bool = True) -> None:
+        """Keep the last visible record of each key, offsets as they are; what is open stays."""
+        visible = {id(batch): batch for batch in self.visible()}
+        latest = {
+            key: (batch.base_offset, n)
+            for batch in visible.values()
+            for n, (key, _) in enumerate(batch.records)
+        }
+        stable, kept = self.last_stable_offset, []
+        for batch in self.batches:
+            if batch.base_offset >= stable or (keeps_markers and batch.verdict is not None):
+                kept.append(batch)
+            elif id(batch) in visible:
+                records = [
+                    record
+                    for n, record in enumerate(batch.records)
+                    if latest[record[0]] == (batch.base_offset, n)
+                ]
+                if records:
+                    kept.append(dataclasses.replace(batch, records=tuple(records)))
+        self.batches = kept
