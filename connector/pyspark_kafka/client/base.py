@@ -139,6 +139,13 @@ class KafkaReads(Protocol):
     ) -> Mapping[TopicPartition, int | None]:
         """A group's committed offsets; None where it has committed none."""
 
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit a group's offsets outside of any transaction, as a group without members.
+
+        Brokers refuse that while the group has members. Raises `AuthenticationFailed` for a group
+        that we may not read.
+        """
+
     @property
     def pins_topic_ids(self) -> bool:
         """Whether `fetch` heeds `topic_id`; where not, its caller looks before it fetches."""

@@ -195,6 +195,3 @@ class TransactionalClient(KafkaClient, Protocol):
 
     def broker_count(self) -> int:
         """Brokers that are there now."""
-
-    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit a group's offsets outside of any transaction, as a group without members."""

@@ -67,6 +67,10 @@ class StreamPlanner:
         """The offsets that exist as of the last look, however far the query has read."""
         return self._latest
 
+    def is_initial(self, offsets: PartitionOffsets) -> bool:
+        """Whether these are where a query starts, as far as this run was asked for it."""
+        return offsets == self._initial
+
     def initial_offsets(self) -> Offsets:
         """Where a new query starts; the same at every call."""
         if self._initial is None:

@@ -30,6 +30,9 @@ from pyspark_kafka.source.schema import projection
 from pyspark_kafka.source.spark_features import ADMISSION_CONTROL
 from pyspark_kafka.source.stream_planner import StreamPlanner
 
+if TYPE_CHECKING:
+    from pyspark_kafka.source.group_commits import GroupCommits
+
 if ADMISSION_CONTROL:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
@@ -55,6 +58,7 @@ class KafkaStreamReader(_StreamReader):
         self._options = options
         self._client: KafkaReads | None = None
         self._planner: StreamPlanner | None = None
+        self._group: GroupCommits | None = None
 
     def initialOffset(self) -> OffsetJson:
         return to_json_object(self._open().initial_offsets())
@@ -62,8 +66,13 @@ class KafkaStreamReader(_StreamReader):
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> OffsetJson:
-        """Spark 4.2 and later pass both arguments, earlier ones none."""
+        """Spark 4.2 and later pass both arguments, earlier ones none.
+
+        Where a micro-batch would start is where the last one that is complete has ended.
+        """
         begin = None if start is None else _from_checkpoint(start)
+        if begin is not None and not self._open().is_initial(begin):
+            self._tell_group(begin)
         limited = ADMISSION_CONTROL and not isinstance(limit, ReadAllAvailable | None)
         return to_json_object(
             self._open().latest_offsets(
@@ -97,12 +106,26 @@ class KafkaStreamReader(_StreamReader):
         return read_partition(partition, self._columns, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the checkpoint holds the offsets."""
+        """Spark is done with all up to here, and says so when the next micro-batch begins."""
+        if self._options.commit_offsets:
+            self._tell_group(_from_checkpoint(end))
+
+    def _tell_group(self, offsets: PartitionOffsets) -> None:
+        """How far the query has come, for who watches the group."""
+        if not self._options.commit_offsets:
+            return
+        if self._group is None:
+            from pyspark_kafka.source.group_commits import GroupCommits  # noqa: PLC0415
+
+            self._group = GroupCommits(self._options.client)
+        self._group.commit(offsets)
 
     def stop(self) -> None:
         client, self._client, self._planner = self._client, None, None
-        if client is not None:
-            client.close()
+        group, self._group = self._group, None
+        for each in (client, group):
+            if each is not None:
+                each.close()
 
     def _open(self) -> StreamPlanner:
         if self._planner is None:

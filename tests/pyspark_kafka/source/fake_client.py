@@ -134,6 +134,10 @@ class FakeClient:
         self._ask("committed_offsets")
         return {p: self.committed.get((group_id, p)) for p in partitions}
 
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self._ask("commit_offsets")
+        self.committed |= {(group_id, p): offset for p, offset in offsets.items()}
+
     def fetch(
         self,
         fetch_range: FetchRange,

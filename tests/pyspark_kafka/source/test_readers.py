@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_kafka.client import factory
-from pyspark_kafka.errors import CheckpointError
+from pyspark_kafka.errors import CheckpointError, KafkaError
 from pyspark_kafka.options import ClientOptions
 from pyspark_kafka.source import partition
 from pyspark_kafka.source.batch_reader import (
@@ -25,7 +25,7 @@ from pyspark_kafka.source.schema import source_schema
 from pyspark_kafka.source.spark_features import ADMISSION_CONTROL, FILTER_PUSHDOWN
 from pyspark_kafka.source.stream_reader import KafkaStreamReader
 from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, topic
-from tests.pyspark_kafka.source.planning import source_options
+from tests.pyspark_kafka.source.planning import source_options, tp
 
 needs_4_1 = pytest.mark.skipif(not FILTER_PUSHDOWN, reason="filters came with Spark 4.1")
 needs_4_2 = pytest.mark.skipif(not ADMISSION_CONTROL, reason="read limits came with Spark 4.2")
@@ -179,6 +179,51 @@ def test_stream_reader_is_carried_without_its_client(client: FakeClient) -> None
 
 def test_spark_before_4_2_asks_without_arguments(client: FakeClient) -> None:
     assert stream_reader().latestOffset() == {"t": {"0": 10, "1": 4}}
+
+
+def test_a_group_is_told_what_spark_is_done_with(client: FakeClient) -> None:
+    reader = stream_reader(startingOffsets="earliest", commitOffsets="true", group_id="g")
+    end = reader.latestOffset()
+    reader.partitions(reader.initialOffset(), end)
+    assert client.committed == {}, "the micro-batch is only planned"
+    reader.commit(end)
+    assert client.committed == {("g", tp("t", 0)): 10, ("g", tp("t", 1)): 4}
+    reader.stop()
+    assert client.closed
+
+
+def test_no_group_is_told_unasked(client: FakeClient) -> None:
+    reader = stream_reader(startingOffsets="earliest", group_id="g")
+    end = reader.latestOffset(reader.initialOffset())
+    reader.latestOffset(end)
+    reader.commit(end)
+    assert client.committed == {}
+
+
+@needs_4_2
+def test_a_group_is_told_as_soon_as_the_next_micro_batch_is_looked_for(client: FakeClient) -> None:
+    """Which is before Spark says so, and where it finds nothing more, instead of it."""
+    reader = stream_reader(startingOffsets="earliest", commitOffsets="true", group_id="g")
+    end = reader.latestOffset(reader.initialOffset())
+    assert client.committed == {}, "nothing is read before the first micro-batch"
+    reader.latestOffset(end)
+    assert client.committed == {("g", tp("t", 0)): 10, ("g", tp("t", 1)): 4}
+    reader.commit(end)
+    reader.latestOffset(end)
+    assert client.asked.count("commit_offsets") == 1
+
+
+def test_a_group_that_cannot_be_told_does_not_fail_the_query(
+    client: FakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = stream_reader(startingOffsets="earliest", commitOffsets="true", group_id="g")
+    end = reader.latestOffset()
+    client.failures = [KafkaError("group 'g' has members")]
+    reader.commit(end)
+    assert "not committed to group 'g', and the query goes on" in caplog.text
+    assert "group 'g' has members" in caplog.text
+    reader.commit(end)
+    assert client.committed == {("g", tp("t", 0)): 10, ("g", tp("t", 1)): 4}
 
 
 @needs_4_2

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaException, TopicCollection
 from confluent_kafka import IsolationLevel as RdIsolationLevel
 from confluent_kafka import KafkaError as Code
+from confluent_kafka import TopicCollection
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
@@ -31,11 +31,9 @@ from pyspark_kafka.client.base import (
 )
 from pyspark_kafka.client.fetch_faults import ExistingOffsets, RangeFaults
 from pyspark_kafka.client.librdkafka.asking import Asking, Unanswered
-from pyspark_kafka.client.librdkafka.faults import LOG, ErrorEvents, code_of, error_class
-from pyspark_kafka.client.librdkafka.fetch import (
-    CONSUMER_OWNED,
-    RangeReader,
-)
+from pyspark_kafka.client.librdkafka.faults import LOG, ErrorEvents, error_class
+from pyspark_kafka.client.librdkafka.fetch import RangeReader
+from pyspark_kafka.client.librdkafka.groups import GroupOffsets
 from pyspark_kafka.client.librdkafka.producer import IdleProducer
 from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings, opening
 from pyspark_kafka.errors import UnknownTopicOrPartition
@@ -161,25 +159,20 @@ class LibrdkafkaClient:
         if not partitions:
             return {}
 
-        # By a consumer that joins nothing: librdkafka's admin call ends the process when the
-        # coordinator goes away while it asks (confluentinc/librdkafka#5397).
-        events = ErrorEvents(self._settings.bootstrap_servers)
-        configuration: dict[str, Any] = {
-            **self._settings.consumer,
-            **CONSUMER_OWNED,
-            "group.id": group_id,
-            "error_cb": events,
-        }
-        with opening(configuration):
-            consumer = Consumer(configuration, logger=LOG)
-        asking = Asking(handle=consumer, events=events, settings=self._settings)
-        try:
-            return asking.until_answered(
-                lambda try_s: _committed(asking, consumer, group_id, partitions, try_s=try_s),
+        with GroupOffsets.of(self._settings, group_id) as group:
+            return group.read(
+                partitions,
                 check_existence=lambda left_s: self._raise_missing(partitions, timeout_s=left_s),
             )
-        finally:
-            consumer.close()
+
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        if not offsets:
+            return
+        with GroupOffsets.of(self._settings, group_id) as group:
+            group.write(
+                offsets,
+                check_existence=lambda left_s: self._raise_missing(offsets, timeout_s=left_s),
+            )
 
     def fetch(
         self,
@@ -255,30 +248,6 @@ class LibrdkafkaClient:
             last_stable_offset=ask(LATEST, IsolationLevel.READ_COMMITTED),
             high_watermark=ask(LATEST, IsolationLevel.READ_UNCOMMITTED),
         )
-
-
-def _committed(
-    asking: Asking,
-    consumer: Consumer,
-    group_id: str,
-    partitions: Collection[TopicPartition],
-    *,
-    try_s: float,
-) -> dict[TopicPartition, int | None]:
-    doing = f"reading the committed offsets of group {group_id!r}"
-    try:
-        found = consumer.committed([_rd(p) for p in sorted(partitions)], timeout=try_s)
-    except KafkaException as exception:
-        error = code_of(exception)
-        asking.raise_if_refused(doing, error)
-        raise Unanswered(error, doing) from None
-    committed: dict[TopicPartition, int | None] = {}
-    for rd_partition in found:
-        partition = TopicPartition(rd_partition.topic, rd_partition.partition)
-        if rd_partition.error is not None:
-            raise Unanswered(rd_partition.error, f"{doing}, {partition},")
-        committed[partition] = rd_partition.offset if rd_partition.offset >= 0 else None
-    return committed
 
 
 def _rd(partition: TopicPartition) -> RdTopicPartition:
