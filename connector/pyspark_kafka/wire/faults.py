@@ -23,6 +23,7 @@ from pyspark_kafka.errors import (
     KafkaError,
     LeaderNotAvailable,
     OffsetOutOfRange,
+    ProducerFenced,
     ProtocolError,
     UnknownTopicOrPartition,
     UnsupportedVersion,
@@ -103,9 +104,11 @@ _CODES_BY_CLASS: Final[Mapping[type[KafkaError], tuple[ErrorCode, ...]]] = {
         ErrorCode.illegal_sasl_state,
         ErrorCode.sasl_authentication_failed,
         ErrorCode.topic_authorization_failed,
+        ErrorCode.transactional_id_authorization_failed,
         ErrorCode.unsupported_sasl_mechanism,
     ),
     CorruptBatchError: (ErrorCode.corrupt_message,),
+    ProducerFenced: (ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced),
     UnsupportedVersion: (ErrorCode.unsupported_version,),
 }
 _CLASS_BY_CODE: Final = {code: kind for kind, codes in _CODES_BY_CLASS.items() for code in codes}
@@ -118,6 +121,8 @@ _REMEDIES: Final[Mapping[type[KafkaError], str]] = {
     CorruptBatchError: "the record batch is damaged on the broker's disk or on the way; read the "
     "other offsets around it, or delete it with DeleteRecords",
     LeaderNotAvailable: "start a broker that has an in-sync replica of it",
+    ProducerFenced: "another producer has taken this transactional id over, or a broker ended its "
+    "transaction: what was written in it will not be seen; begin anew",
     ProtocolError: "check that this is a Kafka broker, and what stands between; see its log",
     UnknownTopicOrPartition: "create it, or correct its name; without the right to DESCRIBE a "
     "topic the broker says the same",

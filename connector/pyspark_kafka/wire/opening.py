@@ -74,7 +74,11 @@ def _negotiate(connection: Connection, deadline: float) -> BrokerVersions:
         kind: type[KafkaError] = error_class(code)
         raise kind(f"{connection.broker} answered ApiVersions with {said(code)}; {remedy(kind)}")
     ranges = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
-    return BrokerVersions(broker=connection.broker, ranges=ranges)
+    features = {
+        feature.name: feature.max_version_level
+        for feature in getattr(response, "finalized_features", ())
+    }
+    return BrokerVersions(broker=connection.broker, ranges=ranges, features=features)
 
 
 def _api_versions(version: int) -> Request[Any]:

@@ -7,32 +7,26 @@ KIP-98, KIP-360.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from pyspark_kafka.client.transactions import ProducerIdAndEpoch
 from pyspark_kafka.wire.connection import Connection, Request, entity_request
 from pyspark_kafka.wire.router import Refused, Router
 from pyspark_kafka.wire.versions import Api
 
+_LAST_VERSION: Final = 5
+"""The next one is for two-phase commit."""
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
 """Says nothing where there is no transactional id."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerId:
-    """Who writes, in the brokers' eyes."""
-
-    producer_id: int
-    producer_epoch: int
-
-
-def ask_producer_id(router: Router, *, deadline: float) -> ProducerId:
+def ask_producer_id(router: Router, *, deadline: float) -> ProducerIdAndEpoch:
     """Ask any broker, as each of them can tell. Raises `Refused` and what `ask_any` raises."""
 
     def make(connection: Connection) -> Request[Any]:
-        version = connection.versions.choose(Api.INIT_PRODUCER_ID)
+        version = connection.versions.choose(Api.INIT_PRODUCER_ID, at_most=_LAST_VERSION)
         return entity_request(
             Api.INIT_PRODUCER_ID,
             version,
@@ -43,4 +37,6 @@ def ask_producer_id(router: Router, *, deadline: float) -> ProducerId:
     response = router.ask_any(make, deadline=deadline)
     if response.error_code is not ErrorCode.none:
         raise Refused(response.error_code, "asking for a producer id")
-    return ProducerId(producer_id=response.producer_id, producer_epoch=response.producer_epoch)
+    return ProducerIdAndEpoch(
+        producer_id=response.producer_id, producer_epoch=response.producer_epoch
+    )

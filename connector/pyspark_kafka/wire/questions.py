@@ -38,6 +38,7 @@ from pyspark_kafka.errors import (
 )
 from pyspark_kafka.wire.connection import Connection, Pending, entity_request
 from pyspark_kafka.wire.faults import REACTIONS, Reaction, error_class, remedy, said
+from pyspark_kafka.wire.group_offsets import committed_offsets, reading_commits, unlike
 from pyspark_kafka.wire.metadata import Broker, ClusterMetadata, TopicMetadata, topic_id_text
 from pyspark_kafka.wire.retry import Backoff
 from pyspark_kafka.wire.router import Refused, Router
@@ -52,7 +53,6 @@ _TRY_GROWTH: Final = 1.5
 """A slow cluster gets longer and longer tries; the default timeout has eight of them."""
 _TIMEOUT_OPTION: Final = "kafka.default.api.timeout.ms"
 _CONSUMER: Final = -1
-_FIRST_OF_MANY_GROUPS: Final = 8
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 
 
@@ -104,8 +104,10 @@ class Questions:
         if not partitions:
             return {}
         return self.until_answered(
-            lambda deadline: _committed_offsets(self.router, group_id, partitions, deadline),
-            _reading_commits(group_id),
+            lambda deadline: committed_offsets(
+                self.router, group_id, partitions, deadline=deadline
+            ),
+            reading_commits(group_id),
             about=partitions,
         )
 
@@ -143,7 +145,7 @@ class Questions:
                 told is None or clock.now() < deadline
             ):  # The end of the time is no news of a broker.
                 told = failed
-            if _may_pass(failed):
+            if may_pass(failed):
                 unreachable = isinstance(failed, BrokerUnreachable)
                 backoff = self.reconnecting if unreachable else self.backoff
                 go_on = backoff.pause(tries, clock=clock, deadline=deadline)
@@ -229,7 +231,7 @@ def _description(topic: TopicMetadata) -> TopicDescription:
     )
 
 
-def _may_pass(failed: Refused | KafkaError) -> bool:
+def may_pass(failed: Refused | KafkaError) -> bool:
     """Whether it may be over in a while. "Unknown" may be too, but mostly is the truth."""
     if isinstance(failed, Refused):
         return REACTIONS[failed.code] is not Reaction.FAIL and failed.code not in _UNKNOWN
@@ -280,7 +282,7 @@ class _ListingOffsets:
             else:
                 self._take(response, partitions, failures, connection.broker)
         if failures:
-            raise max(failures, key=lambda failure: not _may_pass(failure))
+            raise max(failures, key=lambda failure: not may_pass(failure))
 
     def _by_leader(
         self, failures: list[Refused | KafkaError], deadline: float
@@ -334,7 +336,7 @@ class _ListingOffsets:
             for topic in response.topics
             for answer in topic.partitions
         ]
-        if wrong := _unlike([partition for partition, _ in answers], partitions):
+        if wrong := unlike([partition for partition, _ in answers], partitions):
             failures.append(ProtocolError(f"{Api.LIST_OFFSETS.title} to {broker} failed: {wrong}"))
             return
         for partition, answer in answers:
@@ -347,70 +349,3 @@ class _ListingOffsets:
     def _forget(self, partitions: list[TopicPartition]) -> None:
         for partition in partitions:
             self._router.forget_topic(partition.topic)
-
-
-def _reading_commits(group_id: str) -> str:
-    return f"reading the committed offsets of group {group_id!r}"
-
-
-def _committed_offsets(
-    router: Router, group_id: str, partitions: Collection[TopicPartition], deadline: float
-) -> dict[TopicPartition, int | None]:
-    doing = _reading_commits(group_id)
-    coordinator = router.coordinator(group_id, deadline=deadline)
-    try:
-        connection = router.connection(coordinator, deadline=deadline)
-        response = router.ask(
-            connection, _offset_fetch(connection, group_id, partitions), deadline=deadline
-        )
-    except (BrokerUnreachable, ProtocolError):
-        router.forget_coordinator(group_id)
-        raise
-    found = response
-    if response.__version__ >= _FIRST_OF_MANY_GROUPS:
-        if [group.group_id for group in response.groups] != [group_id]:
-            raise ProtocolError(f"{doing} failed: {connection.broker} answered for other groups")
-        (found,) = response.groups
-    if found.error_code is not ErrorCode.none:
-        router.note(found.error_code, group_id=group_id)
-        raise Refused(found.error_code, doing)
-    offsets: dict[TopicPartition, int | None] = {}
-    answered: list[TopicPartition] = []
-    for topic in found.topics:
-        for answer in topic.partitions:
-            partition = TopicPartition(topic.name, answer.partition_index)
-            answered.append(partition)
-            if answer.error_code is not ErrorCode.none:
-                router.note(answer.error_code, topic=topic.name, group_id=group_id)
-                raise Refused(answer.error_code, f"{doing}, {partition},")
-            committed = answer.committed_offset
-            offsets[partition] = committed if committed >= 0 else None
-    if wrong := _unlike(answered, partitions):
-        raise ProtocolError(f"{doing} failed: {connection.broker} answered, but {wrong}")
-    return offsets
-
-
-def _offset_fetch(
-    connection: Connection, group_id: str, partitions: Collection[TopicPartition]
-) -> Any:
-    indexes: dict[str, list[int]] = {}
-    for partition in sorted(partitions):
-        indexes.setdefault(partition.topic, []).append(partition.partition)
-    topics = [{"name": name, "partition_indexes": found} for name, found in indexes.items()]
-    return entity_request(
-        Api.OFFSET_FETCH,
-        connection.versions.choose(Api.OFFSET_FETCH),
-        group_id=group_id,
-        topics=topics,
-        groups=[{"group_id": group_id, "topics": topics}],
-        require_stable=True,  # offsets of an open transaction are waited for, as in Kafka's client
-    )
-
-
-def _unlike(answered: Collection[TopicPartition], asked: Collection[TopicPartition]) -> str | None:
-    """What is wrong with an answer about these partitions, if anything."""
-    if left_out := set(asked) - set(answered):
-        return f"the answer leaves out {min(left_out)}; {remedy(ProtocolError)}"
-    if len(answered) > len(asked):
-        return f"the answer is about more than what was asked; {remedy(ProtocolError)}"
-    return None

@@ -10,15 +10,21 @@ Brokers that failed last are tried last, so that one that hangs does not take ev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError
-from pyspark_kafka.wire.connection import Connection, Request, entity_request
+from pyspark_kafka.wire.connection import Connection, Pending, Request
+from pyspark_kafka.wire.coordinators import (
+    FIRST_OF_MANY,
+    CoordinatorKey,
+    CoordinatorKind,
+    find_coordinators_request,
+)
 from pyspark_kafka.wire.faults import REACTIONS, Reaction, remedy, said
 from pyspark_kafka.wire.metadata import (
     NO_LEADER,
@@ -33,12 +39,13 @@ from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.transport import Address
 from pyspark_kafka.wire.versions import Api
 
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
 METADATA_AGE_S_MAX: Final = 300.0
 """`metadata.max.age.ms`."""
 IDLE_S_MAX: Final = 540.0
 """`connections.max.idle.ms`: what lies idle for longer may be gone without a word."""
-_GROUP: Final = 0
-_FIRST_OF_MANY_COORDINATORS: Final = 4
 
 
 class Refused(Exception):  # noqa: N818
@@ -61,6 +68,13 @@ class Leader:
     leader_epoch: int
 
 
+class Question(NamedTuple, Generic[T]):
+    """What to ask of whom; the connection says in which version."""
+
+    broker: Broker
+    make: Callable[[Connection], Request[T]]
+
+
 class Router:
     """Connections to one cluster, found by its `bootstrap` servers. One thread, one process."""
 
@@ -79,7 +93,7 @@ class Router:
         self._metadata_age_s_max = metadata_age_s_max
         self._idle_s_max = idle_s_max
         self._learnt_at: dict[str, float] = {}
-        self._coordinators: dict[str, Broker] = {}
+        self._coordinators: dict[CoordinatorKey, Broker] = {}
         self._pool: dict[Address, Connection] = {}
         self._failed_at: dict[Address, float] = {}
 
@@ -169,6 +183,37 @@ class Router:
             if not connection.is_usable:
                 self.failed(connection)
             raise
+
+    def ask_each(
+        self, questions: Mapping[K, Question[T]], *, deadline: float
+    ) -> Mapping[K, T | KafkaError]:
+        """Ask many brokers side by side: all is sent before the first answer is waited for.
+
+        Where no answer came there is the error instead.
+        """
+        by_broker: dict[Broker, list[K]] = {}
+        for key, question in questions.items():
+            by_broker.setdefault(question.broker, []).append(key)
+        answers: dict[K, T | KafkaError] = {}
+        sent: list[tuple[K, Pending[T]]] = []
+        left = sorted(by_broker, key=lambda broker: self._failed_at.get(broker.address, 0.0))
+        for index, broker in enumerate(left):
+            share_s = self.clock.left_s(deadline) / (len(left) - index)
+            keys = by_broker[broker]
+            try:
+                connection = self.connection(broker, deadline=self.clock.now() + share_s)
+                for key in keys:
+                    request = questions[key].make(connection)
+                    sent.append((key, connection.send(request, deadline=deadline)))
+            except KafkaError as error:
+                answers.update(dict.fromkeys(keys, error))
+        for key, pending in sent:
+            try:
+                answers[key] = pending.connection.receive(pending, deadline=deadline)
+            except KafkaError as error:
+                self.failed(pending.connection)
+                answers[key] = error
+        return answers
 
     # --- metadata ---
 
@@ -271,46 +316,50 @@ class Router:
 
     # --- coordinators ---
 
-    def coordinator(self, group_id: str, *, deadline: float) -> Broker:
-        """The broker that coordinates a group; raises `Refused`."""
-        known = self._coordinators.get(group_id)
-        if known is not None:
-            return known
+    def coordinator(self, key: CoordinatorKey, *, deadline: float) -> Broker:
+        """The broker that coordinates a group or a transactional id; raises `Refused`."""
+        found = self.coordinators(key.kind, [key.name], deadline=deadline)[key.name]
+        if isinstance(found, Refused):
+            raise found
+        return found
 
-        def make(connection: Connection) -> Request[Any]:
-            version = connection.versions.choose(Api.FIND_COORDINATOR)
-            return entity_request(
-                Api.FIND_COORDINATOR,
-                version,
-                key=group_id,
-                coordinator_keys=[group_id],
-                key_type=_GROUP,
-            )
+    def coordinators(
+        self, kind: CoordinatorKind, names: Collection[str], *, deadline: float
+    ) -> Mapping[str, Broker | Refused]:
+        """The same of many at once: what is not known yet is asked for together."""
+        keys = {name: CoordinatorKey(kind, name) for name in names}
+        found: dict[str, Broker | Refused] = {
+            name: self._coordinators[key] for name, key in keys.items() if key in self._coordinators
+        }
+        unknown = [name for name in keys if name not in found]
+        if not unknown:
+            return found
+        connection = self.any_connection(deadline=deadline)
+        version = connection.versions.choose(Api.FIND_COORDINATOR)
+        parts = [unknown] if version >= FIRST_OF_MANY else [[name] for name in unknown]
+        requests = [find_coordinators_request(version, kind, part) for part in parts]
+        for request in requests:
+            response = self.ask(connection, request, deadline=deadline)
+            for name, (error_code, broker) in response.found.items():
+                if broker is None:
+                    found[name] = Refused(error_code, f"finding the coordinator of {keys[name]}")
+                else:
+                    found[name] = self._coordinators[keys[name]] = broker
+        return found
 
-        response = self.ask_any(make, deadline=deadline)
-        doing = f"finding the coordinator of group {group_id!r}"
-        found = response
-        if response.__version__ >= _FIRST_OF_MANY_COORDINATORS:
-            if [answer.key for answer in response.coordinators] != [group_id]:
-                raise ProtocolError(f"{doing} failed: the answer is about other groups")
-            (found,) = response.coordinators
-        if found.error_code is not ErrorCode.none:
-            raise Refused(found.error_code, doing)
-        broker = Broker(broker_id=found.node_id, address=Address(found.host, found.port))
-        self._coordinators[group_id] = broker
-        return broker
-
-    def forget_coordinator(self, group_id: str) -> None:
+    def forget_coordinator(self, key: CoordinatorKey) -> None:
         """It was found to be another one, or not to answer."""
-        self._coordinators.pop(group_id, None)
+        self._coordinators.pop(key, None)
 
-    def note(self, code: ErrorCode, *, topic: str | None = None, group_id: str = "") -> None:
+    def note(
+        self, code: ErrorCode, *, topic: str | None = None, key: CoordinatorKey | None = None
+    ) -> None:
         """Forget what this code of a response says is wrong."""
         reaction = REACTIONS[code]
         if reaction is Reaction.REFRESH_METADATA and topic is not None:
             self.forget_topic(topic)
-        elif reaction is Reaction.FIND_COORDINATOR:
-            self.forget_coordinator(group_id)
+        elif reaction is Reaction.FIND_COORDINATOR and key is not None:
+            self.forget_coordinator(key)
 
 
 def _why_unusable(

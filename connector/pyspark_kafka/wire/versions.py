@@ -8,7 +8,7 @@ What it must not know: messages.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
@@ -22,10 +22,19 @@ class Api(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
     API_VERSIONS = 18
+    CREATE_TOPICS = 19
     INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_CONFIGS = 32
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
 
     @property
     def title(self) -> str:
@@ -53,38 +62,60 @@ SPOKEN: Final[Mapping[Api, Spoken]] = {
     Api.FETCH: Spoken(first=4, last=17, throttled_from=8),
     Api.LIST_OFFSETS: Spoken(first=2, last=10, throttled_from=3),  # 2: isolation level
     Api.METADATA: Spoken(first=4, last=13, throttled_from=6),  # 4: no creation by asking
+    Api.OFFSET_COMMIT: Spoken(first=2, last=9, throttled_from=4),  # 10 has topics by id alone
     Api.OFFSET_FETCH: Spoken(first=2, last=9, throttled_from=4),  # 10 has topics by id alone
     Api.FIND_COORDINATOR: Spoken(first=1, last=5, throttled_from=2),  # 1: kinds of keys
-    Api.API_VERSIONS: Spoken(first=0, last=3, throttled_from=2),
-    Api.INIT_PRODUCER_ID: Spoken(first=0, last=5, throttled_from=1),  # 6: two-phase commit
+    Api.API_VERSIONS: Spoken(first=0, last=3, throttled_from=2),  # 3: finalized features
+    Api.CREATE_TOPICS: Spoken(first=2, last=7, throttled_from=3),
+    # 3: expects an epoch. 6: two-phase commit, which brokers have where unstable versions are on.
+    Api.INIT_PRODUCER_ID: Spoken(first=0, last=6, throttled_from=1),
+    Api.ADD_PARTITIONS_TO_TXN: Spoken(first=0, last=3, throttled_from=1),  # 4 is of brokers
+    Api.ADD_OFFSETS_TO_TXN: Spoken(first=0, last=4, throttled_from=1),
+    # 5: transactions of version 2 (KIP-890), as in TxnOffsetCommit.
+    Api.END_TXN: Spoken(first=0, last=5, throttled_from=1),
+    Api.TXN_OFFSET_COMMIT: Spoken(first=0, last=5, throttled_from=1),
+    Api.DESCRIBE_CONFIGS: Spoken(first=1, last=4, throttled_from=2),
+    Api.DESCRIBE_TRANSACTIONS: Spoken(first=0, last=0, throttled_from=0),
+    Api.LIST_TRANSACTIONS: Spoken(first=0, last=2, throttled_from=0),  # 2: a pattern
 }
+_SINCE: Final[Mapping[Api, str]] = {
+    Api.DESCRIBE_TRANSACTIONS: "3.0",
+    Api.LIST_TRANSACTIONS: "3.0",
+}
+"""The release of Kafka that an API came with, where that was after record batches v2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerVersions:
-    """What one broker has said it speaks: first and last version by API key."""
+    """What one broker has said it speaks: first and last version by API key.
+
+    `features` are the finalized ones of its cluster (KIP-584) by name, each with its level.
+    """
 
     broker: str
     ranges: Mapping[int, tuple[int, int]]
+    features: Mapping[str, int] = field(default_factory=dict)
 
-    def choose(self, api: Api, *, at_most: int | None = None) -> int:
-        """The highest version of both sides, `at_most` a further bound.
+    def choose(self, api: Api, *, at_least: int | None = None, at_most: int | None = None) -> int:
+        """The highest version of both sides; `at_least` and `at_most` are further bounds.
 
         Raises `UnsupportedVersion` naming both ranges.
         """
         spoken = SPOKEN[api]
+        first = spoken.first if at_least is None else max(spoken.first, at_least)
         last = spoken.last if at_most is None else min(spoken.last, at_most)
         if api not in self.ranges:
             raise UnsupportedVersion(
                 f"{self.broker} does not have {api.title}, of which this client speaks versions "
-                f"{spoken.first} to {last}: check that it is a Kafka broker (0.11 or later)"
+                f"{first} to {last}: check that it is a Kafka broker ({_SINCE.get(api, '0.11')} or "
+                "later)"
             )
         theirs_first, theirs_last = self.ranges[api]
         chosen = min(last, theirs_last)
-        if chosen < max(spoken.first, theirs_first):
+        if chosen < max(first, theirs_first):
             raise UnsupportedVersion(
                 f"{self.broker} has {api.title} in versions {theirs_first} to {theirs_last}, and "
-                f"this client speaks {spoken.first} to {last}: upgrade the older one, or set "
+                f"this client speaks {first} to {last}: upgrade the older one, or set "
                 "'engine' to 'librdkafka'"
             )
         return chosen

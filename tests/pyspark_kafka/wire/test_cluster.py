@@ -29,6 +29,7 @@ from pyspark_kafka.wire.fetch import (
     fetch_request,
     fetch_version,
 )
+from pyspark_kafka.wire.coordinators import CoordinatorKey
 from pyspark_kafka.wire.opening import Opening
 from pyspark_kafka.wire.questions import Questions
 from pyspark_kafka.wire.retry import Clock
@@ -137,7 +138,7 @@ def test_committed_offsets(
     partitions = [TopicPartition(filled, 0), TopicPartition(filled, 1)]
     assert questions.committed_offsets(group_id, partitions) == dict.fromkeys(partitions)
     offsets = [{"partition_index": 0, "committed_offset": 2, "committed_metadata": ""}]
-    coordinator = questions.router.coordinator(group_id, deadline=soon())
+    coordinator = questions.router.coordinator(CoordinatorKey.group(group_id), deadline=soon())
     with RawConnection(str(coordinator.address)) as connection:
         connection.call(
             "offset_commit",
@@ -239,7 +240,7 @@ def test_questions_are_answered_while_brokers_die(
             assert name in questions.list_topics()
 
         ask()
-        coordinator = questions.router.coordinator(group_id, deadline=soon()).broker_id
+        coordinator = questions.router.coordinator(CoordinatorKey.group(group_id), deadline=soon()).broker_id
         three.kill_broker(coordinator)
         ask()
         three.start_broker(coordinator)

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from integration import raw
 from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.transactions import ProducerIdAndEpoch
 from pyspark_kafka.wire.connection import Request, wait_any
 from pyspark_kafka.wire.opening import Opening
 from pyspark_kafka.wire.produce import (
@@ -22,7 +23,7 @@ from pyspark_kafka.wire.produce import (
     produce_request,
     produce_version,
 )
-from pyspark_kafka.wire.producer_id import ProducerId, ask_producer_id
+from pyspark_kafka.wire.producer_id import ask_producer_id
 from pyspark_kafka.wire.reader import MalformedResponse, Reader
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import Refused, Router
@@ -194,7 +195,7 @@ def test_a_producer_id() -> None:
     with ScriptedBroker(Answers(init_producer_id=[fields, {**fields, "error_code": 14}])) as broker:
         router = Router([Address.parse(broker.address)], opening())
         found = ask_producer_id(router, deadline=soon())
-        assert found == ProducerId(producer_id=2**40, producer_epoch=3)
+        assert found == ProducerIdAndEpoch(producer_id=2**40, producer_epoch=3)
         with pytest.raises(Refused, match="asking for a producer id") as caught:
             ask_producer_id(router, deadline=soon())
         assert caught.value.code is ErrorCode.coordinator_load_in_progress

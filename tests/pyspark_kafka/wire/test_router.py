@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.errors import BrokerUnreachable, ProtocolError
 from pyspark_kafka.wire.metadata import Broker
+from pyspark_kafka.wire.coordinators import CoordinatorKey
 from pyspark_kafka.wire.opening import Opening
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import Refused, Router
@@ -196,10 +197,10 @@ def test_a_coordinator_is_found_and_remembered(version: int) -> None:
     with ScriptedBroker(script) as broker, router(broker) as one:
         expected = Broker(broker_id=4, address=Address("h", 9))
         for _ in range(2):
-            assert one.coordinator("g", deadline=soon()) == expected
+            assert one.coordinator(CoordinatorKey.group("g"), deadline=soon()) == expected
         assert answers.count("find_coordinator") == 1
-        one.forget_coordinator("g")
-        assert one.coordinator("g", deadline=soon()) == expected
+        one.forget_coordinator(CoordinatorKey.group("g"))
+        assert one.coordinator(CoordinatorKey.group("g"), deadline=soon()) == expected
         assert answers.count("find_coordinator") == 2
 
 
@@ -207,7 +208,7 @@ def test_no_coordinator() -> None:
     fields = {"coordinators": [{"key": "g", "error_code": 15, "error_message": None}]}
     with ScriptedBroker(Answers(find_coordinator=[fields])) as broker, router(broker) as one:
         with pytest.raises(Refused) as caught:
-            one.coordinator("g", deadline=soon())
+            one.coordinator(CoordinatorKey.group("g"), deadline=soon())
         assert caught.value.code is ErrorCode.coordinator_not_available
 
 
@@ -216,9 +217,9 @@ def test_a_coordinator_of_another_group_is_no_answer() -> None:
     with (
         ScriptedBroker(Answers(find_coordinator=[fields])) as broker,
         router(broker) as one,
-        pytest.raises(ProtocolError, match="'g' failed: the answer is about other groups"),
+        pytest.raises(ProtocolError, match="key 'x' was not asked for"),
     ):
-        one.coordinator("g", deadline=soon())
+        one.coordinator(CoordinatorKey.group("g"), deadline=soon())
 
 
 def test_a_throttled_broker_is_not_asked_while_another_one_can_be() -> None:

@@ -1,0 +1,132 @@
+"""FindCoordinator, versions 1 to 5: who coordinates groups and transactional ids.
+
+Purpose: the request and its response, by hand, as every micro-batch needs them first thing.
+Invariant: an answer is about the keys that were asked for, each once. What it must not know: who
+asks, and what a coordinator is asked then. Source: FindCoordinatorRequest.json of Kafka; KIP-699
+(many keys at once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from functools import partial
+from typing import Final, NamedTuple, Self
+
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.wire.connection import Request
+from pyspark_kafka.wire.metadata import Broker
+from pyspark_kafka.wire.reader import MalformedResponse, Reader
+from pyspark_kafka.wire.transport import Address
+from pyspark_kafka.wire.versions import Api
+from pyspark_kafka.wire.writer import NO_TAGGED_FIELDS, int8, length, string
+
+FIRST_OF_MANY: Final = 4
+"""Earlier versions ask for one key each."""
+_FIRST_FLEXIBLE: Final = 3
+
+
+class CoordinatorKind(IntEnum):
+    """`key_type` of the request."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+class CoordinatorKey(NamedTuple):
+    """What has a coordinator."""
+
+    kind: CoordinatorKind
+    name: str
+
+    @classmethod
+    def group(cls, group_id: str) -> Self:
+        return cls(CoordinatorKind.GROUP, group_id)
+
+    @classmethod
+    def transaction(cls, transactional_id: str) -> Self:
+        return cls(CoordinatorKind.TRANSACTION, transactional_id)
+
+    def __str__(self) -> str:
+        kind = "group" if self.kind is CoordinatorKind.GROUP else "transactional id"
+        return f"{kind} {self.name!r}"
+
+
+class FoundCoordinator(NamedTuple):
+    """`broker` is None where there is an error."""
+
+    error_code: ErrorCode
+    broker: Broker | None
+
+
+Found = Mapping[str, FoundCoordinator]
+"""By the name of the key."""
+
+
+class FindResponse(NamedTuple):
+    throttle_ms: int
+    found: Found
+
+
+def find_coordinators_request(
+    version: int, kind: CoordinatorKind, names: Sequence[str]
+) -> Request[FindResponse]:
+    """Ask for these, which are different ones; one alone before version `FIRST_OF_MANY`."""
+    assert len(names) == 1 or version >= FIRST_OF_MANY, version
+    return Request(
+        api=Api.FIND_COORDINATOR,
+        version=version,
+        body=(_write(version, kind, names),),
+        read=partial(_read, version, frozenset(names)),
+        throttle_ms=lambda response: response.throttle_ms,
+    )
+
+
+def _write(version: int, kind: CoordinatorKind, names: Sequence[str]) -> bytes:
+    flexible = version >= _FIRST_FLEXIBLE
+    end = NO_TAGGED_FIELDS if flexible else b""
+    if version < FIRST_OF_MANY:
+        return string(names[0], flexible=flexible) + int8(kind) + end
+    keys = b"".join(string(name, flexible=True) for name in names)
+    return int8(kind) + length(len(names), flexible=True) + keys + end
+
+
+def _read(version: int, names: frozenset[str], reader: Reader) -> FindResponse:
+    flexible = version >= _FIRST_FLEXIBLE
+    throttle_ms = reader.int32("throttle_time_ms")
+    found: dict[str, FoundCoordinator] = {}
+    if version < FIRST_OF_MANY:
+        error_code = reader.error_code("error_code")
+        reader.nullable_string("error_message", flexible=flexible)
+        (name,) = names
+        found[name] = _found(error_code, _read_broker(reader, flexible=flexible))
+    else:
+        for name, one in reader.array(lambda: _read_one(reader), "coordinators", flexible=True):
+            if name not in names or name in found:
+                raise MalformedResponse(f"key {name!r} was not asked for, or twice")
+            found[name] = one
+        if len(found) < len(names):
+            raise MalformedResponse(f"key {min(names - found.keys())!r} is left out")
+    if flexible:
+        reader.skip_tagged_fields("the response")
+    return FindResponse(throttle_ms, found)
+
+
+def _read_one(reader: Reader) -> tuple[str, FoundCoordinator]:
+    name = reader.string("key", flexible=True)
+    broker = _read_broker(reader, flexible=True)
+    error_code = reader.error_code("error_code")
+    reader.nullable_string("error_message", flexible=True)
+    reader.skip_tagged_fields("a coordinator")
+    return name, _found(error_code, broker)
+
+
+def _read_broker(reader: Reader, *, flexible: bool) -> Broker:
+    broker_id = reader.int32("node_id")
+    host = reader.string("host", flexible=flexible)
+    return Broker(broker_id=broker_id, address=Address(host, reader.int32("port")))
+
+
+def _found(error_code: ErrorCode, broker: Broker) -> FoundCoordinator:
+    return FoundCoordinator(error_code, broker if error_code is ErrorCode.none else None)
