@@ -40,18 +40,18 @@ class DeliveryFaults:
         """`where` is a topic or a partition, `said` what the broker answered, or what went on."""
         return DeliveryFailed(f"a record for {where} was not written: {said}; {remedy}")
 
-    def not_in_transaction(self, where: str, said: str, transactional_id: str) -> DeliveryFailed:
+    def not_in_transaction(self, failed: str, said: str, transactional_id: str) -> DeliveryFailed:
         """For what is refused since the transaction of this id cannot go on."""
         return DeliveryFailed(
-            f"a record for {where} was not written: {said} to transactional id "
+            f"{failed}: {said} to transactional id "
             f"{transactional_id!r}, whose transaction is over or has to be aborted, as after its "
             f"timeout; {_NEVER_SEEN}, and if transactions time out, raise 'transactionTimeout'"
         )
 
-    def fenced(self, where: str, said: str, transactional_id: str) -> ProducerFenced:
+    def fenced(self, failed: str, said: str, transactional_id: str) -> ProducerFenced:
         """For what is refused since this id has another owner, or another epoch."""
         return ProducerFenced(
-            f"a record for {where} was not written: {said} to transactional id "
+            f"{failed}: {said} to transactional id "
             f"{transactional_id!r}, which another producer has by now, or whose transaction was "
             f"aborted by a newer run or by its timeout; {_NEVER_SEEN}: see that no other query "
             "runs with this 'transactionalId', and if transactions time out, raise "

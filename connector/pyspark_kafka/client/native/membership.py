@@ -16,7 +16,7 @@ from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.wire.faults import REACTIONS, Reaction
 
 Add = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, ErrorCode]]
-"""One AddPartitionsToTxn, and what was answered for each partition."""
+"""One AddPartitionsToTxn; the answer is what was refused, and why."""
 
 
 @dataclass(slots=True)
@@ -37,13 +37,11 @@ class Membership:
         A coordinator adds all of a question or none: those that could be added are answered with
         OPERATION_NOT_ATTEMPTED where others could not.
         """
-        answers = add(partitions)
-        self._inside.update(p for p, code in answers.items() if code is ErrorCode.none)
-        refused = [(p, code) for p, code in answers.items() if code is not ErrorCode.none]
-        return dict(sorted(refused, key=lambda answer: not is_final(answer[1])))
+        refused = add(partitions)
+        self._inside.update(p for p in partitions if p not in refused)
+        return dict(sorted(refused.items(), key=lambda answer: not is_final(answer[1])))
 
 
 def is_final(code: ErrorCode) -> bool:
-    """Whether a partition with this answer cannot be added later either."""
-    passes = (ErrorCode.none, ErrorCode.operation_not_attempted)
-    return code not in passes and REACTIONS[code] is Reaction.FAIL
+    """Whether a coordinator with this answer will not say otherwise later."""
+    return REACTIONS[code] is Reaction.FAIL and code is not ErrorCode.operation_not_attempted

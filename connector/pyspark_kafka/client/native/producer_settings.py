@@ -54,8 +54,8 @@ class ProducerSettings:
     """`level` None is the codec's default. The defaults are Java's, but for the batch size.
 
     `delivery_timeout_s` is the time from taking a row to its confirmation, `request_timeout_s` that
-    of one request, `connect_timeout_s` that for a connection, `topic_wait_s` that for a topic to
-    come into being.
+    of one request, `api_timeout_s` that of all tries of a question, `connect_timeout_s` that for a
+    connection, `topic_wait_s` that for a topic to come into being.
     """
 
     codec: Codec = Codec.NONE
@@ -66,6 +66,7 @@ class ProducerSettings:
     in_flight_max: int = IN_FLIGHT_MAX
     delivery_timeout_s: float = 120.0
     request_timeout_s: float = 30.0
+    api_timeout_s: float = 60.0
     connect_timeout_s: float = 10.0
     topic_wait_s: float = 30.0
     create_topics: bool = True
@@ -91,6 +92,7 @@ class ProducerSettings:
             in_flight_max=min(read.number(in_flight_name, IN_FLIGHT_MAX, 1), IN_FLIGHT_MAX),
             delivery_timeout_s=read.number("delivery.timeout.ms", 120_000, 1) / 1000,
             request_timeout_s=client.request_timeout_s,
+            api_timeout_s=client.api_timeout_s,
             connect_timeout_s=client.connect_timeout_s,
             topic_wait_s=read.number("topic.metadata.propagation.max.ms", 30_000, 0) / 1000,
             create_topics=read.boolean("allow.auto.create.topics", default=True),

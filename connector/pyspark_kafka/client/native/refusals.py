@@ -67,7 +67,8 @@ def refused(
     partition, code = batch.topic_partition, answer.error_code
     words = said(code) + _details(answer)
     if transactional_id is not None:
-        over = _transaction_over(faults, partition, code, f"{who} said {words}", transactional_id)
+        failed = f"a record for {partition} was not written"
+        over = _transaction_over(faults, failed, code, f"{who} said {words}", transactional_id)
         if over is not None:
             return over
     if error_class(code) is AuthenticationFailed:
@@ -85,8 +86,9 @@ def not_added(
     faults: DeliveryFaults, partition: TopicPartition, code: ErrorCode, *, transactional_id: str
 ) -> KafkaError:
     """For a partition that the coordinator will not add to the transaction."""
+    failed = f"a record for {partition} was not written"
     words = f"the coordinator said {said(code)}"
-    over = _transaction_over(faults, partition, code, words, transactional_id)
+    over = _transaction_over(faults, failed, code, words, transactional_id)
     if over is not None:
         return over
     if error_class(code) is AuthenticationFailed:
@@ -95,17 +97,23 @@ def not_added(
     return faults.not_written(str(partition), words, NOT_WRITTEN)
 
 
+def not_committed(
+    faults: DeliveryFaults, answer: Refused, *, group_id: str, transactional_id: str
+) -> KafkaError:
+    """For offsets that are not taken into the transaction."""
+    failed = f"offsets of group {group_id!r} were not committed"
+    words = f"the coordinator said {said(answer.code)}"
+    over = _transaction_over(faults, failed, answer.code, words, transactional_id)
+    return over or not_asked(faults, answer)
+
+
 def _transaction_over(
-    faults: DeliveryFaults,
-    partition: TopicPartition,
-    code: ErrorCode,
-    words: str,
-    transactional_id: str,
+    faults: DeliveryFaults, failed: str, code: ErrorCode, words: str, transactional_id: str
 ) -> KafkaError | None:
     if code in _FENCED:
-        return faults.fenced(str(partition), words, transactional_id)
+        return faults.fenced(failed, words, transactional_id)
     if code in _TRANSACTION_OVER:
-        return faults.not_in_transaction(str(partition), words, transactional_id)
+        return faults.not_in_transaction(failed, words, transactional_id)
     return None
 
 
