@@ -1,0 +1,170 @@
+"""The offsets of a micro-batch, read from its file in the checkpoint.
+
+Purpose: where a batch of a query ends in each of its sources, for the decision and for the group
+that `commitOffsets` commits to. Invariant: what comes out is what Spark planned the batch with, the
+same at every replay; a line of Kafka's that is damaged is an error and never left out. What it must
+not know: Spark's classes, clients.
+
+Spark writes `offsets/<batch id>` before the batch runs and never again (OffsetSeqLog): a version, a
+line of metadata (the clock, the watermark, some settings), and a line for each source: its offset,
+or `-` where it has none yet. In `v2` the name of the source and a colon stand before the offset.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.errors import CheckpointError, OptionError
+from pyspark_kafka.source.offsets import OffsetFormatError, from_json_object
+
+_OPTION: Final = "checkpointLocation"
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
+_SCHEMES: Final = {
+    "s3": "s3",
+    "s3a": "s3",
+    "s3n": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "abfs": "abfs",
+    "abfss": "abfss",
+    "hdfs": "hdfs",
+    "viewfs": "viewfs",
+}
+"""Hadoop's names of file systems, and Arrow's."""
+
+_NO_OFFSET: Final = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOffsets:
+    """`offsets` are the ends of the batch in every source of Kafka, where a group would go on.
+
+    `hash` is of all sources' offsets as they are written, Kafka's or not.
+    """
+
+    hash: str
+    offsets: Mapping[TopicPartition, int]
+
+
+def read_source_offsets(checkpoint: str, batch_id: int) -> SourceOffsets:
+    """Read `<checkpoint>/offsets/<batch id>`: a local path or a URI of what Arrow can read.
+
+    Raises `OptionError` for a file system that it cannot, and `CheckpointError` where the file is
+    missing, incomplete or damaged.
+    """
+    path = f"{checkpoint.rstrip('/')}/offsets/{batch_id}"
+    try:
+        content = _read(path)
+    except OptionError:
+        raise
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"there is no {path}, where Spark keeps the offsets of batch {batch_id}: option "
+            f"'{_OPTION}' of the sink has to be the directory that this query uses, with its "
+            "scheme where it is not local"
+        ) from None
+    except (OSError, ValueError, NotImplementedError) as error:
+        raise CheckpointError(
+            f"the offsets of batch {batch_id} in {path} (option '{_OPTION}') cannot be read by "
+            f"pyarrow.fs: {error}"
+        ) from error
+    try:
+        return _parse(content)
+    except OffsetFormatError as error:
+        raise CheckpointError(
+            f"the offsets of batch {batch_id} in {path} (option '{_OPTION}') cannot be used: "
+            f"{error}. Restore the checkpoint, or start with a new one"
+        ) from None
+
+
+def _read(path: str) -> bytes:
+    match = _SCHEME.fullmatch(path)
+    if match is None:
+        return Path(path).read_bytes()
+    scheme, rest = match[1].lower(), match[2]
+    if scheme == "file":
+        return Path(f"/{rest.lstrip('/')}").read_bytes()
+    if scheme not in _SCHEMES:
+        raise OptionError(
+            f"option '{_OPTION}' has the value '{path.rpartition('/offsets/')[0]}', and files of "
+            f"'{scheme}:' cannot be read here: use a local path, file:, s3:, gs:, abfs: or hdfs:, "
+            "or remove the option (and 'commitOffsets')"
+        )
+    # Loads the clients of all these stores, which a local checkpoint has no need of.
+    from pyarrow.fs import FileSystem  # noqa: PLC0415
+
+    # Hadoop takes a path as it is written, Arrow a URI as a URI.
+    file_system, file = FileSystem.from_uri(f"{_SCHEMES[scheme]}:{quote(rest, safe='/:@')}")
+    with file_system.open_input_stream(file) as stream:
+        return bytes(stream.read())
+
+
+def _parse(content: bytes) -> SourceOffsets:
+    try:
+        version, *lines = content.decode().rstrip("\n").split("\n")
+    except UnicodeDecodeError:
+        raise OffsetFormatError("it is not UTF-8") from None
+    if version not in ("v1", "v2"):
+        raise OffsetFormatError(f"it begins with '{version[:20]}', and only v1 and v2 are known")
+    if len(lines) < 2:
+        raise OffsetFormatError("it ends before the first source")
+    sources = [_without_name(line) for line in lines[1:]] if version == "v2" else lines[1:]
+    return SourceOffsets(
+        hash=hashlib.sha256("\n".join(lines[1:]).encode()).hexdigest(), offsets=_offsets(sources)
+    )
+
+
+def _without_name(line: str) -> str:
+    _, colon, offset = line.partition(":")
+    if not colon:
+        raise OffsetFormatError(f"the line '{line[:80]}' names no source")
+    return offset
+
+
+def _offsets(sources: Sequence[str]) -> Mapping[TopicPartition, int]:
+    """Of all sources that are Kafka's. Where two read one partition, the one that lags counts."""
+    found: dict[TopicPartition, int] = {}
+    for number, line in enumerate(sources, start=1):
+        value = _json(line, number)
+        if not _is_of_kafka(value):
+            continue
+        try:
+            offsets = from_json_object(value)
+        except OffsetFormatError as error:
+            raise OffsetFormatError(f"the offset of source {number} is damaged: {error}") from None
+        for partition, offset in offsets.items():
+            found[partition] = min(offset, found.get(partition, offset))
+    return found
+
+
+def _json(line: str, number: int) -> object:
+    if line == _NO_OFFSET or not line.lstrip().startswith("{"):
+        return None  # a number, or whatever another source may write
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise OffsetFormatError(f"the offset of source {number} is no JSON: {error}") from None
+
+
+def _is_of_kafka(value: object) -> bool:
+    """Whether it is `{"topic":{"0":123}}`, or was before it was damaged.
+
+    Other sources write flat objects, or nested ones with names and texts in them.
+    """
+    return isinstance(value, dict) and any(
+        isinstance(inner, dict)
+        and (not inner or any(_is_number(key) or type(inner[key]) is int for key in inner))
+        for inner in value.values()
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

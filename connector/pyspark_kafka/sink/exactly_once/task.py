@@ -1,0 +1,295 @@
+"""What a task attempt does: write its rows in a transaction of its own, and leave that prepared.
+
+Purpose: steps 5 and 6 of the protocol. Invariant: an attempt that answers `Prepared` has every row
+acknowledged in a transaction that nobody has ended; of one that fails nothing will be seen, since
+only a decision that names a transaction commits it; nothing is written for a batch that is decided,
+but for rows that it has lost. What it must not know: Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from pyspark_kafka.client.transactions import (
+    EndTransaction,
+    ProducerIdAndEpoch,
+    TransactionalClient,
+    TransactionalProducer,
+)
+from pyspark_kafka.errors import Fenced, ProducerFenced, ReplayMismatch, RowsLost, StaleBatch
+from pyspark_kafka.options import ExactlyOnce, SinkOptions
+from pyspark_kafka.records.checksums import row_checksums
+from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
+from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, Entry, RowTotals
+from pyspark_kafka.sink.exactly_once.messages import (
+    AlreadyCommitted,
+    Empty,
+    Prepared,
+    Task,
+    TaskMessage,
+)
+from pyspark_kafka.sink.exactly_once.names import task_id
+from pyspark_kafka.sink.exactly_once.planning import LastDecision, Plan
+from pyspark_kafka.sink.exactly_once.steps import Step, step
+from pyspark_kafka.sink.rows import RowPreparation
+
+
+def write_task(
+    batches: Iterable[pa.RecordBatch],
+    *,
+    plan: Plan,
+    task: Task,
+    options: SinkOptions,
+    client: TransactionalClient,
+    now_ms: Callable[[], int] = wall_clock_ms,
+) -> TaskMessage:
+    """Write the rows of one task, or count them where they are committed already.
+
+    Raises `StaleBatch` for a batch older than what was decided, `RowsLost` for one that would
+    leave lost rows behind, `Fenced` when another run has taken over, `ReplayMismatch` where lost
+    rows are not those that come again, `RowError` for a row that cannot be written, and errors
+    of `KafkaError`. After any of them nothing of this attempt will be seen.
+    """
+    exactly_once = options.exactly_once
+    assert exactly_once is not None
+    attempt = _Attempt(
+        plan=plan,
+        task=task,
+        options=exactly_once,
+        client=client,
+        now_ms=now_ms,
+        preparation=RowPreparation(
+            topic=options.topic, partition_count=lambda topic: _partition_count(client, topic)
+        ),
+    )
+    with step(Step.TASK_CHECK):
+        decided = attempt.decided()
+    rows = (batch for batch in batches if batch.num_rows > 0)
+    if decided is not None and task.partition not in decided.lost:
+        return attempt.count(rows, decided)
+    return attempt.write(rows, decided)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    """One attempt at one partition of one batch. `totals` are of the rows so far."""
+
+    plan: Plan
+    task: Task
+    options: ExactlyOnce
+    client: TransactionalClient
+    now_ms: Callable[[], int]
+    preparation: RowPreparation
+    totals: RowTotals = field(default_factory=RowTotals)
+
+    def decided(self) -> LastDecision | None:
+        """The decision of this very batch, if there is one; raises where it must not be written."""
+        last = self.plan.last.get(self.task.query_id)
+        batch_id = self.task.batch_id
+        if last is None or last.batch_id is None or batch_id is None:
+            return None
+        if last.batch_id > batch_id:
+            raise _stale(self.options.transactional_id, self.task, last.batch_id)
+        if last.batch_id == batch_id:
+            return last
+        if last.lost:
+            raise _rows_lost_before(self.options.transactional_id, self.task, last)
+        return None
+
+    def count(self, rows: Iterator[pa.RecordBatch], decided: LastDecision) -> TaskMessage:
+        with step(Step.TASK_COUNT):
+            for batch in rows:
+                self._prepare(batch)
+        return AlreadyCommitted(
+            task=self.task,
+            owner=self.plan.owner,
+            version=self.plan.version,
+            last_number=self._last_number(),
+            rows_by_topic=dict(self.preparation.rows_by_topic),
+            decision_number=decided.number,
+            totals=self.totals,
+        )
+
+    def write(self, rows: Iterator[pa.RecordBatch], decided: LastDecision | None) -> TaskMessage:
+        first = next(rows, None)
+        if first is None:
+            self._check_rewritten(decided)
+            return self._empty()
+        own_id = self._own_id()
+        with step(Step.TASK_INIT):
+            own = self.client.init_producer_id(
+                own_id,
+                timeout_ms=self.options.transaction_timeout_ms,
+                two_phase_commit=self.options.two_phase_commit,
+            )
+        try:
+            message = self._produce(first, rows, own_id, own, decided)
+        except BaseException as error:
+            self._give_up(own_id, own)
+            if isinstance(error, ProducerFenced):
+                raise self._fenced(own_id) from error
+            raise
+        return message
+
+    def _produce(
+        self,
+        first: pa.RecordBatch,
+        others: Iterator[pa.RecordBatch],
+        own_id: str,
+        own: ProducerIdAndEpoch,
+        decided: LastDecision | None,
+    ) -> Prepared:
+        with step(Step.TASK_PRODUCE):
+            self._check_owner()
+            started_ms = self.now_ms()
+            producer = self.client.transactional_producer(own_id, own, self.plan.version)
+            try:
+                self._send(producer, first, others)
+                last_offsets = dict(producer.last_offsets)
+            except BaseException:
+                producer.abort()
+                raise
+            producer.close()
+            self._check_rewritten(decided)
+            self._check_owner()
+        return Prepared(
+            task=self.task,
+            owner=self.plan.owner,
+            version=self.plan.version,
+            last_number=self._last_number(),
+            rows_by_topic=dict(self.preparation.rows_by_topic),
+            rewrites=None if decided is None else decided.number,
+            entry=Entry(
+                partition=self.task.partition,
+                transactional_id=own_id,
+                producer=own,
+                version=self.plan.version,
+                started_ms=started_ms,
+                totals=self.totals,
+                last_offsets=last_offsets,
+            ),
+        )
+
+    def _send(
+        self,
+        producer: TransactionalProducer,
+        first: pa.RecordBatch,
+        others: Iterator[pa.RecordBatch],
+    ) -> None:
+        producer.send(self._prepare(first))
+        for batch in others:
+            producer.send(self._prepare(batch))
+        producer.flush()
+
+    def _prepare(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        prepared = self.preparation.prepare(batch)
+        self.totals += RowTotals(row_count=prepared.num_rows, checksum=row_checksums(prepared))
+        return prepared
+
+    def _empty(self) -> Empty:
+        return Empty(
+            task=self.task,
+            owner=self.plan.owner,
+            version=self.plan.version,
+            last_number=self._last_number(),
+            rows_by_topic={},
+        )
+
+    def _last_number(self) -> int:
+        last = self.plan.last.get(self.task.query_id)
+        return 0 if last is None else last.number
+
+    def _own_id(self) -> str:
+        task = self.task
+        own = task_id(
+            self.options.transactional_id,
+            task.run,
+            partition=task.partition,
+            attempt=task.attempt,
+            task_attempt_id=task.task_attempt_id,
+        )
+        return str(own)
+
+    def _check_owner(self) -> None:
+        """A two-phase transaction has no timeout to end it, so none begins for a fenced run."""
+        if not self.options.two_phase_commit:
+            return
+        x = self.options.transactional_id
+        found = self.client.describe_transactions([x]).get(x)
+        if found is None or found.producer != self.plan.owner:
+            raise self._fenced(x)
+
+    def _check_rewritten(self, decided: LastDecision | None) -> None:
+        """Lost rows are written again only as what they were."""
+        if decided is None:
+            return
+        wanted = decided.totals_of_lost[self.task.partition]
+        if self.totals != wanted:
+            raise ReplayMismatch(
+                f"partition {self.task.partition} of {self.task.batch} has lost its "
+                f"{wanted.row_count} rows (checksum {wanted.checksum}), and those that are to "
+                f"replace them are others: {self.totals.row_count} (checksum "
+                f"{self.totals.checksum}). None of these will be seen. The lost rows have to be "
+                f"restored by hand: {_by_hand(self.options.transactional_id)}"
+            )
+
+    def _give_up(self, own_id: str, own: ProducerIdAndEpoch) -> None:
+        """Abort the own transaction, unless somebody else has the id by now.
+
+        The failure that led here is the one to be told; what this cannot abort, a sweep will.
+        """
+        end = EndTransaction(
+            transactional_id=own_id, producer=own, is_commit=False, version=self.plan.version
+        )
+        with suppress(Exception), step(Step.TASK_GIVE_UP):
+            self.client.end_transactions([end])
+
+    def _fenced(self, transactional_id: str) -> Fenced:
+        return Fenced(
+            f"a task of {self.task.batch} has lost '{transactional_id}' to another: a newer run "
+            f"of transactionalId '{self.options.transactional_id}' has taken over, or this batch "
+            "is over without this attempt. Nothing of the attempt will be seen. If two queries "
+            "run with this transactionalId, give each its own"
+        )
+
+
+def _stale(x: str, task: Task, decided: int) -> StaleBatch:
+    if task.query_id == BATCH_JOB:
+        return StaleBatch(
+            f"option 'batchId' is {task.batch_id}, and batch {decided} of transactionalId '{x}' "
+            "is committed already: ids have to rise. Nothing was written. Use a higher batchId; "
+            "if the ids began anew (with a new checkpoint), take a new transactionalId, or "
+            f"{_by_hand(x)}"
+        )
+    return StaleBatch(
+        f"{task.batch} is older than batch {decided}, which is committed under transactionalId "
+        f"'{x}': this is a driver that was replaced, or a checkpoint that was set back. Nothing "
+        "was written. Stop the old driver, or restore the newer checkpoint; to write the rows "
+        f"since batch {task.batch_id} again, take a new transactionalId, or {_by_hand(x)}"
+    )
+
+
+def _rows_lost_before(x: str, task: Task, last: LastDecision) -> RowsLost:
+    partitions = ", ".join(str(partition) for partition in sorted(last.lost))
+    again = "query" if task.query_id != BATCH_JOB else f"job with batchId {last.batch_id}"
+    return RowsLost(
+        f"{task.batch} cannot be written: batch {last.batch_id} before it has lost the rows of "
+        f"its partitions {partitions}. Nothing was written. Run the {again} again from where "
+        f"batch {last.batch_id} began, which writes the lost rows alone; or, to go on without "
+        f"them, {_by_hand(x)}"
+    )
+
+
+def _by_hand(x: str) -> str:
+    return (
+        f"remove what is known of it with 'python -m pyspark_kafka transactions --id {x} --forget'"
+    )
+
+
+def _partition_count(client: TransactionalClient, topic: str) -> int | None:
+    description = client.describe_topics([topic]).get(topic)
+    return None if description is None else len(description.partitions)

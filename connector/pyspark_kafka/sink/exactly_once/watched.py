@@ -1,0 +1,216 @@
+"""A client whose every request is a failpoint.
+
+Purpose: kill, stall or fail between any two requests of the protocol, without the protocol or the
+engine knowing. Invariant: does nothing but ask the client that it holds; the names of failpoints
+are those of the port's methods (`produce` for what a producer sends). What it must not know: what
+failpoints are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import pyarrow as pa
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.client.base import (
+    FetchRange,
+    IsolationLevel,
+    OffsetQuery,
+    Producer,
+    TopicDescription,
+    TopicPartition,
+)
+from pyspark_kafka.client.transactions import (
+    EndTransaction,
+    LogBatch,
+    ProducerIdAndEpoch,
+    TransactionalClient,
+    TransactionalProducer,
+    TransactionDescription,
+    TransactionListing,
+    TransactionVersion,
+)
+from pyspark_kafka.sink.exactly_once.steps import request
+
+_Producer = TypeVar("_Producer", bound=Producer)
+
+
+class WatchedProducer(Generic[_Producer]):
+    """A producer whose every request is a failpoint."""
+
+    def __init__(self, producer: _Producer) -> None:
+        self._producer = producer
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        with request("produce"):
+            self._producer.send(batch)
+
+    def flush(self) -> None:
+        with request("flush"):
+            self._producer.flush()
+
+    def close(self) -> None:
+        self._producer.close()
+
+    def abort(self) -> None:
+        self._producer.abort()
+
+
+class WatchedTransactionalProducer(WatchedProducer[TransactionalProducer]):
+    """And one that writes in a transaction."""
+
+    @property
+    def last_offsets(self) -> Mapping[TopicPartition, int]:
+        return self._producer.last_offsets
+
+    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        with request("send_offsets"):
+            self._producer.send_offsets(group_id, offsets)
+
+
+class Watched:
+    """A `TransactionalClient`; what its methods mean is said there."""
+
+    def __init__(self, client: TransactionalClient) -> None:
+        self._client = client
+
+    def transaction_version(self) -> TransactionVersion:
+        with request("transaction_version"):
+            return self._client.transaction_version()
+
+    def init_producer_id(
+        self,
+        transactional_id: str,
+        *,
+        timeout_ms: int,
+        expected: ProducerIdAndEpoch | None = None,
+        two_phase_commit: bool = False,
+    ) -> ProducerIdAndEpoch:
+        with request("init_producer_id"):
+            return self._client.init_producer_id(
+                transactional_id,
+                timeout_ms=timeout_ms,
+                expected=expected,
+                two_phase_commit=two_phase_commit,
+            )
+
+    def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
+        with request("end_transactions"):
+            return self._client.end_transactions(ends)
+
+    def describe_transactions(
+        self, transactional_ids: Collection[str]
+    ) -> Mapping[str, TransactionDescription]:
+        with request("describe_transactions"):
+            return self._client.describe_transactions(transactional_ids)
+
+    def list_transactions(self, id_prefix: str) -> Sequence[TransactionListing]:
+        with request("list_transactions"):
+            return self._client.list_transactions(id_prefix)
+
+    def transactional_producer(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        version: TransactionVersion,
+    ) -> WatchedTransactionalProducer:
+        return WatchedTransactionalProducer(
+            self._client.transactional_producer(transactional_id, producer, version)
+        )
+
+    def producer(self) -> WatchedProducer[Producer]:
+        return WatchedProducer(self._client.producer())
+
+    def read_log(
+        self, partition: TopicPartition, start_offset: int, end_offset: int
+    ) -> Iterator[LogBatch]:
+        with request("read_log"):
+            yield from self._client.read_log(partition, start_offset, end_offset)
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        partition_count: int,
+        replication_factor: int,
+        config: Mapping[str, str],
+    ) -> bool:
+        with request("create_topic"):
+            return self._client.create_topic(
+                topic,
+                partition_count=partition_count,
+                replication_factor=replication_factor,
+                config=config,
+            )
+
+    def topic_config(self, topic: str) -> Mapping[str, str]:
+        with request("topic_config"):
+            return self._client.topic_config(topic)
+
+    def broker_config(self) -> Mapping[str, str] | None:
+        with request("broker_config"):
+            return self._client.broker_config()
+
+    def replication_of(self, topic: str) -> int:
+        with request("replication_of"):
+            return self._client.replication_of(topic)
+
+    def broker_count(self) -> int:
+        with request("broker_count"):
+            return self._client.broker_count()
+
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        with request("commit_offsets"):
+            self._client.commit_offsets(group_id, offsets)
+
+    def list_topics(self) -> Collection[str]:
+        with request("list_topics"):
+            return self._client.list_topics()
+
+    def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        with request("describe_topics"):
+            return self._client.describe_topics(topics)
+
+    def list_offsets(
+        self, queries: Mapping[TopicPartition, OffsetQuery], isolation_level: IsolationLevel
+    ) -> Mapping[TopicPartition, int | None]:
+        with request("list_offsets"):
+            return self._client.list_offsets(queries, isolation_level)
+
+    def committed_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int | None]:
+        with request("committed_offsets"):
+            return self._client.committed_offsets(group_id, partitions)
+
+    @property
+    def pins_topic_ids(self) -> bool:
+        return self._client.pins_topic_ids
+
+    def fetch(
+        self,
+        fetch_range: FetchRange,
+        columns: tuple[str, ...],
+        isolation_level: IsolationLevel,
+        *,
+        topic_id: str | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        with request("fetch"):
+            yield from self._client.fetch(fetch_range, columns, isolation_level, topic_id=topic_id)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

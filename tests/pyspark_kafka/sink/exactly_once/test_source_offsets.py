@@ -1,0 +1,201 @@
+"""Where a micro-batch ends is read from its checkpoint as Spark wrote it, or an error says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs
+import pytest
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.errors import CheckpointError, OptionError
+from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets, read_source_offsets
+
+METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1763771111111,"conf":{"a":"b"}}'
+KAFKA = '{"t":{"0":5,"1":7}}'
+
+
+def written(directory: Path, *sources: str, version: str = "v1", metadata: str = METADATA) -> str:
+    """A checkpoint with the offsets of batch 3."""
+    return file_of(directory, "\n".join([version, metadata, *sources]).encode())
+
+
+def file_of(directory: Path, content: bytes) -> str:
+    (directory / "offsets").mkdir(parents=True, exist_ok=True)
+    (directory / "offsets" / "3").write_bytes(content)
+    return str(directory)
+
+
+def offsets(found: SourceOffsets) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in found.offsets.items()}
+
+
+def test_offsets_of_a_source(tmp_path: Path) -> None:
+    found = read_source_offsets(written(tmp_path, KAFKA), 3)
+    assert found.offsets == {TopicPartition("t", 0): 5, TopicPartition("t", 1): 7}
+
+
+def test_several_sources_of_kafka_are_put_together(tmp_path: Path) -> None:
+    found = read_source_offsets(written(tmp_path, KAFKA, '{"u":{"0":1}}'), 3)
+    assert offsets(found) == {"t-0": 5, "t-1": 7, "u-0": 1}
+
+
+def test_of_two_sources_with_one_partition_the_one_behind_counts(tmp_path: Path) -> None:
+    found = read_source_offsets(written(tmp_path, KAFKA, '{"t":{"0":4}}', '{"t":{"1":9}}'), 3)
+    assert offsets(found) == {"t-0": 4, "t-1": 7}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-",
+        "17",
+        '{"logOffset":3}',
+        '{"offset":12,"timestamp":1763771111111}',
+        '{"sourceVersion":1,"reservoirId":"x","index":-1,"isStartingVersion":true}',
+        '{"shardId-000":{"iteratorType":"AFTER_SEQUENCE_NUMBER","iteratorPosition":"49"}}',
+        "{}",
+        "some text",
+        '"a":1',
+    ],
+)
+def test_sources_that_are_not_kafka_have_no_offsets(tmp_path: Path, line: str) -> None:
+    assert offsets(read_source_offsets(written(tmp_path, line, KAFKA), 3)) == {"t-0": 5, "t-1": 7}
+    assert offsets(read_source_offsets(written(tmp_path, line), 3)) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('{"t":{"0":5,"1"', "no JSON"),
+        ('{"t":{"0":-5}}', "t-0 has -5"),
+        ('{"t":{"0":"5"}}', "t-0 has '5'"),
+        ('{"t":{"0":5.5}}', "t-0 has 5.5"),
+        ('{"t":{"zero":5}}', "partition 'zero'"),
+        ('{"t":{"1":5,"01":6}}', "names t-1 twice"),
+        ('{"t":{}}', "its partitions"),
+        ('{"t":{"0":5},"u":6}', "topic 'u'"),
+        ('{"t":{"0":5}} ,', "no JSON"),
+        ('{"":{"0":5}}', "must have a name"),
+    ],
+)
+def test_a_damaged_line_of_kafka_is_an_error(tmp_path: Path, line: str, what: str) -> None:
+    with pytest.raises(CheckpointError, match=what) as raised:
+        read_source_offsets(written(tmp_path, KAFKA, line), 3)
+    text = str(raised.value)
+    assert f"{tmp_path}/offsets/3" in text
+    assert "option 'checkpointLocation'" in text
+    assert "source 2" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "begins with ''"),
+        (b"v3\n{}\n" + KAFKA.encode(), "begins with 'v3'"),
+        (b"v1", "before the first source"),
+        (b"v1\n{}", "before the first source"),
+        (b"v1\n{}\n", "before the first source"),
+        (b"v1\n{}\n\xff", "not UTF-8"),
+    ],
+)
+def test_an_incomplete_file_is_an_error(tmp_path: Path, content: bytes, what: str) -> None:
+    with pytest.raises(CheckpointError, match=what):
+        read_source_offsets(file_of(tmp_path, content), 3)
+
+
+def test_the_hash_is_of_all_sources_and_of_nothing_else(tmp_path: Path) -> None:
+    def hash_of(*sources: str, metadata: str = METADATA) -> str:
+        return read_source_offsets(written(tmp_path, *sources, metadata=metadata), 3).hash
+
+    first = hash_of(KAFKA, "17")
+    assert hash_of(KAFKA, "17") == first
+    assert hash_of(KAFKA, "17", metadata="") == first, "the clock is no part of the input"
+    assert hash_of(KAFKA, "18") != first
+    assert hash_of('{"t":{"0":5,"1":8}}', "17") != first
+    assert hash_of(KAFKA) != first
+    assert hash_of("17", KAFKA) != first
+
+
+def test_the_second_version_names_its_sources(tmp_path: Path) -> None:
+    found = read_source_offsets(written(tmp_path, f"0:{KAFKA}", "b:-", version="v2"), 3)
+    assert offsets(found) == {"t-0": 5, "t-1": 7}
+    with pytest.raises(CheckpointError, match="names no source"):
+        read_source_offsets(written(tmp_path, "-", version="v2"), 3)
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/", "file:{}", "file://{}", "file:///{}"])
+def test_forms_of_a_local_path(tmp_path: Path, form: str) -> None:
+    directory = tmp_path / "a checkpoint, 100%"
+    written(directory, KAFKA)
+    assert offsets(read_source_offsets(form.format(directory), 3)) == {"t-0": 5, "t-1": 7}
+
+
+def test_a_missing_file_names_path_and_option(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="option 'checkpointLocation'") as raised:
+        read_source_offsets(str(tmp_path), 4)
+    assert f"there is no {tmp_path}/offsets/4" in str(raised.value)
+
+
+def test_a_path_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "offsets" / "3").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_source_offsets(str(tmp_path), 3)
+
+
+def test_a_file_system_that_is_not_known() -> None:
+    with pytest.raises(OptionError, match="'dbfs:/x'.*'dbfs:' cannot be read"):
+        read_source_offsets("dbfs:/x", 3)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "uri"),
+    [
+        ("s3://bucket/a/b", "s3://bucket/a/b/offsets/3"),
+        ("s3a://bucket/a b/", "s3://bucket/a%20b/offsets/3"),
+        ("gs://bucket/a", "gs://bucket/a/offsets/3"),
+        (
+            "abfss://files@account.dfs.core.windows.net/a",
+            "abfss://files@account.dfs.core.windows.net/a/offsets/3",
+        ),
+        ("hdfs://name:8020/a", "hdfs://name:8020/a/offsets/3"),
+        ("HDFS:///a", "hdfs:///a/offsets/3"),
+    ],
+)
+def test_other_file_systems_are_arrows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: str, uri: str
+) -> None:
+    asked = []
+    written(tmp_path, KAFKA)
+
+    class Stores:
+        @staticmethod
+        def from_uri(name: str) -> tuple[Any, str]:
+            asked.append(name)
+            return pyarrow.fs.LocalFileSystem(), f"{tmp_path}/offsets/3"
+
+    monkeypatch.setattr(pyarrow.fs, "FileSystem", Stores)
+    assert offsets(read_source_offsets(checkpoint, 3)) == {"t-0": 5, "t-1": 7}
+    assert asked == [uri]
+
+
+def test_what_a_store_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stores:
+        @staticmethod
+        def from_uri(name: str) -> tuple[Any, str]:
+            raise OSError(f"no credentials for {name}")
+
+    monkeypatch.setattr(pyarrow.fs, "FileSystem", Stores)
+    with pytest.raises(CheckpointError, match="no credentials for s3://b") as raised:
+        read_source_offsets("s3://b", 3)
+    assert "option 'checkpointLocation'" in str(raised.value)
+
+
+def test_arrow_takes_the_uris() -> None:
+    """As far as it goes without a network."""
+    file_system, path = pyarrow.fs.FileSystem.from_uri(
+        "abfss://files@account.dfs.core.windows.net/a%20b/offsets/3"
+    )
+    assert file_system.type_name == "abfs"
+    assert path == "files/a b/offsets/3"
