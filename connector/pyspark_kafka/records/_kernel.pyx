@@ -44,7 +44,7 @@ from pyspark_kafka.records.encoding import (
 )
 from pyspark_kafka.records.transactions import AbortedProducers, is_abort_marker
 
-__all__ = ["crc_of", "decode", "encode"]
+__all__ = ["crc_of", "decode", "encode", "row_checksums"]
 
 
 cdef extern from "crc32c.h" nogil:
@@ -361,3 +361,4 @@ cdef object fixed(object type_, int64_t rows, object data):
 
 include "_kernel_encode_memory.pxi"
 include "_kernel_encode.pxi"
+include "_kernel_checksums.pxi"

@@ -55,10 +55,10 @@ from pyspark_kafka.records.transactions import AbortedProducers, is_abort_marker
 
 _MAGIC: Final = 2
 _LEGACY_MAGICS: Final = (0, 1)
-_UP_TO_MAGIC_BYTES: Final = 17
+UP_TO_MAGIC_BYTES: Final = 17
 _LENGTH_END: Final = 12
 _ATTRIBUTES: Final = 21
-_BASE_OFFSET: Final = struct.Struct(">q")
+BASE_OFFSET: Final = struct.Struct(">q")
 _BEGIN: Final = struct.Struct(">qiib")
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 
@@ -88,18 +88,18 @@ def _decode(data: memoryview, wanted: Wanted) -> Decoded:
     rows = _Rows(wanted)
     aborted = None if wanted.aborted is None else AbortedProducers(wanted.aborted)
     next_offset, offset_min, position = wanted.start_offset, 0, 0
-    while next_offset < wanted.end_offset and len(data) - position >= _UP_TO_MAGIC_BYTES:
-        base_offset: int = _BASE_OFFSET.unpack_from(data, position)[0]
+    while next_offset < wanted.end_offset and len(data) - position >= UP_TO_MAGIC_BYTES:
+        base_offset: int = BASE_OFFSET.unpack_from(data, position)[0]
         if rows.full_batches >= wanted.batches_max:
             break
         if base_offset >= wanted.end_offset:
             next_offset = wanted.end_offset
             break
-        batch = _batch(data[position:], offset_min)
+        batch = read_batch(data[position:], offset_min)
         if batch is None:
             break
         if _is_delivered(batch, aborted, wanted):
-            for record in _records(batch, wanted):
+            for record in read_records(batch, wanted):
                 if wanted.start_offset <= record.offset < wanted.end_offset:
                     rows.append(record, batch.timestamp_type)
         position += batch.size_bytes
@@ -109,7 +109,7 @@ def _decode(data: memoryview, wanted: Wanted) -> Decoded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Batch:
+class Batch:
     """A whole batch whose header and CRC are sound; `section` are its records as they came."""
 
     base_offset: int
@@ -119,6 +119,7 @@ class _Batch:
     base_timestamp: int
     max_timestamp: int
     producer_id: int
+    producer_epoch: int
     record_count: int
     section: memoryview
 
@@ -127,12 +128,20 @@ class _Batch:
         return self.base_offset + self.last_offset_delta
 
     @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL_BIT)
+
+    @property
     def timestamp_type(self) -> int:
         """Kafka's ids, which are Spark's: 0 CreateTime, 1 LogAppendTime."""
         return 1 if self.attributes & _LOG_APPEND_TIME_BIT else 0
 
 
-def _batch(data: memoryview, offset_min: int) -> _Batch | None:
+def read_batch(data: memoryview, offset_min: int) -> Batch | None:
     """The batch that `data` begins with; None where not all of it is there."""
     base_offset, length, _, magic = _BEGIN.unpack_from(data)
     if magic in _LEGACY_MAGICS:
@@ -148,7 +157,7 @@ def _batch(data: memoryview, offset_min: int) -> _Batch | None:
         raise BatchFault(Fault.BACKWARD, base_offset, offset_min)
     (
         _, _, _, _, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
-        producer_id, _, _, record_count,
+        producer_id, producer_epoch, _, record_count,
     ) = _HEADER.unpack_from(data)  # fmt: skip
     if (found := crc32c(data[_ATTRIBUTES:size_bytes])) != crc:
         raise BatchFault(Fault.CRC, base_offset, crc, found)
@@ -158,7 +167,7 @@ def _batch(data: memoryview, offset_min: int) -> _Batch | None:
         raise BatchFault(Fault.COUNT, base_offset, record_count, last_offset_delta + 1)
     if (codec := attributes & _CODEC_MASK) > max(Codec):
         raise BatchFault(Fault.CODEC, base_offset, codec)
-    return _Batch(
+    return Batch(
         base_offset=base_offset,
         size_bytes=size_bytes,
         attributes=attributes,
@@ -166,32 +175,33 @@ def _batch(data: memoryview, offset_min: int) -> _Batch | None:
         base_timestamp=base_timestamp,
         max_timestamp=max_timestamp,
         producer_id=producer_id,
+        producer_epoch=producer_epoch,
         record_count=record_count,
         section=data[_HEADER.size : size_bytes],
     )
 
 
-def _is_delivered(batch: _Batch, aborted: AbortedProducers | None, wanted: Wanted) -> bool:
+def _is_delivered(batch: Batch, aborted: AbortedProducers | None, wanted: Wanted) -> bool:
     """Whether the batch's records are to be looked at; keeps account of what is aborted.
 
     Markers count below the range too: what they end was named for the bytes that were fetched.
     """
     if aborted is not None:
         aborted.admit(batch.last_offset)
-    if batch.attributes & _CONTROL_BIT:
+    if batch.is_control:
         if aborted is not None and _is_abort_marker(batch, wanted):
             aborted.end(batch.producer_id)
         return False
-    if aborted is not None and batch.attributes & _TRANSACTIONAL_BIT:
+    if aborted is not None and batch.is_transactional:
         return batch.last_offset >= wanted.start_offset and batch.producer_id not in aborted
     return batch.last_offset >= wanted.start_offset
 
 
-def _is_abort_marker(batch: _Batch, wanted: Wanted) -> bool:
+def _is_abort_marker(batch: Batch, wanted: Wanted) -> bool:
     """A control batch is one record; compaction may have left none."""
     if batch.record_count == 0:
         return False
-    return is_abort_marker(next(_records(batch, wanted)).key, base_offset=batch.base_offset)
+    return is_abort_marker(next(read_records(batch, wanted)).key, base_offset=batch.base_offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +213,7 @@ class _Record:
     headers: list[tuple[bytes, bytes | None]]
 
 
-def _records(batch: _Batch, wanted: Wanted) -> Iterator[_Record]:
+def read_records(batch: Batch, wanted: Wanted) -> Iterator[_Record]:
     """The records of a batch in order, as many as it counts."""
     section = batch.section
     if batch.record_count == 0 and not section:
@@ -227,7 +237,7 @@ def _records(batch: _Batch, wanted: Wanted) -> Iterator[_Record]:
         raise BatchFault(Fault.TRAILING, batch.base_offset, len(section) - position)
 
 
-def _record(fields: _Fields, batch: _Batch, delta_min: int) -> _Record:
+def _record(fields: _Fields, batch: Batch, delta_min: int) -> _Record:
     fields.byte()  # attributes, of which none is in use
     timestamp_delta = fields.varint(_INT64_BITS)
     offset_delta = fields.varint(_INT32_BITS)
@@ -256,7 +266,7 @@ def _record(fields: _Fields, batch: _Batch, delta_min: int) -> _Record:
 class _Fields:
     """The fields of one record, read one after the other and never past its end."""
 
-    def __init__(self, batch: _Batch, index: int, section: memoryview, position: int) -> None:
+    def __init__(self, batch: Batch, index: int, section: memoryview, position: int) -> None:
         self._batch = batch
         self._index = index
         self._section = section

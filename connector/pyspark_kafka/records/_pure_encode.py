@@ -116,7 +116,7 @@ def _rows(rows: pa.RecordBatch, encoding: Encoding) -> Iterator[_Row]:
     columns: dict[str, Iterable[Any]] = {name: repeat(None, rows.num_rows) for name in _NAMES}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if name in ("key", "value"):
-            columns[name] = _binaries(column)
+            columns[name] = binaries(column)
         elif name == "headers":
             columns[name] = column
         elif name in _NAMES:
@@ -134,7 +134,7 @@ def _rows(rows: pa.RecordBatch, encoding: Encoding) -> Iterator[_Row]:
         )
 
 
-def _binaries(column: Any) -> Iterator[memoryview | None]:
+def binaries(column: Any) -> Iterator[memoryview | None]:
     """Of a binary or string column, where they are: nothing is copied."""
     if not len(column):
         return
@@ -154,7 +154,7 @@ def _headers(scalar: Any) -> Iterator[Buffer]:
     pairs = scalar.values
     yield varint(len(pairs))
     for key, value in zip(
-        _binaries(pairs.field("key")), _binaries(pairs.field("value")), strict=True
+        binaries(pairs.field("key")), binaries(pairs.field("value")), strict=True
     ):
         yield from _nullable(key)
         yield from _nullable(value)

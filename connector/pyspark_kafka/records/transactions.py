@@ -11,7 +11,9 @@ from pyspark_kafka.client.base import AbortedTransaction
 from pyspark_kafka.records.contract import BatchFault, Fault
 
 _KEY_BYTES = 4
-_ABORT = 0
+ABORT = 0
+COMMIT = 1
+"""Types of control records that end transactions."""
 
 
 class AbortedProducers:
@@ -34,12 +36,17 @@ class AbortedProducers:
         return producer_id in self._producer_ids
 
 
-def is_abort_marker(key: bytes | None, *, base_offset: int) -> bool:
-    """Whether a control record with this key, `version int16 | type int16`, is an abort marker.
+def control_type(key: bytes | None, *, base_offset: int) -> int:
+    """The type of a control record with this key, `version int16 | type int16`.
 
-    Types that are not known are no markers. Raises `BatchFault` for a key that is none.
+    Raises `BatchFault` for a key that is none.
     """
     version = int.from_bytes(key[:2], "big", signed=True) if key else 0
     if key is None or len(key) < _KEY_BYTES or version < 0:
         raise BatchFault(Fault.MARKER, base_offset, len(key or b""), version)
-    return int.from_bytes(key[2:4], "big", signed=True) == _ABORT
+    return int.from_bytes(key[2:4], "big", signed=True)
+
+
+def is_abort_marker(key: bytes | None, *, base_offset: int) -> bool:
+    """Whether a control record with this key is an abort marker; types not known are no markers."""
+    return control_type(key, base_offset=base_offset) == ABORT

@@ -1,0 +1,118 @@
+"""The plain twin of checksums, written to be read.
+
+Purpose: say what the hash of a row is, and compute it where the kernel is not built. Invariant: the
+same sums as `_kernel`, for ever. What it must not know: the kernel, what sums are compared with.
+
+A hash goes through a row: each step takes what it was before, and words of 64 bits, little-endian.
+`fold(a, b)` is the product of two words, its upper 64 bits XORed with its lower ones; W0 to W7 are
+constants. A row takes these steps:
+
+    topic       as a field, from the hash 0
+    place       partition as 32 bits, 0 where it is null; bit 32 says that it is there, bit 33 that
+                the timestamp is: fold(hash ^ W4 ^ place, timestamp ^ W5)
+    key, value  as fields
+    headers     key and value of each as fields; then fold(hash ^ W6, their count ^ W7)
+
+and a field these:
+
+    null        fold(hash ^ W0, W1)
+    else        64 bytes at a time as long as there are as many, in four lanes that are one hash
+                again behind the last: see `_stripes`
+                16 bytes at a time (two words a and b): fold(a ^ W2, b ^ hash)
+                what is left, 0 to 15 bytes and zeros: fold(a ^ W3, b ^ hash ^ W1 * size)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pyspark_kafka.records._pure_encode import binaries
+from pyspark_kafka.records.contract import Buffer
+
+_MASK: Final = 2**64 - 1
+W: Final = (
+    0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1,
+    0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179,
+)  # fmt: skip
+"""The square roots of the first eight primes, behind the point: anything without a pattern."""
+_HAS_PARTITION: Final = 1 << 32
+_HAS_TIMESTAMP: Final = 1 << 33
+_STRIPE: Final = struct.Struct("<8Q")
+_BLOCK: Final = struct.Struct("<2Q")
+_COLUMNS: Final = ("topic", "partition", "timestamp", "key", "value", "headers")
+
+
+def row_checksums(batch: pa.RecordBatch) -> int:
+    """As `checksums.RowChecksums` says."""
+    columns: list[Iterable[Any]] = [_column(batch, name) for name in _COLUMNS]
+    return sum(map(_row_hash, zip(*columns, strict=True))) & _MASK
+
+
+def _column(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
+    if name not in batch.schema.names:
+        return repeat(None, batch.num_rows)
+    column = batch.column(name)
+    if name in ("partition", "timestamp"):
+        numbers: list[int | None] = column.cast(pa.int64()).to_pylist()
+        return numbers
+    if name == "headers":
+        return [_headers(scalar) for scalar in column]
+    return binaries(column.dictionary_decode() if pa.types.is_dictionary(column.type) else column)
+
+
+def _headers(scalar: Any) -> list[tuple[Buffer | None, Buffer | None]]:
+    if not scalar.is_valid:
+        return []
+    pairs = scalar.values
+    return list(zip(binaries(pairs.field("key")), binaries(pairs.field("value")), strict=True))
+
+
+def _row_hash(row: tuple[Any, ...]) -> int:
+    topic, partition, timestamp, key, value, headers = row
+    place = 0
+    if partition is not None:
+        place |= partition & 0xFFFFFFFF | _HAS_PARTITION
+    if timestamp is not None:
+        place |= _HAS_TIMESTAMP
+    mixed = _field(0, topic) ^ W[4]
+    mixed = _fold(mixed ^ place, (timestamp or 0) & _MASK ^ W[5])
+    mixed = _field(_field(mixed, key), value)
+    for header_key, header_value in headers or ():
+        mixed = _field(_field(mixed, header_key), header_value)
+    return _fold(mixed ^ W[6], len(headers or ()) ^ W[7])
+
+
+def _fold(one: int, other: int) -> int:
+    product = one * other
+    return product & _MASK ^ product >> 64
+
+
+def _field(mixed: int, data: Buffer | None) -> int:
+    if data is None:
+        return _fold(mixed ^ W[0], W[1])
+    size = len(data)
+    position = size - size % 64
+    if position:
+        mixed = _stripes(mixed, data[:position])
+    while size - position >= _BLOCK.size:
+        low, high = _BLOCK.unpack_from(data, position)
+        mixed = _fold(low ^ W[2], high ^ mixed)
+        position += _BLOCK.size
+    low, high = _BLOCK.unpack(bytes(data[position:]).ljust(_BLOCK.size, b"\0"))
+    return _fold(low ^ W[3], high ^ mixed ^ W[1] * size & _MASK)
+
+
+def _stripes(mixed: int, data: Buffer) -> int:
+    """Four hashes side by side, each of its own 16 of every 64 bytes, and in the end one."""
+    a, b, c, d = (mixed ^ word for word in W[4:])
+    for words in _STRIPE.iter_unpack(data):
+        a = _fold(words[0] ^ W[0], words[1] ^ a)
+        b = _fold(words[2] ^ W[1], words[3] ^ b)
+        c = _fold(words[4] ^ W[2], words[5] ^ c)
+        d = _fold(words[6] ^ W[3], words[7] ^ d)
+    return _fold(a ^ W[4], b) + _fold(c ^ W[5], d) & _MASK

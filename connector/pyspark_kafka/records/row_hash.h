@@ -1,0 +1,82 @@
+/* The hash of a field, and of what a row has beside its fields, as `_pure_checksums` says it.
+ *
+ * Purpose: for `_kernel_checksums.pxi`, the one inner loop of checksums. Invariant: nothing outside
+ * of [data, data + size) is used, and nothing from `end` on is read. What it must not know: Arrow.
+ *
+ * A product of two words of 64 bits has 128; its halves put together depend on all bits of both. One
+ * such step takes 16 bytes. Long fields take four independent ones at a time, for the next product
+ * to begin while the one before is not done.
+ */
+#ifndef PYSPARK_KAFKA_ROW_HASH_H
+#define PYSPARK_KAFKA_ROW_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* The square roots of the first eight primes, behind the point: anything without a pattern. */
+static const uint64_t row_hash_words[8] = {
+    0x6A09E667F3BCC908u, 0xBB67AE8584CAA73Bu, 0x3C6EF372FE94F82Bu, 0xA54FF53A5F1D36F1u,
+    0x510E527FADE682D1u, 0x9B05688C2B3E6C1Fu, 0x1F83D9ABFB41BD6Bu, 0x5BE0CD19137E2179u,
+};
+
+static inline uint64_t row_hash_fold(uint64_t one, uint64_t other) {
+#ifdef __SIZEOF_INT128__
+  unsigned __int128 product = (unsigned __int128)one * other;
+  return (uint64_t)product ^ (uint64_t)(product >> 64);
+#else
+  uint64_t low = (one & 0xFFFFFFFFu) * (other & 0xFFFFFFFFu);
+  uint64_t left = (one >> 32) * (other & 0xFFFFFFFFu) + (low >> 32);
+  uint64_t right = (one & 0xFFFFFFFFu) * (other >> 32) + (left & 0xFFFFFFFFu);
+  uint64_t high = (one >> 32) * (other >> 32) + (left >> 32) + (right >> 32);
+  return (right << 32 | (low & 0xFFFFFFFFu)) ^ high;
+#endif
+}
+
+/* Eight bytes as a number, the first the lowest. */
+static inline uint64_t row_hash_load(const uint8_t *data) {
+  uint64_t word;
+  memcpy(&word, data, sizeof word);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+  word = __builtin_bswap64(word);
+#endif
+  return word;
+}
+
+static inline uint64_t row_hash_null(uint64_t hash) {
+  return row_hash_fold(hash ^ row_hash_words[0], row_hash_words[1]);
+}
+
+/* `hash` is that of what came before; `end` is where the memory that may be read ends. */
+static inline uint64_t row_hash_field(
+    uint64_t hash, const uint8_t *data, size_t size, const uint8_t *end) {
+  const uint64_t *words = row_hash_words;
+  size_t left = size;
+  uint8_t copy[16];
+  uint64_t low, high;
+  if (left >= 64) {
+    uint64_t a = hash ^ words[4], b = hash ^ words[5], c = hash ^ words[6], d = hash ^ words[7];
+    for (; left >= 64; data += 64, left -= 64) {
+      a = row_hash_fold(row_hash_load(data) ^ words[0], row_hash_load(data + 8) ^ a);
+      b = row_hash_fold(row_hash_load(data + 16) ^ words[1], row_hash_load(data + 24) ^ b);
+      c = row_hash_fold(row_hash_load(data + 32) ^ words[2], row_hash_load(data + 40) ^ c);
+      d = row_hash_fold(row_hash_load(data + 48) ^ words[3], row_hash_load(data + 56) ^ d);
+    }
+    hash = row_hash_fold(a ^ words[4], b) + row_hash_fold(c ^ words[5], d);
+  }
+  for (; left >= 16; data += 16, left -= 16)
+    hash = row_hash_fold(row_hash_load(data) ^ words[2], row_hash_load(data + 8) ^ hash);
+  if ((size_t)(end - data) < 16) {
+    memset(copy, 0, sizeof copy);
+    if (left) memcpy(copy, data, left);
+    data = copy;
+  }
+  /* Without a branch, which sizes would mislead. */
+  low = row_hash_load(data);
+  high = row_hash_load(data + 8);
+  low &= left < 8 ? ((uint64_t)1 << (8 * (left & 7))) - 1 : ~(uint64_t)0;
+  high &= left > 8 ? ((uint64_t)1 << (8 * (left & 7))) - 1 : 0;
+  return row_hash_fold(low ^ words[3], high ^ hash ^ (uint64_t)size * words[1]);
+}
+
+#endif
