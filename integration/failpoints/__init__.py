@@ -1,0 +1,15 @@
+"""The failpoint matrix: every process that writes exactly once is killed at every failpoint.
+
+    hook       what a failpoint does in a process: count, die, wait, raise
+    server     forks processes that have imported everything
+    processes  those processes, as the one who starts them sees them
+    parts      what they do: plan, write, commit, abort
+    driver     plays Spark: micro-batches and batch jobs, their tasks, retries and restarts
+    scenarios  the situations in which failpoints are met
+    lanes      topics to run in, one case after another
+    verdict    what a reader sees in the end, compared with what went in
+    matrix     scenarios recorded, cases made of them and run
+    page       docs/failpoints.md
+
+There is no Spark here, so that a case takes a second. Processes are real, and so is SIGKILL.
+"""

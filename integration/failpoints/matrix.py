@@ -1,0 +1,270 @@
+"""The matrix: scenarios recorded, cases made of what was met, and run.
+
+Purpose: `record`, `cases`, `stalls`, `run`. Invariant: a case stands for a failpoint that a recorded
+run of its scenario has met; nothing is listed by hand. What it must not know: what failpoints mean.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pkgutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
+from random import Random
+from typing import Final
+
+import pyspark_kafka.sink.exactly_once
+from integration.failpoints.driver import Assignment, Kind, Seat
+from integration.failpoints.hook import Action, Order
+from integration.failpoints.scenarios import BATCH, SCENARIOS, Death, Focus, Scenario
+from integration.failpoints.session import Session
+from integration.failpoints.trial import Trial
+from pyspark_kafka.sink.exactly_once import watched
+from pyspark_kafka.sink.exactly_once.steps import Step
+
+AT_ONCE: Final = 3
+_ACTIONS: Final = {Death.FAILS: Action.FAIL}
+_BY_HAND: Final = ("operator", "watched")
+"""Modules of the protocol's package that tasks and driver do not use, by how they begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A scenario run with no more than its premises, and the failpoints that were met."""
+
+    scenario: Scenario
+    met: dict[Seat, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A process of a scenario ends at a failpoint."""
+
+    scenario: Scenario
+    seat: Seat
+    failpoint: str
+    death: Death
+
+    def __str__(self) -> str:
+        return f"{self.scenario.name}: {self.seat} {self.death.value} at {self.failpoint}"
+
+    def run(self, session: Session) -> list[str]:
+        """The story; raises what `Trial.run` raises, with the story in a note."""
+        order = Order(failpoint=self.failpoint, action=_ACTIONS.get(self.death, Action.KILL))
+        assignment = Assignment(
+            seat=self.seat, order=order, takes_driver=self.death is Death.WITH_DRIVER
+        )
+        with session.lanes.lane() as lane:
+            trial = Trial(
+                server=session.server,
+                lane=lane,
+                scenario=self.scenario,
+                assignments=[assignment],
+                attempts_max=2 if self.death is Death.RETRIED else 1,
+            )
+            with _telling(trial):
+                trial.run()
+        return trial.story
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StallCase:
+    """A process of a scenario stalls at a failpoint, and wakes when its successor has gone on.
+
+    `lost_task`, `amid`: see `Trial.run_with_zombie`.
+    """
+
+    scenario: Scenario
+    seat: Seat
+    failpoint: str
+    lost_task: bool = False
+    amid: bool = False
+
+    def __str__(self) -> str:
+        successor = "another attempt goes on" if self.lost_task else "another driver goes on"
+        when = "amid its next batch" if self.amid else "after that"
+        return (
+            f"{self.scenario.name}: {self.seat} stalls at {self.failpoint}, {successor}, "
+            f"it wakes {when}"
+        )
+
+    def run(self, session: Session) -> list[str]:
+        """As `Case.run`."""
+        order = Order(failpoint=self.failpoint, action=Action.STALL)
+        with session.lanes.lane() as lane:
+            trial = Trial(
+                server=session.server,
+                lane=lane,
+                scenario=self.scenario,
+                assignments=[Assignment(seat=self.seat, order=order)],
+                attempts_max=2 if self.lost_task else 1,
+            )
+            with _telling(trial):
+                trial.run_with_zombie(lost_task=self.lost_task, amid=self.amid)
+        return trial.story
+
+
+AnyCase = Case | StallCase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of a case: `error` None where it ended well."""
+
+    case: AnyCase
+    seconds: float
+    error: str | None
+
+
+@contextmanager
+def _telling(trial: Trial) -> Iterator[None]:
+    """What is raised tells what had happened before."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note("\n".join(f"    {line}" for line in trial.story))
+        raise
+
+
+def record(session: Session, scenarios: Sequence[Scenario] = SCENARIOS) -> list[Recording]:
+    """Run each scenario, which has to end well, and say what was met."""
+
+    def run(scenario: Scenario) -> Recording:
+        with session.lanes.lane() as lane:
+            trial = Trial(server=session.server, lane=lane, scenario=scenario)
+            with _telling(trial):
+                trial.run()
+            return Recording(scenario=scenario, met=trial.met)
+
+    with ThreadPoolExecutor(AT_ONCE) as executor:
+        return list(executor.map(run, scenarios))
+
+
+def cases(recordings: Iterable[Recording]) -> list[Case]:
+    """Every failpoint of every process in focus, each in every way to die."""
+    return [
+        Case(scenario=recording.scenario, seat=seat, failpoint=failpoint, death=death)
+        for recording in recordings
+        for focus in recording.scenario.focus
+        for seat, failpoints in _in_focus(recording, focus)
+        for failpoint in failpoints
+        for death in focus.deaths
+    ]
+
+
+def stalls(recordings: Iterable[Recording], *, amid: bool) -> list[StallCase]:
+    """Every failpoint of every process in focus that is of the first life, stalled there.
+
+    A zombie of a later life would be one of a scenario that is there without it.
+    """
+    found = [
+        StallCase(scenario=recording.scenario, seat=seat, failpoint=failpoint, amid=amid)
+        for recording in recordings
+        for focus in recording.scenario.focus
+        if focus.life == 0 and focus.batch == BATCH and not recording.scenario.premises
+        for seat, failpoints in _in_focus(recording, focus)
+        for failpoint in failpoints
+    ]
+    of_lost_tasks = [
+        replace(case, lost_task=True)
+        for case in found
+        if case.seat.kind is Kind.TASK and not case.scenario.fails
+    ]
+    return [*found, *of_lost_tasks]
+
+
+def _in_focus(recording: Recording, focus: Focus) -> Iterator[tuple[Seat, list[str]]]:
+    """The process, and its failpoints, each once, and behind those that its premises name."""
+    seat = Seat(life=focus.life, batch=focus.batch, kind=focus.kind, partition=focus.partition)
+    met = recording.met.get(seat)
+    if met is None:
+        raise LookupError(f"scenario {recording.scenario.name} has no {seat}")
+    begin = 0
+    if seat.life == 0 and seat.batch == BATCH:
+        premises = [p for p in recording.scenario.premises if p.kind is seat.kind]
+        begin = max((met.index(premise.failpoint) + 1 for premise in premises), default=0)
+    yield seat, list(dict.fromkeys(met[begin:]))
+
+
+def missing(recordings: Iterable[Recording]) -> set[str]:
+    """Failpoints of steps, and requests that the protocol makes, which no scenario has met."""
+    met = {point for each in recordings for points in each.met.values() for point in points}
+    steps = {f"{step.title}.{when}" for step in Step for when in ("before", "after")}
+    requests = {
+        name for point in met if len(parts := point.rsplit(".", 2)) == 3 for name in [parts[1]]
+    }
+    return (steps - met) | {f"request {name}" for name in requested() - requests}
+
+
+def requested() -> set[str]:
+    """The requests that the protocol's modules ask for, by the names of their failpoints."""
+    asked: set[str] = set()
+    for module in pkgutil.iter_modules(pyspark_kafka.sink.exactly_once.__path__):
+        if not module.name.startswith(_BY_HAND):
+            loaded = import_module(f"pyspark_kafka.sink.exactly_once.{module.name}")
+            tree = ast.parse(inspect.getsource(loaded))
+            asked |= {
+                node.func.attr
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            }
+    return {request for method, request in _requests().items() if method in asked}
+
+
+def _requests() -> dict[str, str]:
+    """The methods of a watched client and its producers that make a request, and its name."""
+    found: dict[str, str] = {}
+    for function in ast.walk(ast.parse(inspect.getsource(watched))):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                if (
+                    isinstance(node, ast.Call)
+                    and isinstance(node.func, ast.Name)
+                    and node.func.id == "request"
+                    and isinstance(node.args[0], ast.Constant)
+                ):
+                    found[function.name] = str(node.args[0].value)
+    return found
+
+
+def run(
+    session: Session,
+    chosen: Iterable[AnyCase],
+    *,
+    until_s: float | None = None,
+    at_once: int = AT_ONCE,
+) -> Iterator[Result]:
+    """Run cases, a few at once; none is begun after `until_s` (`time.monotonic()`)."""
+    left = iter(chosen)
+
+    def one(case: AnyCase) -> Result:
+        begun_s = time.monotonic()
+        error = None
+        try:
+            case.run(session)
+        except Exception as failed:
+            error = "\n".join([f"{type(failed).__name__}: {failed}", *failed.__notes__])
+        return Result(case=case, seconds=time.monotonic() - begun_s, error=error)
+
+    with ThreadPoolExecutor(at_once) as executor:
+        running: set[Future[Result]] = set()
+        while True:
+            in_time = until_s is None or time.monotonic() < until_s
+            while in_time and len(running) < at_once and (case := next(left, None)) is not None:
+                running.add(executor.submit(one, case))
+            if not running:
+                return
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from (future.result() for future in done)
+
+
+def shuffled(chosen: Sequence[AnyCase], seed: int) -> list[AnyCase]:
+    """In an order that the seed says: what is run of it first is a sample."""
+    order = list(chosen)
+    Random(seed).shuffle(order)  # noqa: S311
+    return order

@@ -1,0 +1,133 @@
+"""What the processes do: just what Spark's Python processes do with a data source that writes.
+
+Purpose: make a writer and pickle it, write a partition, commit or abort. Invariant: what passes
+between two parts is bytes that the one has pickled, as with Spark, and nothing else. What it must
+not know: who runs the parts, in which order, and what befalls them.
+
+Follows `write_into_data_source`, `commit_data_source_write` and `python_streaming_sink_runner` of
+`pyspark.sql.worker`: for a stream the process that commits makes a writer of its own out of the
+options; for a batch job it gets the one that planning pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from pyspark_kafka.datasource import KafkaDataSource
+
+_SCHEMA: Final = StructType(
+    [StructField("value", BinaryType()), StructField("partition", IntegerType())]
+)
+_COLUMNS: Final = pa.schema([("value", pa.binary()), ("partition", pa.int32())])
+_ROWS_PER_BATCH: Final = 2
+_PICKLES: Final[Any] = CPickleSerializer()
+"""As Spark pickles, closures too."""
+
+Writer = DataSourceWriter | DataSourceStreamWriter
+
+
+class RowsFailed(Exception):  # noqa: N818
+    """What a task raises whose rows cannot be computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    """What a user writes: `writeStream` or `write` with options."""
+
+    options: Mapping[str, str]
+    is_streaming: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPart:
+    """A task attempt: Spark's numbers and properties, and the rows, each with its partition.
+
+    `fails_after` says after how many of the rows the computation of the others fails.
+    """
+
+    partition: int
+    attempt: int
+    task_attempt_id: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+    rows: Sequence[tuple[bytes, int]]
+    fails_after: int | None = None
+
+
+def plan(sink: Sink) -> bytes:
+    """Make a writer and pickle it: for the tasks, and for the commit of a batch job."""
+    writer = _make(sink)
+
+    def write(rows: Iterator[pa.RecordBatch]) -> Any:
+        # Of Spark, too, the tasks get a closure over the writer.
+        return writer.write(rows)
+
+    for_tasks = _PICKLES.dumps(write)
+    for_commit = _PICKLES.dumps(writer)
+    return bytes(_PICKLES.dumps((for_tasks, for_commit)))
+
+
+def write(planned: bytes, task: TaskPart) -> bytes:
+    """Write rows; the message, pickled."""
+    for_tasks, _ = _PICKLES.loads(planned)
+    context = TaskContext()
+    context._partitionId = task.partition
+    context._attemptNumber = task.attempt
+    context._taskAttemptId = task.task_attempt_id
+    context._stageId = 0
+    context._localProperties = dict(task.properties)
+    TaskContext._setTaskContext(context)
+    message = _PICKLES.loads(for_tasks)(_batches(task))
+    return bytes(_PICKLES.dumps(message))
+
+
+def commit(sink: Sink, planned: bytes, messages: Sequence[bytes | None], batch_id: int) -> bytes:
+    """Commit a batch; nothing."""
+    writer, loaded = _for_end(sink, planned, messages)
+    if sink.is_streaming:
+        writer.commit(loaded, batch_id)
+    else:
+        writer.commit(loaded)
+    return b""
+
+
+def abort(sink: Sink, planned: bytes, messages: Sequence[bytes | None], batch_id: int) -> bytes:
+    """Abort a batch; nothing. Messages of tasks that failed are None."""
+    writer, loaded = _for_end(sink, planned, messages)
+    if sink.is_streaming:
+        writer.abort(loaded, batch_id)
+    else:
+        writer.abort(loaded)
+    return b""
+
+
+def _make(sink: Sink) -> Writer:
+    source = KafkaDataSource(CaseInsensitiveDict(sink.options))
+    if sink.is_streaming:
+        return source.streamWriter(_SCHEMA, overwrite=False)
+    return source.writer(_SCHEMA, overwrite=False)
+
+
+def _for_end(sink: Sink, planned: bytes, messages: Sequence[bytes | None]) -> tuple[Any, list[Any]]:
+    if sink.is_streaming:
+        writer: Any = _make(sink)
+    else:
+        writer = _PICKLES.loads(_PICKLES.loads(planned)[1])
+    return writer, [None if message is None else _PICKLES.loads(message) for message in messages]
+
+
+def _batches(task: TaskPart) -> Iterator[pa.RecordBatch]:
+    rows = task.rows if task.fails_after is None else task.rows[: task.fails_after]
+    for start in range(0, len(rows), _ROWS_PER_BATCH):
+        values, partitions = zip(*rows[start : start + _ROWS_PER_BATCH], strict=True)
+        columns = [pa.array(values, pa.binary()), pa.array(partitions, pa.int32())]
+        yield pa.RecordBatch.from_arrays(columns, schema=_COLUMNS)
+    if task.fails_after is not None:
+        raise RowsFailed(f"the rows after the first {task.fails_after} cannot be computed")

@@ -1,0 +1,171 @@
+"""Processes of the fork server, as the one who starts them sees them.
+
+Purpose: start one with a call and an order, and wait for what becomes of it. Invariant: every wait
+ends, and what does not answer is killed and told; a process is signalled only while its connection
+is open, so that the id is still its own. What it must not know: parts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from integration.failpoints.hook import Order
+from integration.failpoints.messages import At, Call, Died, Failed, Finished, GoOn, Outcome, Started
+
+ANSWER_TIMEOUT_S: Final = 60.0
+_START_TIMEOUT_S: Final = 60.0
+_LOG_CHARACTERS_MAX: Final = 8_000
+
+
+class NoAnswer(Exception):  # noqa: N818
+    """A process neither ended nor met its order in time."""
+
+
+class Process:
+    """One process with one call."""
+
+    def __init__(self, connection: Connection, call: Call) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._ended = False
+        self.call = call
+        connection.send(call)
+        started = connection.recv()
+        assert isinstance(started, Started), started
+        self._process_id = started.process_id
+
+    def outcome(
+        self, met: Callable[[Self, Order], None], *, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> Outcome:
+        """What becomes of it; `met` is called when it stands at the failpoint of an order."""
+        try:
+            while True:
+                message = self._receive(timeout_s)
+                if isinstance(message, At):
+                    met(self, message.order)
+                elif isinstance(message, Finished | Failed):
+                    return message
+                else:
+                    return Died()
+        finally:
+            self._close()
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        self._signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """SIGCONT, and let it go on from its failpoint."""
+        self._signal(signal.SIGCONT)
+        self._connection.send(GoOn())
+
+    def kill(self) -> None:
+        """SIGKILL; nothing where it has ended."""
+        self._signal(signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill it, and return when it is gone."""
+        self.kill()
+        self.outcome(lambda _process, _order: None)
+
+    def _receive(self, timeout_s: float) -> object:
+        if not self._connection.poll(timeout_s):
+            self.kill()
+            raise NoAnswer(f"'{self.call.part}' did not end within {timeout_s:g} s")
+        try:
+            return self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            return Died()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with self._lock:
+            if not self._ended:
+                try:
+                    os.kill(self._process_id, number)
+                except ProcessLookupError:
+                    self._ended = True
+
+    def _close(self) -> None:
+        with self._lock:
+            self._ended = True
+        self._connection.close()
+
+
+class ForkServer:
+    """Starts the server; a context manager that ends it with all its children."""
+
+    def __init__(self) -> None:
+        self._closing = ExitStack()
+        directory = Path(
+            self._closing.enter_context(tempfile.TemporaryDirectory(prefix="failpoints-"))
+        )
+        self._path = str(directory / "socket")
+        self._log = directory / "log"
+        with self._log.open("wb") as log:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "integration.failpoints.server", self._path],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        self._closing.callback(self._end)
+        assert self._server.stdout is not None
+        if self._server.stdout.readline() != b"ready\n":
+            logged = self.log_end()
+            self.close()
+            raise RuntimeError(f"the fork server did not start:\n{logged}")
+
+    def start(self, call: Call) -> Process:
+        """A new process that does what the call says."""
+        connection = Client(self._path, family="AF_UNIX")
+        try:
+            return Process(connection, call)
+        except BaseException:
+            connection.close()
+            raise
+
+    def warm_up(self, part: str, *arguments: object) -> bytes:
+        """Let the server do this itself, once, so that its children find all loaded."""
+        with Client(self._path, family="AF_UNIX") as connection:
+            connection.send(Call(part=part, arguments=arguments, warms_up=True))
+            answer = connection.recv()
+        assert isinstance(answer, Finished), answer
+        return answer.value
+
+    def log_end(self) -> str:
+        """The end of what processes have said on stderr."""
+        return self._log.read_text(errors="replace")[-_LOG_CHARACTERS_MAX:]
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def _end(self) -> None:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.close()
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        self._server.wait(timeout=deadline_s - time.monotonic())
+        self._server.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
