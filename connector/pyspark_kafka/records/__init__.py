@@ -1,9 +1,9 @@
 """Kafka's record batches to Arrow and back: `decode` and `encode`, by one of two twins.
 
 Purpose: choose the twin. `PYSPARK_KAFKA_RECORDS=cython` is the compiled kernel, `pure` the one in
-plain Python; where it is not set, the kernel if it was built. Invariant: both are the same
-functions of their arguments whichever twin it is; asking for one that cannot load raises. What it
-must not know: connections, Spark.
+plain Python; where it is not set, the kernel if it was built. `checksums` has a third function of
+the twins. Invariant: all are the same functions of their arguments whichever twin it is; asking for
+one that cannot load raises. What it must not know: connections, Spark.
 """
 
 from __future__ import annotations

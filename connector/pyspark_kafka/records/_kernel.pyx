@@ -2,8 +2,8 @@
 # cython: initializedcheck=False, auto_pickle=False, autotestdict=False
 """The compiled twin: record batches to Arrow and back without a Python object per record.
 
-Purpose: the same rows, the same batches and the same errors as `_pure` and `_pure_encode`, at the
-speed of memory; the layouts stand in `_pure`. Invariant: of bytes to be decoded nothing outside is
+Purpose: the same rows, the same batches and the same errors as `_pure` and `_pure_encode`, and the
+same checksums as `_pure_checksums`, at the speed of memory; the layouts stand in `_pure`. Invariant: of bytes to be decoded nothing outside is
 read, whatever they say; a length is compared with what is left before it is used. What it must
 not know: the pure twin, connections, Spark.
 

@@ -15,11 +15,12 @@ constants. A row takes these steps:
 
 and a field these:
 
-    null        fold(hash ^ W0, W1)
-    else        64 bytes at a time as long as there are as many, in four lanes that are one hash
-                again behind the last: see `_stripes`
-                16 bytes at a time (two words a and b): fold(a ^ W2, b ^ hash)
-                what is left, 0 to 15 bytes and zeros: fold(a ^ W3, b ^ hash ^ W1 * size)
+    null        hash + W0
+    else        64 bytes at a time as long as there are as many, in four lanes: see `_stripes`
+                16 bytes at a time as long as there are more, as two words a and b:
+                fold(a ^ W2, b ^ hash)
+                the last 16 bytes, some perhaps for the second time, or all of a shorter field and
+                zeros behind: fold(a ^ W3, b ^ hash ^ W1 * size)
 """
 
 from __future__ import annotations
@@ -94,25 +95,25 @@ def _fold(one: int, other: int) -> int:
 
 def _field(mixed: int, data: Buffer | None) -> int:
     if data is None:
-        return _fold(mixed ^ W[0], W[1])
+        return mixed + W[0] & _MASK
     size = len(data)
-    position = size - size % 64
+    position = size - size % _STRIPE.size
     if position:
         mixed = _stripes(mixed, data[:position])
-    while size - position >= _BLOCK.size:
+    while size - position > _BLOCK.size:
         low, high = _BLOCK.unpack_from(data, position)
         mixed = _fold(low ^ W[2], high ^ mixed)
         position += _BLOCK.size
-    low, high = _BLOCK.unpack(bytes(data[position:]).ljust(_BLOCK.size, b"\0"))
+    low, high = _BLOCK.unpack(bytes(data[-_BLOCK.size :]).ljust(_BLOCK.size, b"\0"))
     return _fold(low ^ W[3], high ^ mixed ^ W[1] * size & _MASK)
 
 
 def _stripes(mixed: int, data: Buffer) -> int:
-    """Four hashes side by side, each of its own 16 of every 64 bytes, and in the end one."""
-    a, b, c, d = (mixed ^ word for word in W[4:])
+    """Four hashes side by side, each of its own 16 of every 64 bytes."""
+    a = b = c = d = mixed
     for words in _STRIPE.iter_unpack(data):
         a = _fold(words[0] ^ W[0], words[1] ^ a)
         b = _fold(words[2] ^ W[1], words[3] ^ b)
         c = _fold(words[4] ^ W[2], words[5] ^ c)
         d = _fold(words[6] ^ W[3], words[7] ^ d)
-    return _fold(a ^ W[4], b) + _fold(c ^ W[5], d) & _MASK
+    return (a ^ b) + (c ^ d) & _MASK

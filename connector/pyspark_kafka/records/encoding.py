@@ -39,8 +39,8 @@ class ProducerState:
     """Who writes: what InitProducerId gave, and the sequence of the next record by partition.
 
     A partition that is missing in `next_sequences` is at 0. A producer id and an epoch of -1 are a
-    producer without idempotence: its batches have the sequence `NO_SEQUENCE`. No engine writes in
-    transactions yet: `is_transactional` is what their batches will say.
+    producer without idempotence: its batches have the sequence `NO_SEQUENCE`. `is_transactional` is
+    what batches say that are written in a transaction.
     """
 
     producer_id: int

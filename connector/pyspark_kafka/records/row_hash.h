@@ -43,9 +43,7 @@ static inline uint64_t row_hash_load(const uint8_t *data) {
   return word;
 }
 
-static inline uint64_t row_hash_null(uint64_t hash) {
-  return row_hash_fold(hash ^ row_hash_words[0], row_hash_words[1]);
-}
+static inline uint64_t row_hash_null(uint64_t hash) { return hash + row_hash_words[0]; }
 
 /* `hash` is that of what came before; `end` is where the memory that may be read ends. */
 static inline uint64_t row_hash_field(
@@ -54,28 +52,33 @@ static inline uint64_t row_hash_field(
   size_t left = size;
   uint8_t copy[16];
   uint64_t low, high;
-  if (left >= 64) {
-    uint64_t a = hash ^ words[4], b = hash ^ words[5], c = hash ^ words[6], d = hash ^ words[7];
+  if (size >= 64) {
+    uint64_t a = hash, b = hash, c = hash, d = hash;
     for (; left >= 64; data += 64, left -= 64) {
       a = row_hash_fold(row_hash_load(data) ^ words[0], row_hash_load(data + 8) ^ a);
       b = row_hash_fold(row_hash_load(data + 16) ^ words[1], row_hash_load(data + 24) ^ b);
       c = row_hash_fold(row_hash_load(data + 32) ^ words[2], row_hash_load(data + 40) ^ c);
       d = row_hash_fold(row_hash_load(data + 48) ^ words[3], row_hash_load(data + 56) ^ d);
     }
-    hash = row_hash_fold(a ^ words[4], b) + row_hash_fold(c ^ words[5], d);
+    hash = (a ^ b) + (c ^ d);
   }
-  for (; left >= 16; data += 16, left -= 16)
-    hash = row_hash_fold(row_hash_load(data) ^ words[2], row_hash_load(data + 8) ^ hash);
-  if ((size_t)(end - data) < 16) {
-    memset(copy, 0, sizeof copy);
-    if (left) memcpy(copy, data, left);
-    data = copy;
+  if (size >= 16) {
+    for (; left > 16; data += 16, left -= 16)
+      hash = row_hash_fold(row_hash_load(data) ^ words[2], row_hash_load(data + 8) ^ hash);
+    data += left;
+    low = row_hash_load(data - 16);
+    high = row_hash_load(data - 8);
+  } else {
+    if ((size_t)(end - data) < sizeof copy) {
+      memset(copy, 0, sizeof copy);
+      if (size) memcpy(copy, data, size);
+      data = copy;
+    }
+    /* Without a branch, which sizes would mislead. */
+    uint64_t mask = ((uint64_t)1 << (8 * (size & 7))) - 1;
+    low = row_hash_load(data) & (size < 8 ? mask : ~(uint64_t)0);
+    high = row_hash_load(data + 8) & (size < 8 ? 0 : mask);
   }
-  /* Without a branch, which sizes would mislead. */
-  low = row_hash_load(data);
-  high = row_hash_load(data + 8);
-  low &= left < 8 ? ((uint64_t)1 << (8 * (left & 7))) - 1 : ~(uint64_t)0;
-  high &= left > 8 ? ((uint64_t)1 << (8 * (left & 7))) - 1 : 0;
   return row_hash_fold(low ^ words[3], high ^ hash ^ (uint64_t)size * words[1]);
 }
 

@@ -86,7 +86,7 @@ class NativeTransactionalProducer(NativeProducer):
         self._last_offsets: dict[TopicPartition, int] = {}
 
     @classmethod
-    def begin(
+    def begin(  # noqa: PLR0917 - what identifies a transaction, in its order
         cls,
         router: Router,
         settings: ProducerSettings,

@@ -1,0 +1,280 @@
+"""Checksums of rows: both twins, and what a sum depends on."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pyspark_kafka.columns import HEADERS_TYPE
+from pyspark_kafka.records import TWIN, checksums
+from pyspark_kafka.records.checksums import CHECKSUMS, RowChecksums
+from pyspark_kafka.sink.rows import RowPreparation
+from tests.pyspark_kafka.records.twins import TWINS, needs_kernel
+
+STAMPS = pa.timestamp("ms", tz="UTC")
+Header = tuple[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A row, as Arrow has it."""
+
+    topic: str | None = "clicks"
+    partition: int | None = None
+    timestamp: int | None = None
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[Header, ...] | None = None
+
+    @property
+    def identity(self) -> Given:
+        """What Kafka cannot tell apart is the same."""
+        return replace(self, headers=self.headers or None)
+
+
+def checksum_twin(name: str) -> RowChecksums:
+    module = "_kernel" if name == "cython" else "_pure_checksums"
+    found: RowChecksums = importlib.import_module(f"pyspark_kafka.records.{module}").row_checksums
+    return found
+
+
+@pytest.fixture(params=TWINS)
+def row_checksums(request: pytest.FixtureRequest) -> RowChecksums:
+    """Each twin that is built here."""
+    return checksum_twin(request.param)
+
+
+# Around the edges of words, blocks and stripes.
+payloads = (
+    st.none()
+    | st.binary(max_size=40)
+    | st.sampled_from([47, 48, 49, 63, 64, 65, 79, 80, 127, 128, 129, 200]).flatmap(
+        lambda size: st.binary(min_size=size, max_size=size)
+    )
+)
+given_row = st.builds(
+    Given,
+    topic=st.none() | st.sampled_from(["", "clicks", "a", "b" * 70]),
+    partition=st.none() | st.integers(0, 2**31 - 1),
+    timestamp=st.none() | st.integers(0, 2**63 - 1),
+    key=payloads,
+    value=payloads,
+    headers=st.none() | st.lists(st.tuples(st.text(max_size=9), payloads), max_size=3).map(tuple),
+)
+given_rows = st.lists(given_row, max_size=12)
+
+
+def plain(rows: Sequence[Given]) -> pa.RecordBatch:
+    """All columns, of the types that they mostly have."""
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": pa.array([row.topic for row in rows], pa.string()),
+            "partition": pa.array([row.partition for row in rows], pa.int32()),
+            "timestamp": pa.array([row.timestamp for row in rows], pa.int64()),
+            "key": pa.array([row.key for row in rows], pa.binary()),
+            "value": pa.array([row.value for row in rows], pa.binary()),
+            "headers": pa.array([row.headers for row in rows], HEADERS_TYPE),
+        }
+    )
+
+
+@st.composite
+def in_any_type(draw: st.DrawFn, rows: Sequence[Given]) -> pa.RecordBatch:
+    """The same rows as a slice of a larger batch, in other types, empty columns left out."""
+    before = draw(st.integers(0, 9))
+    around = Given(
+        topic="#", partition=9, timestamp=9, key=b"#", value=b"##", headers=(("#", b""),)
+    )
+    padded = [around] * before + [*rows] + [around] * draw(st.integers(0, 2))
+    batch = plain(padded)
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns["topic"] = draw(_topics(columns["topic"]))
+    for name in ("key", "value"):
+        columns[name] = columns[name].cast(draw(st.sampled_from([pa.binary(), pa.large_binary()])))
+    columns["timestamp"] = columns["timestamp"].cast(
+        draw(st.sampled_from([pa.int64(), pa.timestamp("ms"), STAMPS]))
+    )
+    columns["headers"] = columns["headers"].cast(draw(st.sampled_from(HEADER_TYPES)))
+    for name in list(columns):
+        if all(getattr(row, name) in (None, ()) for row in rows) and draw(st.booleans()):
+            del columns[name]
+    if not columns:
+        columns["value"] = batch.column("value")
+    return pa.RecordBatch.from_pydict(columns).slice(before, len(rows))
+
+
+HEADER_TYPES = [
+    HEADERS_TYPE,
+    pa.list_(pa.struct({"key": pa.large_string(), "value": pa.large_binary()})),
+]
+
+
+@st.composite
+def _topics(draw: st.DrawFn, column: Any) -> Any:
+    kind = draw(st.sampled_from([pa.string(), pa.large_string(), pa.binary(), pa.large_binary()]))
+    cast = column.cast(kind)
+    if draw(st.booleans()):
+        return cast
+    index = draw(st.sampled_from([pa.int32(), pa.int8(), pa.uint16(), pa.int64()]))
+    encoded = cast.dictionary_encode(null_encoding=draw(st.sampled_from(["mask", "encode"])))
+    return pa.DictionaryArray.from_arrays(encoded.indices.cast(index), encoded.dictionary)
+
+
+def one(row_checksums: RowChecksums, row: Given) -> int:
+    return row_checksums(plain([row]))
+
+
+def test_the_one_that_is_chosen_is_of_the_twin() -> None:
+    assert checksums.row_checksums is checksum_twin(TWIN)
+
+
+@needs_kernel
+@settings(max_examples=300, deadline=None)
+@given(rows=given_rows, data=st.data())
+def test_the_twins_agree(rows: list[Given], data: st.DataObject) -> None:
+    batch = data.draw(in_any_type(rows))
+    assert checksum_twin("cython")(batch) == checksum_twin("pure")(batch)
+
+
+@needs_kernel
+@pytest.mark.parametrize("is_last", [False, True])
+def test_the_twins_agree_on_every_size(is_last: bool) -> None:
+    """With memory behind the field, and without."""
+    payload = random.Random(1).randbytes(300)
+    for size in range(300):
+        values = [payload[:size]] if is_last else [payload[:size], payload]
+        batch = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())}).slice(0, 1)
+        assert checksum_twin("cython")(batch) == checksum_twin("pure")(batch), size
+
+
+@pytest.mark.parametrize("name", TWINS)
+@settings(max_examples=150, deadline=None)
+@given(rows=given_rows, data=st.data())
+def test_neither_types_nor_order_nor_batches_count(
+    name: str, rows: list[Given], data: st.DataObject
+) -> None:
+    row_checksums = checksum_twin(name)
+    expected = sum(one(row_checksums, row.identity) for row in rows) % CHECKSUMS
+    shuffled = data.draw(st.permutations(rows))
+    cut = data.draw(st.integers(0, len(rows)))
+    parts = [shuffled[:cut], shuffled[cut:]]
+    sums = [row_checksums(data.draw(in_any_type(part))) for part in parts]
+    assert sum(sums) % CHECKSUMS == expected
+    assert all(0 <= one_sum < CHECKSUMS for one_sum in sums)
+
+
+@pytest.mark.parametrize("name", TWINS)
+@settings(max_examples=300, deadline=None)
+@given(first=given_row, second=given_row)
+def test_other_rows_have_other_sums(name: str, first: Given, second: Given) -> None:
+    assume(first.identity != second.identity)
+    row_checksums = checksum_twin(name)
+    assert one(row_checksums, first) != one(row_checksums, second)
+
+
+BASE = Given(
+    partition=3,
+    timestamp=1_700_000_000_000,
+    key=b"key",
+    value=b"value",
+    headers=(("a", b"1"), ("b", b"2")),
+)
+OTHERS: dict[str, Given] = {
+    "another topic": replace(BASE, topic="clocks"),
+    "another partition": replace(BASE, partition=4),
+    "no partition": replace(BASE, partition=None),
+    "another timestamp": replace(BASE, timestamp=1_700_000_000_001),
+    "no timestamp": replace(BASE, timestamp=None),
+    "another key": replace(BASE, key=b"kez"),
+    "no key": replace(BASE, key=None),
+    "an empty key": replace(BASE, key=b""),
+    "another value": replace(BASE, value=b"valuf"),
+    "no value": replace(BASE, value=None),
+    "an empty value": replace(BASE, value=b""),
+    "a zero behind the value": replace(BASE, value=b"value\0"),
+    "bytes moved from key to value": replace(BASE, key=b"ke", value=b"yvalue"),
+    "key and value in each other's place": replace(BASE, key=b"value", value=b"key"),
+    "no headers": replace(BASE, headers=None),
+    "fewer headers": replace(BASE, headers=BASE.headers[:1] if BASE.headers else None),
+    "headers in another order": replace(BASE, headers=(("b", b"2"), ("a", b"1"))),
+    "another header key": replace(BASE, headers=(("a", b"1"), ("c", b"2"))),
+    "another header value": replace(BASE, headers=(("a", b"1"), ("b", b"3"))),
+    "no header value": replace(BASE, headers=(("a", b"1"), ("b", None))),
+    "an empty header value": replace(BASE, headers=(("a", b"1"), ("b", b""))),
+    "bytes moved between headers": replace(BASE, headers=(("a", b"1b"), ("", b"2"))),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_each_field_counts(row_checksums: RowChecksums, what: str) -> None:
+    sums = {one(row_checksums, row) for row in (BASE, OTHERS[what])}
+    assert len(sums) == 2
+
+
+def test_they_all_differ(row_checksums: RowChecksums) -> None:
+    assert len({one(row_checksums, row) for row in (BASE, *OTHERS.values())}) == len(OTHERS) + 1
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 128, 200, 1000])
+def test_every_bit_counts(row_checksums: RowChecksums, size: int) -> None:
+    payload = bytearray(random.Random(size).randbytes(size))
+    found = {one(row_checksums, Given(value=bytes(payload)))}
+    for position in range(size):
+        for bit in (0, 7):
+            payload[position] ^= 1 << bit
+            found.add(one(row_checksums, Given(value=bytes(payload))))
+            payload[position] ^= 1 << bit
+    assert len(found) == 2 * size + 1
+
+
+def test_values_that_changed_their_rows_count(row_checksums: RowChecksums) -> None:
+    """What is the same in sum, column by column."""
+    straight = [Given(key=b"1", value=b"x"), Given(key=b"2", value=b"y")]
+    crossed = [Given(key=b"1", value=b"y"), Given(key=b"2", value=b"x")]
+    assert row_checksums(plain(straight)) != row_checksums(plain(crossed))
+
+
+def test_a_row_counts_as_often_as_it_is_there(row_checksums: RowChecksums) -> None:
+    once = one(row_checksums, BASE)
+    assert row_checksums(plain([BASE] * 3)) == 3 * once % CHECKSUMS
+    assert row_checksums(plain([])) == 0
+
+
+def test_null_and_empty_lists_of_headers_are_the_same(row_checksums: RowChecksums) -> None:
+    of_null, of_none = (one(row_checksums, replace(BASE, headers=h)) for h in (None, ()))
+    without = plain([BASE]).drop_columns(["headers"])
+    assert of_null == of_none == row_checksums(without)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (Given(topic="t"), 0x6D8570A4CE543ACC),
+        (BASE, 0x7391AA32CD93FFA6),
+        (Given(topic="t", value=bytes(range(200)), headers=(("h", None),)), 0xFB8FD467C009B30E),
+    ],
+    ids=["nothing", "everything", "long"],
+)
+def test_sums_are_the_same_for_ever(row_checksums: RowChecksums, row: Given, expected: int) -> None:
+    """They are kept in decisions: a change is a new format of those."""
+    assert one(row_checksums, row) == expected
+
+
+def test_what_is_prepared_is_taken(row_checksums: RowChecksums) -> None:
+    """Of every type that Spark may send, the topic from the option or from the column."""
+    made = plain([BASE, replace(BASE, key=None)])
+    stamps = made.column("timestamp").cast(STAMPS)
+    made = made.set_column(2, "timestamp", stamps.cast(pa.timestamp("us", tz="UTC")))
+    as_text = made.set_column(4, "value", made.column("value").cast(pa.large_string()))
+    from_column = RowPreparation(topic=None, partition_count=lambda _: 9).prepare(made)
+    from_option = RowPreparation(topic="clicks", partition_count=lambda _: 9).prepare(as_text)
+    expected = row_checksums(plain([BASE, replace(BASE, key=None)]))
+    assert row_checksums(from_column) == row_checksums(from_option) == expected
