@@ -4,24 +4,40 @@ Purpose: decisions as values, and as records of the commit topic. Invariant: wha
 just what was written or an error that says which record is damaged or of which newer format. What
 it must not know: clients, where the records are.
 
-A decision is JSON, split into chunks that a topic takes, all in one transaction. Keys hold X, the
-query and the kind, so that no query can hide or compact away another's.
+    key                            value
+    ["X","query","decision",0]     {"chunks":2,"format":1,"number":7}\\n and the first part
+    ["X","query","decision",1]     {"chunks":2,"format":1,"number":7}\\n and the rest
+    ["X","query","finished"]       {"format":1,"number":7}
+
+The parts are one JSON document, cut where a chunk is full; all chunks are in one transaction. A
+shorter decision leaves chunks of an older one behind, which their number tells. Keys hold X, the
+query and the kind, so that no query can hide or compact away another's. A finished mark counts
+where it stands behind the decision that it names: what is older is of another life of X.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.client.transactions import ProducerIdAndEpoch, TransactionVersion
+from pyspark_kafka.errors import CommitTopicError
+from pyspark_kafka.sink.exactly_once.names import lies_under
 
 FORMAT: Final = 1
 BATCH_JOB: Final = "batch"
 """The query id of every batch job with `batchId`."""
 
 _CHECKSUMS: Final = 2**64
+_DECISION: Final = "decision"
+_FINISHED: Final = "finished"
+_HEADER_BYTES_MAX: Final = 80
+"""Of a chunk: its numbers have at most 19 digits."""
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +92,307 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryState:
-    """What the commit topic says of one query under X: its last decision, and what is finished."""
+    """What the commit topic says of one query under X: its last decision, and what is finished.
+
+    `chunk_count` is how many records the decision takes.
+    """
 
     decision: Decision
     finished_number: int = 0
+    chunk_count: int = 1
 
     @property
     def is_finished(self) -> bool:
         return self.finished_number >= self.decision.number
+
+
+# --- writing ---
+
+
+def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes, bytes]]:
+    """Keys and values of a decision, no value longer than `chunk_bytes_max`; for one transaction.
+
+    The same decision always gives the same bytes.
+    """
+    part_bytes = chunk_bytes_max - _HEADER_BYTES_MAX
+    assert part_bytes > 0, chunk_bytes_max
+    data = _json(_document(decision))
+    parts = [data[start : start + part_bytes] for start in range(0, len(data), part_bytes)]
+    header = _json({"format": FORMAT, "number": decision.number, "chunks": len(parts)})
+    assert len(header) < _HEADER_BYTES_MAX, header
+    return [
+        (_json([decision.x, decision.query_id, _DECISION, chunk]), header + b"\n" + part)
+        for chunk, part in enumerate(parts)
+    ]
+
+
+def finished_record(x: str, query_id: str, number: int) -> tuple[bytes, bytes]:
+    """Key and value of the mark that every transaction of a decision is committed."""
+    return _json([x, query_id, _FINISHED]), _json({"format": FORMAT, "number": number})
+
+
+def tombstones(state: QueryState) -> list[tuple[bytes, None]]:
+    """Keys and no values: they remove all that is kept of a query. For one batch of a producer."""
+    x, query_id = state.decision.x, state.decision.query_id
+    chunks = [[x, query_id, _DECISION, chunk] for chunk in range(state.chunk_count)]
+    return [(_json(key), None) for key in (*chunks, [x, query_id, _FINISHED])]
+
+
+def key_prefix(x: str) -> bytes:
+    """What the keys of all records of X begin with, and no others."""
+    return _json([x])[:-1] + b","
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _document(decision: Decision) -> dict[str, object]:
+    return {
+        "x": decision.x,
+        "query_id": decision.query_id,
+        "number": decision.number,
+        "batch_id": decision.batch_id,
+        "run": decision.run,
+        "offsets_hash": decision.offsets_hash,
+        "row_count": decision.totals.row_count,
+        "checksum": decision.totals.checksum,
+        "decided_ms": decision.decided_ms,
+        "entries": [_entry_document(entry) for entry in decision.entries],
+    }
+
+
+def _entry_document(entry: Entry) -> dict[str, object]:
+    last_offsets: dict[str, dict[str, int]] = {}
+    for partition, offset in entry.last_offsets.items():
+        last_offsets.setdefault(partition.topic, {})[str(partition.partition)] = offset
+    return {
+        "partition": entry.partition,
+        "transactional_id": entry.transactional_id,
+        "producer_id": entry.producer.producer_id,
+        "producer_epoch": entry.producer.producer_epoch,
+        "version": entry.version,
+        "started_ms": entry.started_ms,
+        "row_count": entry.totals.row_count,
+        "checksum": entry.totals.checksum,
+        "last_offsets": last_offsets,
+    }
+
+
+# --- reading ---
+
+
+class _Unreadable(Exception):  # noqa: N818, it leaves this module as an error of the package
+    """What is wrong with a record, in words that follow "is"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    """A record of a decision: `count` chunks make it, and `part` is this one's share."""
+
+    number: int
+    count: int
+    part: bytes
+
+
+class _Query:
+    """What was read of one query so far."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[int, _Chunk] = {}
+        self.finished_number = 0
+
+    def take_chunk(self, index: int, value: bytes | None) -> None:
+        if value is None:
+            self.chunks.pop(index, None)
+            return
+        before, chunk = self.chunks.get(index), _chunk(value)
+        self.chunks[index] = chunk
+        if index == 0 and (before is None or before.number != chunk.number):
+            self.finished_number = 0
+
+    def take_mark(self, value: bytes | None) -> None:
+        self.finished_number = 0 if value is None else max(self.finished_number, _mark(value))
+
+
+def fold(x: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> dict[str, QueryState]:
+    """The state of every query under X, from the committed records of the topic in their order.
+
+    Records of others are passed over. A null value removes what its key stood for. Raises
+    `CommitTopicError`, naming the key, for what is damaged, incomplete or of a newer format.
+    """
+    prefix = key_prefix(x)
+    queries: dict[str, _Query] = {}
+    for key, value in records:
+        if key is None or not key.startswith(prefix):
+            continue
+        try:
+            query_id, chunk = _parse_key(key)
+            query = queries.setdefault(query_id, _Query())
+            if chunk is None:
+                query.take_mark(value)
+            else:
+                query.take_chunk(chunk, value)
+        except _Unreadable as wrong:
+            raise _damaged(x, key.decode(errors="replace"), str(wrong)) from None
+    return {
+        query_id: QueryState(
+            decision=_decision(x, query_id, query.chunks),
+            finished_number=query.finished_number,
+            chunk_count=max(query.chunks) + 1,
+        )
+        for query_id, query in queries.items()
+        if query.chunks
+    }
+
+
+def _damaged(x: str, key: str, wrong: str) -> CommitTopicError:
+    return CommitTopicError(
+        f"the record with the key {key} is {wrong}. Which rows of transactionalId '{x}' were "
+        "decided is not known without it, and nothing is written: restore the topic, or upgrade "
+        "pyspark-kafka where the format is newer; or look at what is known with `python -m "
+        f"pyspark_kafka transactions --id {x}`, settle it by hand and remove the state with "
+        "`--forget`"
+    )
+
+
+def _parse_key(key: bytes) -> tuple[str, int | None]:
+    """The query, and the number of the chunk; None for a finished mark."""
+    match _parsed(key):
+        case [str(), str(query_id), "decision", int(chunk)] if chunk >= 0:
+            return query_id, chunk
+        case [str(), str(query_id), "finished"]:
+            return query_id, None
+    raise _Unreadable("of no kind that this version of pyspark-kafka knows")
+
+
+def _parsed(data: bytes) -> object:
+    try:
+        return cast("object", json.loads(data))
+    except ValueError as error:
+        raise _Unreadable(f"damaged: {error}") from None
+
+
+def _object(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise _Unreadable("damaged: something else stands where a JSON object should")
+    return value
+
+
+def _field(fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
+    value = fields.get(name)
+    if type(value) is not kind:
+        raise _Unreadable(f"damaged: '{name}' is {value!r:.50}, and should be of {kind.__name__}")
+    return value
+
+
+def _number(fields: Mapping[str, object], name: str, *, least: int = 0) -> int:
+    value = _field(fields, name, int)
+    if value < least:
+        raise _Unreadable(f"damaged: '{name}' is {value}, and should be {least} or more")
+    return value
+
+
+def _of_this_format(data: bytes) -> Mapping[str, object]:
+    fields = _object(_parsed(data))
+    written = _number(fields, "format", least=1)
+    if written > FORMAT:
+        raise _Unreadable(
+            f"of format {written}, which a newer version of pyspark-kafka writes; this one reads "
+            f"up to {FORMAT}"
+        )
+    return fields
+
+
+def _mark(value: bytes) -> int:
+    return _number(_of_this_format(value), "number", least=1)
+
+
+def _chunk(value: bytes) -> _Chunk:
+    header, _, part = value.partition(b"\n")
+    fields = _of_this_format(header)
+    return _Chunk(
+        number=_number(fields, "number", least=1),
+        count=_number(fields, "chunks", least=1),
+        part=part,
+    )
+
+
+def _decision(x: str, query_id: str, chunks: Mapping[int, _Chunk]) -> Decision:
+    first = chunks.get(0)
+    wanted = range(1 if first is None else first.count)
+    for index in wanted:
+        chunk = chunks.get(index)
+        if first is None or chunk is None or chunk.number != first.number:
+            key = _json([x, query_id, _DECISION, index]).decode()
+            of_what = "" if first is None else f", of the {first.count} of decision {first.number}"
+            raise _damaged(x, key, f"missing{of_what}")
+    try:
+        data = b"".join(chunks[index].part for index in wanted)
+        return _parse_decision(x, query_id, chunks[0].number, _object(_parsed(data)))
+    except _Unreadable as wrong:
+        key = _json([x, query_id, _DECISION, 0]).decode()
+        raise _damaged(x, key, str(wrong)) from None
+
+
+def _parse_decision(x: str, query_id: str, number: int, fields: Mapping[str, object]) -> Decision:
+    for name, expected in (("x", x), ("query_id", query_id), ("number", number)):
+        if fields.get(name) != expected:
+            raise _Unreadable(f"damaged: '{name}' is {fields.get(name)!r}, not {expected!r}")
+    entries = tuple(_parse_entry(x, each) for each in _field(fields, "entries", list))
+    if len({entry.partition for entry in entries}) < len(entries):
+        raise _Unreadable("damaged: two of its entries are of the same partition")
+    if len({entry.transactional_id for entry in entries}) < len(entries):
+        raise _Unreadable("damaged: two of its entries have the same transactional id")
+    return Decision(
+        x=x,
+        query_id=query_id,
+        number=number,
+        batch_id=None if fields.get("batch_id") is None else _field(fields, "batch_id", int),
+        run=_field(fields, "run", str),
+        offsets_hash=(
+            None if fields.get("offsets_hash") is None else _field(fields, "offsets_hash", str)
+        ),
+        totals=_totals(fields),
+        entries=entries,
+        decided_ms=_number(fields, "decided_ms"),
+    )
+
+
+def _parse_entry(x: str, value: object) -> Entry:
+    fields = _object(value)
+    transactional_id = _field(fields, "transactional_id", str)
+    if not lies_under(transactional_id, x):
+        raise _Unreadable(
+            f"damaged: it names the transactional id '{transactional_id}', which is none of '{x}'"
+        )
+    version = _number(fields, "version", least=1)
+    if version not in (1, 2):
+        raise _Unreadable(f"damaged: its 'version' is {version}, and should be 1 or 2")
+    return Entry(
+        partition=_number(fields, "partition"),
+        transactional_id=transactional_id,
+        producer=ProducerIdAndEpoch(
+            producer_id=_number(fields, "producer_id"),
+            producer_epoch=_number(fields, "producer_epoch"),
+        ),
+        version=1 if version == 1 else 2,
+        started_ms=_number(fields, "started_ms"),
+        totals=_totals(fields),
+        last_offsets=_last_offsets(_object(fields.get("last_offsets"))),
+    )
+
+
+def _totals(fields: Mapping[str, object]) -> RowTotals:
+    return RowTotals(row_count=_number(fields, "row_count"), checksum=_number(fields, "checksum"))
+
+
+def _last_offsets(fields: Mapping[str, object]) -> dict[TopicPartition, int]:
+    found = {}
+    for topic in fields:
+        offsets = _object(fields[topic])
+        for number in offsets:
+            if not number.isdecimal():
+                raise _Unreadable(f"damaged: topic '{topic}' has no partition '{number}'")
+            found[TopicPartition(topic, int(number))] = _number(offsets, number)
+    return found

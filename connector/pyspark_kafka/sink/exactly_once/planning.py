@@ -8,18 +8,43 @@ neither query nor batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from pyspark_kafka.client.transactions import ProducerIdAndEpoch, TransactionVersion
-from pyspark_kafka.sink.exactly_once.decisions import RowTotals
+from pyspark_kafka.client.transactions import (
+    ProducerIdAndEpoch,
+    TransactionalClient,
+    TransactionVersion,
+)
+from pyspark_kafka.errors import OptionError
+from pyspark_kafka.options import ExactlyOnce
+from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
+from pyspark_kafka.sink.exactly_once.decisions import (
+    Entry,
+    QueryState,
+    RowTotals,
+    finished_record,
+    tombstones,
+)
+from pyspark_kafka.sink.exactly_once.roll_forward import roll_forward
+from pyspark_kafka.sink.exactly_once.steps import Step, step
+from pyspark_kafka.sink.exactly_once.sweep import sweep
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_MAX: Final = "transaction.max.timeout.ms"
+_VERIFICATION: Final = "transaction.partition.verification.enable"
+DECISION_TIMEOUT_MS: Final = 30_000
+"""Of X's own transactions: each is written in one go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastDecision:
     """Of one query: what tasks compare themselves with. `lost` are Spark's partitions.
 
-    `totals_by_partition` has the totals of the entries, for what is written again.
+    `totals_of_lost` are what has to be written again, by partition.
     """
 
     number: int
@@ -37,3 +62,99 @@ class Plan:
     owner: ProducerIdAndEpoch
     version: TransactionVersion
     last: Mapping[str, LastDecision]
+
+
+def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
+    """Take X, settle what earlier batches have left, and see what was decided last.
+
+    Raises `CommitTopicError` for a topic that cannot keep decisions, `OutcomeUnknown` for a
+    decision of which cannot be told whether its rows are there, `Fenced` where another run has
+    taken over meanwhile, `OptionError` for a timeout that the brokers do not allow, and errors of
+    `KafkaError`. Planning again is always safe.
+    """
+    x = options.transactional_id
+    topic = CommitTopic(client, options.commit_topic)
+    with step(Step.PLAN_CHECK):
+        version = client.transaction_version()
+        topic.ensure()
+        _check_brokers(client.broker_config(), options)
+    with step(Step.PLAN_FENCE):
+        owner = client.init_producer_id(x, timeout_ms=DECISION_TIMEOUT_MS)
+    with step(Step.PLAN_READ):
+        states = topic.read(x)
+    unfinished = [state for state in states.values() if not state.is_finished]
+    with step(Step.PLAN_ROLL_FORWARD):
+        lost = {state.decision.query_id: roll_forward(client, state) for state in unfinished}
+    with step(Step.PLAN_MARK):
+        topic.write_plain(_settled(states.values(), lost))
+    with step(Step.PLAN_SWEEP):
+        sweep(
+            client,
+            x,
+            owner,
+            spare=frozenset(
+                entry.transactional_id for state in unfinished for entry in state.decision.entries
+            ),
+            two_phase_commit=options.two_phase_commit,
+        )
+    last = {query: _last(state, lost.get(query, ())) for query, state in states.items()}
+    log.info("'%s' is ours (%s); decided under it: %s", x, owner, _listing(last) or "nothing yet")
+    return Plan(owner=owner, version=version, last=last)
+
+
+def _settled(
+    states: Iterable[QueryState], lost: Mapping[str, Sequence[Entry]]
+) -> list[tuple[bytes, bytes | None]]:
+    """Marks for what is finished now; what nobody can repeat is not even kept.
+
+    A job without `batchId` is a query of its own: kept, all there ever were would be read before
+    every batch.
+    """
+    records: list[tuple[bytes, bytes | None]] = []
+    for state in states:
+        decision = state.decision
+        if lost.get(decision.query_id):
+            continue
+        if decision.batch_id is None:
+            records += tombstones(state)
+        elif not state.is_finished:
+            records.append(finished_record(decision.x, decision.query_id, decision.number))
+    return records
+
+
+def _last(state: QueryState, lost: Sequence[Entry]) -> LastDecision:
+    decision = state.decision
+    return LastDecision(
+        number=decision.number,
+        batch_id=decision.batch_id,
+        totals=decision.totals,
+        offsets_hash=decision.offsets_hash,
+        lost=frozenset(entry.partition for entry in lost),
+        totals_of_lost={entry.partition: entry.totals for entry in lost},
+    )
+
+
+def _listing(last: Mapping[str, LastDecision]) -> str:
+    return ", ".join(
+        f"batch {each.batch_id} of query {query} (decision {each.number})"
+        for query, each in sorted(last.items())
+    )
+
+
+def _check_brokers(config: Mapping[str, str] | None, options: ExactlyOnce) -> None:
+    """What brokers' settings say; where they may not be asked, a task meets a limit by itself."""
+    if config is None:
+        return
+    longest_ms = config.get(_TIMEOUT_MAX)
+    if longest_ms is not None and options.transaction_timeout_ms > int(longest_ms):
+        raise OptionError(
+            f"option 'transactionTimeout' is {options.transaction_timeout_ms} ms, and the brokers "
+            f"allow {longest_ms} ms ({_TIMEOUT_MAX}): lower the first or raise the second"
+        )
+    if config.get(_VERIFICATION) != "true":
+        log.warning(
+            "the brokers do not check that what they write belongs to an open transaction (%s; "
+            "Kafka has it from 3.6 on): a late request could leave a transaction open that holds "
+            "read_committed readers back for ever; upgrade, or switch it on",
+            _VERIFICATION,
+        )

@@ -25,6 +25,7 @@ VARIABLE: Final = "PYSPARK_KAFKA_FAILPOINTS"
 class Step(Enum):
     """`(number, name)`; the numbers are those of docs/exactly-once-protocol.md."""
 
+    PLAN_CHECK = (1, "plan.check")
     PLAN_FENCE = (1, "plan.fence")
     PLAN_READ = (2, "plan.read")
     PLAN_ROLL_FORWARD = (9, "plan.roll_forward")

@@ -1,0 +1,269 @@
+"""The commit topic: where decisions are kept, for all queries that write exactly once.
+
+Purpose: create and check it, read what was decided under one X, mark decisions as finished.
+Invariant: what `read` tells was decided: every batch by the control marker of its own producer, in
+the order of the log, whatever other queries have open meanwhile. What it must not know: what
+decisions are for, Spark.
+
+A read_committed reader would stop where any query has a transaction open, in front of decisions of
+this one. So everything up to the high watermark is read. That is enough for who has just taken X:
+its markers are all written by then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import pyarrow as pa
+
+from pyspark_kafka.client.base import LATEST, IsolationLevel, TopicPartition
+from pyspark_kafka.client.transactions import LogBatch, TransactionalClient, Verdict
+from pyspark_kafka.columns import PRODUCE_SCHEMA
+from pyspark_kafka.errors import AuthenticationFailed, CommitTopicError
+from pyspark_kafka.sink.exactly_once.decisions import (
+    QueryState,
+    finished_record,
+    fold,
+    key_prefix,
+)
+
+log = logging.getLogger(__name__)
+
+REPLICAS: Final = 3
+IN_SYNC_REPLICAS_MIN: Final = 2
+CHUNK_BYTES_MAX: Final = 48 * 1024
+MESSAGE_BYTES_MIN: Final = 64 * 1024
+"""What the topic has to take in one message: a chunk, its key, and what Kafka puts around them."""
+
+CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "unclean.leader.election.enable": "false",
+    # All of it is read before every batch: what is superseded has to go soon. The broker cleans
+    # whole segments, and drops markers and tombstones when nobody can be reading them any more.
+    "segment.bytes": str(4 * 1024 * 1024),
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": "600000",
+}
+"""Of a topic that is created here, beside what depends on the number of brokers."""
+
+_SCHEMA: Final = pa.schema(
+    [PRODUCE_SCHEMA.field(name) for name in ("key", "value", "topic", "partition")]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """The batches with records of X, in order; `open_count` of them are not decided yet."""
+
+    batches: tuple[LogBatch, ...]
+    open_count: int
+
+
+class CommitTopic:
+    """The topic of this name, through a client."""
+
+    chunk_bytes_max: ClassVar[int] = CHUNK_BYTES_MAX
+    """Of a record's value; `ensure` has seen to it that the topic takes that much."""
+
+    def __init__(self, client: TransactionalClient, name: str) -> None:
+        self._client = client
+        self._name = name
+        self._partition = TopicPartition(name, 0)
+
+    # --- created and checked ---
+
+    def ensure(self) -> None:
+        """See to it that the topic is there and keeps what is written to it.
+
+        Creates it with three replicas, fewer only where there are fewer brokers. Raises
+        `CommitTopicError` for a topic that could lose decisions or cannot hold them.
+        """
+        description = self._client.describe_topics([self._name]).get(self._name)
+        if description is None and self._create():
+            return
+        partitions = 1 if description is None else len(description.partitions)
+        config = self._config()
+        faults = [*_faults(partitions, config)]
+        if faults:
+            raise CommitTopicError(
+                f"topic '{self._name}' cannot be the commit topic: {'; '.join(faults)}. Nothing "
+                "was written. Correct it (kafka-configs.sh --alter), or name another topic with "
+                "option 'commitTopic', which is created as it has to be; decisions do not move "
+                "with it, so change it only while nothing is left to finish"
+            )
+        self._warn_of_few_replicas(config)
+
+    def _create(self) -> bool:
+        """Whether the topic is new; False where another one was faster."""
+        brokers = self._client.broker_count()
+        replicas = min(REPLICAS, brokers)
+        config = CONFIG | {"min.insync.replicas": str(min(IN_SYNC_REPLICAS_MIN, replicas))}
+        try:
+            is_new = self._client.create_topic(
+                self._name, partition_count=1, replication_factor=replicas, config=config
+            )
+        except AuthenticationFailed as error:
+            settings = " ".join(f"--config {name}={value}" for name, value in config.items())
+            raise CommitTopicError(
+                f"the commit topic '{self._name}' does not exist, and this principal may not "
+                f"create it ({error}). Nothing was written. Have it created: kafka-topics.sh "
+                f"--create --topic {self._name} --partitions 1 --replication-factor {replicas} "
+                f"{settings}; or allow CREATE on it"
+            ) from error
+        if is_new and replicas < REPLICAS:
+            log.warning(
+                "the commit topic '%s' was created with %d of %d replicas, since the cluster has "
+                "%d brokers: decisions can be lost with them; raise its replication factor when "
+                "there are more",
+                self._name,
+                replicas,
+                REPLICAS,
+                brokers,
+            )
+        return is_new
+
+    def _config(self) -> Mapping[str, str]:
+        try:
+            return self._client.topic_config(self._name)
+        except AuthenticationFailed as error:
+            raise CommitTopicError(
+                f"the settings of the commit topic '{self._name}' cannot be checked ({error}), and "
+                "with wrong ones it would lose decisions. Nothing was written: allow "
+                "DESCRIBE_CONFIGS on it to this principal"
+            ) from error
+
+    def _warn_of_few_replicas(self, config: Mapping[str, str]) -> None:
+        replicas, brokers = self._client.replication_of(self._name), self._client.broker_count()
+        in_sync_min = int(config.get("min.insync.replicas", IN_SYNC_REPLICAS_MIN))
+        wanted = min(REPLICAS, brokers)
+        if replicas < wanted or in_sync_min < min(IN_SYNC_REPLICAS_MIN, wanted):
+            log.warning(
+                "the commit topic '%s' has %d replicas and min.insync.replicas=%d, where %d "
+                "brokers could have %d and %d: what was decided can be lost with a broker; raise "
+                "both",
+                self._name,
+                replicas,
+                in_sync_min,
+                brokers,
+                wanted,
+                min(IN_SYNC_REPLICAS_MIN, wanted),
+            )
+
+    # --- read ---
+
+    def read(self, x: str) -> Mapping[str, QueryState]:
+        """What was decided under X, by query.
+
+        Whole only for who has taken X before: a decision under way is passed over. Raises
+        `CommitTopicError` where records of X are damaged, missing or of a newer format.
+        """
+        found = self._read(x)
+        at: LogBatch | None = None
+
+        def records() -> Iterator[tuple[bytes | None, bytes | None]]:
+            nonlocal at
+            for at in found.batches:
+                yield from at.records
+            at = None
+
+        try:
+            states = fold(x, records())
+            if not found.open_count:
+                _check_marks(states)
+        except CommitTopicError as error:
+            where = "" if at is None else f" at offset {at.base_offset} to {at.last_offset}"
+            raise CommitTopicError(f"topic '{self._name}'{where}: {error}") from None
+        return states
+
+    def keys(self, x: str) -> tuple[bytes, ...]:
+        """The keys of all records of X that are there, to remove them: tombstones for all."""
+        mine = key_prefix(x)
+        values = {
+            key: value
+            for batch in self._read(x).batches
+            for key, value in batch.records
+            if key is not None and key.startswith(mine)
+        }
+        return tuple(sorted(key for key, value in values.items() if value is not None))
+
+    def _read(self, x: str) -> _Read:
+        """All batches that hold records of X and were not aborted nor are open."""
+        mine = key_prefix(x)
+        ends = self._client.list_offsets({self._partition: LATEST}, IsolationLevel.READ_UNCOMMITTED)
+        end_offset = ends[self._partition]
+        assert end_offset is not None  # only a timestamp can have no offset
+        batches: list[LogBatch] = []
+        open_by_producer: dict[int, list[LogBatch]] = {}
+        aborted: set[int] = set()
+        for batch in self._client.read_log(self._partition, 0, end_offset):
+            producer_id = batch.producer.producer_id
+            if batch.verdict is not None:
+                ended = open_by_producer.pop(producer_id, ())
+                if batch.verdict is Verdict.ABORT:
+                    aborted.update(each.base_offset for each in ended)
+            elif any(key is not None and key.startswith(mine) for key, _ in batch.records):
+                batches.append(batch)
+                if batch.is_transactional:
+                    open_by_producer.setdefault(producer_id, []).append(batch)
+        still_open = {each.base_offset for held in open_by_producer.values() for each in held}
+        return _Read(
+            batches=tuple(b for b in batches if b.base_offset not in aborted | still_open),
+            open_count=len(still_open),
+        )
+
+    # --- written ---
+
+    def rows(self, records: Sequence[tuple[bytes, bytes | None]]) -> pa.RecordBatch:
+        """Keys and values as what a producer sends to the topic; a value of None removes its key."""
+        keys = pa.array([key for key, _ in records], type=pa.binary())
+        values = pa.array([value for _, value in records], type=pa.binary())
+        topics = pa.array([self._name] * len(records), type=pa.string())
+        partitions = pa.array([0] * len(records), type=pa.int32())
+        return pa.RecordBatch.from_arrays([keys, values, topics, partitions], schema=_SCHEMA)
+
+    def mark_finished(self, x: str, query_id: str, number: int) -> None:
+        """Say that every transaction of a decision is committed; returns when that is confirmed."""
+        self.write_plain([finished_record(x, query_id, number)])
+
+    def write_plain(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Write records, if any, outside of transactions; returns when they are confirmed."""
+        if not records:
+            return
+        producer = self._client.producer()
+        try:
+            producer.send(self.rows(records))
+            producer.flush()
+        except BaseException:
+            producer.abort()
+            raise
+        producer.close()
+
+
+def _faults(partitions: int, config: Mapping[str, str]) -> Iterator[str]:
+    if partitions != 1:
+        yield f"it has {partitions} partitions, and decisions are in order only within one"
+    policy = config.get("cleanup.policy")
+    if policy != "compact":
+        yield f"its cleanup.policy is '{policy}', and only 'compact' keeps every last decision"
+    if config.get("unclean.leader.election.enable") != "false":
+        yield "its unclean.leader.election.enable is not 'false', and such an election drops some"
+    for name in ("max.message.bytes", "segment.bytes"):
+        if int(config.get(name, MESSAGE_BYTES_MIN)) < MESSAGE_BYTES_MIN:
+            yield f"its {name} is {config[name]}, and a decision needs {MESSAGE_BYTES_MIN} or more"
+
+
+def _check_marks(states: Mapping[str, QueryState]) -> None:
+    for query_id, state in states.items():
+        if state.finished_number > state.decision.number:
+            x = state.decision.x
+            raise CommitTopicError(
+                f"the last decision of query {query_id} is number {state.decision.number}, and "
+                f"number {state.finished_number} is marked as finished: decisions of "
+                f"transactionalId '{x}' are gone, or were removed while a query was running. "
+                "Which rows were decided is not known, and nothing is written: compare the output "
+                "with the input, then remove the state with `python -m pyspark_kafka transactions "
+                f"--id {x} --forget`"
+            )

@@ -1,0 +1,264 @@
+"""Commit what was decided: every task's transaction, and where one refuses, see what became of it.
+
+Purpose: step 9 of the protocol, a ladder of outcomes. Invariant: an entry is called lost only where
+brokers say that its very transaction was aborted, and done only where they say that it was
+committed; all else is an error that names it. Asking again, by whomever, does no harm: what has
+ended cannot be ended otherwise. What it must not know: who asks, the commit topic.
+
+    EndTxn(commit) of every entry      NONE: done
+    (a) the decision is finished       done: nothing is even asked
+    (b) the coordinator has the very   CompleteCommit: done. CompleteAbort: lost. PrepareCommit, or
+        transaction, under the epoch   still open: ask again
+        that its end leaves
+    (c) the log has the marker that    commit: done. abort: lost
+        ended it
+    (d) neither                        OutcomeUnknown
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.client.base import LATEST, IsolationLevel, TopicPartition
+from pyspark_kafka.client.transactions import (
+    EndTransaction,
+    LogBatch,
+    ProducerIdAndEpoch,
+    TransactionalClient,
+    TransactionDescription,
+    TransactionState,
+    Verdict,
+)
+from pyspark_kafka.errors import (
+    AuthenticationFailed,
+    KafkaError,
+    OutcomeUnknown,
+    UnknownTopicOrPartition,
+)
+from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, QueryState
+
+log = logging.getLogger(__name__)
+
+_PAUSES_S: Final = (0.1, 0.4, 1.6, 3.2)
+"""Between rounds of the ladder. The client itself has waited before for what mostly passes."""
+_NAMED_MAX: Final = 10
+
+
+class _Outcome(Enum):
+    DONE = "done"
+    LOST = "lost"
+    AGAIN = "not known yet"
+    UNKNOWN = "unknown"
+
+
+_BY_STATE: Final = {
+    TransactionState.COMPLETE_COMMIT: _Outcome.DONE,
+    TransactionState.COMPLETE_ABORT: _Outcome.LOST,
+    TransactionState.PREPARE_ABORT: _Outcome.LOST,
+    TransactionState.PREPARE_COMMIT: _Outcome.AGAIN,
+}
+"""Of the very transaction. What is prepared can only end so."""
+
+_ENDING: Final = frozenset(
+    {
+        TransactionState.PREPARE_COMMIT,
+        TransactionState.PREPARE_ABORT,
+        TransactionState.PREPARE_EPOCH_FENCE,
+    }
+)
+"""Markers are on their way."""
+
+_BY_VERDICT: Final = {Verdict.COMMIT: _Outcome.DONE, Verdict.ABORT: _Outcome.LOST}
+
+
+def roll_forward(
+    client: TransactionalClient,
+    state: QueryState,
+    *,
+    pause: Callable[[float], None] = time.sleep,
+) -> tuple[Entry, ...]:
+    """Commit every transaction of a decision; the answer is the entries that are lost.
+
+    Raises `OutcomeUnknown` for entries of which it cannot be told, naming them.
+    """
+    if state.is_finished:
+        return ()
+    decision = state.decision
+    ladder = _Ladder(client)
+    try:
+        ladder.climb(decision.entries)
+        for pause_s in _PAUSES_S:
+            if not (left := ladder.where(decision, _Outcome.AGAIN)):
+                break
+            pause(pause_s)
+            ladder.climb(left)
+    except KafkaError as error:
+        raise OutcomeUnknown(
+            f"{_name(decision)} stands, but committing its transactions was interrupted: {error}. "
+            f"{_GOES_ON}"
+        ) from error
+    if gone := ladder.where(decision, _Outcome.UNKNOWN):
+        raise _cannot_be_told(decision, gone, ladder.refusals)
+    if left := ladder.where(decision, _Outcome.AGAIN):
+        raise OutcomeUnknown(
+            f"{_name(decision)} stands, but the brokers have not said yet that these are "
+            f"committed: {_listing(left)}. {_GOES_ON}"
+        )
+    lost = ladder.where(decision, _Outcome.LOST)
+    if lost:
+        log.error(
+            "%s has lost rows, which brokers have aborted: %s", _name(decision), _listing(lost)
+        )
+    return lost
+
+
+@dataclass(slots=True)
+class _Ladder:
+    """What is known so far, by transactional id; `refusals` are of partitions not to be read."""
+
+    client: TransactionalClient
+    outcomes: dict[str, _Outcome] = field(default_factory=dict)
+    refusals: list[str] = field(default_factory=list)
+
+    def where(self, decision: Decision, outcome: _Outcome) -> tuple[Entry, ...]:
+        found = self.outcomes
+        return tuple(e for e in decision.entries if found[e.transactional_id] is outcome)
+
+    def climb(self, entries: Sequence[Entry]) -> None:
+        answers = self.client.end_transactions([_commit(entry) for entry in entries])
+        refused = []
+        for entry in entries:
+            answer = answers.get(entry.transactional_id)
+            if answer is ErrorCode.none:
+                self.outcomes[entry.transactional_id] = _Outcome.DONE
+            else:
+                refused.append(entry)
+                log.info("%s answered %s to its commit", entry.transactional_id, answer)
+        found = self.client.describe_transactions([e.transactional_id for e in refused])
+        for entry in refused:
+            outcome = self._look(entry, found.get(entry.transactional_id))
+            self.outcomes[entry.transactional_id] = outcome
+            log.info("%s is %s", entry.transactional_id, outcome.value)
+
+    def _look(self, entry: Entry, found: TransactionDescription | None) -> _Outcome:
+        outcome = _by_coordinator(entry, found)
+        if outcome is _Outcome.UNKNOWN:
+            outcome = self._by_log(entry)
+        if outcome is _Outcome.UNKNOWN and found is not None and found.state in _ENDING:
+            return _Outcome.AGAIN
+        return outcome
+
+    def _by_log(self, entry: Entry) -> _Outcome:
+        """By whichever partition has the marker; all partitions of a transaction have the same."""
+        for partition in sorted(entry.last_offsets):
+            try:
+                verdict = self._verdict(entry, partition)
+            except (AuthenticationFailed, UnknownTopicOrPartition) as error:
+                self.refusals.append(f"{partition}: {error}")
+                continue
+            if verdict is not None:
+                return _BY_VERDICT[verdict]
+        return _Outcome.UNKNOWN
+
+    def _verdict(self, entry: Entry, partition: TopicPartition) -> Verdict | None:
+        last_offset = entry.last_offsets[partition]
+        ends = self.client.list_offsets({partition: LATEST}, IsolationLevel.READ_UNCOMMITTED)
+        end_offset = ends[partition]
+        if end_offset is None or end_offset <= last_offset:
+            return None
+        return _first_verdict(
+            entry, last_offset, self.client.read_log(partition, last_offset, end_offset)
+        )
+
+
+def _first_verdict(entry: Entry, last_offset: int, batches: Iterable[LogBatch]) -> Verdict | None:
+    """Of the first marker behind the entry's last record, if that can only be its own.
+
+    It is while the records themselves are there, since brokers drop them first; or if the epoch is
+    one that only the entry's end has.
+    """
+    ending = _ended(entry)
+    has_records = False
+    for batch in batches:
+        if batch.producer.producer_id != entry.producer.producer_id:
+            continue
+        if batch.verdict is not None:
+            return batch.verdict if has_records or batch.producer == ending else None
+        if batch.producer == entry.producer and batch.base_offset <= last_offset:
+            has_records = True
+    return None
+
+
+def _by_coordinator(entry: Entry, found: TransactionDescription | None) -> _Outcome:
+    if found is None:
+        return _Outcome.UNKNOWN
+    if found.producer == entry.producer and found.state is TransactionState.ONGOING:
+        return _Outcome.AGAIN
+    if found.producer == _ended(entry):
+        return _BY_STATE.get(found.state, _Outcome.UNKNOWN)
+    return _Outcome.UNKNOWN
+
+
+def _ended(entry: Entry) -> ProducerIdAndEpoch:
+    """Whom the coordinator and the markers name once the transaction is ended as asked.
+
+    Version 2 ends with the next epoch; with version 1 that could be the next owner's already.
+    """
+    bump = 1 if entry.version == 2 else 0
+    return ProducerIdAndEpoch(
+        producer_id=entry.producer.producer_id,
+        producer_epoch=entry.producer.producer_epoch + bump,
+    )
+
+
+def _commit(entry: Entry) -> EndTransaction:
+    return EndTransaction(
+        transactional_id=entry.transactional_id,
+        producer=entry.producer,
+        is_commit=True,
+        version=entry.version,
+    )
+
+
+# --- what is told ---
+
+_GOES_ON: Final = "Nothing is lost by that: the next start of the query goes on with it"
+
+
+def _cannot_be_told(
+    decision: Decision, entries: Sequence[Entry], refusals: Sequence[str]
+) -> OutcomeUnknown:
+    refused = f" Not read: {'; '.join(refusals[:_NAMED_MAX])}." if refusals else ""
+    return OutcomeUnknown(
+        f"{_name(decision)} stands, but whether these transactions of it were committed or aborted "
+        f"cannot be told any more: {_listing(entries)}. Their coordinators have gone on, and the "
+        f"markers that ended them are gone from the logs (retention).{refused} Nothing else was "
+        "touched. Look whether the rows are there for a read_committed reader, at and before these "
+        "offsets, write by hand what is not, and then have the decision settled with `python -m "
+        f"pyspark_kafka transactions --id {decision.x}`"
+    )
+
+
+def _name(decision: Decision) -> str:
+    batch = "" if decision.batch_id is None else f" (batch {decision.batch_id})"
+    return (
+        f"decision {decision.number} of query {decision.query_id}{batch} under transactionalId "
+        f"'{decision.x}'"
+    )
+
+
+def _listing(entries: Sequence[Entry]) -> str:
+    named = [
+        f"'{entry.transactional_id}' with {entry.totals.row_count} rows up to "
+        + ", ".join(f"{p} offset {offset}" for p, offset in sorted(entry.last_offsets.items()))
+        for entry in entries[:_NAMED_MAX]
+    ]
+    more = f"; and {len(entries) - _NAMED_MAX} more" if entries[_NAMED_MAX:] else ""
+    return "; ".join(named) + more

@@ -1,0 +1,127 @@
+"""End what attempts of tasks have left open under X and nothing has decided.
+
+Purpose: steps 3 and 11 of the protocol. Invariant: only what was listed before X was seen to be
+ours is fenced. So no newer owner can be hit: its tasks' transactions come into being only after it
+has taken X from us. What it must not know: decisions, Spark.
+
+Transactions are ended by InitProducerId, which moves the epoch on, never by EndTxn(abort): under
+version 1 a task that is still writing would silently begin another transaction after that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Final
+
+from pyspark_kafka.client.transactions import (
+    ProducerIdAndEpoch,
+    TransactionalClient,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+    TransactionVersion,
+)
+from pyspark_kafka.errors import AuthenticationFailed, Fenced
+from pyspark_kafka.sink.exactly_once.names import lies_under, prefix, task_id
+
+log = logging.getLogger(__name__)
+
+FENCING_TIMEOUT_MS: Final = 30_000
+"""Of the transactions that nobody is going to write: the coordinator wants one to be said."""
+_ROUNDS_MAX: Final = 5
+_MADE_UP_RUN: Final = "probe"
+_DECIDED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
+_LAST_EPOCH: Final = 32_766
+"""The highest that a producer gets; the next one is epoch 0 of another producer id."""
+
+
+def sweep(
+    client: TransactionalClient,
+    x: str,
+    owner: ProducerIdAndEpoch,
+    *,
+    run: str | None = None,
+    spare: Collection[str] = frozenset(),
+    two_phase_commit: bool = False,
+) -> tuple[str, ...]:
+    """Fence every transaction that is open under X (under its `run`); the answer is their ids.
+
+    `owner` is who holds X, as planning got it. `spare` are the ids of decided transactions. With
+    `two_phase_commit` also ids under which nothing is written yet: what is begun there would
+    never time out. Raises `Fenced` where X is not the owner's any more.
+    """
+    fenced: list[str] = []
+    for _ in range(_ROUNDS_MAX):
+        left_open = [
+            one.transactional_id
+            for one in client.list_transactions(prefix(x, run=run))
+            if lies_under(one.transactional_id, x, run=run)
+            and one.transactional_id not in spare
+            and _is_open(one, two_phase_commit and one.transactional_id not in fenced)
+        ]
+        _check_owner(client, x, owner)
+        if not left_open:
+            break
+        for transactional_id in left_open:
+            client.init_producer_id(transactional_id, timeout_ms=FENCING_TIMEOUT_MS)
+            fenced.append(transactional_id)
+    if fenced:
+        log.warning(
+            "%d transactions under transactionalId '%s', which earlier attempts had left open and "
+            "nothing has decided, were aborted: %s",
+            len(fenced),
+            x,
+            ", ".join(sorted(fenced)[:10]),
+        )
+    return tuple(fenced)
+
+
+def _is_open(one: TransactionListing, counts_empty: bool) -> bool:
+    """Empty is also who has just got its id, and writes its first record after we have looked."""
+    if counts_empty and one.state is TransactionState.EMPTY:
+        return True
+    return one.state is TransactionState.ONGOING
+
+
+def _check_owner(client: TransactionalClient, x: str, owner: ProducerIdAndEpoch) -> None:
+    """Whether X is still ours, and whether the list could be whole.
+
+    Brokers leave ids out of lists without a word where DESCRIBE is not allowed, but refuse to
+    describe such an id, even one that does not exist.
+    """
+    made_up = str(task_id(x, _MADE_UP_RUN, partition=0, attempt=0, task_attempt_id=0))
+    try:
+        found = client.describe_transactions([x, made_up]).get(x)
+    except AuthenticationFailed as error:
+        raise AuthenticationFailed(
+            f"transactions under transactionalId '{x}' that were left open could not be found "
+            f"({error}): allow DESCRIBE and WRITE on the transactional ids with the prefix '{x}' "
+            "to this principal (kafka-acls.sh --transactional-id "
+            f"{x} --resource-pattern-type prefixed)"
+        ) from error
+    if found is not None and is_held(found, owner, client.transaction_version()):
+        return
+    now = "is not known to the brokers any more" if found is None else f"has {found.producer}"
+    raise Fenced(
+        f"another run has taken over transactionalId '{x}': it {now}, and this run had {owner}. "
+        "This run ends here, and nothing of the other was touched. If both are meant to run, give "
+        "each its own transactionalId"
+    )
+
+
+def is_held(
+    found: TransactionDescription, owner: ProducerIdAndEpoch, version: TransactionVersion
+) -> bool:
+    """Whether X is as `owner` got it, or as a decision under that epoch has left it.
+
+    Version 2 ends a transaction with the next epoch, which nobody else can end one with.
+    """
+    if found.producer == owner:
+        return True
+    if version == 1 or found.state not in _DECIDED:
+        return False
+    decided_under = found.producer.producer_epoch - 1
+    if found.producer.producer_id == owner.producer_id:
+        return decided_under == owner.producer_epoch
+    return found.producer.producer_epoch == 0 and owner.producer_epoch == _LAST_EPOCH
