@@ -1,10 +1,10 @@
 """What the port asks about topics, offsets and groups, asked until it is answered.
 
-Purpose: `list_topics`, `describe_topics`, `list_offsets` and `committed_offsets` of `KafkaClient`
-over the router. What a cluster says while leaders and coordinators move, and a broker that has
-died, are no answers: the question is asked again, of whoever is named by then. Invariant: every
-question ends within `api_timeout_s`, with an answer or an error of `pyspark_kafka.errors`. What
-it must not know: sockets, and who asks.
+Purpose: `list_topics`, `describe_topics`, `list_offsets`, `committed_offsets` and `commit_offsets`
+of `KafkaReads` over the router. What a cluster says while leaders and coordinators move, and a
+broker that has died, are no answers: the question is asked again, of whoever is named by then.
+Invariant: every question ends within `api_timeout_s`, with an answer or an error of
+`pyspark_kafka.errors`. What it must not know: sockets, and who asks.
 
 What passes by itself is tried again after short, growing pauses until the time is over. What
 mostly does not (an unknown topic, an error of the server, a malformed answer) is tried
@@ -38,7 +38,13 @@ from pyspark_kafka.errors import (
 )
 from pyspark_kafka.wire.connection import Connection, Pending, entity_request
 from pyspark_kafka.wire.faults import REACTIONS, Reaction, error_class, remedy, said
-from pyspark_kafka.wire.group_offsets import committed_offsets, reading_commits, unlike
+from pyspark_kafka.wire.group_offsets import (
+    commit_offsets,
+    committed_offsets,
+    committing,
+    reading_commits,
+    unlike,
+)
 from pyspark_kafka.wire.metadata import Broker, ClusterMetadata, TopicMetadata, topic_id_text
 from pyspark_kafka.wire.retry import Backoff
 from pyspark_kafka.wire.router import Refused, Router
@@ -53,12 +59,20 @@ _TRY_GROWTH: Final = 1.5
 """A slow cluster gets longer and longer tries; the default timeout has eight of them."""
 _TIMEOUT_OPTION: Final = "kafka.default.api.timeout.ms"
 _CONSUMER: Final = -1
+_HAS_MEMBERS: Final = frozenset(
+    {
+        ErrorCode.fenced_instance_id,
+        ErrorCode.illegal_generation,
+        ErrorCode.stale_member_epoch,
+        ErrorCode.unknown_member_id,
+    }
+)
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 
 
 @dataclass(slots=True, kw_only=True)
 class Questions:
-    """See `KafkaClient` for the four questions. `bootstrap_servers` is for errors."""
+    """See `KafkaReads` for the first five. `bootstrap_servers` is for errors."""
 
     router: Router
     bootstrap_servers: str
@@ -110,6 +124,23 @@ class Questions:
             reading_commits(group_id),
             about=partitions,
         )
+
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        if not offsets:
+            return
+
+        def ask(deadline: float) -> None:
+            try:
+                commit_offsets(self.router, group_id, offsets, deadline=deadline)
+            except Refused as refused:
+                if refused.code in _HAS_MEMBERS:
+                    raise KafkaError(
+                        f"{refused.doing} failed: {said(refused.code)}: the group has members, and "
+                        "offsets are theirs to commit; take another group id, or end the members"
+                    ) from None
+                raise
+
+        self.until_answered(ask, committing(group_id), about=offsets)
 
     def until_answered(
         self,

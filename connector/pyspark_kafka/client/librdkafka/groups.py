@@ -25,6 +25,12 @@ from pyspark_kafka.client.librdkafka.fetch import CONSUMER_OWNED
 from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings, opening
 
 _POLL_S: Final = 0.1
+_OWNED: Final[Mapping[str, str]] = {
+    **CONSUMER_OWNED,
+    # For so long a commit waits for a coordinator, and closing the consumer for that.
+    "session.timeout.ms": "2000",
+    "group.protocol": "classic",  # the other one has no such setting
+}
 
 
 class GroupOffsets:
@@ -36,7 +42,7 @@ class GroupOffsets:
         events = ErrorEvents(settings.bootstrap_servers)
         configuration: dict[str, Any] = {
             **settings.consumer,
-            **CONSUMER_OWNED,
+            **_OWNED,
             "group.id": group_id,
             "error_cb": events,
             "on_commit": lambda *answer: self._answers.append(answer),

@@ -95,6 +95,9 @@ class NativeReads:
     ) -> Mapping[TopicPartition, int | None]:
         return self.questions.committed_offsets(group_id, partitions)
 
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self.questions.commit_offsets(group_id, offsets)
+
     def fetch(
         self,
         fetch_range: FetchRange,

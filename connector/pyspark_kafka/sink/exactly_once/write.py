@@ -164,7 +164,7 @@ class Write:
 
         if options.group_id is not None:
             return read_source_offsets(options.checkpoint, batch_id)
-        if "://" in options.checkpoint:
+        if "://" in options.checkpoint and not options.checkpoint.startswith("file:"):
             return None  # a comparison alone is not worth a look at a distant store
         try:
             return read_source_offsets(options.checkpoint, batch_id)

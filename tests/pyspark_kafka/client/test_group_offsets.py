@@ -1,0 +1,78 @@
+"""Offsets that are committed to a group, by each engine, as others see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as RdTopicPartition
+
+from pyspark_kafka.client.base import KafkaReads, TopicPartition
+from pyspark_kafka.errors import BrokerUnreachable, KafkaError
+from tests.conformance.eventually import eventually
+from tests.conftest import TopicFactory
+from tests.pyspark_kafka.client.records import reading
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+
+@pytest.fixture
+def client(engine: str, bootstrap: str) -> Iterator[KafkaReads]:
+    with reading(bootstrap) as opened:
+        yield opened
+
+
+def seen(bootstrap: str, group: str, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+    """What confluent-kafka finds; negative where nothing is committed."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        found = consumer.committed([RdTopicPartition(p.topic, p.partition) for p in partitions], 30)
+    finally:
+        consumer.close()
+    return {TopicPartition(p.topic, p.partition): p.offset for p in found}
+
+
+def test_others_see_what_is_committed(
+    client: KafkaReads, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
+) -> None:
+    one, other, group = topic(partitions=2), topic(), unique_name()
+    first, second, third = (
+        TopicPartition(one, 0),
+        TopicPartition(one, 1),
+        TopicPartition(other, 0),
+    )
+    client.commit_offsets(group, {first: 5, third: 0})
+    assert seen(bootstrap, group, first, second, third) == {first: 5, second: -1001, third: 0}
+    client.commit_offsets(group, {first: 4, second: 9})
+    assert seen(bootstrap, group, first, second, third) == {first: 4, second: 9, third: 0}
+    assert client.committed_offsets(group, [first, second]) == {first: 4, second: 9}
+    client.commit_offsets(group, {})
+
+
+def test_a_group_with_members_is_theirs(
+    client: KafkaReads, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
+) -> None:
+    partition, group = TopicPartition(topic(), 0), unique_name()
+    member = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    member.subscribe([partition.topic])
+    try:
+
+        def has_joined() -> bool:
+            member.poll(0.1)
+            return bool(member.assignment())
+
+        eventually(has_joined)
+        with pytest.raises(KafkaError, match=rf"committing offsets of .*{group}"):
+            client.commit_offsets(group, {partition: 3})
+    finally:
+        member.close()
+    assert seen(bootstrap, group, partition) == {partition: -1001}
+
+
+def test_no_broker_is_an_error_in_time(engine: str) -> None:
+    with (
+        reading("127.0.0.1:1", default_api_timeout_ms="1000") as client,
+        pytest.raises(BrokerUnreachable, match=r"127.0.0.1:1 did not answer within 1 s"),
+    ):
+        client.commit_offsets("g", {TopicPartition("t", 0): 3})

@@ -1,0 +1,366 @@
+"""A write as Spark carries it: planned once, by pickling; what tasks and the driver are told."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext, cloudpickle
+from pyspark.sql.types import StructType
+
+from pyspark_kafka.client import factory
+from pyspark_kafka.client.transactions import ProducerIdAndEpoch
+from pyspark_kafka.errors import (
+    BatchNotCommitted,
+    BrokerUnreachable,
+    CheckpointError,
+    ExactlyOnceError,
+    Fenced,
+    OptionError,
+    SchemaError,
+)
+from pyspark_kafka.options import ClientOptions, ExactlyOnce, SinkOptions, parse_sink_options
+from pyspark_kafka.sink.exactly_once import abort, commit, planning, steps, task, write
+from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, RowTotals
+from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Empty, Task, TaskMessage
+from pyspark_kafka.sink.exactly_once.planning import Plan
+from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
+from pyspark_kafka.sink.exactly_once.watched import Watched
+from pyspark_kafka.sink.exactly_once.write import Write, new_rows
+
+SCHEMA = StructType().add("value", "string")
+OWNER = ProducerIdAndEpoch(producer_id=7, producer_epoch=3)
+RUN = "0b5c2f0e-0000-4000-8000-000000000000"
+OF_A_STREAM = {
+    "sql.streaming.queryId": "query",
+    "streaming.sql.batchId": "12",
+    "spark.jobGroup.id": RUN,
+}
+
+
+def options(**given: str) -> SinkOptions:
+    """Of a sink with transactionalId 'x'; of a streaming one unless there is a `batchId`."""
+    all_given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "transactionalId": "x", **given}
+    return parse_sink_options(all_given, streaming="batchId" not in given)
+
+
+def a_write(*, is_streaming: bool = True, **given: str) -> Write:
+    return Write(options(**given), SCHEMA, is_streaming=is_streaming)
+
+
+def message(**changes: Any) -> TaskMessage:
+    one = Empty(
+        task=Task(query_id="q", batch_id=1, run=RUN, partition=0, attempt=0, task_attempt_id=5),
+        owner=OWNER,
+        version=2,
+        last_number=0,
+        rows_by_topic={},
+    )
+    return replace(one, **changes)
+
+
+class FakeClient:
+    """Only opened and closed."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+
+    def close(self) -> None:
+        self.is_open = False
+
+    def __enter__(self) -> FakeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass
+class Steps:
+    """Stands for the protocol; notes what each step was given."""
+
+    opened: list[FakeClient] = field(default_factory=list)
+    planned: list[ExactlyOnce] = field(default_factory=list)
+    tasks: list[tuple[Task, Plan, Any]] = field(default_factory=list)
+    commits: list[tuple[Sequence[TaskMessage], SourceOffsets | None, Any]] = field(
+        default_factory=list
+    )
+    aborts: list[Sequence[TaskMessage]] = field(default_factory=list)
+    failure: Exception | None = None
+
+    def open(self, _options: ClientOptions, **_: object) -> FakeClient:
+        self.opened.append(FakeClient())
+        return self.opened[-1]
+
+    def plan(self, client: Any, options: ExactlyOnce) -> Plan:
+        assert client.is_open
+        self.planned.append(options)
+        self._fail()
+        return Plan(owner=OWNER, version=2, last={})
+
+    def write_task(
+        self, batches: Any, *, plan: Plan, task: Task, options: SinkOptions, client: Any
+    ) -> TaskMessage:
+        self.tasks.append((task, plan, client))
+        self._fail()
+        rows = sum(batch.num_rows for batch in batches)
+        return message(task=task, rows_by_topic={options.topic: rows})
+
+    def commit(
+        self,
+        client: Any,
+        _options: ExactlyOnce,
+        messages: Sequence[TaskMessage],
+        *,
+        offsets: SourceOffsets | None,
+    ) -> None:
+        self.commits.append((messages, offsets, client))
+        self._fail()
+
+    def abort(self, _client: Any, _options: ExactlyOnce, messages: Sequence[TaskMessage]) -> None:
+        self.aborts.append(messages)
+        self._fail()
+
+    def _fail(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+
+@pytest.fixture
+def protocol(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
+    steps = Steps()
+    monkeypatch.setattr(factory, "open_transactional", steps.open)
+    monkeypatch.setattr(planning, "plan", steps.plan)
+    monkeypatch.setattr(task, "write_task", steps.write_task)
+    monkeypatch.setattr(commit, "commit", steps.commit)
+    monkeypatch.setattr(abort, "abort", steps.abort)
+    monkeypatch.setattr(write, "settle", lambda: None)
+    write._pool.cache_clear()
+    yield steps
+    write._pool.cache_clear()
+
+
+InTask = Callable[..., None]
+
+
+@pytest.fixture
+def in_task(monkeypatch: pytest.MonkeyPatch) -> InTask:
+    """Have this process run a task of Spark's, with these local properties."""
+
+    class Context:
+        def __init__(self, properties: dict[str, str]) -> None:
+            self._properties = properties
+
+        def getLocalProperty(self, name: str) -> str | None:  # noqa: N802
+            return self._properties.get(name)
+
+        def partitionId(self) -> int:  # noqa: N802
+            return 4
+
+        def attemptNumber(self) -> int:  # noqa: N802
+            return 1
+
+        def taskAttemptId(self) -> int:  # noqa: N802
+            return 99
+
+    def enter(**properties: str) -> None:
+        monkeypatch.setattr(TaskContext, "get", lambda: Context(properties))
+
+    return enter
+
+
+def carried(one: Write) -> Write:
+    """As Spark carries it to an executor."""
+    again: Write = pickle.loads(cloudpickle.dumps(one))  # type: ignore[no-untyped-call]
+    return again
+
+
+def rows(count: int) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch([pa.array(["v"] * count)], names=["value"])
+
+
+def test_what_is_wrong_is_told_when_a_write_is_made(protocol: Steps) -> None:
+    with pytest.raises(SchemaError, match="column 'value' is missing"):
+        Write.of(options(), StructType().add("key", "string"), is_streaming=True)
+    for wrong in ({"engine": "librdkafka"}, {"kafka.security.protocol": "SSL"}):
+        with pytest.raises(OptionError, match=f"{next(iter(wrong))}.*transactionalId"):
+            Write.of(options(**wrong), SCHEMA, is_streaming=True)
+    assert protocol.opened == []
+
+
+def test_making_a_write_asks_nobody(protocol: Steps) -> None:
+    Write.of(options(), SCHEMA, is_streaming=True)
+    assert (protocol.opened, protocol.planned) == ([], [])
+
+
+def test_a_write_that_is_pickled_twice_is_planned_once(protocol: Steps) -> None:
+    one = a_write()
+    first, second = carried(one), carried(one)
+    again = carried(first)
+    assert [each.transactional_id for each in protocol.planned] == ["x"]
+    assert job(first) == job(second) == job(again)
+    assert not protocol.opened[0].is_open, "planning leaves no connection behind"
+
+
+def job(one: Write) -> str:
+    """What tells one planning from another."""
+    assert one._planned is not None
+    return one._planned.job
+
+
+def test_a_plan_that_fails_is_told_as_what_it_is(protocol: Steps) -> None:
+    protocol.failure = Fenced("another run has taken over")
+    with pytest.raises(pickle.PicklingError, match=r"^Fenced: another run has taken over$"):
+        carried(a_write())
+
+
+def test_a_task_of_a_stream_is_named_by_spark(protocol: Steps, in_task: InTask) -> None:
+    in_task(**OF_A_STREAM)
+    answer = carried(a_write()).task(rows(3))
+    expected = Task(
+        query_id="query", batch_id=12, run=RUN, partition=4, attempt=1, task_attempt_id=99
+    )
+    assert answer.rows_by_topic == {"t": 3}
+    ((found, plan, _client),) = protocol.tasks
+    assert (found, plan) == (expected, Plan(owner=OWNER, version=2, last={}))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sql.streaming.queryId": ""},
+        {"streaming.sql.batchId": "x"},
+        {"spark.jobGroup.id": "a job's group of mine"},
+    ],
+)
+def test_a_stream_that_spark_does_not_name_is_not_written(
+    protocol: Steps, in_task: InTask, wrong: dict[str, str]
+) -> None:
+    in_task(**{**OF_A_STREAM, **wrong})
+    with pytest.raises(ExactlyOnceError, match=r"Spark did not say which query.*Nothing was wri"):
+        carried(a_write()).task(rows(1))
+    assert protocol.tasks == []
+
+
+def test_a_job_is_a_query_of_its_own(protocol: Steps, in_task: InTask) -> None:
+    """Whatever stream and job group it runs in, as in `foreachBatch`."""
+    in_task(**OF_A_STREAM)
+    for _ in range(2):
+        one = a_write(is_streaming=False)
+        carried(one).task(rows(1))
+        carried(one).task(rows(1))
+    found = [each for each, _, _ in protocol.tasks]
+    assert all(each.batch_id is None and each.query_id == each.run for each in found)
+    assert [each.run == found[0].run for each in found] == [True, True, False, False]
+
+
+def test_a_job_with_an_id_is_a_batch_of_one_query(protocol: Steps, in_task: InTask) -> None:
+    in_task()
+    carried(a_write(is_streaming=False, batchId="5")).task(rows(1))
+    ((found, _, _),) = protocol.tasks
+    assert (found.query_id, found.batch_id) == (BATCH_JOB, 5)
+    assert found.run not in ("", BATCH_JOB)
+
+
+def test_tasks_of_a_worker_share_a_client_until_one_fails(protocol: Steps, in_task: InTask) -> None:
+    in_task(**OF_A_STREAM)
+    one = carried(a_write())
+    protocol.opened.clear()
+    one.task(rows(1))
+    one.task(rows(1))
+    assert len(protocol.opened) == 1
+    protocol.failure = BrokerUnreachable("gone")
+    with pytest.raises(BrokerUnreachable):
+        one.task(rows(1))
+    assert not protocol.opened[0].is_open
+    protocol.failure = None
+    one.task(rows(1))
+    assert len(protocol.opened) == 2
+
+
+def test_requests_are_failpoints_only_where_tests_ask(
+    protocol: Steps, in_task: InTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_task(**OF_A_STREAM)
+    one = carried(a_write())
+    one.task(rows(1))
+    one.commit([message()], 1)
+    assert isinstance(protocol.tasks[0][2], FakeClient)
+    assert isinstance(protocol.commits[0][2], FakeClient)
+    monkeypatch.setenv(steps.VARIABLE, f"{__name__}:_ignore")
+    one.task(rows(1))
+    one.commit([message()], 1)
+    assert isinstance(protocol.tasks[1][2], Watched)
+    assert isinstance(protocol.commits[1][2], Watched)
+
+
+def _ignore(_failpoint: str) -> None:
+    pass
+
+
+def test_a_commit_plans_nothing(protocol: Steps) -> None:
+    a_write().commit([message(), message()], 12)
+    ((messages, offsets, _client),) = protocol.commits
+    assert (len(messages), offsets, protocol.planned) == (2, None, [])
+    assert not protocol.opened[0].is_open
+
+
+def write_offsets(checkpoint: Path, batch_id: int, line: str) -> None:
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{{}}\n{line}")
+
+
+def test_the_offsets_of_the_batch_go_with_its_commit(protocol: Steps, tmp_path: Path) -> None:
+    write_offsets(tmp_path, 12, '{"t":{"0":5}}')
+    group = {"commitOffsets": "true", "kafka.group.id": "g"}
+    for given in ({}, group):
+        a_write(checkpointLocation=str(tmp_path), **given).commit([message()], 12)
+    alone, grouped = (offsets for _, offsets, _ in protocol.commits)
+    assert alone == grouped
+    assert alone is not None
+    assert list(alone.offsets.values()) == [5]
+
+
+def test_offsets_that_cannot_be_read_matter_only_to_a_group(
+    protocol: Steps, tmp_path: Path
+) -> None:
+    a_write(checkpointLocation=str(tmp_path)).commit([message()], 12)
+    a_write(checkpointLocation="s3://bucket/c").commit([message()], 12)
+    assert [offsets for _, offsets, _ in protocol.commits] == [None, None]
+    group = {"commitOffsets": "true", "kafka.group.id": "g"}
+    with pytest.raises(CheckpointError, match="offsets/12"):
+        a_write(checkpointLocation=str(tmp_path), **group).commit([message()], 12)
+    assert len(protocol.commits) == 2, "nothing is decided without them"
+
+
+def test_a_failed_commit_is_told(protocol: Steps) -> None:
+    protocol.failure = BatchNotCommitted("no row of it will be seen")
+    with pytest.raises(BatchNotCommitted):
+        a_write().commit([message()], 1)
+
+
+def test_an_abort_gets_what_finished_tasks_said_and_hides_no_other_failure(
+    protocol: Steps, caplog: pytest.LogCaptureFixture
+) -> None:
+    protocol.failure = BrokerUnreachable("gone")
+    with caplog.at_level(logging.WARNING):
+        a_write().abort([None, message(), None])
+    assert [len(messages) for messages in protocol.aborts] == [1]
+    assert "transactionalId 'x' could not be cleaned up" in caplog.text
+    assert "gone" in caplog.text
+
+
+def test_rows_that_were_there_before_are_not_new() -> None:
+    counted = AlreadyCommitted(
+        **{name: getattr(message(), name) for name in ("task", "owner", "version", "last_number")},
+        rows_by_topic={"t": 5},
+        decision_number=1,
+        totals=RowTotals(row_count=5),
+    )
+    assert new_rows([message(rows_by_topic={"t": 2}), None, counted]) == [{"t": 2}]

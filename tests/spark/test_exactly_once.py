@@ -1,0 +1,332 @@
+"""Writing exactly once through Spark: streams, jobs, replays, failures, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from pyspark_kafka.options import parse_sink_options
+from pyspark_kafka.sink.exactly_once.write import Write
+from pyspark_kafka.sink.exactly_once.writers import StreamRowWriter
+from tests.conftest import TopicFactory
+from tests.pyspark_kafka.client.records import Record, read_all
+from tests.pyspark_kafka.client.records import write as put
+from tests.spark import engines
+from tests.spark.gate import Gate
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+TIMEOUT_S = 120
+Copy = Callable[..., StreamingQuery]
+WriteJob = Callable[..., None]
+Names = Callable[[], str]
+
+
+class Query:
+    """A streaming query that copies a topic exactly once, run again and again."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, directory: Path) -> None:
+        self.checkpoint = directory / "checkpoint"
+        self._spark = spark
+        self._bootstrap = bootstrap
+        self._queries: list[StreamingQuery] = []
+
+    def start(
+        self,
+        source: str,
+        target: str | None,
+        *,
+        select: str = "key; value",
+        sink: str = "pyspark_kafka",
+        through: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+        checkpoint: Path | None = None,
+        **options: str,
+    ) -> StreamingQuery:
+        """Begin to copy what is there and not yet copied; `transactionalId` is `target`."""
+        reader = engines.kafka(self._spark.readStream)
+        reader = reader.option("kafka.bootstrap.servers", self._bootstrap)
+        reader = reader.option("subscribe", source).option("startingOffsets", "earliest")
+        frame = through(reader.option("includeHeaders", "true").load())
+        writer = frame.selectExpr(*select.split("; ")).writeStream.format(sink)
+        writer = writer.option("kafka.bootstrap.servers", self._bootstrap)
+        writer = writer.option("checkpointLocation", str(checkpoint or self.checkpoint))
+        if target is not None:
+            writer = writer.option("topic", target)
+            writer = writer.option("transactionalId", target)
+        query = writer.options(**options).trigger(availableNow=True).start()
+        self._queries.append(query)
+        return query
+
+    def run(self, source: str, target: str | None, **how: str) -> StreamingQuery:
+        """The same, to its end."""
+        query = self.start(source, target, **how)  # type: ignore[arg-type]
+        assert query.awaitTermination(TIMEOUT_S), "the query did not end"
+        return query
+
+    def forget_last_commit(self) -> None:
+        """As after a crash behind the sink's commit: Spark runs the micro-batch again."""
+        last = max((self.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+        last.unlink()
+        last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        for query in self._queries:
+            query.stop()
+
+
+@pytest.fixture
+def query(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Iterator[Query]:
+    made = Query(spark, bootstrap, tmp_path)
+    yield made
+    made.stop()
+
+
+def fill(bootstrap: str, topic: str, numbers: range, *, partitions: int = 2) -> None:
+    put(bootstrap, topic, [Record(value=b"%d" % n, partition=n % partitions) for n in numbers])
+
+
+def numbers_in(bootstrap: str, topic: str, *, partitions: int = 1) -> list[int]:
+    """What a reader sees that reads what is committed, sorted."""
+    records = read_all(bootstrap, topic, partitions=partitions)
+    return sorted(int(record.value or b"") for record in records)
+
+
+RECORDS = [
+    Record(
+        value=b"a", key=b"k", partition=0, timestamp_ms=1_700_000_000_001, headers=(("h", b"1"),)
+    ),
+    Record(value=None, key=None, partition=1, timestamp_ms=1_700_000_000_002),
+]
+EVERY_COLUMN = "key; value; partition; timestamp; headers"
+
+
+def test_a_stream_writes_every_column(query: Query, bootstrap: str, topic: TopicFactory) -> None:
+    source, target = topic(partitions=2), topic(partitions=2)
+    put(bootstrap, source, RECORDS)
+    query.run(source, target, select=EVERY_COLUMN)
+    assert read_all(bootstrap, target, partitions=2) == RECORDS
+
+
+def test_a_restart_goes_on_where_it_ended(
+    query: Query, bootstrap: str, topic: TopicFactory
+) -> None:
+    source, target = topic(partitions=2), topic(partitions=2)
+    fill(bootstrap, source, range(100))
+    query.run(source, target)
+    query.run(source, target)
+    fill(bootstrap, source, range(100, 150))
+    query.run(source, target)
+    assert numbers_in(bootstrap, target, partitions=2) == list(range(150))
+
+
+def test_a_micro_batch_that_was_committed_is_not_written_again(
+    query: Query, bootstrap: str, topic: TopicFactory
+) -> None:
+    source, target = topic(partitions=2), topic(partitions=2)
+    fill(bootstrap, source, range(100))
+    query.run(source, target)
+    query.forget_last_commit()
+    query.run(source, target)
+    assert numbers_in(bootstrap, target, partitions=2) == list(range(100))
+
+
+def test_a_micro_batch_that_comes_again_with_other_rows_is_told(
+    query: Query, bootstrap: str, topic: TopicFactory
+) -> None:
+    source, target = topic(partitions=2), topic(partitions=2)
+    fill(bootstrap, source, range(10))
+    query.run(source, target)
+    query.forget_last_commit()
+    other = "key; concat(value, '0') AS value"
+    with pytest.raises(StreamingQueryException, match=r"ReplayMismatch: .*'onReplayMismatch'"):
+        query.run(source, target, select=other)
+    query.run(source, target, select=other, onReplayMismatch="warn")
+    assert numbers_in(bootstrap, target, partitions=2) == list(range(10))
+
+
+def test_a_checkpoint_that_was_set_back_is_told(
+    query: Query, bootstrap: str, topic: TopicFactory
+) -> None:
+    source, target = topic(partitions=2), topic(partitions=2)
+    for number in range(3):
+        fill(bootstrap, source, range(10 * number, 10 * number + 10))
+        query.run(source, target)
+        if number == 0:
+            shutil.copytree(query.checkpoint, query.checkpoint.with_name("old"))
+    old = query.checkpoint.with_name("old")
+    with pytest.raises(
+        StreamingQueryException, match=r"StaleBatch: .*restore the newer checkpoint"
+    ):
+        query.run(source, target, checkpoint=old)  # type: ignore[arg-type]
+    assert numbers_in(bootstrap, target, partitions=2) == list(range(30))
+
+
+def test_a_query_that_another_one_fences_fails_and_a_restart_writes_its_rows_once(
+    query: Query, bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    source, target = topic(), topic(partitions=2)  # one task each, for there is room for two
+    fill(bootstrap, source, range(10), partitions=1)
+    gate = Gate(tmp_path / "gate")
+    waits = query.start(
+        source, target, through=lambda frame: frame.mapInArrow(gate.rows(), frame.schema)
+    )
+    try:
+        gate.await_tasks(1)
+        other = tmp_path / "other"
+        query.run(source, target, checkpoint=other)  # type: ignore[arg-type]
+    finally:
+        gate.open()
+    with pytest.raises(StreamingQueryException, match=rf"(Fenced|BatchNotCommitted): .*{target}"):
+        waits.awaitTermination(TIMEOUT_S)
+    assert numbers_in(bootstrap, target, partitions=2) == list(range(10))
+    query.run(source, target)
+    assert numbers_in(bootstrap, target, partitions=2) == sorted([*range(10), *range(10)]), (
+        "each of the two queries writes its rows once"
+    )
+
+
+class RowSink(DataSource):
+    """The sink as Spark 4.0 gets it, which hands rows to a streaming writer."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rows_to_kafka_exactly_once"
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        options = parse_sink_options(self.options, streaming=True)
+        return StreamRowWriter(Write.of(options, schema, is_streaming=True))
+
+
+def test_a_stream_by_rows_is_the_same(
+    spark: SparkSession, query: Query, bootstrap: str, topic: TopicFactory
+) -> None:
+    spark.dataSource.register(RowSink)
+    source, target = topic(partitions=2), topic(partitions=2)
+    put(bootstrap, source, RECORDS)
+    query.run(source, target, select=EVERY_COLUMN, sink=RowSink.name())
+    query.forget_last_commit()
+    query.run(source, target, select=EVERY_COLUMN)
+    assert read_all(bootstrap, target, partitions=2) == RECORDS
+
+
+@pytest.fixture
+def write(bootstrap: str) -> WriteJob:
+    """Append a DataFrame: `write(frame, "topic", "transactional id")`."""
+
+    def write(frame: DataFrame, topic: str, transactional_id: str, **options: str) -> None:
+        writer = frame.write.format("pyspark_kafka").mode("append")
+        writer = writer.option("kafka.bootstrap.servers", bootstrap).option("topic", topic)
+        writer.option("transactionalId", transactional_id).options(**options).save()
+
+    return write
+
+
+def frame_of(spark: SparkSession, start: int, end: int) -> DataFrame:
+    return spark.range(start, end, numPartitions=3).selectExpr("string(id) AS value")
+
+
+def test_a_job_writes_as_often_as_it_runs(
+    spark: SparkSession, write: WriteJob, bootstrap: str, topic: TopicFactory
+) -> None:
+    target = topic(partitions=2)
+    write(frame_of(spark, 0, 10_000), target, target)
+    assert numbers_in(bootstrap, target, partitions=2) == list(range(10_000))
+    write(frame_of(spark, 0, 10), target, target)
+    again = numbers_in(bootstrap, target, partitions=2)
+    assert again == sorted([*range(10_000), *range(10)])
+    write(frame_of(spark, 0, 0), target, target)
+    assert numbers_in(bootstrap, target, partitions=2) == again
+
+
+def test_a_job_that_fails_leaves_nothing_to_be_seen(
+    spark: SparkSession, write: WriteJob, bootstrap: str, topic: TopicFactory
+) -> None:
+    target = topic(**{"max.message.bytes": "5000"})
+    bad = spark.range(1).selectExpr("repeat('v', 100000) AS value")
+    with pytest.raises(PySparkException, match=f"DeliveryFailed: a record for {target}-0"):
+        write(frame_of(spark, 0, 100).union(bad), target, target)
+    assert read_all(bootstrap, target) == [], "nor does it hold readers back"
+    write(frame_of(spark, 0, 100), target, target)
+    assert numbers_in(bootstrap, target) == list(range(100))
+
+
+def test_a_job_with_an_id_is_written_once(
+    spark: SparkSession, write: WriteJob, bootstrap: str, topic: TopicFactory
+) -> None:
+    target = topic(partitions=2)
+    write(frame_of(spark, 0, 100), target, target, batchId="7")
+    write(frame_of(spark, 0, 100).repartition(2), target, target, batchId="7")
+    with pytest.raises(PySparkException, match="ReplayMismatch: "):
+        write(frame_of(spark, 0, 99), target, target, batchId="7")
+    write(frame_of(spark, 0, 99), target, target, batchId="7", onReplayMismatch="warn")
+    with pytest.raises(
+        PySparkException, match=r"StaleBatch: .*'batchId' is 6.*new transactionalId"
+    ):
+        write(frame_of(spark, 100, 110), target, target, batchId="6")
+    assert numbers_in(bootstrap, target, partitions=2) == list(range(100))
+    write(frame_of(spark, 100, 110), target, target, batchId="8")
+    assert numbers_in(bootstrap, target, partitions=2) == list(range(110))
+
+
+def test_foreach_batch_is_exactly_once_by_the_id_of_the_batch(
+    spark: SparkSession, bootstrap: str, topic: TopicFactory, tmp_path: Path, write: WriteJob
+) -> None:
+    source, target = topic(partitions=2), topic(partitions=2)
+    fill(bootstrap, source, range(100))
+
+    crashes = [True, False]
+
+    def save(frame: DataFrame, batch_id: int) -> None:
+        write(frame.select("value"), target, target, batchId=str(batch_id))
+        if crashes.pop(0):
+            raise RuntimeError("behind the write, and before Spark knows of it")
+
+    def run(checkpoint: str) -> None:
+        reader = engines.kafka(spark.readStream).option("kafka.bootstrap.servers", bootstrap)
+        frame = reader.option("subscribe", source).option("startingOffsets", "earliest").load()
+        writer = frame.writeStream.foreachBatch(save)
+        writer = writer.option("checkpointLocation", str(tmp_path / checkpoint))
+        assert writer.trigger(availableNow=True).start().awaitTermination(TIMEOUT_S)
+
+    with pytest.raises(StreamingQueryException, match="before Spark knows of it"):
+        run("checkpoint")
+    run("checkpoint")
+    assert numbers_in(bootstrap, target, partitions=2) == list(range(100))
+
+    crashes[:] = [False] * 9
+    fill(bootstrap, source, range(100, 110))
+    run("checkpoint")
+    with pytest.raises(StreamingQueryException, match=r"StaleBatch: .*take a new transactionalId"):
+        run("new checkpoint")
+    assert numbers_in(bootstrap, target, partitions=2) == list(range(110))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param({"engine": "librdkafka"}, "OptionError: .*'engine'.*native", id="engine"),
+        pytest.param(
+            {"kafka.security.protocol": "SASL_SSL"}, "OptionError: .*TLS", id="no-tls-yet"
+        ),
+        pytest.param({"transactionalId": "a/b"}, "OptionError: option 'transactionalId'", id="id"),
+        pytest.param({"commitTopic": "target"}, "OptionError: options 'topic' and", id="topics"),
+        pytest.param(
+            {"kafka.transaction.timeout.ms": "1"}, "OptionError: .*'transactionTimeout'", id="java"
+        ),
+    ],
+)
+def test_refused_on_the_driver(
+    spark: SparkSession, write: WriteJob, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PySparkException, match=message):
+        write(frame_of(spark, 0, 1), "target", "x", **options)
