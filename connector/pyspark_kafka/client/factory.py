@@ -21,6 +21,7 @@ from pyspark_kafka.options import ClientOptions
 if TYPE_CHECKING:
     from pyspark_kafka.client.native.client import NativeReads
     from pyspark_kafka.client.native.producer_settings import ProducerSettings
+    from pyspark_kafka.client.transactions import TransactionalClient
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ _DOING: Final = {"consumer": "reads", "producer": "writes"}
 _NOTHING_TO_JUDGE: Final = {"bootstrap.servers", "group.id", "isolation.level"}
 _TWIN: Final = "PYSPARK_KAFKA_RECORDS"
 _RECORDS: Final = str(Path(__file__).parents[1] / "records")
+_INSTALL: Final = "install pyspark-kafka for this platform"
+_OR_OTHER_ENGINE: Final = ", or set option 'engine' to 'librdkafka'"
 _said: set[str] = set()
 
 
@@ -62,6 +65,45 @@ def open_client(
     return LibrdkafkaClient(LibrdkafkaSettings.of(options, role))
 
 
+def open_transactional(options: ClientOptions) -> TransactionalClient:
+    """Open a client that writes exactly once; it connects when it is first asked.
+
+    Settings were judged by `check_transactional`. Raises `OptionError` where the engine `native`
+    cannot serve, for there is no other one.
+    """
+    from pyspark_kafka.client.native.producer_settings import ProducerSettings  # noqa: PLC0415
+    from pyspark_kafka.client.native.transactions import (  # noqa: PLC0415
+        NativeTransactionalClient,
+    )
+
+    _refuse_other_engines(options)
+    if options.engine == "auto":
+        _warn_without_kernel("producer", instead="")
+    settings = NativeSettings.of(options, "producer")
+    return NativeTransactionalClient.writing(settings, ProducerSettings.of(options.kafka, settings))
+
+
+def check_transactional(options: ClientOptions) -> None:
+    """Have the settings judged, opening nothing; raises `OptionError`."""
+    _refuse_other_engines(options)
+    _judge(options, "native", "producer")
+
+
+def _refuse_other_engines(options: ClientOptions) -> None:
+    """librdkafka cannot take up a transaction that another process began."""
+    if options.engine == "librdkafka":
+        raise OptionError(
+            "option 'transactionalId' needs the engine 'native', and option 'engine' has the value "
+            "'librdkafka': set it to 'native', or leave it at 'auto'"
+        )
+    objected = objection(options, "producer")
+    if objected is not None:
+        raise OptionError(
+            f"option 'transactionalId' needs the engine 'native', but {objected}: remove that "
+            "option, or write without 'transactionalId', at least once"
+        )
+
+
 def check_settings(options: ClientOptions, *, role: Role) -> Engine:
     """Choose the engine and have the settings judged, opening nothing; raises `OptionError`.
 
@@ -69,13 +111,17 @@ def check_settings(options: ClientOptions, *, role: Role) -> Engine:
     by new processes, and loading takes longer than all else that they do.
     """
     engine = choose_engine(options, role)
+    _judge(options, engine, role)
+    return engine
+
+
+def _judge(options: ClientOptions, engine: Engine, role: Role) -> None:
     if options.kafka.keys() - _NOTHING_TO_JUDGE:
         from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings  # noqa: PLC0415
 
         LibrdkafkaSettings.of(options, role)
         if engine == "native":
             _producer_settings(options, NativeSettings.of(options, role), role)
-    return engine
 
 
 def _open_native(options: ClientOptions, role: Role) -> NativeReads:
@@ -128,16 +174,15 @@ def _say_once(level: int, text: str) -> None:
         log.log(level, text)
 
 
-def _warn_without_kernel(role: Role) -> None:
+def _warn_without_kernel(role: Role, instead: str = _OR_OTHER_ENGINE) -> None:
     """The kernel may be there and not load; a task must not choose anew what the driver chose."""
     from pyspark_kafka.records import TWIN  # noqa: PLC0415
 
     if TWIN == "pure" and not os.environ.get(_TWIN):
-        text = (
-            f"engine native {_DOING[role]} slowly: the compiled kernel of pyspark_kafka.records is "
-            "installed, but does not load; install pyspark-kafka for this platform, or set option "
-            "'engine' to 'librdkafka'"
-        )
+        what = _missing_kernel()
+        if what is None:
+            what = "the compiled kernel of pyspark_kafka.records is installed, but does not load"
+        text = f"engine native {_DOING[role]} slowly: {what}; {_INSTALL}{instead}"
         _say_once(logging.WARNING, text)
 
 

@@ -7,7 +7,11 @@ that the bytes do not pay for. Only `transport` knows sockets. What it must not 
 rows, and what record batches hold.
 
     questions    what the port asks about topics, offsets and groups, asked until answered
+    transactions what coordinators of transactions are asked, one try each
+    group_offsets  the same of groups' offsets
+    topics       the same of topics as an administrator sees them
     producer_id  who writes, in the brokers' eyes
+    coordinators who coordinates groups and transactional ids
     router       which broker to ask; one connection for each
     metadata     who leads what, as the cluster last said
     fetch        the Fetch request and response, records not copied

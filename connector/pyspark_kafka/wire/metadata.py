@@ -65,9 +65,13 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """`failed` are topics that were asked for and are not there, or not for us, with the code."""
+    """`failed` are topics that were asked for and are not there, or not for us, with the code.
+
+    `controller_id` is the broker to ask for changes of the cluster.
+    """
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
+    controller_id: int = -1
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
     failed: Mapping[str, ErrorCode] = field(default_factory=dict)
 
@@ -178,6 +182,7 @@ def cluster_metadata(response: Any) -> ClusterMetadata:
             )
             for broker in response.brokers
         },
+        controller_id=response.controller_id,
         topics=topics,
         failed=failed,
     )

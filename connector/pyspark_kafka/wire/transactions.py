@@ -178,10 +178,12 @@ def add_partitions_to_txn(
     partitions: Collection[TopicPartition],
     *,
     deadline: float,
-) -> None:
+) -> Mapping[TopicPartition, ErrorCode]:
     """AddPartitionsToTxn, which goes before writing in transactions of version 1.
 
-    All or none are added. Raises `Refused` with the code of the first one that is at fault.
+    Returns what was refused, with the codes: nothing where all are in the transaction. Brokers add
+    all or none; those that are not at fault have OPERATION_NOT_ATTEMPTED. Raises `Refused` where no
+    coordinator is found.
     """
     by_topic: dict[str, list[int]] = {}
     for partition in sorted(partitions):
@@ -209,10 +211,10 @@ def add_partitions_to_txn(
     doing = f"adding partitions to the transaction of {key}"
     if wrong := unlike([partition for partition, _ in answers], partitions):
         raise ProtocolError(f"{doing} failed: {wrong}")
-    for partition, code in answers:
-        if code not in (ErrorCode.none, ErrorCode.operation_not_attempted):
-            router.note(code, topic=partition.topic, key=key)
-            raise Refused(code, f"{doing}, {partition},")
+    refused = {partition: code for partition, code in answers if code is not ErrorCode.none}
+    for partition, code in refused.items():
+        router.note(code, topic=partition.topic, key=key)
+    return refused
 
 
 def send_offsets_to_transaction(

@@ -1,4 +1,4 @@
-"""Reading one range of one topic partition as Arrow batches, over our own wire client.
+"""Reading one range of one topic partition over our own wire client.
 
 Purpose: fetch, decode and yield until the range is covered. The next fetch is on its way before
 what came is decoded, so that brokers work while we do. Invariant: what is yielded are the visible
@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import logging
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -49,6 +50,8 @@ from pyspark_kafka.wire.retry import Backoff
 from pyspark_kafka.wire.router import Refused, Router
 from pyspark_kafka.wire.versions import Api
 
+T = TypeVar("T")
+
 LOG: Final = logging.getLogger("pyspark_kafka.native")
 LOG.addHandler(logging.NullHandler())
 
@@ -79,8 +82,8 @@ class _InFlight:
 
 
 @dataclass(slots=True, kw_only=True)
-class RangeReader:
-    """Reads one range, once.
+class PartitionReader(ABC, Generic[T]):
+    """Reads one range, once, as whatever a subclass makes of the bytes.
 
     `offset_of` asks where the log has one of Kafka's special offsets; where that fails, it fails
     soon. `check_existence` is given the id of the topic that is read and raises
@@ -90,7 +93,6 @@ class RangeReader:
     """
 
     faults: RangeFaults
-    columns: tuple[str, ...]
     router: Router
     offset_of: Callable[[int, IsolationLevel], int]
     check_existence: Callable[[UUID | None], None]
@@ -111,8 +113,8 @@ class RangeReader:
         """What is wanted."""
         return self.faults.fetch_range
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """See `KafkaClient.fetch`."""
+    def batches(self) -> Iterator[T]:
+        """All that is visible of the range; raises what `KafkaReads.fetch` raises."""
         position, end = self.fetch_range.start_offset, self.fetch_range.end_offset
         deadline = self._deadline()
         in_flight: _InFlight | None = None
@@ -156,21 +158,11 @@ class RangeReader:
             if in_flight is not None:
                 in_flight.pending.abandon()
 
+    @abstractmethod
     def _rows(
         self, position: int, following: int, fetched: FetchedPartition
-    ) -> Generator[pa.RecordBatch, None, int]:
+    ) -> Generator[T, None, int]:
         """Yield what came from `position` to `following`; returns where to go on."""
-        decoded_bytes = 0
-        while True:
-            decoded = decode(fetched.records, self._wanted(position, fetched))
-            decoded_bytes += sum(batch.nbytes for batch in decoded.batches)
-            made_progress = decoded.next_offset > position
-            position = decoded.next_offset
-            yield from decoded.batches
-            if not made_progress or position >= min(following, self.fetch_range.end_offset):
-                self.sizes.decoded(decoded_bytes, len(fetched.records))
-                return position
-            del decoded
 
     def _go_on_without_progress(
         self, asked: _InFlight, fetched: FetchedPartition, deadline: float
@@ -195,20 +187,6 @@ class RangeReader:
     def _soon(self, deadline: float) -> float:
         """Until when to wait for one broker, so that another one can still be asked."""
         return min(deadline, self.router.clock.now() + self.answer_s)
-
-    def _wanted(self, position: int, fetched: FetchedPartition) -> Wanted:
-        partition = self.fetch_range.topic_partition
-        aborted = None
-        if self.faults.isolation_level is IsolationLevel.READ_COMMITTED:
-            aborted = fetched.aborted or ()
-        return Wanted(
-            topic=partition.topic,
-            partition=partition.partition,
-            start_offset=position,
-            end_offset=self.fetch_range.end_offset,
-            columns=self.columns,
-            aborted=aborted,
-        )
 
     # Asking
 
@@ -428,6 +406,42 @@ class RangeReader:
         except LeaderNotAvailable:
             return self.faults.no_leader(position, failed)
         return self.faults.nothing_came(position, existing, failed)
+
+
+@dataclass(slots=True, kw_only=True)
+class RangeReader(PartitionReader[pa.RecordBatch]):
+    """As Arrow batches with these columns: see `KafkaReads.fetch`."""
+
+    columns: tuple[str, ...]
+
+    def _rows(
+        self, position: int, following: int, fetched: FetchedPartition
+    ) -> Generator[pa.RecordBatch, None, int]:
+        decoded_bytes = 0
+        while True:
+            decoded = decode(fetched.records, self._wanted(position, fetched))
+            decoded_bytes += sum(batch.nbytes for batch in decoded.batches)
+            made_progress = decoded.next_offset > position
+            position = decoded.next_offset
+            yield from decoded.batches
+            if not made_progress or position >= min(following, self.fetch_range.end_offset):
+                self.sizes.decoded(decoded_bytes, len(fetched.records))
+                return position
+            del decoded
+
+    def _wanted(self, position: int, fetched: FetchedPartition) -> Wanted:
+        partition = self.fetch_range.topic_partition
+        aborted = None
+        if self.faults.isolation_level is IsolationLevel.READ_COMMITTED:
+            aborted = fetched.aborted or ()
+        return Wanted(
+            topic=partition.topic,
+            partition=partition.partition,
+            start_offset=position,
+            end_offset=self.fetch_range.end_offset,
+            columns=self.columns,
+            aborted=aborted,
+        )
 
 
 class LastBatch(NamedTuple):

@@ -1,0 +1,70 @@
+"""Reading a partition's log as it is: every batch, open and aborted transactions' too.
+
+Purpose: `TransactionalClient.read_log`: raw batches up to an offset, whatever read_committed
+readers may see, since another writer's open transaction may hold those back. Invariant: batches
+come in the order of their offsets, none is left out but those below the log start offset when
+reading begins. What it must not know: what the records mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+
+from pyspark_kafka.client.base import EARLIEST
+from pyspark_kafka.client.native.fetch import PartitionReader
+from pyspark_kafka.client.transactions import LogBatch
+from pyspark_kafka.errors import OffsetOutOfRange
+from pyspark_kafka.records import Wanted
+from pyspark_kafka.records.log_batches import log_batches
+from pyspark_kafka.wire.fetch import FetchedPartition
+
+_KEY_AND_VALUE = ("key", "value")
+
+
+@dataclass(slots=True, kw_only=True)
+class LogReader(PartitionReader[LogBatch]):
+    """As the batches of the log."""
+
+    def _rows(
+        self, position: int, following: int, fetched: FetchedPartition
+    ) -> Generator[LogBatch, None, int]:
+        partition = self.fetch_range.topic_partition
+        wanted = Wanted(
+            topic=partition.topic,
+            partition=partition.partition,
+            start_offset=position,
+            end_offset=self.fetch_range.end_offset,
+            columns=_KEY_AND_VALUE,
+            aborted=None,
+        )
+        next_offset = yield from log_batches(fetched.records, wanted)
+        return following if next_offset == self.fetch_range.end_offset else next_offset
+
+
+def read_from_log_start(
+    start_offset: int,
+    end_offset: int,
+    *,
+    read: Callable[[int], Iterator[LogBatch]],
+    offset_of: Callable[[int], int],
+) -> Iterator[LogBatch]:
+    """Read from `start_offset`, or from the log start offset where that is higher by now.
+
+    `read` reads from an offset; `offset_of` asks where the log has one of Kafka's special offsets.
+    What is deleted while it is read is an error: nothing is left out in the middle.
+    """
+    while start_offset < end_offset:
+        batches = read(start_offset)
+        try:
+            first = next(batches, None)
+        except OffsetOutOfRange:
+            log_start_offset = offset_of(EARLIEST)
+            if log_start_offset <= start_offset:
+                raise
+            start_offset = log_start_offset
+            continue
+        if first is not None:
+            yield first
+        yield from batches
+        return
