@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -51,7 +51,9 @@ _PAUSES_S: Final = (0.1, 0.4, 1.6, 3.2)
 _NAMED_MAX: Final = 10
 
 
-class _Outcome(Enum):
+class Outcome(Enum):
+    """What became of a decided transaction, or is to be found out yet."""
+
     DONE = "done"
     LOST = "lost"
     AGAIN = "not known yet"
@@ -59,10 +61,10 @@ class _Outcome(Enum):
 
 
 _BY_STATE: Final = {
-    TransactionState.COMPLETE_COMMIT: _Outcome.DONE,
-    TransactionState.COMPLETE_ABORT: _Outcome.LOST,
-    TransactionState.PREPARE_ABORT: _Outcome.LOST,
-    TransactionState.PREPARE_COMMIT: _Outcome.AGAIN,
+    TransactionState.COMPLETE_COMMIT: Outcome.DONE,
+    TransactionState.COMPLETE_ABORT: Outcome.LOST,
+    TransactionState.PREPARE_ABORT: Outcome.LOST,
+    TransactionState.PREPARE_COMMIT: Outcome.AGAIN,
 }
 """Of the very transaction. What is prepared can only end so."""
 
@@ -75,7 +77,7 @@ _ENDING: Final = frozenset(
 )
 """Markers are on their way."""
 
-_BY_VERDICT: Final = {Verdict.COMMIT: _Outcome.DONE, Verdict.ABORT: _Outcome.LOST}
+_BY_VERDICT: Final = {Verdict.COMMIT: Outcome.DONE, Verdict.ABORT: Outcome.LOST}
 
 
 def roll_forward(
@@ -95,7 +97,7 @@ def roll_forward(
     try:
         ladder.climb(decision.entries)
         for pause_s in _PAUSES_S:
-            if not (left := ladder.where(decision, _Outcome.AGAIN)):
+            if not (left := ladder.where(decision, Outcome.AGAIN)):
                 break
             pause(pause_s)
             ladder.climb(left)
@@ -104,14 +106,14 @@ def roll_forward(
             f"{_name(decision)} stands, but committing its transactions was interrupted: {error}. "
             f"{_GOES_ON}"
         ) from error
-    if gone := ladder.where(decision, _Outcome.UNKNOWN):
+    if gone := ladder.where(decision, Outcome.UNKNOWN):
         raise _cannot_be_told(decision, gone, ladder.refusals)
-    if left := ladder.where(decision, _Outcome.AGAIN):
+    if left := ladder.where(decision, Outcome.AGAIN):
         raise OutcomeUnknown(
             f"{_name(decision)} stands, but the brokers have not said yet that these are "
             f"committed: {_listing(left)}. {_GOES_ON}"
         )
-    lost = ladder.where(decision, _Outcome.LOST)
+    lost = ladder.where(decision, Outcome.LOST)
     if lost:
         log.error(
             "%s has lost rows, which brokers have aborted: %s", _name(decision), _listing(lost)
@@ -119,15 +121,28 @@ def roll_forward(
     return lost
 
 
+def look(
+    client: TransactionalClient,
+    entries: Iterable[Entry],
+    described: Mapping[str, TransactionDescription],
+) -> Mapping[str, Outcome]:
+    """What became of transactions, by id; asks for the end of none, so that `AGAIN` may be open."""
+    ladder = _Ladder(client)
+    return {
+        entry.transactional_id: ladder.look(entry, described.get(entry.transactional_id))
+        for entry in entries
+    }
+
+
 @dataclass(slots=True)
 class _Ladder:
     """What is known so far, by transactional id; `refusals` are of partitions not to be read."""
 
     client: TransactionalClient
-    outcomes: dict[str, _Outcome] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
 
-    def where(self, decision: Decision, outcome: _Outcome) -> tuple[Entry, ...]:
+    def where(self, decision: Decision, outcome: Outcome) -> tuple[Entry, ...]:
         found = self.outcomes
         return tuple(e for e in decision.entries if found[e.transactional_id] is outcome)
 
@@ -137,25 +152,25 @@ class _Ladder:
         for entry in entries:
             answer = answers.get(entry.transactional_id)
             if answer is ErrorCode.none:
-                self.outcomes[entry.transactional_id] = _Outcome.DONE
+                self.outcomes[entry.transactional_id] = Outcome.DONE
             else:
                 refused.append(entry)
                 log.info("%s answered %s to its commit", entry.transactional_id, answer)
         found = self.client.describe_transactions([e.transactional_id for e in refused])
         for entry in refused:
-            outcome = self._look(entry, found.get(entry.transactional_id))
+            outcome = self.look(entry, found.get(entry.transactional_id))
             self.outcomes[entry.transactional_id] = outcome
             log.info("%s is %s", entry.transactional_id, outcome.value)
 
-    def _look(self, entry: Entry, found: TransactionDescription | None) -> _Outcome:
+    def look(self, entry: Entry, found: TransactionDescription | None) -> Outcome:
         outcome = _by_coordinator(entry, found)
-        if outcome is _Outcome.UNKNOWN:
+        if outcome is Outcome.UNKNOWN:
             outcome = self._by_log(entry)
-        if outcome is _Outcome.UNKNOWN and found is not None and found.state in _ENDING:
-            return _Outcome.AGAIN
+        if outcome is Outcome.UNKNOWN and found is not None and found.state in _ENDING:
+            return Outcome.AGAIN
         return outcome
 
-    def _by_log(self, entry: Entry) -> _Outcome:
+    def _by_log(self, entry: Entry) -> Outcome:
         """By whichever partition has the marker; all partitions of a transaction have the same."""
         for partition in sorted(entry.last_offsets):
             try:
@@ -165,7 +180,7 @@ class _Ladder:
                 continue
             if verdict is not None:
                 return _BY_VERDICT[verdict]
-        return _Outcome.UNKNOWN
+        return Outcome.UNKNOWN
 
     def _verdict(self, entry: Entry, partition: TopicPartition) -> Verdict | None:
         last_offset = entry.last_offsets[partition]
@@ -196,14 +211,14 @@ def _first_verdict(entry: Entry, last_offset: int, batches: Iterable[LogBatch]) 
     return None
 
 
-def _by_coordinator(entry: Entry, found: TransactionDescription | None) -> _Outcome:
+def _by_coordinator(entry: Entry, found: TransactionDescription | None) -> Outcome:
     if found is None:
-        return _Outcome.UNKNOWN
+        return Outcome.UNKNOWN
     if found.producer == entry.producer and found.state is TransactionState.ONGOING:
-        return _Outcome.AGAIN
+        return Outcome.AGAIN
     if found.producer == _ended(entry):
-        return _BY_STATE.get(found.state, _Outcome.UNKNOWN)
-    return _Outcome.UNKNOWN
+        return _BY_STATE.get(found.state, Outcome.UNKNOWN)
+    return Outcome.UNKNOWN
 
 
 def _ended(entry: Entry) -> ProducerIdAndEpoch:
