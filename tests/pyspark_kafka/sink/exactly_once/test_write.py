@@ -50,8 +50,12 @@ def options(**given: str) -> SinkOptions:
     return parse_sink_options(all_given, streaming="batchId" not in given)
 
 
-def a_write(*, is_streaming: bool = True, **given: str) -> Write:
-    return Write(options(**given), SCHEMA, is_streaming=is_streaming)
+def a_write(**given: str) -> Write:
+    return Write(options(**given), SCHEMA, is_streaming=True)
+
+
+def a_job(**given: str) -> Write:
+    return Write(options(**given), SCHEMA, is_streaming=False)
 
 
 def message(**changes: Any) -> TaskMessage:
@@ -189,7 +193,7 @@ def test_what_is_wrong_is_told_when_a_write_is_made(protocol: Steps) -> None:
     with pytest.raises(SchemaError, match="column 'value' is missing"):
         Write.of(options(), StructType().add("key", "string"), is_streaming=True)
     for wrong in ({"engine": "librdkafka"}, {"kafka.security.protocol": "SSL"}):
-        with pytest.raises(OptionError, match=f"{next(iter(wrong))}.*transactionalId"):
+        with pytest.raises(OptionError, match=f"'transactionalId' needs .*{next(iter(wrong))}"):
             Write.of(options(**wrong), SCHEMA, is_streaming=True)
     assert protocol.opened == []
 
@@ -252,7 +256,7 @@ def test_a_job_is_a_query_of_its_own(protocol: Steps, in_task: InTask) -> None:
     """Whatever stream and job group it runs in, as in `foreachBatch`."""
     in_task(**OF_A_STREAM)
     for _ in range(2):
-        one = a_write(is_streaming=False)
+        one = a_job()
         carried(one).task(rows(1))
         carried(one).task(rows(1))
     found = [each for each, _, _ in protocol.tasks]
@@ -262,7 +266,7 @@ def test_a_job_is_a_query_of_its_own(protocol: Steps, in_task: InTask) -> None:
 
 def test_a_job_with_an_id_is_a_batch_of_one_query(protocol: Steps, in_task: InTask) -> None:
     in_task()
-    carried(a_write(is_streaming=False, batchId="5")).task(rows(1))
+    carried(a_job(batchId="5")).task(rows(1))
     ((found, _, _),) = protocol.tasks
     assert (found.query_id, found.batch_id) == (BATCH_JOB, 5)
     assert found.run not in ("", BATCH_JOB)
