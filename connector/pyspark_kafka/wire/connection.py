@@ -23,10 +23,9 @@ import pyarrow as pa
 
 from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError
 from pyspark_kafka.wire.entities import (
-    entity_bytes,
     has_flexible_header,
     read_entity,
-    request_entity,
+    request_bytes,
     request_header,
     response_schema,
 )
@@ -63,12 +62,12 @@ class Request(Generic[T]):
 
 
 def entity_request(api: Api, version: int, **fields: Any) -> Request[Any]:
-    """A request whose response is kio's entity; see `entities.request_entity` for `fields`."""
+    """A request whose response is kio's entity; see `entities.request_bytes` for `fields`."""
     schema = response_schema(api, version)
     return Request(
         api=api,
         version=version,
-        body=(entity_bytes(request_entity(api, version, fields)),),
+        body=(request_bytes(api, version, fields),),
         read=lambda reader: read_entity(schema, reader),
         throttle_ms=_entity_throttle_ms,
     )

@@ -1,8 +1,9 @@
-"""kio's entities: requests to bytes, and bytes to responses.
+"""kio's schemas: requests to bytes, and bytes to responses.
 
-Purpose: one way to build a request of any version from plain values, and to read a response of the
-schema that kio has for it. kio writes; it does not read: its reader allocates what an array's
-length promises and refuses tags it does not know (see ADR 2). Invariant: `read_entity` makes the
+Purpose: one way to write a request of any version from plain values, and to read a response of the
+schema that kio has for it. kio itself neither writes nor reads: its reader allocates what an array's
+length promises and refuses tags it does not know (see ADR 2), and its writer brings all of asyncio
+along, for which every process of a streaming query would wait. Invariant: `read_entity` makes the
 entities of kio's own classes, or raises `MalformedResponse`. What it must not know: what a message
 means.
 """
@@ -11,43 +12,36 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import io
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin
 
 from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_writer
 
+from pyspark_kafka.wire import writer
 from pyspark_kafka.wire.reader import Reader
-from pyspark_kafka.wire.versions import Api
+from pyspark_kafka.wire.versions import SPOKEN, Api
 
 Plain = Any
-"""int, str, bytes, bool, None, uuid.UUID, a sequence, or a mapping of field names to Plain."""
+"""int, str, bool, None, uuid.UUID, a sequence, or a mapping of field names to Plain."""
 
 _HEADER_START: Final = struct.Struct(">hhi")
 """API key, version and correlation id, with which every version of the header begins."""
 
 _ReadField = Callable[[Reader, bool], Any]
 """Reads a field; the flag is whether the version is flexible."""
+_WriteField = Callable[[Any], bytes]
 
 
-def request_entity(api: Api, version: int, fields: Mapping[str, Plain]) -> Any:
-    """The request of this version; durations are milliseconds.
+def request_bytes(api: Api, version: int, fields: Mapping[str, Plain]) -> bytes:
+    """The body of a request of this version; durations are milliseconds.
 
     A field that this version does not have is left out, one that has no default must be given:
     else `TypeError`.
     """
-    return _build(load_request_schema(api, version), fields)
-
-
-def entity_bytes(entity: Any) -> bytes:
-    """One entity as kio writes it."""
-    buffer = io.BytesIO()
-    entity_writer(type(entity))(buffer, entity)
-    return buffer.getvalue()
+    return _struct_writer(load_request_schema(api, version))(fields)
 
 
 def request_header(api: Api, version: int, *, correlation_id: int, client_id: str) -> bytes:
@@ -58,14 +52,8 @@ def request_header(api: Api, version: int, *, correlation_id: int, client_id: st
 @cache
 def _header_end(api: Api, version: int, client_id: str) -> bytes:
     """What follows the correlation id, which is the same for every request of a client."""
-    header = load_request_schema(api, version).__header_schema__
-    fields = {
-        "request_api_key": api,
-        "request_api_version": version,
-        "correlation_id": 0,
-        "client_id": client_id,
-    }
-    return entity_bytes(_build(header, fields))[_HEADER_START.size :]
+    end = writer.string(client_id, flexible=False)  # in the old encoding in every version
+    return end + writer.NO_TAGGED_FIELDS if SPOKEN[api].is_flexible(version) else end
 
 
 @cache
@@ -74,11 +62,12 @@ def response_schema(api: Api, version: int) -> Any:
     return load_response_schema(api, version)
 
 
-@cache
 def has_flexible_header(api: Api, version: int) -> bool:
-    """Whether tagged fields follow the correlation id of this response."""
-    header = response_schema(api, version).__header_schema__
-    return bool(header.__flexible__)
+    """Whether tagged fields follow the correlation id of this response.
+
+    Never in ApiVersions, which is read before it is known who answers (KIP-511).
+    """
+    return api is not Api.API_VERSIONS and SPOKEN[api].is_flexible(version)
 
 
 def read_entity(schema: Any, reader: Reader) -> Any:
@@ -86,27 +75,81 @@ def read_entity(schema: Any, reader: Reader) -> Any:
     return _entity_reader(schema)(reader)
 
 
-def _build(schema: Any, values: Mapping[str, Plain]) -> Any:
-    built = {}
+@cache
+def _struct_writer(schema: Any) -> Callable[[Mapping[str, Plain]], bytes]:
+    flexible: bool = schema.__flexible__
+    plain: list[tuple[str, Any, _WriteField]] = []
+    tagged: list[tuple[int, str, _WriteField]] = []
     for field in dataclasses.fields(schema):
-        if field.name in values:
-            built[field.name] = _convert(field.type, values[field.name])
-        elif field.default is dataclasses.MISSING:
-            raise TypeError(f"{schema.__name__} v{schema.__version__} needs {field.name!r}")
-    return schema(**built)
+        write_field = _field_writer(field, f"{schema.__name__}.{field.name}", flexible)
+        if "tag" in field.metadata:
+            tagged.append((field.metadata["tag"], field.name, write_field))
+        else:
+            plain.append((field.name, field.default, write_field))
+    tagged.sort(key=lambda found: found[0])
+
+    def write(values: Mapping[str, Plain]) -> bytes:
+        out = bytearray()
+        for name, default, write_field in plain:
+            value = values.get(name, default)
+            if value is dataclasses.MISSING:
+                raise TypeError(f"{schema.__name__} v{schema.__version__} needs {name!r}")
+            out += write_field(value)
+        if flexible:
+            given = [
+                (tag, write_field(values[name]))
+                for tag, name, write_field in tagged
+                if name in values
+            ]
+            out += writer.tagged_fields(given)
+        return bytes(out)
+
+    return write
 
 
-def _convert(hint: Any, value: Plain) -> Any:
-    inner, _ = _without_none(hint)
-    if value is None:
-        return None
-    if get_origin(inner) is tuple and isinstance(value, Sequence):
-        element = get_args(inner)[0]
-        return tuple([_convert(element, item) for item in value])
-    if isinstance(value, Mapping):
-        return _build(inner, value)
-    if isinstance(inner, type) and issubclass(inner, datetime.timedelta):
-        return datetime.timedelta(milliseconds=value)
+def _field_writer(field: dataclasses.Field[Any], what: str, flexible: bool) -> _WriteField:
+    inner, nullable = _without_none(field.type)
+    is_array = get_origin(inner) is tuple
+    element_type = get_args(inner)[0] if is_array else inner
+    if isinstance(element_type, type) and dataclasses.is_dataclass(element_type):
+        element: _WriteField = _struct_writer(element_type)
+        if nullable and not is_array:
+            raise TypeError(f"{what}: a writer for structures that may be null is missing here")
+    else:
+        kind = field.metadata["kafka_type"]
+        if kind not in _WRITERS:
+            raise TypeError(f"{what}: a writer for {kind!r} is missing here")
+        write_primitive = _WRITERS[kind]
+        element = lambda value: write_primitive(value, flexible)  # noqa: E731
+    if not is_array:
+        return element
+
+    def write_array(values: Any) -> bytes:
+        if values is None:
+            return writer.length(-1, flexible=flexible)
+        count = writer.length(len(values), flexible=flexible)
+        return count + b"".join([element(value) for value in values])
+
+    return write_array
+
+
+_WRITERS: Final[Mapping[str, Callable[[Any, bool], bytes]]] = {
+    "bool": lambda value, _: writer.int8(value),
+    "int8": lambda value, _: writer.int8(value),
+    "int16": lambda value, _: writer.int16(value),
+    "int32": lambda value, _: writer.int32(value),
+    "int64": lambda value, _: writer.int64(value),
+    "string": lambda value, flexible: writer.nullable_string(value, flexible=flexible),
+    "timedelta_i32": lambda value, _: writer.int32(_whole_milliseconds(value)),
+    "timedelta_i64": lambda value, _: writer.int64(_whole_milliseconds(value)),
+    "uuid": lambda value, _: bytes(16) if value is None else value.bytes,
+}
+
+
+def _whole_milliseconds(value: int | datetime.timedelta) -> int:
+    """A number as it was given, or kio's default."""
+    if isinstance(value, datetime.timedelta):
+        return value // datetime.timedelta(milliseconds=1)
     return value
 
 

@@ -7,6 +7,7 @@ What it must not know: any message.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 _INT8: Final = struct.Struct(">b")
@@ -56,3 +57,11 @@ def nullable_string(text: str | None, *, flexible: bool) -> bytes:
     if text is not None:
         return string(text, flexible=flexible)
     return unsigned_varint(0) if flexible else _INT16.pack(-1)
+
+
+def tagged_fields(fields: Sequence[tuple[int, bytes]]) -> bytes:
+    """A section of tagged fields, given by rising tags."""
+    out = bytearray(unsigned_varint(len(fields)))
+    for tag, data in fields:
+        out += unsigned_varint(tag) + unsigned_varint(len(data)) + data
+    return bytes(out)

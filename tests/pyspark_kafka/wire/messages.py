@@ -59,6 +59,7 @@ def _primitives(kafka_type: str) -> st.SearchStrategy[Any]:
         "timedelta_i32": st.integers(0, 2**31 - 1).map(
             lambda ms: datetime.timedelta(milliseconds=ms)
         ),
+        "timedelta_i64": st.integers(0, 2**40).map(lambda ms: datetime.timedelta(milliseconds=ms)),
         "uuid": st.uuids().filter(lambda one: one != uuid.UUID(int=0)),
     }
     return strategies[kafka_type]

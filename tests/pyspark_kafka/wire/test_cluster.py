@@ -22,6 +22,7 @@ from pyspark_kafka.client.base import (
 )
 from pyspark_kafka.errors import UnknownTopicOrPartition
 from pyspark_kafka.wire.connection import wait_any
+from pyspark_kafka.wire.coordinators import CoordinatorKey
 from pyspark_kafka.wire.fetch import (
     FetchedPartition,
     FetchLimits,
@@ -29,7 +30,6 @@ from pyspark_kafka.wire.fetch import (
     fetch_request,
     fetch_version,
 )
-from pyspark_kafka.wire.coordinators import CoordinatorKey
 from pyspark_kafka.wire.opening import Opening
 from pyspark_kafka.wire.questions import Questions
 from pyspark_kafka.wire.retry import Clock
@@ -240,7 +240,9 @@ def test_questions_are_answered_while_brokers_die(
             assert name in questions.list_topics()
 
         ask()
-        coordinator = questions.router.coordinator(CoordinatorKey.group(group_id), deadline=soon()).broker_id
+        coordinator = questions.router.coordinator(
+            CoordinatorKey.group(group_id), deadline=soon()
+        ).broker_id
         three.kill_broker(coordinator)
         ask()
         three.start_broker(coordinator)

@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.errors import BrokerUnreachable, ProtocolError
-from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.coordinators import CoordinatorKey
+from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.opening import Opening
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import Refused, Router
