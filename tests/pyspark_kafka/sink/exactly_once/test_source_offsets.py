@@ -145,7 +145,7 @@ def test_a_path_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_file_system_that_is_not_known() -> None:
-    with pytest.raises(OptionError, match="'dbfs:/x'.*'dbfs:' cannot be read"):
+    with pytest.raises(OptionError, match=r"'dbfs:/x', .* 'dbfs:' cannot be read"):
         read_source_offsets("dbfs:/x", 3)
 
 

@@ -1,0 +1,255 @@
+"""Whole batches without Spark: planning, tasks, commit or abort, by several runs, in any order.
+
+Purpose: play what Spark does with the sink, over any `TransactionalClient`, and step in at any
+failpoint: kill, fail, or let another run do something meanwhile. Invariant: everything happens in
+one thread, so a scenario is the same every time. What it must not know: which cluster serves.
+
+    run = Run(world, topic)
+    run.write(0, [b"a"], [b"b"])              # as Spark does: tasks, then commit or abort
+
+    batch = run.begin(1)                      # or piece by piece
+    batch.task(0, [b"c"])
+    with at(3, lambda: other.begin(1)):       # what happens at the fourth failpoint
+        batch.commit()
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.options import ClientOptions, ExactlyOnce, SinkOptions
+from pyspark_kafka.sink.exactly_once.abort import abort
+from pyspark_kafka.sink.exactly_once.commit import commit
+from pyspark_kafka.sink.exactly_once.messages import Task, TaskMessage
+from pyspark_kafka.sink.exactly_once.planning import Plan, plan
+from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
+from pyspark_kafka.sink.exactly_once.steps import VARIABLE
+from pyspark_kafka.sink.exactly_once.task import write_task
+from pyspark_kafka.sink.exactly_once.watched import Watched
+
+Rows = Sequence[bytes]
+
+
+class Killed(BaseException):
+    """The process is gone: nothing that it would still do is done."""
+
+
+class World(Protocol):
+    """A cluster to play on."""
+
+    def fresh(self) -> World:
+        """A like one, without a past where that is cheap."""
+
+    def client(self, name: str) -> TransactionalClient:
+        """Of one process."""
+
+    def now_ms(self) -> int: ...
+
+    def topic(self, partitions: int = 1) -> str:
+        """A new topic."""
+
+    def name(self) -> str:
+        """A transactional id that nobody has."""
+
+    def committed(self, topic: str) -> list[bytes]:
+        """What a read_committed reader gets to see, sorted."""
+
+    def group_offset(self, group_id: str, partition: TopicPartition) -> int | None:
+        """What a group has committed."""
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A run of a query, from its start to its end; its driver dies with `Killed`.
+
+    Like Spark it calls `abort` after whatever goes wrong behind planning, unless it was killed.
+    """
+
+    world: World
+    topic: str
+    x: str
+    query_id: str = "query"
+    run: str = "run-1"
+    group_id: str | None = None
+    batch_id: int | None = None
+    fails_on_mismatch: bool = True
+    timeout_ms: int = 600_000
+    two_phase_commit: bool = False
+    task_attempt_ids: Iterator[int] = field(default_factory=count)
+
+    @property
+    def options(self) -> ExactlyOnce:
+        return ExactlyOnce(
+            transactional_id=self.x,
+            transaction_timeout_ms=self.timeout_ms,
+            commit_topic="__spark_commits",
+            group_id=self.group_id,
+            checkpoint=None,
+            batch_id=self.batch_id,
+            fails_on_mismatch=self.fails_on_mismatch,
+            two_phase_commit=self.two_phase_commit,
+        )
+
+    def successor(self, run: str = "run-2", **changes: Any) -> Run:
+        """The query, started again."""
+        return replace(self, run=run, **changes)
+
+    def begin(self, batch_id: int | None) -> Batch:
+        with self.process("planning") as client:
+            planned = plan(client, self.options)
+        return Batch(run=self, batch_id=batch_id, plan=planned)
+
+    def write(
+        self, batch_id: int | None, *partitions: Rows, offsets: SourceOffsets | None = None
+    ) -> None:
+        """A whole batch, as Spark plays it."""
+        batch = self.begin(batch_id)
+        batch.play(*partitions, offsets=offsets)
+
+    @contextmanager
+    def process(self, name: str) -> Iterator[TransactionalClient]:
+        client = self.world.client(f"{self.run}-{name}")
+        try:
+            yield Watched(client)
+        finally:
+            client.close()
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """One batch of one run, planned. `messages` are those of the tasks that count."""
+
+    run: Run
+    batch_id: int | None
+    plan: Plan
+    messages: dict[int, TaskMessage] = field(default_factory=dict)
+
+    def play(self, *partitions: Rows, offsets: SourceOffsets | None = None) -> None:
+        """All tasks, one after the other, and commit; abort where anything fails."""
+        try:
+            for partition, rows in enumerate(partitions):
+                self.task(partition, rows)
+            self.commit(offsets=offsets)
+        except Exception:
+            missing = [None] * (len(partitions) - len(self.messages))
+            self.abort([*self.messages.values(), *missing])
+            raise
+
+    def task(
+        self, partition: int, rows: Rows, *, attempt: int = 0, task_attempt_id: int | None = None
+    ) -> TaskMessage:
+        """One attempt; its answer counts, unless another one of the partition comes later."""
+        if task_attempt_id is None:
+            task_attempt_id = next(self.run.task_attempt_ids)
+        with self.run.process("task") as client:
+            self.messages[partition] = write_task(
+                [values(rows)],
+                plan=self.plan,
+                task=Task(
+                    query_id=self.run.query_id,
+                    batch_id=self.batch_id,
+                    run=self.run.run,
+                    partition=partition,
+                    attempt=attempt,
+                    task_attempt_id=task_attempt_id,
+                ),
+                options=SinkOptions(
+                    client=_CLIENT, topic=self.run.topic, exactly_once=self.run.options
+                ),
+                client=client,
+                now_ms=self.run.world.now_ms,
+            )
+        return self.messages[partition]
+
+    def commit(self, *, offsets: SourceOffsets | None = None) -> None:
+        with self.run.process("commit") as client:
+            commit(
+                client,
+                self.run.options,
+                list(self.messages.values()),
+                offsets=offsets,
+                now_ms=self.run.world.now_ms,
+            )
+
+    def abort(self, messages: Sequence[TaskMessage | None] | None = None) -> None:
+        if messages is None:
+            messages = list(self.messages.values())
+        with self.run.process("abort") as client:
+            abort(client, self.run.options, messages)
+
+
+_CLIENT = ClientOptions(bootstrap_servers="none:1", kafka={}, group_id="none")
+
+
+def values(rows: Rows) -> pa.RecordBatch:
+    """A DataFrame's rows with a value each."""
+    return pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], ["value"])
+
+
+@dataclass
+class Failpoints:
+    """Those that were met, in order; `met[place]` is where `action` is done, once."""
+
+    place: int | str | None = None
+    action: Callable[[], object] = lambda: None
+    met: list[str] = field(default_factory=list)
+    is_done: bool = False
+    is_killed: bool = False
+
+    def reach(self, failpoint: str) -> None:
+        if self.is_killed:
+            raise Killed
+        self.met.append(failpoint)
+        if not self.is_done and self.place in (len(self.met) - 1, failpoint):
+            self.is_done = True
+            _stack.append(Failpoints())
+            try:
+                self.action()
+            except Killed:
+                self.is_killed = True
+                raise
+            finally:
+                _stack.pop()
+
+
+_stack: list[Failpoints] = []
+
+
+def reach(failpoint: str) -> None:
+    """What `PYSPARK_KAFKA_FAILPOINTS` names."""
+    if _stack:
+        _stack[-1].reach(failpoint)
+
+
+@contextmanager
+def at(
+    place: int | str | None = None, action: Callable[[], object] = lambda: None
+) -> Iterator[Failpoints]:
+    """Do something at one failpoint of what is inside: by name, or by number in order.
+
+    What is done there meets no failpoints of this one. `kill` ends the process for good.
+    """
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = f"{__name__}:{reach.__name__}"
+    _stack.append(Failpoints(place, action))
+    try:
+        yield _stack[-1]
+    finally:
+        _stack.pop()
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+
+def kill() -> None:
+    raise Killed

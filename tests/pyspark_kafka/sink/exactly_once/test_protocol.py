@@ -1,0 +1,62 @@
+"""The promise, case by case, on the cluster in memory: each row is seen once, or somebody is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, cast
+
+import pytest
+
+from tests.pyspark_kafka.sink.exactly_once import scenarios
+from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
+
+SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
+    scenarios.batches_are_seen_once,
+    scenarios.what_is_prepared_is_not_seen_before_it_is_decided,
+    scenarios.a_driver_killed_anywhere,
+    scenarios.a_driver_killed_twice,
+    scenarios.replay_of_what_was_not_decided,
+    scenarios.replay_of_what_was_decided,
+    scenarios.replay_of_what_was_decided_and_not_rolled_forward,
+    scenarios.replay_of_an_empty_batch,
+    scenarios.a_stale_driver_is_told,
+    scenarios.a_task_is_tried_again_after_it_has_prepared,
+    scenarios.a_stage_is_tried_again,
+    scenarios.an_answer_of_a_fenced_attempt_is_not_taken,
+    scenarios.a_late_attempt_of_an_earlier_batch,
+    scenarios.a_task_that_fails_leaves_nothing,
+    scenarios.a_failed_batch_is_not_seen,
+    scenarios.abort_after_a_commit_that_has_decided,
+    scenarios.the_answer_to_the_decision_is_lost,
+    scenarios.the_decision_is_lost,
+    scenarios.a_decision_is_delivered_late,
+    scenarios.an_answer_that_may_mean_anything,
+    scenarios.markers_are_late,
+    scenarios.a_coordinator_is_on_the_move,
+    scenarios.a_prepared_transaction_times_out_before_the_decision,
+    scenarios.a_batch_close_to_its_timeout_is_not_begun,
+    scenarios.decided_rows_are_lost_and_written_again,
+    scenarios.lost_rows_are_found_by_the_next_start,
+    scenarios.a_batch_behind_lost_rows_is_refused,
+    scenarios.lost_rows_that_come_again_as_others,
+    scenarios.lost_rows_that_nobody_writes_again,
+    scenarios.a_supplement_keeps_what_survived,
+    scenarios.a_replay_with_other_rows_is_told,
+    scenarios.a_replay_in_other_partitions_is_the_same,
+    scenarios.a_replay_from_other_offsets_is_told,
+    scenarios.jobs_with_a_batch_id,
+    scenarios.jobs_without_a_batch_id,
+    scenarios.a_task_without_rows_opens_nothing,
+    scenarios.offsets_are_committed_with_the_rows,
+)
+
+
+@pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
+def world(request: pytest.FixtureRequest) -> FakeWorld:
+    """Of each `transaction.version`."""
+    return FakeWorld(cast("Literal[1, 2]", request.param))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_scenario(world: FakeWorld, scenario: Callable[[FakeWorld], object]) -> None:
+    scenario(world)

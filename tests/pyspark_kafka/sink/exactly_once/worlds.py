@@ -1,0 +1,85 @@
+"""Clusters to play on: the one in memory, and a real one.
+
+Purpose: the `World` of `play`. Invariant: topics and ids that a world gives out are nobody else's.
+What it must not know: scenarios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.transactions import TransactionalClient, TransactionVersion
+from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
+from tests.conftest import TopicFactory
+from tests.pyspark_kafka.client.records import options, read_all
+from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
+
+
+class FakeWorld:
+    """The cluster in memory."""
+
+    def __init__(self, version: TransactionVersion = 2) -> None:
+        self.cluster = FakeCluster(version)
+        self._numbers = count(1)
+
+    def fresh(self) -> FakeWorld:
+        return FakeWorld(self.cluster.transaction_version)
+
+    def client(self, name: str) -> TransactionalClient:
+        return self.cluster.client(name)
+
+    def now_ms(self) -> int:
+        return self.cluster.now_ms
+
+    def topic(self, partitions: int = 1) -> str:
+        name = f"topic-{next(self._numbers)}"
+        self.cluster.create_topic(name, partitions)
+        return name
+
+    def name(self) -> str:
+        return f"x-{next(self._numbers)}"
+
+    def committed(self, topic: str) -> list[bytes]:
+        return sorted(value or b"" for _, value in self.cluster.committed(topic))
+
+    def group_offset(self, group_id: str, partition: TopicPartition) -> int | None:
+        return self.cluster.groups.get((group_id, partition))
+
+
+class RealWorld:
+    """A cluster of brokers; `names` gives names that are new to it."""
+
+    def __init__(self, bootstrap: str, topics: TopicFactory, names: Callable[[], str]) -> None:
+        self._bootstrap = bootstrap
+        self._topics = topics
+        self._names = names
+        self._partitions: dict[str, int] = {}
+
+    def fresh(self) -> RealWorld:
+        return self
+
+    def client(self, name: str) -> TransactionalClient:
+        from pyspark_kafka.client.factory import open_transactional  # noqa: PLC0415
+
+        return open_transactional(options(self._bootstrap, engine="native", client_id=name))
+
+    def now_ms(self) -> int:
+        return wall_clock_ms()
+
+    def topic(self, partitions: int = 1) -> str:
+        name = self._topics(partitions)
+        self._partitions[name] = partitions
+        return name
+
+    def name(self) -> str:
+        return self._names()
+
+    def committed(self, topic: str) -> list[bytes]:
+        records = read_all(self._bootstrap, topic, partitions=self._partitions[topic])
+        return sorted(record.value or b"" for record in records)
+
+    def group_offset(self, group_id: str, partition: TopicPartition) -> int | None:
+        with self.client("reader") as client:
+            return client.committed_offsets(group_id, [partition])[partition]
