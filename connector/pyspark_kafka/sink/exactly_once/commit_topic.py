@@ -81,10 +81,11 @@ class CommitTopic:
         Creates it with three replicas, fewer only where there are fewer brokers. Raises
         `CommitTopicError` for a topic that could lose decisions or cannot hold them.
         """
-        description = self._client.describe_topics([self._name]).get(self._name)
-        if description is None and self._create():
-            return
-        partitions = 1 if description is None else len(description.partitions)
+        partitions = self._partition_count()
+        if partitions == 0:
+            if self._create():
+                return
+            partitions = self._partition_count()  # another one was faster
         config = self._config()
         faults = [*_faults(partitions, config)]
         if faults:
@@ -95,6 +96,10 @@ class CommitTopic:
                 "with it, so change it only while nothing is left to finish"
             )
         self._warn_of_few_replicas(config)
+
+    def _partition_count(self) -> int:
+        description = self._client.describe_topics([self._name]).get(self._name)
+        return 0 if description is None else len(description.partitions)
 
     def _create(self) -> bool:
         """Whether the topic is new; False where another one was faster."""
@@ -161,21 +166,17 @@ class CommitTopic:
         `CommitTopicError` where records of X are damaged, missing or of a newer format.
         """
         found = self._read(x)
-        at: LogBatch | None = None
-
-        def records() -> Iterator[tuple[bytes | None, bytes | None]]:
-            nonlocal at
-            for at in found.batches:
-                yield from at.records
-            at = None
-
+        records = [(record, batch) for batch in found.batches for record in batch.records]
         try:
-            states = fold(x, records())
+            states = fold(
+                x,
+                (record for record, _ in records),
+                place=lambda position: _offsets(records[position][1]),
+            )
             if not found.open_count:
                 _check_marks(states)
         except CommitTopicError as error:
-            where = "" if at is None else f" at offset {at.base_offset} to {at.last_offset}"
-            raise CommitTopicError(f"topic '{self._name}'{where}: {error}") from None
+            raise CommitTopicError(f"topic '{self._name}': {error}") from None
         return states
 
     def keys(self, x: str) -> tuple[bytes, ...]:
@@ -253,6 +254,10 @@ def _faults(partitions: int, config: Mapping[str, str]) -> Iterator[str]:
     for name in ("max.message.bytes", "segment.bytes"):
         if int(config.get(name, MESSAGE_BYTES_MIN)) < MESSAGE_BYTES_MIN:
             yield f"its {name} is {config[name]}, and a decision needs {MESSAGE_BYTES_MIN} or more"
+
+
+def _offsets(batch: LogBatch) -> str:
+    return f"partition 0, offset {batch.base_offset} to {batch.last_offset}"
 
 
 def _check_marks(states: Mapping[str, QueryState]) -> None:

@@ -18,8 +18,8 @@ where it stands behind the decision that it names: what is older is of another l
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast
 
 from pyspark_kafka.client.base import TopicPartition
@@ -187,73 +187,143 @@ class _Unreadable(Exception):  # noqa: N818, it leaves this module as an error o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """`position` says which one it is of all that were read."""
+
+    position: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Chunk:
     """A record of a decision: `count` chunks make it, and `part` is this one's share."""
 
+    position: int
     number: int
     count: int
     part: bytes
 
 
+@dataclass(slots=True)
 class _Query:
-    """What was read of one query so far."""
+    """The records of one query that nothing has replaced or removed; of its marks all."""
 
-    def __init__(self) -> None:
-        self.chunks: dict[int, _Chunk] = {}
-        self.finished_number = 0
-
-    def take_chunk(self, index: int, value: bytes | None) -> None:
-        if value is None:
-            self.chunks.pop(index, None)
-            return
-        before, chunk = self.chunks.get(index), _chunk(value)
-        self.chunks[index] = chunk
-        if index == 0 and (before is None or before.number != chunk.number):
-            self.finished_number = 0
-
-    def take_mark(self, value: bytes | None) -> None:
-        self.finished_number = 0 if value is None else max(self.finished_number, _mark(value))
+    chunks: dict[int, _Record] = field(default_factory=dict)
+    marks: list[_Record] = field(default_factory=list)
 
 
-def fold(x: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> dict[str, QueryState]:
+def fold(
+    x: str,
+    records: Iterable[tuple[bytes | None, bytes | None]],
+    *,
+    place: Callable[[int], str] = "number {}".format,
+) -> dict[str, QueryState]:
     """The state of every query under X, from the committed records of the topic in their order.
 
     Records of others are passed over. A null value removes what its key stood for. Raises
-    `CommitTopicError`, naming the key, for what is damaged, incomplete or of a newer format.
+    `CommitTopicError`, naming the key, for what is damaged, incomplete or of a newer format;
+    `place` says where the n-th of the records is.
     """
     prefix = key_prefix(x)
-    queries: dict[str, _Query] = {}
-    for key, value in records:
+    kept: dict[bytes, list[_Record]] = {}
+    for position, (key, value) in enumerate(records):
         if key is None or not key.startswith(prefix):
             continue
-        try:
-            query_id, chunk = _parse_key(key)
-            query = queries.setdefault(query_id, _Query())
-            if chunk is None:
-                query.take_mark(value)
-            else:
-                query.take_chunk(chunk, value)
-        except _Unreadable as wrong:
-            raise _damaged(x, key.decode(errors="replace"), str(wrong)) from None
+        if value is None:
+            kept.pop(key, None)
+        else:
+            kept.setdefault(key, []).append(_Record(position=position, value=value))
+    reading = _Reading(x, place)
     return {
-        query_id: QueryState(
-            decision=_decision(x, query_id, query.chunks),
-            finished_number=query.finished_number,
-            chunk_count=max(query.chunks) + 1,
-        )
-        for query_id, query in queries.items()
+        query_id: reading.state(query_id, query)
+        for query_id, query in reading.queries(kept).items()
         if query.chunks
     }
 
 
-def _damaged(x: str, key: str, wrong: str) -> CommitTopicError:
-    return CommitTopicError(
-        f"the record with the key {key} is {wrong}. Which rows of transactionalId '{x}' were "
-        "decided is not known without it, and nothing is written: restore the topic, or upgrade "
-        "pyspark-kafka where the format is newer; or look at what is known with `python -m "
-        f"pyspark_kafka transactions --id {x}`, settle it by hand and remove the state with "
-        "`--forget`"
-    )
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Makes states of the records of X, and errors that say which one is wrong."""
+
+    x: str
+    place: Callable[[int], str]
+
+    def queries(self, kept: Mapping[bytes, list[_Record]]) -> dict[str, _Query]:
+        found: dict[str, _Query] = {}
+        for key, records in kept.items():
+            try:
+                query_id, chunk = _parse_key(key)
+            except _Unreadable as wrong:
+                raise self._damaged(key, records[-1].position, wrong) from None
+            query = found.setdefault(query_id, _Query())
+            if chunk is None:
+                query.marks = records
+            else:
+                query.chunks[chunk] = records[-1]
+        return found
+
+    def state(self, query_id: str, query: _Query) -> QueryState:
+        chunks = self._chunks(query_id, query)
+        try:
+            document = _object(_parsed(b"".join(chunk.part for chunk in chunks)))
+            decision = _parse_decision(self.x, query_id, chunks[0].number, document)
+        except _Unreadable as wrong:
+            raise self._damaged(self._key(query_id, 0), chunks[0].position, wrong) from None
+        finished = [
+            self._mark(query_id, mark) for mark in query.marks if mark.position > chunks[0].position
+        ]
+        return QueryState(
+            decision=decision,
+            finished_number=max(finished, default=0),
+            chunk_count=max(query.chunks) + 1,
+        )
+
+    def _chunks(self, query_id: str, query: _Query) -> list[_Chunk]:
+        first = self._chunk(query_id, query, 0)
+        chunks = [first, *(self._chunk(query_id, query, n) for n in range(1, first.count))]
+        for index, chunk in enumerate(chunks):
+            if chunk.number != first.number:
+                wrong = _Unreadable(
+                    f"missing: it is of decision {chunk.number}, not {first.number}"
+                )
+                raise self._damaged(self._key(query_id, index), chunk.position, wrong)
+        return chunks
+
+    def _chunk(self, query_id: str, query: _Query, index: int) -> _Chunk:
+        record, key = query.chunks.get(index), self._key(query_id, index)
+        if record is None:
+            raise self._damaged(key, None, _Unreadable("missing"))
+        header, _, part = record.value.partition(b"\n")
+        try:
+            fields = _of_this_format(header)
+            return _Chunk(
+                position=record.position,
+                number=_number(fields, "number", least=1),
+                count=_number(fields, "chunks", least=1),
+                part=part,
+            )
+        except _Unreadable as wrong:
+            raise self._damaged(key, record.position, wrong) from None
+
+    def _mark(self, query_id: str, record: _Record) -> int:
+        try:
+            return _number(_of_this_format(record.value), "number", least=1)
+        except _Unreadable as wrong:
+            key, _ = finished_record(self.x, query_id, 0)
+            raise self._damaged(key, record.position, wrong) from None
+
+    def _key(self, query_id: str, chunk: int) -> bytes:
+        return _json([self.x, query_id, _DECISION, chunk])
+
+    def _damaged(self, key: bytes, position: int | None, wrong: _Unreadable) -> CommitTopicError:
+        at = "" if position is None else f" ({self.place(position)})"
+        return CommitTopicError(
+            f"the record with the key {key.decode(errors='replace')}{at} is {wrong}. Which rows of "
+            f"transactionalId '{self.x}' were decided is not known without it, and nothing is "
+            "written: restore the topic, or upgrade pyspark-kafka where the format is newer; else "
+            "compare the output with the input, and remove the state with `python -m "
+            f"pyspark_kafka transactions --id {self.x} --forget`"
+        )
 
 
 def _parse_key(key: bytes) -> tuple[str, int | None]:
@@ -302,37 +372,6 @@ def _of_this_format(data: bytes) -> Mapping[str, object]:
             f"up to {FORMAT}"
         )
     return fields
-
-
-def _mark(value: bytes) -> int:
-    return _number(_of_this_format(value), "number", least=1)
-
-
-def _chunk(value: bytes) -> _Chunk:
-    header, _, part = value.partition(b"\n")
-    fields = _of_this_format(header)
-    return _Chunk(
-        number=_number(fields, "number", least=1),
-        count=_number(fields, "chunks", least=1),
-        part=part,
-    )
-
-
-def _decision(x: str, query_id: str, chunks: Mapping[int, _Chunk]) -> Decision:
-    first = chunks.get(0)
-    wanted = range(1 if first is None else first.count)
-    for index in wanted:
-        chunk = chunks.get(index)
-        if first is None or chunk is None or chunk.number != first.number:
-            key = _json([x, query_id, _DECISION, index]).decode()
-            of_what = "" if first is None else f", of the {first.count} of decision {first.number}"
-            raise _damaged(x, key, f"missing{of_what}")
-    try:
-        data = b"".join(chunks[index].part for index in wanted)
-        return _parse_decision(x, query_id, chunks[0].number, _object(_parsed(data)))
-    except _Unreadable as wrong:
-        key = _json([x, query_id, _DECISION, 0]).decode()
-        raise _damaged(x, key, str(wrong)) from None
 
 
 def _parse_decision(x: str, query_id: str, number: int, fields: Mapping[str, object]) -> Decision:

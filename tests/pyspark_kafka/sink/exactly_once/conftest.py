@@ -1,13 +1,36 @@
-"""A fake cluster of each transaction version, and a client of it."""
+"""Clusters in memory, and settings: a cluster of either kind with clients of either version.
+
+A test that takes `setting` states what holds on Kafka, too: it runs on the clusters in memory and
+on the cluster of the run, with clients as new as the cluster and with older ones. One that needs
+faults, or a coordinator's last epoch, takes `fake`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import pytest
 
+from pyspark_kafka.client.transactions import TransactionVersion
+from tests.conftest import TopicFactory
+from tests.pyspark_kafka.sink.exactly_once.drivers import Driver
 from tests.pyspark_kafka.sink.exactly_once.fake_client import FakeClient
 from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
+from tests.pyspark_kafka.sink.exactly_once.play import World
+from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld, RealWorld
+
+_REAL = "cluster"
+_KINDS = ("fake-1", "fake-2", "fake-2-old-client", "cluster-2", "cluster-2-old-client")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Say of a setting on a real cluster that it uses the cluster."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    if isinstance(item, pytest.Function) and str(parameters.get("setting")).startswith(_REAL):
+        item.fixturenames = [*item.fixturenames, "cluster"]
 
 
 @pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
@@ -17,6 +40,48 @@ def fake(request: pytest.FixtureRequest) -> FakeCluster:
 
 
 @pytest.fixture
-def driver(fake: FakeCluster) -> FakeClient:
+def client(fake: FakeCluster) -> FakeClient:
     """A client of the fake cluster."""
-    return fake.client("driver")
+    return fake.client("client")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A cluster, the version of the transactions of its clients, and names for this test."""
+
+    world: World
+    version: TransactionVersion
+    x: str
+    commit_topic: str
+    opened: ExitStack
+
+    def driver(self, run: str = "run-1", **changes: str) -> Driver:
+        return Driver(
+            client=self.opened.enter_context(self.world.client(run)),
+            x=changes.get("x", self.x),
+            commit_topic=self.commit_topic,
+            run=run,
+            query_id=changes.get("query_id", "query"),
+            version=self.version,
+        )
+
+
+@pytest.fixture(params=_KINDS)
+def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
+    """Each kind of cluster with each kind of client."""
+    kind = str(request.param)
+    is_old = kind.endswith(("-1", "-old-client"))
+    if kind.startswith(_REAL):
+        topics: TopicFactory = request.getfixturevalue("topic")
+        names: Callable[[], str] = request.getfixturevalue("unique_name")
+        world: World = RealWorld(request.getfixturevalue("bootstrap"), topics, names)
+    else:
+        world = FakeWorld(1 if kind == "fake-1" else 2)
+    with ExitStack() as opened:
+        yield Setting(
+            world=world,
+            version=1 if is_old else 2,
+            x=world.name(),
+            commit_topic=world.name(),
+            opened=opened,
+        )

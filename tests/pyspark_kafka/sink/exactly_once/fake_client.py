@@ -337,10 +337,9 @@ class FakeClient:
         with self.asking("create_topic", topic):
             if topic in self.cluster.topics:
                 return False
-            created = self.cluster.create_topic(
-                topic, partition_count, replication_factor=replication_factor
+            self.cluster.create_topic(
+                topic, partition_count, replication_factor=replication_factor, config=config
             )
-            created.config.update(config)
         return True
 
     def topic_config(self, topic: str) -> Mapping[str, str]:

@@ -129,12 +129,17 @@ class FakeCluster:
     # --- topics ---
 
     def create_topic(
-        self, name: str, partitions: int = 1, *, replication_factor: int = 3, **config: str
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        replication_factor: int = 3,
+        config: Mapping[str, str] | None = None,
     ) -> FakeTopic:
         self.topics[name] = FakeTopic(
             logs=[FakeLog() for _ in range(partitions)],
             replication_factor=replication_factor,
-            config={key.replace("_", "."): value for key, value in config.items()},
+            config=dict(config or {}),
         )
         return self.topics[name]
 

@@ -1,0 +1,194 @@
+"""Drivers and tasks of the protocol, reduced to their requests, in whatever order a test wants.
+
+Purpose: bring a cluster into any state that planning, abort or a zombie may meet. Invariant: each
+call is the request that its name says, checks of tasks and commit left out. What it must not know:
+which cluster serves.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.client.transactions import (
+    EndTransaction,
+    ProducerIdAndEpoch,
+    TransactionalClient,
+    TransactionVersion,
+)
+from pyspark_kafka.options import ExactlyOnce
+from pyspark_kafka.sink.exactly_once.abort import abort
+from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
+from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, RowTotals, to_records
+from pyspark_kafka.sink.exactly_once.messages import Empty, Prepared, Task, TaskMessage
+from pyspark_kafka.sink.exactly_once.names import task_id
+from pyspark_kafka.sink.exactly_once.planning import Plan, plan
+
+TASK_TIMEOUT_MS = 120_000
+
+
+def rows(topic: str, partition: int, values: Sequence[str]) -> pa.RecordBatch:
+    """Rows for one partition."""
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([value.encode() for value in values], type=pa.binary()),
+            pa.array([topic] * len(values), type=pa.string()),
+            pa.array([partition] * len(values), type=pa.int32()),
+        ],
+        names=["value", "topic", "partition"],
+    )
+
+
+def totals(values: Sequence[str]) -> RowTotals:
+    """Of rows with these values."""
+    return RowTotals(
+        row_count=len(values), checksum=sum(zlib.crc32(value.encode()) for value in values)
+    )
+
+
+@dataclass(kw_only=True)
+class Driver:
+    """One run of one query. `plan_` is what it planned last."""
+
+    client: TransactionalClient
+    x: str
+    commit_topic: str
+    run: str = "run-1"
+    query_id: str = "query"
+    version: TransactionVersion = 2
+    two_phase_commit: bool = False
+    plans: list[Plan] = field(default_factory=list)
+
+    @property
+    def options(self) -> ExactlyOnce:
+        return ExactlyOnce(
+            transactional_id=self.x,
+            transaction_timeout_ms=TASK_TIMEOUT_MS,
+            commit_topic=self.commit_topic,
+            group_id=None,
+            checkpoint=None,
+            batch_id=None,
+            fails_on_mismatch=True,
+            two_phase_commit=self.two_phase_commit,
+        )
+
+    @property
+    def topic(self) -> CommitTopic:
+        return CommitTopic(self.client, self.commit_topic)
+
+    @property
+    def owner(self) -> ProducerIdAndEpoch:
+        return self.plans[-1].owner
+
+    def plan(self) -> Plan:
+        self.plans.append(plan(self.client, self.options))
+        return self.plans[-1]
+
+    def id_of(self, partition: int, *, attempt: int = 0, slot: int = 0) -> str:
+        return str(
+            task_id(self.x, self.run, partition=partition, attempt=attempt, task_attempt_id=slot)
+        )
+
+    def prepare(
+        self,
+        partition: int,
+        topic: str,
+        *values: str,
+        attempt: int = 0,
+        slot: int = 0,
+        to: Sequence[int] = (0,),
+    ) -> Entry:
+        """A task attempt that writes the values to each of these partitions of a topic."""
+        own_id = self.id_of(partition, attempt=attempt, slot=slot)
+        producer = self.client.init_producer_id(
+            own_id, timeout_ms=TASK_TIMEOUT_MS, two_phase_commit=self.two_phase_commit
+        )
+        writer = self.client.transactional_producer(own_id, producer, self.version)
+        for number in to:
+            writer.send(rows(topic, number, values))
+        writer.flush()
+        last_offsets = dict(writer.last_offsets)
+        writer.close()
+        return Entry(
+            partition=partition,
+            transactional_id=own_id,
+            producer=producer,
+            version=self.version,
+            started_ms=1,
+            totals=totals(values),
+            last_offsets=last_offsets,
+        )
+
+    def write_decision(self, decision: Decision) -> None:
+        """Into X's transaction, which stays open."""
+        writer = self.client.transactional_producer(self.x, self.owner, self.version)
+        topic = self.topic
+        writer.send(topic.rows(to_records(decision, chunk_bytes_max=topic.chunk_bytes_max)))
+        writer.flush()
+        writer.close()
+
+    def decision(self, batch_id: int | None, *entries: Entry, number: int = 1) -> Decision:
+        return Decision(
+            x=self.x,
+            query_id=self.query_id,
+            number=number,
+            batch_id=batch_id,
+            run=self.run,
+            offsets_hash=None,
+            totals=sum((entry.totals for entry in entries), RowTotals()),
+            entries=entries,
+            decided_ms=1,
+        )
+
+    def decide(self, batch_id: int | None, *entries: Entry, number: int = 1) -> Decision:
+        """Step 8, which has to go well."""
+        decision = self.decision(batch_id, *entries, number=number)
+        self.write_decision(decision)
+        assert self.end(self.x, self.owner) is ErrorCode.none
+        return decision
+
+    def end(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *, is_commit: bool = True
+    ) -> ErrorCode | None:
+        end = EndTransaction(
+            transactional_id=transactional_id,
+            producer=producer,
+            is_commit=is_commit,
+            version=self.version,
+        )
+        return self.client.end_transactions([end])[transactional_id]
+
+    def commit(self, entry: Entry) -> ErrorCode | None:
+        return self.end(entry.transactional_id, entry.producer)
+
+    def message(self, partition: int, entry: Entry | None, *, batch_id: int = 0) -> TaskMessage:
+        """What the task of a partition answers."""
+        task = Task(
+            query_id=self.query_id,
+            batch_id=batch_id,
+            run=self.run,
+            partition=partition,
+            attempt=0,
+            task_attempt_id=0,
+        )
+        if entry is None:
+            return Empty(
+                task=task, owner=self.owner, version=self.version, last_number=0, rows_by_topic={}
+            )
+        return Prepared(
+            task=task,
+            owner=self.owner,
+            version=self.version,
+            last_number=0,
+            rows_by_topic={},
+            entry=entry,
+        )
+
+    def abort(self, *entries: Entry) -> None:
+        """As Spark does, with the messages of these tasks, and of one that has failed."""
+        messages = [self.message(entry.partition, entry) for entry in entries]
+        abort(self.client, self.options, [*messages, None])

@@ -1,0 +1,351 @@
+"""The commit topic: made so that it loses nothing, and read whatever others have open."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.errors import (
+    AuthenticationFailed,
+    CommitTopicError,
+    DeliveryFailed,
+    UnknownTopicOrPartition,
+)
+from pyspark_kafka.sink.exactly_once.commit_topic import CHUNK_BYTES_MAX, CommitTopic
+from pyspark_kafka.sink.exactly_once.decisions import finished_record, to_records
+from tests.pyspark_kafka.sink.exactly_once.conftest import Setting
+from tests.pyspark_kafka.sink.exactly_once.drivers import Driver
+from tests.pyspark_kafka.sink.exactly_once.fake_client import FakeClient
+from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
+
+NAME = "__spark_commits"
+SOUND = {"cleanup.policy": "compact", "min.insync.replicas": "2"}
+
+
+def ensure(client: FakeClient) -> None:
+    CommitTopic(client, NAME).ensure()
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
+    caplog.set_level(logging.WARNING)
+    return lambda: "\n".join(record.getMessage() for record in caplog.records)
+
+
+# --- made and checked ---
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replicas", "in_sync"), [(1, 1, "1"), (2, 2, "2"), (3, 3, "2"), (12, 3, "2")]
+)
+def test_it_is_created_with_what_the_cluster_has(
+    brokers: int, replicas: int, in_sync: str, warnings: Callable[[], str]
+) -> None:
+    cluster = FakeCluster(broker_count=brokers)
+    ensure(cluster.client())
+    made = cluster.topic(NAME)
+    assert len(made.logs) == 1
+    assert made.replication_factor == replicas
+    assert made.config["min.insync.replicas"] == in_sync
+    assert made.config["cleanup.policy"] == "compact"
+    assert made.config["unclean.leader.election.enable"] == "false"
+    assert (f"{replicas} of 3 replicas" in warnings()) is (replicas < 3)
+
+
+def test_what_was_created_passes_the_check(
+    fake: FakeCluster, client: FakeClient, warnings: Callable[[], str]
+) -> None:
+    ensure(client)
+    ensure(client)
+    assert client.asked().count("create_topic") == 1
+    assert not warnings()
+
+
+def test_a_topic_that_another_one_creates_meanwhile_is_checked(
+    fake: FakeCluster, client: FakeClient
+) -> None:
+    client.before("create_topic", lambda: fake.create_topic(NAME, 2, config=SOUND))
+    with pytest.raises(CommitTopicError, match="2 partitions"):
+        ensure(client)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "config", "told"),
+    [
+        (2, {}, "it has 2 partitions"),
+        (1, {"cleanup.policy": "delete"}, "its cleanup.policy is 'delete'"),
+        (1, {"cleanup.policy": "compact,delete"}, "its cleanup.policy is 'compact,delete'"),
+        (1, {"unclean.leader.election.enable": "true"}, "unclean.leader.election.enable"),
+        (1, {"max.message.bytes": "65535"}, "its max.message.bytes is 65535"),
+        (1, {"segment.bytes": "20000"}, "its segment.bytes is 20000"),
+    ],
+)
+def test_a_topic_that_could_lose_decisions_is_refused(
+    fake: FakeCluster, client: FakeClient, partitions: int, config: dict[str, str], told: str
+) -> None:
+    fake.create_topic(NAME, partitions, config={**SOUND, **config})
+    with pytest.raises(CommitTopicError, match=f"topic '{NAME}'") as error:
+        ensure(client)
+    assert told in str(error.value)
+    assert "'commitTopic'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replicas", "in_sync", "warned"),
+    [
+        (3, 3, "2", False),
+        (3, 2, "2", True),
+        (3, 3, "1", True),
+        (1, 1, "1", False),
+        (2, 2, "2", False),
+        (2, 1, "1", True),
+        (9, 3, "3", False),
+    ],
+)
+def test_few_replicas_are_warned_of(
+    brokers: int, replicas: int, in_sync: str, warned: bool, warnings: Callable[[], str]
+) -> None:
+    cluster = FakeCluster(broker_count=brokers)
+    config = {**SOUND, "min.insync.replicas": in_sync}
+    cluster.create_topic(NAME, replication_factor=replicas, config=config)
+    ensure(cluster.client())
+    assert (f"{replicas} replicas and min.insync.replicas={in_sync}" in warnings()) is warned
+
+
+@pytest.mark.parametrize(
+    ("request_name", "told"),
+    [("create_topic", "kafka-topics.sh --create"), ("topic_config", "DESCRIBE_CONFIGS")],
+)
+def test_a_lack_of_rights_is_told_with_what_to_do(
+    fake: FakeCluster, client: FakeClient, request_name: str, told: str
+) -> None:
+    if request_name == "topic_config":
+        fake.create_topic(NAME, config=SOUND)
+    client.fail(request_name, AuthenticationFailed("TOPIC_AUTHORIZATION_FAILED"))
+    with pytest.raises(CommitTopicError, match=NAME) as error:
+        ensure(client)
+    assert told in str(error.value)
+    assert "TOPIC_AUTHORIZATION_FAILED" in str(error.value)
+
+
+def test_removing_a_damaged_record_is_a_way_out(fake: FakeCluster, client: FakeClient) -> None:
+    ensure(client)
+    topic = CommitTopic(client, NAME)
+    damaged: list[tuple[bytes, bytes]] = [
+        (b'["X","query","decision",0]', b"?"),
+        (b'["X","query","finished"]', b"?"),
+        (b'["X","query","unheard of"]', b"?"),
+    ]
+    topic.write_plain(damaged)
+    assert set(topic.keys("X")) == {key for key, _ in damaged}
+    topic.write_plain([(key, None) for key in topic.keys("X")])
+    assert topic.read("X") == {}
+
+
+def test_a_chunk_fits_into_the_smallest_topic(fake: FakeCluster, client: FakeClient) -> None:
+    fake.create_topic(NAME, config={**SOUND, "max.message.bytes": "65536"})
+    ensure(client)
+    writer = Driver(client=client, x="X" * 200, commit_topic=NAME, query_id="q" * 100)
+    topic = writer.topic
+    fake.create_topic("out")
+    entries = [writer.prepare(partition, "out", "a") for partition in range(1000)]
+    records = to_records(writer.decision(1, *entries), chunk_bytes_max=topic.chunk_bytes_max)
+    assert CHUNK_BYTES_MAX - 80 < max(len(value) for _, value in records) <= CHUNK_BYTES_MAX
+    topic.write_plain(records)
+    assert CommitTopic(client, NAME).read("X" * 200)["q" * 100].decision.entries == tuple(entries)
+
+
+# --- read ---
+
+
+def test_decisions_are_read_as_they_were_made(setting: Setting) -> None:
+    driver = setting.driver()
+    assert driver.plan().last == {}
+    out = setting.world.topic(2)
+    entry = driver.prepare(0, out, "a", "b", to=(0, 1))
+    assert entry.last_offsets == {TopicPartition(out, 0): 1, TopicPartition(out, 1): 1}
+    decision = driver.decide(7, entry)
+    driver.client.init_producer_id(driver.x, timeout_ms=30_000)
+    (state,) = driver.topic.read(driver.x).values()
+    assert state.decision == decision
+    assert not state.is_finished
+    driver.topic.mark_finished(driver.x, "query", 1)
+    (state,) = driver.topic.read(driver.x).values()
+    assert state.is_finished
+
+
+def test_other_queries_open_transactions_do_not_hide_decisions(setting: Setting) -> None:
+    """The last stable offset of the topic lies in front of ours; nobody but us can tell."""
+    driver, other = setting.driver(), setting.driver(x=f"{setting.x}2")
+    other.plan()
+    other.write_decision(other.decision(1))
+    driver.plan()
+    mine = driver.decide(1)
+    driver.client.init_producer_id(driver.x, timeout_ms=30_000)
+    assert driver.topic.read(driver.x)["query"].decision == mine
+    # It was under way, and is no decision until it is committed.
+    assert other.topic.read(other.x) == {}
+    other.end(other.x, other.owner)
+    other.client.init_producer_id(other.x, timeout_ms=30_000)
+    assert other.topic.read(other.x)["query"].decision == other.decision(1)
+
+
+def test_an_aborted_decision_is_none(setting: Setting) -> None:
+    driver = setting.driver()
+    driver.plan()
+    first = driver.decide(1)
+    driver.plan()
+    driver.write_decision(driver.decision(2, number=2))
+    driver.client.init_producer_id(driver.x, timeout_ms=30_000)
+    (state,) = driver.topic.read(driver.x).values()
+    assert state.decision == first
+
+
+def test_queries_under_one_x_are_read_together(setting: Setting) -> None:
+    one, two = setting.driver(query_id="one"), setting.driver(query_id="two")
+    one.plan()
+    one.decide(5)
+    two.plan()
+    two.decide(1)
+    two.plan()
+    found = two.topic.read(two.x)
+    assert {name: state.decision.batch_id for name, state in found.items()} == {"one": 5, "two": 1}
+
+
+def test_a_topic_that_was_compacted_reads_the_same(fake: FakeCluster, client: FakeClient) -> None:
+    drivers = [
+        Driver(client=client, x=x, commit_topic=NAME, query_id=q, version=fake.transaction_version)
+        for x in ("X", "X2")
+        for q in ("a", "b")
+    ]
+    for number in range(1, 4):
+        for driver in drivers:
+            driver.plan()
+            driver.decide(number, number=number)
+    before = {x: CommitTopic(client, NAME).read(x) for x in ("X", "X2")}
+    log = fake.log(TopicPartition(NAME, 0))
+    count = len(log.batches)
+    log.compact()
+    assert len(log.batches) < count
+    assert {x: CommitTopic(client, NAME).read(x) for x in ("X", "X2")} == before
+    log.compact(keeps_markers=True)
+    drivers[0].plan()
+    assert drivers[0].plans[-1].last["b"].batch_id == 3
+
+
+def test_the_start_of_the_log_may_be_gone(fake: FakeCluster, client: FakeClient) -> None:
+    driver = Driver(client=client, x="X", commit_topic=NAME, version=fake.transaction_version)
+    for number in (1, 2):
+        driver.plan()
+        driver.decide(number, number=number)
+    driver.plan()
+    log = fake.log(TopicPartition(NAME, 0))
+    log.delete_before(log.batches[2].base_offset)
+    assert driver.topic.read("X")["query"].decision.number == 2
+
+
+def test_a_topic_that_is_gone_is_told(client: FakeClient) -> None:
+    with pytest.raises(UnknownTopicOrPartition):
+        CommitTopic(client, NAME).read("X")
+
+
+def test_a_damaged_record_is_told_with_its_place(fake: FakeCluster, client: FakeClient) -> None:
+    ensure(client)
+    topic = CommitTopic(client, NAME)
+    topic.write_plain([(b"of others", b"?")] * 4)
+    topic.write_plain([(b'["X","query","decision",0]', b"?")])
+    with pytest.raises(CommitTopicError) as error:
+        topic.read("X")
+    told = str(error.value)
+    assert f"topic '{NAME}'" in told
+    assert '["X","query","decision",0] (partition 0, offset 4 to 4) is damaged' in told
+    assert "transactions --id X" in told
+
+
+def test_a_missing_chunk_is_told_with_the_topic(fake: FakeCluster, client: FakeClient) -> None:
+    ensure(client)
+    driver = Driver(client=client, x="X", commit_topic=NAME)
+    records = to_records(driver.decision(1), chunk_bytes_max=150)
+    CommitTopic(client, NAME).write_plain(records[:-1])
+    with pytest.raises(CommitTopicError, match=rf"^topic '{NAME}': the record with the key"):
+        CommitTopic(client, NAME).read("X")
+
+
+def test_a_mark_without_its_decision_means_that_decisions_are_gone(
+    fake: FakeCluster, client: FakeClient
+) -> None:
+    driver = Driver(client=client, x="X", commit_topic=NAME, version=fake.transaction_version)
+    driver.plan()
+    driver.decide(1)
+    driver.topic.mark_finished("X", "query", 2)
+    with pytest.raises(CommitTopicError, match="decisions of transactionalId 'X' are gone"):
+        driver.topic.read("X")
+    with pytest.raises(CommitTopicError):
+        driver.plan()
+
+
+def test_a_mark_may_come_before_the_markers_of_its_decision(
+    fake: FakeCluster, client: FakeClient
+) -> None:
+    """Who reads without having taken X sees decision 1, and the mark of decision 2."""
+    driver = Driver(client=client, x="X", commit_topic=NAME, version=fake.transaction_version)
+    driver.plan()
+    driver.decide(1)
+    driver.plan()
+    fake.holds_markers = True
+    driver.write_decision(driver.decision(2, number=2))
+    driver.end("X", driver.owner)
+    driver.topic.mark_finished("X", "query", 2)
+    (state,) = driver.topic.read("X").values()
+    assert (state.decision.number, state.is_finished) == (1, True)
+    fake.write_markers()
+    (state,) = driver.topic.read("X").values()
+    assert (state.decision.number, state.is_finished) == (2, True)
+
+
+# --- written and removed ---
+
+
+def test_keys_of_x_are_all_there_are_to_remove(setting: Setting) -> None:
+    driver, other = setting.driver(), setting.driver(x=f"{setting.x}2")
+    for each in (driver, other):
+        each.plan()
+        each.decide(1)
+        each.topic.mark_finished(each.x, "query", 1)
+        each.topic.write_plain([(f'["{each.x}","old","finished"]'.encode(), b"?")])
+    keys = driver.topic.keys(driver.x)
+    assert keys == (
+        f'["{driver.x}","old","finished"]'.encode(),
+        f'["{driver.x}","query","decision",0]'.encode(),
+        f'["{driver.x}","query","finished"]'.encode(),
+    )
+    driver.topic.write_plain([(key, None) for key in keys])
+    assert driver.topic.keys(driver.x) == ()
+    assert driver.topic.read(driver.x) == {}
+    assert len(other.topic.keys(other.x)) == 3
+    assert driver.plan().last == {}
+
+
+def test_marks_are_written_outside_of_transactions(fake: FakeCluster, client: FakeClient) -> None:
+    ensure(client)
+    CommitTopic(client, NAME).mark_finished("X", "query", 3)
+    (batch,) = fake.log(TopicPartition(NAME, 0)).batches
+    assert not batch.is_transactional
+    assert list(batch.records) == [finished_record("X", "query", 3)]
+    assert client.producers[-1].is_closed
+
+
+def test_a_mark_that_fails_gives_its_producer_up(fake: FakeCluster, client: FakeClient) -> None:
+    ensure(client)
+    client.fail("flush", DeliveryFailed("no"))
+    with pytest.raises(DeliveryFailed):
+        CommitTopic(client, NAME).mark_finished("X", "query", 3)
+    assert client.producers[-1].is_aborted
+
+
+def test_nothing_to_write_asks_for_nothing(client: FakeClient) -> None:
+    CommitTopic(client, NAME).write_plain([])
+    assert client.asked() == []
