@@ -1,0 +1,184 @@
+"""Transactional producers of the native engine, and how tests look at what they wrote.
+
+Purpose: clients for both versions of Kafka's transactions, and the log read by confluent-kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import TopicPartition as RdTopicPartition
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.native.producer_settings import ProducerSettings
+from pyspark_kafka.client.native.settings import NativeSettings
+from pyspark_kafka.client.native.transactional_producer import NativeTransactionalProducer
+from pyspark_kafka.client.native.transactions import NativeTransactionalClient
+from pyspark_kafka.client.transactions import (
+    EndTransaction,
+    ProducerIdAndEpoch,
+    TransactionVersion,
+)
+from pyspark_kafka.wire.opening import Opening
+from pyspark_kafka.wire.retry import Clock
+from pyspark_kafka.wire.router import Router
+from pyspark_kafka.wire.transport import Address, Transport, connect
+from tests.pyspark_kafka.client.records import TIMEOUT_S, options
+
+TRANSACTION_TIMEOUT_MS = 60_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Transaction:
+    """One transaction of an id that was initialised, and its producer."""
+
+    client: NativeTransactionalClient
+    transactional_id: str
+    owner: ProducerIdAndEpoch
+    version: TransactionVersion
+    producer: NativeTransactionalProducer
+
+    def end(self, *, is_commit: bool) -> ErrorCode | None:
+        """EndTxn."""
+        end = EndTransaction(
+            transactional_id=self.transactional_id,
+            producer=self.owner,
+            is_commit=is_commit,
+            version=self.version,
+        )
+        return self.client.end_transactions([end])[self.transactional_id]
+
+    def commit(self) -> None:
+        """EndTxn, which must succeed."""
+        assert self.end(is_commit=True) is ErrorCode.none
+
+    def abort(self) -> None:
+        """The same to abort."""
+        assert self.end(is_commit=False) is ErrorCode.none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transactions:
+    """Begins transactions in one cluster; `settings` are `kafka.*` with `_` for dots."""
+
+    client: NativeTransactionalClient
+    version: TransactionVersion
+    bootstrap: str
+    settings: ProducerSettings
+    _routers: list[Router] = field(default_factory=list)
+    _producers: list[NativeTransactionalProducer] = field(default_factory=list)
+
+    def begin(
+        self,
+        transactional_id: str,
+        *,
+        via: str | None = None,
+        timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+    ) -> Transaction:
+        """Take the id, and begin. `via` is where its producer connects to, whatever it means."""
+        owner = self.client.init_producer_id(transactional_id, timeout_ms=timeout_ms)
+        if via is None:
+            producer = self.client.transactional_producer(transactional_id, owner, self.version)
+        else:
+            producer = NativeTransactionalProducer.begin(
+                self._router(via),
+                self.settings,
+                self.bootstrap,
+                transactional_id,
+                owner,
+                self.version,
+            )
+        self._producers.append(producer)
+        return Transaction(
+            client=self.client,
+            transactional_id=transactional_id,
+            owner=owner,
+            version=self.version,
+            producer=producer,
+        )
+
+    def _router(self, via: str) -> Router:
+        def connect_via(_: Address, timeout_s: float) -> Transport:
+            return connect(Address.parse(via), timeout_s)
+
+        opening = Opening(client_id="tests", clock=Clock(), connect=connect_via)
+        router = Router([Address.parse(via)], opening)
+        self._routers.append(router)
+        return router
+
+    def close(self) -> None:
+        """Close what is open. Transactions stay as they are."""
+        for producer in self._producers:
+            producer.abort()
+        for router in self._routers:
+            router.close()
+
+
+@contextmanager
+def transactions(
+    bootstrap: str, version: TransactionVersion, **kafka: Any
+) -> Iterator[Transactions]:
+    """Transactions in this cluster, which has this version."""
+    wanted = options(bootstrap, engine="native", **kafka)
+    settings = NativeSettings.of(wanted, "producer")
+    producing = ProducerSettings.of(wanted.kafka, settings)
+    with NativeTransactionalClient.writing(settings, producing) as client:
+        made = Transactions(client=client, version=version, bootstrap=bootstrap, settings=producing)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+Log = list[tuple[int, bytes | None]]
+"""Offsets and values of one partition."""
+
+
+def stored(
+    bootstrap: str, topic: str, *, partitions: int = 1, isolation_level: str = "read_uncommitted"
+) -> list[Log]:
+    """What is in the log of each partition for such a reader."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "pyspark-kafka-tests-log",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation_level,
+            "auto.offset.reset": "error",
+        }
+    )
+    consumer.assign([RdTopicPartition(topic, number, 0) for number in range(partitions)])
+    found: list[Log] = [[] for _ in range(partitions)]
+    ended = 0
+    try:
+        while ended < partitions:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None, f"nothing came in {TIMEOUT_S} s"
+            error = message.error()
+            if error is None:
+                found[message.partition()].append((message.offset(), message.value()))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ended += 1
+            else:
+                assert error.retriable(), error
+    finally:
+        consumer.close()
+    return found
+
+
+def seen(bootstrap: str, topic: str, *, partitions: int = 1) -> list[list[bytes | None]]:
+    """The values of each partition that a read_committed reader sees."""
+    logs = stored(bootstrap, topic, partitions=partitions, isolation_level="read_committed")
+    return [[value for _, value in log] for log in logs]
+
+
+def ends(bootstrap: str, topic: str, *, partitions: int = 1) -> dict[TopicPartition, int]:
+    """The offset of the last record of each partition that has one."""
+    logs = stored(bootstrap, topic, partitions=partitions)
+    return {TopicPartition(topic, number): log[-1][0] for number, log in enumerate(logs) if log}
