@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pyspark_kafka
 from pyspark_kafka.datasource import KafkaDataSource
+from pyspark_kafka.version import VERSION
 
 
 def run(code: str) -> str:
@@ -27,6 +30,26 @@ def test_look_up_loads_no_client() -> None:
         "import sys, pyspark_kafka; pyspark_kafka.DefaultSource; print({mods} & sys.modules.keys())"
     )
     mods = "{'confluent_kafka', 'kio', 'pyspark_kafka.options', 'pyspark_kafka.source'}"
+    assert run(code.format(mods=mods)) == "set()"
+
+
+def test_the_version_that_brokers_are_told_is_the_packages() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    assert tomllib.loads(text)["project"]["version"] == VERSION
+
+
+def test_asking_about_transactions_loads_nothing_that_it_does_not_need() -> None:
+    """Every micro-batch asks in new processes, which wait for what they load."""
+    # kio loads Hypothesis where it is installed, and that loads everything.
+    code = (
+        "import sys; sys.modules['hypothesis'] = None\n"
+        "import pyspark_kafka.client.native.transactions\n"
+        "print({mods} & sys.modules.keys())"
+    )
+    mods = (
+        "{'asyncio', 'confluent_kafka', 'importlib.metadata', 'kio.serial', 'pandas', "
+        "'pyarrow.compute', 'pyspark_kafka.client.native.producer', 'ssl'}"
+    )
     assert run(code.format(mods=mods)) == "set()"
 
 

@@ -8,13 +8,12 @@ nothing stays open after a failure. What it must not know: which broker to open.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from importlib import metadata
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.errors import BrokerUnreachable, KafkaError
+from pyspark_kafka.version import VERSION
 from pyspark_kafka.wire.connection import RESPONSE_BYTES_MAX, Connection, Request, entity_request
 from pyspark_kafka.wire.entities import read_entity, response_schema
 from pyspark_kafka.wire.faults import error_class, remedy, said
@@ -87,7 +86,7 @@ def _api_versions(version: int) -> Request[Any]:
         Api.API_VERSIONS,
         version,
         client_software_name=_SOFTWARE_NAME,
-        client_software_version=_software_version(),
+        client_software_version=VERSION,
     )
 
     def read(reader: Reader) -> Any:
@@ -104,11 +103,3 @@ def _api_versions(version: int) -> Request[Any]:
         read=read,
         throttle_ms=request.throttle_ms,
     )
-
-
-@cache
-def _software_version() -> str:
-    try:
-        return metadata.version(_SOFTWARE_NAME)
-    except metadata.PackageNotFoundError:  # run from a directory
-        return "unknown"

@@ -26,10 +26,19 @@ ALL_VERSIONS: Mapping[int, tuple[int, int]] = {
     1: (4, 17),
     2: (1, 11),
     3: (0, 13),
+    8: (2, 10),
     9: (1, 9),
     10: (0, 6),
     18: (0, 4),
-    22: (0, 5),
+    19: (2, 7),
+    22: (0, 6),
+    24: (0, 5),
+    25: (0, 4),
+    26: (0, 5),
+    28: (0, 5),
+    32: (1, 4),
+    65: (0, 0),
+    66: (0, 2),
 }
 
 
@@ -61,15 +70,24 @@ class Peer:
             rest=self._exactly(length - 8),
         )
 
-    def negotiate(self, ranges: Mapping[int, tuple[int, int]] = ALL_VERSIONS) -> None:
-        """Answer the ApiVersions that a connection begins with."""
+    def negotiate(
+        self,
+        ranges: Mapping[int, tuple[int, int]] = ALL_VERSIONS,
+        features: Mapping[str, int] | None = None,
+    ) -> None:
+        """Answer the ApiVersions that a connection begins with; `features` are finalized ones."""
         asked = self.read()
         assert asked.api_key == 18, asked
         keys = [
             {"api_key": key, "min_version": first, "max_version": last}
             for key, (first, last) in ranges.items()
         ]
-        self.answer(asked, "api_versions", api_keys=keys)
+        finalized = [
+            {"name": name, "max_version_level": level, "min_version_level": level}
+            for name, level in (features or {}).items()
+        ]
+        fields = {"finalized_features": finalized} if finalized else {}
+        self.answer(asked, "api_versions", api_keys=keys, **fields)
 
     def answer(self, asked: Asked, api: str, /, **fields: Any) -> None:
         """Answer with kio's entity of the version that was asked."""

@@ -13,6 +13,7 @@ from pyspark_kafka.errors import (
     BrokerUnreachable,
     KafkaError,
     LeaderNotAvailable,
+    ProducerFenced,
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
@@ -36,6 +37,9 @@ def test_a_choice_can_be_bounded() -> None:
     assert versions(0, 17).choose(Api.FETCH, at_most=12) == 12
     with pytest.raises(UnsupportedVersion, match="speaks 4 to 12"):
         versions(13, 17).choose(Api.FETCH, at_most=12)
+    assert versions(0, 13).choose(Api.FETCH, at_least=13) == 13
+    with pytest.raises(UnsupportedVersion, match="speaks 13 to 17"):
+        versions(0, 12).choose(Api.FETCH, at_least=13)
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 3), (18, 20)])
@@ -48,6 +52,8 @@ def test_nothing_in_common_names_both_ranges(first: int, last: int) -> None:
 def test_an_api_that_the_broker_does_not_have() -> None:
     with pytest.raises(UnsupportedVersion, match=r"broker 7 does not have FindCoordinator"):
         versions(4, 17).choose(Api.FIND_COORDINATOR)
+    with pytest.raises(UnsupportedVersion, match=r"a Kafka broker \(3.0 or later\)"):
+        versions(4, 17).choose(Api.LIST_TRANSACTIONS)
 
 
 def test_the_table_is_of_versions_that_kio_has() -> None:
@@ -86,6 +92,10 @@ def test_every_code_has_a_reaction_and_what_kafka_retries_is_retried() -> None:
         (ErrorCode.not_coordinator, Reaction.FIND_COORDINATOR, KafkaError),
         (ErrorCode.coordinator_load_in_progress, Reaction.RETRY, KafkaError),
         (ErrorCode.topic_authorization_failed, Reaction.FAIL, AuthenticationFailed),
+        (ErrorCode.transactional_id_authorization_failed, Reaction.FAIL, AuthenticationFailed),
+        (ErrorCode.concurrent_transactions, Reaction.RETRY, KafkaError),
+        (ErrorCode.producer_fenced, Reaction.FAIL, ProducerFenced),
+        (ErrorCode.invalid_producer_epoch, Reaction.FAIL, ProducerFenced),
         (ErrorCode.unknown_server_error, Reaction.FAIL, KafkaError),
     ],
 )

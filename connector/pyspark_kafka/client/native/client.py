@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 from uuid import UUID
 
 import pyarrow as pa
@@ -26,7 +26,6 @@ from pyspark_kafka.client.base import (
 from pyspark_kafka.client.fetch_faults import RangeFaults
 from pyspark_kafka.client.native.fetch import RangeReader
 from pyspark_kafka.client.native.fetch_sizes import FetchSizes
-from pyspark_kafka.client.native.producer import NativeProducer
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.native.producers import NativeProducers
 from pyspark_kafka.client.native.settings import NativeSettings
@@ -37,6 +36,9 @@ from pyspark_kafka.wire.questions import Questions, raise_missing
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import Router
 from pyspark_kafka.wire.transport import Address, connect
+
+if TYPE_CHECKING:
+    from pyspark_kafka.client.native.producer import NativeProducer
 
 _EXPLAINING_S: Final = 5.0
 """How long to ask for what an error is going to say."""

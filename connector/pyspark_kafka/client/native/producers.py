@@ -8,12 +8,13 @@ know: Spark, how producers write.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pyspark_kafka.client.delivery_faults import DeliveryFaults
-from pyspark_kafka.client.native.producer import NativeProducer
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.wire.router import Router
+
+if TYPE_CHECKING:
+    from pyspark_kafka.client.native.producer import NativeProducer
 
 _IDLE_S_MAX: Final = 300.0
 
@@ -29,6 +30,10 @@ class NativeProducers:
 
     def lend(self) -> NativeProducer:
         """The idle producer if it is fresh, else a new one."""
+        # Not every process that has a client writes, and loading takes longer than what those do.
+        from pyspark_kafka.client.delivery_faults import DeliveryFaults  # noqa: PLC0415
+        from pyspark_kafka.client.native.producer import NativeProducer  # noqa: PLC0415
+
         idle, self._idle = self._idle, None
         if idle is not None and self.router.clock.now() - idle.idle_since < _IDLE_S_MAX:
             idle.forget_trouble()
