@@ -179,12 +179,12 @@ class Write:
         try:
             with _open(self.options.client) as client:
                 abort(client, self.exactly_once, _of_tasks(messages))
-        except PysparkKafkaError as error:
+        except Exception:
             log.warning(
                 "a failed batch under transactionalId '%s' could not be cleaned up; the next start "
-                "of a batch does that, or the transactions' timeout: %s",
+                "of a batch does that, or the transactions' timeout",
                 self.exactly_once.transactional_id,
-                error,
+                exc_info=True,
             )
 
 
