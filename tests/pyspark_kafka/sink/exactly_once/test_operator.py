@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Literal, cast
 
 import pytest
@@ -23,6 +24,7 @@ from pyspark_kafka.errors import (
     Fenced,
     OutcomeUnknown,
 )
+from pyspark_kafka.sink.exactly_once import operator
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.messages import Prepared
 from pyspark_kafka.sink.exactly_once.operator import (
@@ -39,6 +41,7 @@ from pyspark_kafka.sink.exactly_once.operator_report import (
     examine,
 )
 from pyspark_kafka.sink.exactly_once.operator_text import as_json, duration_text, lines, range_text
+from pyspark_kafka.sink.exactly_once.roll_forward import roll_forward
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.sink.exactly_once.play import Killed, Run, World, at, kill
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld, RealWorld
@@ -410,8 +413,8 @@ def test_what_may_still_be_committed_is_never_given_up(world: FakeWorld) -> None
     client = world.cluster.client("operator")
     for _ in range(9):
         client.fail("end_transactions", BrokerUnreachable("no broker"))
-    with at(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("time.sleep", lambda _: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operator, "roll_forward", partial(roll_forward, pause=lambda _: None))
         carry_out(client, report, Wish(accepts_loss=True, forgets=True), done.append)
     assert not [text for text in done if text.startswith(("marked", "gave up", "removed"))]
     do(world, run.x, RECOVER)
