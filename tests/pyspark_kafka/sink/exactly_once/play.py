@@ -221,13 +221,35 @@ class Failpoints:
                 _stack.pop()
 
 
-_stack: list[Failpoints] = []
+class Reached(Protocol):
+    """Who is told of failpoints."""
+
+    def reach(self, failpoint: str) -> None: ...
+
+
+_stack: list[Reached] = []
 
 
 def reach(failpoint: str) -> None:
     """What `PYSPARK_KAFKA_FAILPOINTS` names."""
     if _stack:
         _stack[-1].reach(failpoint)
+
+
+@contextmanager
+def reaching(told: Reached) -> Iterator[None]:
+    """Tell of the failpoints that are met inside."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = f"{__name__}:{reach.__name__}"
+    _stack.append(told)
+    try:
+        yield
+    finally:
+        _stack.pop()
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
 
 
 @contextmanager
@@ -238,17 +260,9 @@ def at(
 
     What is done there meets no failpoints of this one. `kill` ends the process for good.
     """
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = f"{__name__}:{reach.__name__}"
-    _stack.append(Failpoints(place, action))
-    try:
-        yield _stack[-1]
-    finally:
-        _stack.pop()
-        if before is None:
-            del os.environ[VARIABLE]
-        else:
-            os.environ[VARIABLE] = before
+    failpoints = Failpoints(place, action)
+    with reaching(failpoints):
+        yield failpoints
 
 
 def kill() -> None:

@@ -8,9 +8,8 @@ unless it takes a `FakeWorld`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 import pytest
 
@@ -20,72 +19,15 @@ from pyspark_kafka.errors import (
     BrokerUnreachable,
     ExactlyOnceError,
     Fenced,
-    OutcomeUnknown,
     PysparkKafkaError,
     ReplayMismatch,
-    RowsLost,
     StaleBatch,
 )
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB
-from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Empty, Prepared
+from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Empty
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
 from tests.pyspark_kafka.sink.exactly_once.play import Batch, Killed, Rows, Run, World, at, kill
-from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
-
-Input = Sequence[Sequence[Rows]]
-"""Of each batch the rows of each partition."""
-
-INPUT: Input = (
-    ([b"a0", b"a1"], [b"b0"]),
-    ([b"c0"], []),
-    ([], []),
-    ([b"d0"], [b"e0", b"e1"]),
-)
-SHORT: Input = INPUT[:1]
-MIDDLE: Input = (([b"a0", b"a1"], [b"b0"]), ([b"c0"], [b"d0"]))
-
-
-def flat(batches: Iterable[Iterable[Rows]]) -> list[bytes]:
-    return sorted(row for partitions in batches for rows in partitions for row in rows)
-
-
-@dataclass
-class Query:
-    """A streaming query: its input, and its checkpoint, which all its runs share."""
-
-    first: Run
-    input: Input = INPUT
-    completed: int = -1
-    run_count: int = 1
-
-    @classmethod
-    def of(cls, world: World, input: Input = INPUT, **changes: object) -> Query:  # noqa: A002
-        run = Run(world=world, topic=world.topic(), x=world.name())
-        return cls(first=replace(run, **changes), input=input)  # type: ignore[arg-type]
-
-    @property
-    def world(self) -> World:
-        return self.first.world
-
-    def restarted(self) -> Run:
-        self.run_count += 1
-        return self.first.successor(f"run-{self.run_count}")
-
-    def drive(self, run: Run) -> None:
-        """From where the checkpoint stands to the end of the input."""
-        for batch_id in range(self.completed + 1, len(self.input)):
-            run.write(batch_id, *self.input[batch_id])
-            self.completed = max(self.completed, batch_id)
-
-    def drive_until_killed(self, run: Run, *, place: int) -> bool:
-        """Whether it came to that."""
-        with at(place, kill) as failpoints, suppress(Killed):
-            self.drive(run)
-        return failpoints.is_done
-
-    def check(self) -> None:
-        assert self.world.committed(self.first.topic) == flat(self.input)
-
+from tests.pyspark_kafka.sink.exactly_once.query import INPUT, MIDDLE, SHORT, Input, Query, flat
 
 # --- all goes well ---
 
@@ -101,16 +43,12 @@ def what_is_prepared_is_not_seen_before_it_is_decided(world: World) -> None:
     query = Query.of(world)
     batch = query.first.begin(0)
     batch.task(0, [b"a"])
-    with at("commit.decide.end_transactions.before", lambda: seen.append(_committed(query))):
+    with at("commit.decide.end_transactions.before", lambda: seen.append(query.committed())):
         seen: list[list[bytes]] = []
-        seen.append(_committed(query))
+        seen.append(query.committed())
         batch.commit()
     assert seen == [[], []]
-    assert _committed(query) == [b"a"]
-
-
-def _committed(query: Query) -> list[bytes]:
-    return query.world.committed(query.first.topic)
+    assert query.committed() == [b"a"]
 
 
 # --- processes end ---
@@ -125,7 +63,7 @@ def a_driver_killed_anywhere(world: World, *, every: int = 1, input: Input = INP
         if not query.drive_until_killed(query.first, place=place):
             return place
         query.drive(query.restarted())
-        _check_at(query, f"killed at failpoint {place}")
+        query.check(f"killed at failpoint {place}")
         place += every
 
 
@@ -140,17 +78,12 @@ def a_driver_killed_twice(world: World) -> int:
                 return cases
             was_killed = query.drive_until_killed(query.restarted(), place=second)
             query.drive(query.restarted())
-            _check_at(query, f"killed at failpoints {first} and {second}")
+            query.check(f"killed at failpoints {first} and {second}")
             cases += 1
             second += 7
             if not was_killed:
                 break
         first += 1
-
-
-def _check_at(query: Query, where: str) -> None:
-    found, wanted = _committed(query), flat(query.input)
-    assert found == wanted, f"{where}: {found} instead of {wanted}"
 
 
 def replay_of_what_was_not_decided(world: World) -> None:
@@ -176,7 +109,7 @@ def replay_of_what_was_decided_and_not_rolled_forward(world: World) -> None:
     query = Query.of(world, SHORT)
     with at("commit.roll_forward.before", kill), suppress(Killed):
         query.drive(query.first)
-    assert _committed(query) == []
+    assert query.committed() == []
     again = query.restarted()
     again.begin(0)
     query.check()
@@ -192,7 +125,7 @@ def replay_of_an_empty_batch(world: World) -> None:
     again.task(1, [b"new"])
     with pytest.raises(ReplayMismatch):
         again.commit()
-    assert _committed(query) == []
+    assert query.committed() == []
 
 
 # --- drivers wake up ---
@@ -209,7 +142,7 @@ def an_old_driver_wakes_up_anywhere(world: World, *, input: Input = MIDDLE, ever
             query.drive(query.first)
         if not failpoints.is_done:
             return place
-        _check_at(query, f"the old driver slept at failpoint {place} ({failpoints.met[place]})")
+        query.check(f"the old driver slept at failpoint {place} ({failpoints.met[place]})")
         place += every
 
 
@@ -237,7 +170,7 @@ def an_old_driver_works_while_the_new_one_writes(world: World, *, every: int = 1
         except PysparkKafkaError:
             begun[0].abort()
         query.drive(query.restarted())
-        _check_at(query, f"the old driver slept at failpoint {place} ({failpoints.met[place]})")
+        query.check(f"the old driver slept at failpoint {place} ({failpoints.met[place]})")
         place += every
 
 
@@ -343,7 +276,7 @@ def a_late_attempt_of_an_earlier_batch(world: World) -> None:
     earlier.task(1, query.input[0][1], attempt=2)
     assert counting.keys() == earlier.messages.keys()
     query.first.write(2, [b"z"])
-    assert _committed(query) == sorted([*flat(query.input), b"z"])
+    assert query.committed() == sorted([*flat(query.input), b"z"])
 
 
 def a_task_that_fails_leaves_nothing(world: World) -> None:
@@ -370,7 +303,7 @@ def a_failed_batch_is_not_seen(world: World) -> None:
     with pytest.raises(BatchNotCommitted, match="partitions 1 have not said"):
         _commit(batch, [prepared, None])
     batch.abort([prepared, None])
-    assert _committed(query) == []
+    assert query.committed() == []
     query.drive(query.restarted())
     query.check()
 
@@ -417,7 +350,7 @@ def a_checkpoint_is_deleted(world: World) -> None:
     query.drive(query.first)
     other = query.restarted().successor("run-9", query_id="other")
     other.write(0, [b"x"])
-    assert _committed(query) == sorted([*flat(query.input), b"x"])
+    assert query.committed() == sorted([*flat(query.input), b"x"])
 
 
 def a_checkpoint_is_copied_and_run_twice(world: World) -> None:
@@ -433,7 +366,6 @@ def a_checkpoint_is_copied_and_run_twice(world: World) -> None:
         first.commit()
     first.abort()
     second.commit()
-    query.check()
     one.write(1, *query.input[1])
     query.check()
 
@@ -453,303 +385,6 @@ def another_query_holds_the_commit_topic(world: World) -> None:
         stalled.commit()
     query.check()
     assert world.committed(other.topic) == [b"other"]
-
-
-# --- answers are late, or lost ---
-
-
-def abort_after_a_commit_that_has_decided(world: World) -> None:
-    def fail() -> None:
-        raise BrokerUnreachable("the network")
-
-    for where in (
-        "commit.decide.after",
-        "commit.roll_forward.before",
-        "commit.roll_forward.after",
-        "commit.sweep.after",
-    ):
-        query = Query.of(world, SHORT)
-        with at(where, fail), pytest.raises(BrokerUnreachable):
-            query.drive(query.first)
-        query.restarted().begin(0)
-        query.check()
-        query.drive(query.restarted())
-        query.check()
-
-
-def the_answer_to_the_decision_is_lost(world: FakeWorld) -> None:
-    """It was done: nobody may take the batch for undecided."""
-    query = Query.of(world, SHORT)
-    batch = _with_fault_at_decision(query, "lose")
-    with pytest.raises(OutcomeUnknown, match="the brokers answered nothing"):
-        batch.commit()
-    batch.abort()
-    query.drive(query.restarted())
-    query.check()
-
-
-def the_decision_is_lost(world: FakeWorld) -> None:
-    """It was not done: nobody may take the batch for decided."""
-    query = Query.of(world, SHORT)
-    batch = _with_fault_at_decision(query, "fail")
-    with pytest.raises(OutcomeUnknown):
-        batch.commit()
-    batch.abort()
-    assert _committed(query) == []
-    query.drive(query.restarted())
-    query.check()
-
-
-def _with_fault_at_decision(query: Query, how: str) -> Batch:
-    """A prepared batch; the EndTxn of X fails, done or not."""
-    batch = query.first.begin(0)
-    for partition, rows in enumerate(query.input[0]):
-        batch.task(partition, rows)
-    _fault_of_decisions(query, how)
-    return batch
-
-
-def _fault_of_decisions(query: Query, how: str) -> None:
-    world = query.world
-    assert isinstance(world, FakeWorld)
-    original = world.cluster.client
-
-    def client(name: str = "client") -> object:
-        opened = original(name)
-        if name.endswith("-commit"):
-            world.cluster.client = original  # type: ignore[method-assign]
-            if how == "lose":
-                opened.lose("end_transactions")
-            else:
-                opened.fail("end_transactions", BrokerUnreachable("not sent"))
-        return opened
-
-    world.cluster.client = client  # type: ignore[method-assign, assignment]
-
-
-def a_decision_is_delivered_late(world: FakeWorld) -> int:
-    """At every failpoint of what comes after: of abort(), and of the next start."""
-    place = 0
-    while True:
-        world = world.fresh()
-        query = Query.of(world, SHORT)
-        batch = _with_fault_at_decision(query, "fail")
-        with pytest.raises(OutcomeUnknown):
-            batch.commit()
-        late = _end_of(batch)
-        with at(place, late) as failpoints:
-            batch.abort()
-            query.drive(query.restarted())
-        if not failpoints.is_done:
-            return place
-        _check_at(query, f"delivered at failpoint {place} ({failpoints.met[place]})")
-        place += 1
-
-
-def _end_of(batch: Batch) -> Callable[[], object]:
-    from pyspark_kafka.client.transactions import EndTransaction  # noqa: PLC0415
-
-    world = batch.run.world
-    assert isinstance(world, FakeWorld)
-    end = EndTransaction(
-        transactional_id=batch.run.x,
-        producer=batch.plan.owner,
-        is_commit=True,
-        version=batch.plan.version,
-    )
-    return lambda: world.cluster.end(end)
-
-
-def an_answer_that_may_mean_anything(world: FakeWorld) -> None:
-    """Whatever but NONE is answered to the decision: nobody concludes anything from it."""
-    from kio.schema.errors import ErrorCode  # noqa: PLC0415
-
-    for code in (
-        ErrorCode.producer_fenced,
-        ErrorCode.invalid_producer_epoch,
-        ErrorCode.invalid_txn_state,
-        ErrorCode.invalid_producer_id_mapping,
-        ErrorCode.transactional_id_not_found,
-        None,
-    ):
-        query = Query.of(world, SHORT)
-        batch = query.first.begin(0)
-        for partition, rows in enumerate(query.input[0]):
-            batch.task(partition, rows)
-        world.cluster.answer(query.first.x, code)
-        with pytest.raises(OutcomeUnknown):
-            batch.commit()
-        batch.abort()
-        assert _committed(query) == []
-        query.drive(query.restarted())
-        query.check()
-
-
-def markers_are_late(world: FakeWorld) -> None:
-    """What is decided is committed, although no reader sees it yet."""
-    query = Query.of(world, SHORT)
-    batch = query.first.begin(0)
-    for partition, rows in enumerate(query.input[0]):
-        batch.task(partition, rows)
-    world.cluster.holds_markers = True
-    with suppress(PysparkKafkaError):
-        batch.commit()
-    batch.abort()
-    world.cluster.holds_markers = False
-    world.cluster.write_markers()
-    query.drive(query.restarted())
-    query.check()
-
-
-def a_coordinator_is_on_the_move(world: FakeWorld) -> None:
-    """A list may miss what is open; the next one finds it."""
-    query = Query.of(world, SHORT)
-    batch = query.first.begin(0)
-    left = batch.task(0, query.input[0][0])
-    assert isinstance(left, Prepared)
-    world.cluster.hidden.add(left.entry.transactional_id)
-    new = query.restarted()
-    second = new.begin(0)
-    for partition, rows in enumerate(query.input[0]):
-        second.task(partition, rows)
-    second.commit()
-    world.cluster.hidden.clear()
-    new.write(1, [b"z"])
-    assert world.committed(query.first.topic) == sorted([*flat(query.input), b"z"])
-
-
-# --- transactions time out ---
-
-
-def a_prepared_transaction_times_out_before_the_decision(world: FakeWorld) -> None:
-    query = Query.of(world, SHORT)
-    batch = query.first.begin(0)
-    batch.task(0, query.input[0][0])
-    world.cluster.advance(query.first.timeout_ms + 1)
-    batch.task(1, query.input[0][1])
-    with pytest.raises(BatchNotCommitted, match=r"/0/0-0' \(partition 0, 2 rows\)"):
-        batch.commit()
-    batch.abort()
-    query.drive(query.restarted())
-    query.check()
-
-
-def a_batch_close_to_its_timeout_is_not_begun(world: FakeWorld) -> None:
-    query = Query.of(world, SHORT)
-    batch = query.first.begin(0)
-    for partition, rows in enumerate(query.input[0]):
-        batch.task(partition, rows)
-    world.cluster.advance(query.first.timeout_ms - 59_000)
-    with pytest.raises(BatchNotCommitted, match=r"will time out in 59000 ms.*transactionTimeout"):
-        batch.commit()
-    batch.abort()
-    query.drive(query.restarted())
-    query.check()
-
-
-def decided_rows_are_lost_and_written_again(world: FakeWorld) -> None:
-    """Between the last look and the commit of the tasks' transactions; their rows are named."""
-    query = Query.of(world, SHORT)
-    batch = query.first.begin(0)
-    batch.task(0, query.input[0][0])
-    world.cluster.advance(100_000)
-    batch.task(1, query.input[0][1])
-    with (
-        at("commit.roll_forward.before", lambda: world.cluster.advance(500_001)),
-        pytest.raises(RowsLost, match=r"2 rows of partition 0 \(x-\d+/run-1/0/0-0, last offsets"),
-    ):
-        batch.commit()
-    batch.abort()
-    assert _committed(query) == [b"b0"]
-    again = query.restarted().begin(0)
-    assert isinstance(again.task(0, query.input[0][0]), Prepared)
-    assert isinstance(again.task(1, query.input[0][1]), AlreadyCommitted)
-    again.commit()
-    query.check()
-    query.completed = 0
-    query.restarted().write(1, [b"z"])
-    assert _committed(query) == [*flat(query.input), b"z"]
-
-
-def lost_rows_are_found_by_the_next_start(world: FakeWorld) -> None:
-    """The driver died between decision and roll-forward, for longer than transactions live."""
-    query = Query.of(world, SHORT)
-    with at("commit.roll_forward.before", kill), suppress(Killed):
-        query.drive(query.first)
-    world.cluster.advance(query.first.timeout_ms + 1)
-    query.drive(query.restarted())
-    query.check()
-    query.restarted().write(0, *query.input[0])
-    query.check()
-
-
-def a_batch_behind_lost_rows_is_refused(world: FakeWorld) -> None:
-    query = Query.of(world, SHORT)
-    with at("commit.roll_forward.before", kill), suppress(Killed):
-        query.drive(query.first)
-    world.cluster.advance(query.first.timeout_ms + 1)
-    batch = query.restarted().begin(1)
-    with pytest.raises(
-        RowsLost, match="batch 0 before it has lost the rows of its partitions 0, 1"
-    ):
-        batch.task(0, [b"next"])
-    query.drive(query.restarted())
-    query.check()
-
-
-def lost_rows_that_come_again_as_others(world: FakeWorld) -> None:
-    query = Query.of(world, SHORT)
-    with at("commit.roll_forward.before", kill), suppress(Killed):
-        query.drive(query.first)
-    world.cluster.advance(query.first.timeout_ms + 1)
-    batch = query.restarted().begin(0)
-    for rows in ([b"a0", b"a2"], [b"a0"], []):
-        with pytest.raises(ReplayMismatch, match=r"partition 0 .* has lost its 2 rows"):
-            batch.task(0, rows)
-    assert _committed(query) == []
-
-
-def lost_rows_that_nobody_writes_again(world: FakeWorld) -> None:
-    """The replay has fewer partitions than the batch had."""
-    query = Query.of(world, ((SHORT[0][0], []),))
-    query.first.write(0, [], SHORT[0][0])
-    query.first.write(1, [b"y"], [b"z"])
-    with at("commit.roll_forward.before", kill), suppress(Killed):
-        query.first.write(2, [b"a"], [b"b"])
-    world.cluster.advance(query.first.timeout_ms + 1)
-    batch = query.restarted().begin(2)
-    batch.task(0, [b"a"])
-    with pytest.raises((RowsLost, ReplayMismatch)):
-        batch.commit()
-
-
-def a_supplement_keeps_what_survived(world: FakeWorld) -> None:
-    """Lost once more: what the first supplement wrote, and nothing else, is written again."""
-    query = Query.of(world, (([b"a"], [b"b"], [b"c"]),))
-    batch = query.first.begin(0)
-    batch.task(0, [b"a"])
-    world.cluster.advance(200_000)
-    batch.task(1, [b"b"])
-    world.cluster.advance(200_000)
-    batch.task(2, [b"c"])
-    with (
-        at("commit.roll_forward.before", lambda: world.cluster.advance(200_001)),
-        pytest.raises(RowsLost),
-    ):
-        batch.commit()
-    assert _committed(query) == [b"b", b"c"]
-    again = query.restarted()
-    with at("commit.roll_forward.before", kill), suppress(Killed):
-        again.write(0, [b"a"], [b"b"], [b"c"])
-    world.cluster.advance(query.first.timeout_ms + 1)
-    third = query.restarted().begin(0)
-    kinds = [type(third.task(n, rows)) for n, rows in enumerate(query.input[0])]
-    assert kinds == [Prepared, AlreadyCommitted, AlreadyCommitted]
-    third.commit()
-    query.check()
-    fourth = query.restarted().begin(0)
-    kinds = [type(fourth.task(n, rows)) for n, rows in enumerate(query.input[0])]
-    assert kinds == [AlreadyCommitted] * 3
 
 
 # --- replays are compared ---

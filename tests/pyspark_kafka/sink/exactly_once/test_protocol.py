@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 import pytest
 
-from tests.pyspark_kafka.sink.exactly_once import scenarios
+from tests.pyspark_kafka.sink.exactly_once import faults, scenarios
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
 
 SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
@@ -26,21 +26,21 @@ SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
     scenarios.a_late_attempt_of_an_earlier_batch,
     scenarios.a_task_that_fails_leaves_nothing,
     scenarios.a_failed_batch_is_not_seen,
-    scenarios.abort_after_a_commit_that_has_decided,
-    scenarios.the_answer_to_the_decision_is_lost,
-    scenarios.the_decision_is_lost,
-    scenarios.a_decision_is_delivered_late,
-    scenarios.an_answer_that_may_mean_anything,
-    scenarios.markers_are_late,
-    scenarios.a_coordinator_is_on_the_move,
-    scenarios.a_prepared_transaction_times_out_before_the_decision,
-    scenarios.a_batch_close_to_its_timeout_is_not_begun,
-    scenarios.decided_rows_are_lost_and_written_again,
-    scenarios.lost_rows_are_found_by_the_next_start,
-    scenarios.a_batch_behind_lost_rows_is_refused,
-    scenarios.lost_rows_that_come_again_as_others,
-    scenarios.lost_rows_that_nobody_writes_again,
-    scenarios.a_supplement_keeps_what_survived,
+    faults.abort_after_a_commit_that_has_decided,
+    faults.the_answer_to_the_decision_is_lost,
+    faults.the_decision_is_lost,
+    faults.a_decision_is_delivered_late,
+    faults.an_answer_that_may_mean_anything,
+    faults.markers_are_late,
+    faults.a_coordinator_is_on_the_move,
+    faults.a_prepared_transaction_times_out_before_the_decision,
+    faults.a_batch_close_to_its_timeout_is_not_begun,
+    faults.decided_rows_are_lost_and_written_again,
+    faults.lost_rows_are_found_by_the_next_start,
+    faults.a_batch_behind_lost_rows_is_refused,
+    faults.lost_rows_that_come_again_as_others,
+    faults.lost_rows_that_nobody_writes_again,
+    faults.a_supplement_keeps_what_survived,
     scenarios.a_replay_with_other_rows_is_told,
     scenarios.a_replay_in_other_partitions_is_the_same,
     scenarios.a_replay_from_other_offsets_is_told,

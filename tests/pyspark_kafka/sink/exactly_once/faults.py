@@ -1,0 +1,321 @@
+"""Answers that are late or lost, and transactions that time out, each as a scenario.
+
+Purpose, invariant: those of `scenarios`. Most of these ask the cluster in memory for something that
+no real one does on demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from pyspark_kafka.errors import (
+    BatchNotCommitted,
+    BrokerUnreachable,
+    OutcomeUnknown,
+    PysparkKafkaError,
+    ReplayMismatch,
+    RowsLost,
+)
+from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Prepared
+from tests.pyspark_kafka.sink.exactly_once.play import Batch, Killed, World, at, kill
+from tests.pyspark_kafka.sink.exactly_once.query import SHORT, Query, flat
+from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
+
+# --- answers are late, or lost ---
+
+
+def abort_after_a_commit_that_has_decided(world: World) -> None:
+    def fail() -> None:
+        raise BrokerUnreachable("the network")
+
+    for where in (
+        "commit.decide.after",
+        "commit.roll_forward.before",
+        "commit.roll_forward.after",
+        "commit.sweep.after",
+    ):
+        query = Query.of(world, SHORT)
+        with at(where, fail), pytest.raises(BrokerUnreachable):
+            query.drive(query.first)
+        query.restarted().begin(0)
+        query.check()
+        query.drive(query.restarted())
+        query.check()
+
+
+def the_answer_to_the_decision_is_lost(world: FakeWorld) -> None:
+    """It was done: nobody may take the batch for undecided."""
+    query = Query.of(world, SHORT)
+    batch = _with_fault_at_decision(query, "lose")
+    with pytest.raises(OutcomeUnknown, match="the brokers answered nothing"):
+        batch.commit()
+    batch.abort()
+    query.drive(query.restarted())
+    query.check()
+
+
+def the_decision_is_lost(world: FakeWorld) -> None:
+    """It was not done: nobody may take the batch for decided."""
+    query = Query.of(world, SHORT)
+    batch = _with_fault_at_decision(query, "fail")
+    with pytest.raises(OutcomeUnknown):
+        batch.commit()
+    batch.abort()
+    assert query.committed() == []
+    query.drive(query.restarted())
+    query.check()
+
+
+def _with_fault_at_decision(query: Query, how: str) -> Batch:
+    """A prepared batch; the EndTxn of X fails, done or not."""
+    batch = query.first.begin(0)
+    for partition, rows in enumerate(query.input[0]):
+        batch.task(partition, rows)
+    _fault_of_decisions(query, how)
+    return batch
+
+
+def _fault_of_decisions(query: Query, how: str) -> None:
+    world = query.world
+    assert isinstance(world, FakeWorld)
+    original = world.cluster.client
+
+    def client(name: str = "client") -> object:
+        opened = original(name)
+        if name.endswith("-commit"):
+            world.cluster.client = original  # type: ignore[method-assign]
+            if how == "lose":
+                opened.lose("end_transactions")
+            else:
+                opened.fail("end_transactions", BrokerUnreachable("not sent"))
+        return opened
+
+    world.cluster.client = client  # type: ignore[method-assign, assignment]
+
+
+def a_decision_is_delivered_late(world: FakeWorld) -> int:
+    """At every failpoint of what comes after: of abort(), and of the next start."""
+    place = 0
+    while True:
+        world = world.fresh()
+        query = Query.of(world, SHORT)
+        batch = _with_fault_at_decision(query, "fail")
+        with pytest.raises(OutcomeUnknown):
+            batch.commit()
+        late = _end_of(batch)
+        with at(place, late) as failpoints:
+            batch.abort()
+            query.drive(query.restarted())
+        if not failpoints.is_done:
+            return place
+        query.check(f"delivered at failpoint {place} ({failpoints.met[place]})")
+        place += 1
+
+
+def _end_of(batch: Batch) -> Callable[[], object]:
+    from pyspark_kafka.client.transactions import EndTransaction  # noqa: PLC0415
+
+    world = batch.run.world
+    assert isinstance(world, FakeWorld)
+    end = EndTransaction(
+        transactional_id=batch.run.x,
+        producer=batch.plan.owner,
+        is_commit=True,
+        version=batch.plan.version,
+    )
+    return lambda: world.cluster.end(end)
+
+
+def an_answer_that_may_mean_anything(world: FakeWorld) -> None:
+    """Whatever but NONE is answered to the decision: nobody concludes anything from it."""
+    from kio.schema.errors import ErrorCode  # noqa: PLC0415
+
+    for code in (
+        ErrorCode.producer_fenced,
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.invalid_txn_state,
+        ErrorCode.invalid_producer_id_mapping,
+        ErrorCode.transactional_id_not_found,
+        None,
+    ):
+        query = Query.of(world, SHORT)
+        batch = query.first.begin(0)
+        for partition, rows in enumerate(query.input[0]):
+            batch.task(partition, rows)
+        world.cluster.answer(query.first.x, code)
+        with pytest.raises(OutcomeUnknown):
+            batch.commit()
+        batch.abort()
+        assert query.committed() == []
+        query.drive(query.restarted())
+        query.check()
+
+
+def markers_are_late(world: FakeWorld) -> None:
+    """What is decided is committed, although no reader sees it yet."""
+    query = Query.of(world, SHORT)
+    batch = query.first.begin(0)
+    for partition, rows in enumerate(query.input[0]):
+        batch.task(partition, rows)
+    world.cluster.holds_markers = True
+    with suppress(PysparkKafkaError):
+        batch.commit()
+    batch.abort()
+    world.cluster.holds_markers = False
+    world.cluster.write_markers()
+    query.drive(query.restarted())
+    query.check()
+
+
+def a_coordinator_is_on_the_move(world: FakeWorld) -> None:
+    """A list may miss what is open; the next one finds it."""
+    query = Query.of(world, SHORT)
+    batch = query.first.begin(0)
+    left = batch.task(0, query.input[0][0])
+    assert isinstance(left, Prepared)
+    world.cluster.hidden.add(left.entry.transactional_id)
+    new = query.restarted()
+    second = new.begin(0)
+    for partition, rows in enumerate(query.input[0]):
+        second.task(partition, rows)
+    second.commit()
+    world.cluster.hidden.clear()
+    new.write(1, [b"z"])
+    assert world.committed(query.first.topic) == sorted([*flat(query.input), b"z"])
+
+
+# --- transactions time out ---
+
+
+def a_prepared_transaction_times_out_before_the_decision(world: FakeWorld) -> None:
+    query = Query.of(world, SHORT)
+    batch = query.first.begin(0)
+    batch.task(0, query.input[0][0])
+    world.cluster.advance(query.first.timeout_ms + 1)
+    batch.task(1, query.input[0][1])
+    with pytest.raises(BatchNotCommitted, match=r"/0/0-0' \(partition 0, 2 rows\)"):
+        batch.commit()
+    batch.abort()
+    query.drive(query.restarted())
+    query.check()
+
+
+def a_batch_close_to_its_timeout_is_not_begun(world: FakeWorld) -> None:
+    query = Query.of(world, SHORT)
+    batch = query.first.begin(0)
+    for partition, rows in enumerate(query.input[0]):
+        batch.task(partition, rows)
+    world.cluster.advance(query.first.timeout_ms - 59_000)
+    with pytest.raises(BatchNotCommitted, match=r"will time out in 59000 ms.*transactionTimeout"):
+        batch.commit()
+    batch.abort()
+    query.drive(query.restarted())
+    query.check()
+
+
+def decided_rows_are_lost_and_written_again(world: FakeWorld) -> None:
+    """Between the last look and the commit of the tasks' transactions; their rows are named."""
+    query = Query.of(world, SHORT)
+    batch = query.first.begin(0)
+    batch.task(0, query.input[0][0])
+    world.cluster.advance(100_000)
+    batch.task(1, query.input[0][1])
+    with (
+        at("commit.roll_forward.before", lambda: world.cluster.advance(500_001)),
+        pytest.raises(RowsLost, match=r"2 rows of partition 0 \(x-\d+/run-1/0/0-0, last offsets"),
+    ):
+        batch.commit()
+    batch.abort()
+    assert query.committed() == [b"b0"]
+    again = query.restarted().begin(0)
+    assert isinstance(again.task(0, query.input[0][0]), Prepared)
+    assert isinstance(again.task(1, query.input[0][1]), AlreadyCommitted)
+    again.commit()
+    query.check()
+    query.completed = 0
+    query.restarted().write(1, [b"z"])
+    assert query.committed() == [*flat(query.input), b"z"]
+
+
+def lost_rows_are_found_by_the_next_start(world: FakeWorld) -> None:
+    """The driver died between decision and roll-forward, for longer than transactions live."""
+    query = Query.of(world, SHORT)
+    with at("commit.roll_forward.before", kill), suppress(Killed):
+        query.drive(query.first)
+    world.cluster.advance(query.first.timeout_ms + 1)
+    query.drive(query.restarted())
+    query.check()
+    query.restarted().write(0, *query.input[0])
+    query.check()
+
+
+def a_batch_behind_lost_rows_is_refused(world: FakeWorld) -> None:
+    query = Query.of(world, SHORT)
+    with at("commit.roll_forward.before", kill), suppress(Killed):
+        query.drive(query.first)
+    world.cluster.advance(query.first.timeout_ms + 1)
+    batch = query.restarted().begin(1)
+    with pytest.raises(
+        RowsLost, match="batch 0 before it has lost the rows of its partitions 0, 1"
+    ):
+        batch.task(0, [b"next"])
+    query.drive(query.restarted())
+    query.check()
+
+
+def lost_rows_that_come_again_as_others(world: FakeWorld) -> None:
+    query = Query.of(world, SHORT)
+    with at("commit.roll_forward.before", kill), suppress(Killed):
+        query.drive(query.first)
+    world.cluster.advance(query.first.timeout_ms + 1)
+    batch = query.restarted().begin(0)
+    for rows in ([b"a0", b"a2"], [b"a0"], []):
+        with pytest.raises(ReplayMismatch, match=r"partition 0 .* has lost its 2 rows"):
+            batch.task(0, rows)
+    assert query.committed() == []
+
+
+def lost_rows_that_nobody_writes_again(world: FakeWorld) -> None:
+    """The replay has fewer partitions than the batch had."""
+    query = Query.of(world, ((SHORT[0][0], []),))
+    query.first.write(0, [], SHORT[0][0])
+    query.first.write(1, [b"y"], [b"z"])
+    with at("commit.roll_forward.before", kill), suppress(Killed):
+        query.first.write(2, [b"a"], [b"b"])
+    world.cluster.advance(query.first.timeout_ms + 1)
+    batch = query.restarted().begin(2)
+    batch.task(0, [b"a"])
+    with pytest.raises((RowsLost, ReplayMismatch)):
+        batch.commit()
+
+
+def a_supplement_keeps_what_survived(world: FakeWorld) -> None:
+    """Lost once more: what the first supplement wrote, and nothing else, is written again."""
+    query = Query.of(world, (([b"a"], [b"b"], [b"c"]),))
+    batch = query.first.begin(0)
+    batch.task(0, [b"a"])
+    world.cluster.advance(200_000)
+    batch.task(1, [b"b"])
+    world.cluster.advance(200_000)
+    batch.task(2, [b"c"])
+    with (
+        at("commit.roll_forward.before", lambda: world.cluster.advance(200_001)),
+        pytest.raises(RowsLost),
+    ):
+        batch.commit()
+    assert query.committed() == [b"b", b"c"]
+    again = query.restarted()
+    with at("commit.roll_forward.before", kill), suppress(Killed):
+        again.write(0, [b"a"], [b"b"], [b"c"])
+    world.cluster.advance(query.first.timeout_ms + 1)
+    third = query.restarted().begin(0)
+    kinds = [type(third.task(n, rows)) for n, rows in enumerate(query.input[0])]
+    assert kinds == [Prepared, AlreadyCommitted, AlreadyCommitted]
+    third.commit()
+    query.check()
+    fourth = query.restarted().begin(0)
+    kinds = [type(fourth.task(n, rows)) for n, rows in enumerate(query.input[0])]
+    assert kinds == [AlreadyCommitted] * 3

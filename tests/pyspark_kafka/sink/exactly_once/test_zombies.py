@@ -1,0 +1,42 @@
+"""Drivers that were given up and are still alive, on the cluster in memory: they do no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, cast
+
+import pytest
+
+from tests.pyspark_kafka.sink.exactly_once import interleaving, scenarios
+from tests.pyspark_kafka.sink.exactly_once.query import MIDDLE, Query
+from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
+
+SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
+    scenarios.an_old_driver_wakes_up_anywhere,
+    scenarios.an_old_driver_works_while_the_new_one_writes,
+    scenarios.a_new_driver_is_not_harmed_by_an_old_one,
+    scenarios.an_old_driver_that_sweeps_late,
+    scenarios.two_queries_with_one_x,
+    scenarios.a_checkpoint_is_deleted,
+    scenarios.a_checkpoint_is_copied_and_run_twice,
+    scenarios.another_query_holds_the_commit_topic,
+)
+HISTORIES = 60
+
+
+@pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
+def world(request: pytest.FixtureRequest) -> FakeWorld:
+    """Of each `transaction.version`."""
+    return FakeWorld(cast("Literal[1, 2]", request.param))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_scenario(world: FakeWorld, scenario: Callable[[FakeWorld], object]) -> None:
+    scenario(world)
+
+
+def test_any_interleaving(world: FakeWorld, seed: int) -> None:
+    """Two drivers of one query, stragglers, deaths, losses and delays, as the seed says."""
+    for number in range(seed, seed + HISTORIES):
+        here = world.fresh()
+        interleaving.play(number, here, Query.of(here, MIDDLE))
