@@ -1,0 +1,451 @@
+"""Rolling forward: done is what was committed, lost what was aborted, and the rest is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.transactions import TransactionState
+from pyspark_kafka.errors import AuthenticationFailed, BrokerUnreachable, OutcomeUnknown
+from pyspark_kafka.sink.exactly_once.decisions import Entry, QueryState
+from pyspark_kafka.sink.exactly_once.roll_forward import roll_forward
+from tests.pyspark_kafka.sink.exactly_once.conftest import Setting
+from tests.pyspark_kafka.sink.exactly_once.drivers import Driver, rows
+from tests.pyspark_kafka.sink.exactly_once.fake_client import FakeClient
+from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
+from tests.pyspark_kafka.sink.exactly_once.fake_log import FakeLog
+
+OUT = "out"
+OUT_0 = TopicPartition(OUT, 0)
+
+
+def roll(driver: Driver, *entries: Entry, finished: int = 0) -> list[int]:
+    """The partitions that are lost."""
+    state = QueryState(decision=driver.decision(5, *entries), finished_number=finished)
+    return [entry.partition for entry in roll_forward(driver.client, state, pause=lambda _: None)]
+
+
+def told(driver: Driver, *entries: Entry) -> str:
+    with pytest.raises(OutcomeUnknown) as error:
+        roll(driver, *entries)
+    text = str(error.value)
+    assert f"decision 1 of query query (batch 5) under transactionalId '{driver.x}' stands" in text
+    return text
+
+
+@pytest.fixture
+def driver(fake: FakeCluster, client: FakeClient) -> Driver:
+    """On a fake cluster with the topic `out` of two partitions."""
+    fake.create_topic(OUT, 2)
+    return Driver(client=client, x="X", commit_topic="commits", version=fake.transaction_version)
+
+
+@pytest.fixture
+def out(fake: FakeCluster, driver: Driver) -> FakeLog:
+    return fake.log(OUT_0)
+
+
+# --- on every cluster ---
+
+
+def test_what_is_prepared_is_committed(setting: Setting) -> None:
+    driver, topic = setting.driver(), setting.world.topic(2)
+    entries = [driver.prepare(n, topic, f"{n}", to=(0, 1)) for n in range(3)]
+    assert setting.world.committed(topic) == []
+    for _ in range(2):
+        assert roll(driver, *entries) == []
+    assert setting.world.committed(topic) == [b"0", b"0", b"1", b"1", b"2", b"2"]
+
+
+def test_what_was_aborted_is_lost(setting: Setting) -> None:
+    driver, topic = setting.driver(), setting.world.topic()
+    entries = [driver.prepare(n, topic, f"{n}") for n in range(3)]
+    driver.end(entries[1].transactional_id, entries[1].producer, is_commit=False)
+    for _ in range(2):
+        assert roll(driver, *entries) == [1]
+    assert setting.world.committed(topic) == [b"0", b"2"]
+
+
+def test_what_was_fenced_is_lost(setting: Setting) -> None:
+    """A fence that has answered leaves the coordinator as after a commit: the log tells."""
+    driver, topic = setting.driver(), setting.world.topic(2)
+    entries = [driver.prepare(n, topic, f"{n}", to=(1,)) for n in range(2)]
+    driver.client.init_producer_id(entries[0].transactional_id, timeout_ms=30_000)
+    for _ in range(2):
+        assert roll(driver, *entries) == [0]
+    assert setting.world.committed(topic) == [b"1"]
+
+
+def test_what_was_committed_stays_so_when_its_id_is_taken_again(setting: Setting) -> None:
+    driver, topic = setting.driver(), setting.world.topic()
+    first = driver.prepare(0, topic, "first")
+    assert driver.commit(first) is ErrorCode.none
+    second = driver.prepare(0, topic, "second")
+    assert second.transactional_id == first.transactional_id
+    assert roll(driver, first) == []
+    driver.end(second.transactional_id, second.producer, is_commit=False)
+    driver.prepare(0, topic, "third")
+    assert roll(driver, first) == []
+    assert setting.world.committed(topic) == [b"first"]
+
+
+def test_what_was_aborted_stays_so_when_its_id_commits_again(setting: Setting) -> None:
+    driver, topic = setting.driver(), setting.world.topic()
+    first = driver.prepare(0, topic, "first")
+    second = driver.prepare(0, topic, "second")
+    assert driver.commit(second) is ErrorCode.none
+    assert roll(driver, first) == [0]
+    assert roll(driver, second) == []
+    assert setting.world.committed(topic) == [b"second"]
+
+
+def test_a_decision_of_an_older_client_is_rolled_forward_by_a_newer_one(setting: Setting) -> None:
+    """Each transaction is ended by the version that it was written with."""
+    driver, topic = setting.driver(), setting.world.topic()
+    entry = driver.prepare(0, topic, "a")
+    driver.commit(entry)
+    driver.version = driver.client.transaction_version()
+    other = driver.prepare(1, topic, "b")
+    assert roll(driver, entry, other) == []
+    driver.client.init_producer_id(entry.transactional_id, timeout_ms=30_000)
+    assert roll(driver, entry, other) == []
+
+
+def test_the_decision_of_an_empty_batch_asks_for_nothing(client: FakeClient) -> None:
+    driver = Driver(client=client, x="X", commit_topic="commits")
+    assert roll(driver) == []
+    assert client.asked() == []
+
+
+# --- (a) ---
+
+
+def test_a_finished_decision_asks_for_nothing(driver: Driver, client: FakeClient) -> None:
+    entry = driver.prepare(0, OUT, "a")
+    before = len(client.asked())
+    assert roll(driver, entry, finished=1) == []
+    assert len(client.asked()) == before
+
+
+# --- (b) ---
+
+
+def test_the_coordinator_alone_tells_where_it_can(
+    fake: FakeCluster, driver: Driver, client: FakeClient
+) -> None:
+    done, lost = driver.prepare(0, OUT, "a"), driver.prepare(1, OUT, "b")
+    driver.commit(done)
+    driver.end(lost.transactional_id, lost.producer, is_commit=False)
+    fake.answer(done.transactional_id, ErrorCode.invalid_txn_state)
+    assert roll(driver, done, lost) == [1]
+    assert "read_log" not in client.asked()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.invalid_txn_state,
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.producer_fenced,
+        ErrorCode.invalid_producer_id_mapping,
+        ErrorCode.transactional_id_not_found,
+        ErrorCode.unknown_server_error,
+        None,
+    ],
+)
+@pytest.mark.parametrize("verdict", ["commit", "abort"])
+def test_no_refusal_is_taken_for_an_outcome(
+    fake: FakeCluster, driver: Driver, code: ErrorCode | None, verdict: str
+) -> None:
+    entry = driver.prepare(0, OUT, "a")
+    driver.end(entry.transactional_id, entry.producer, is_commit=verdict == "commit")
+    fake.answer(entry.transactional_id, code)
+    assert roll(driver, entry) == ([] if verdict == "commit" else [0])
+
+
+def test_what_is_still_open_is_asked_for_again(fake: FakeCluster, driver: Driver) -> None:
+    entry = driver.prepare(0, OUT, "a")
+    fake.answer(entry.transactional_id, None, ErrorCode.unknown_server_error)
+    assert roll(driver, entry) == []
+    assert fake.committed(OUT) == [(None, b"a")]
+
+
+def test_what_stays_open_is_told(fake: FakeCluster, driver: Driver) -> None:
+    entries = [driver.prepare(n, OUT, "a", "b", to=(0, 1)) for n in range(2)]
+    fake.answer(entries[1].transactional_id, *[None] * 20)
+    text = told(driver, *entries)
+    assert f"'{entries[1].transactional_id}' with 2 rows up to out-0 offset 3" in text
+    assert entries[0].transactional_id not in text
+    assert "the next start of the query goes on with it" in text
+
+
+def test_markers_on_their_way_are_waited_for(fake: FakeCluster, driver: Driver) -> None:
+    entry = driver.prepare(0, OUT, "a")
+    fake.holds_markers = True
+    driver.commit(entry)
+    assert fake.state(entry.transactional_id) is TransactionState.PREPARE_COMMIT
+    fake.while_waiting = fake.write_markers
+    assert roll(driver, entry) == []
+    assert fake.committed(OUT) == [(None, b"a")]
+
+
+def test_a_commit_whose_markers_do_not_come_is_told(fake: FakeCluster, driver: Driver) -> None:
+    entry = driver.prepare(0, OUT, "a")
+    fake.holds_markers = True
+    driver.commit(entry)
+    assert entry.transactional_id in told(driver, entry)
+
+
+def test_an_abort_whose_markers_are_on_their_way_is_lost(
+    fake: FakeCluster, driver: Driver
+) -> None:
+    """Version 1 fences with the epoch that the next owner has: it is seen when they are there."""
+    entry = driver.prepare(0, OUT, "a")
+    fake.holds_markers = True
+    fake.advance(10_000_000)
+    assert fake.state(entry.transactional_id) is TransactionState.PREPARE_ABORT
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        fake.write_markers()
+
+    state = QueryState(decision=driver.decision(5, entry))
+    assert roll_forward(driver.client, state, pause=pause) == (entry,)
+    assert len(pauses) == (1 if fake.transaction_version == 1 else 0)
+
+
+def test_the_next_owner_under_the_same_epoch_is_not_taken_for_this_one(
+    fake: FakeCluster, driver: Driver
+) -> None:
+    """Version 1: a transaction that was committed under e, and the next one, aborted under e+1."""
+    first = driver.prepare(0, OUT, "a")
+    driver.commit(first)
+    second = driver.prepare(0, OUT, "b")
+    driver.end(second.transactional_id, second.producer, is_commit=False)
+    assert fake.state(first.transactional_id) is TransactionState.COMPLETE_ABORT
+    assert roll(driver, first) == []
+    third = driver.prepare(0, OUT, "c")
+    fake.advance(10_000_000)
+    assert roll(driver, third) == [0]
+    driver.commit(driver.prepare(0, OUT, "d"))
+    assert roll(driver, third) == [0]
+
+
+def test_timed_out_is_lost(fake: FakeCluster, driver: Driver) -> None:
+    entry = driver.prepare(0, OUT, "a")
+    fake.advance(10_000_000)
+    assert fake.state(entry.transactional_id) is TransactionState.COMPLETE_ABORT
+    assert roll(driver, entry) == [0]
+    driver.client.init_producer_id(entry.transactional_id, timeout_ms=1000)
+    assert roll(driver, entry) == [0]
+
+
+# --- (c) ---
+
+
+@pytest.mark.parametrize("verdict", ["commit", "abort"])
+def test_the_log_tells_of_an_id_that_has_expired(
+    fake: FakeCluster, driver: Driver, verdict: str
+) -> None:
+    entry = driver.prepare(0, OUT, "a", to=(1,))
+    driver.commit(driver.prepare(1, OUT, "b", to=(1,)))
+    driver.end(entry.transactional_id, entry.producer, is_commit=verdict == "commit")
+    fake.expire(entry.transactional_id)
+    assert roll(driver, entry) == ([] if verdict == "commit" else [0])
+
+
+@pytest.mark.parametrize("verdict", ["commit", "abort"])
+def test_the_last_epoch_of_a_producer_id(
+    fake: FakeCluster, driver: Driver, verdict: str
+) -> None:
+    """After it the coordinator knows another producer id: INVALID_PRODUCER_ID_MAPPING."""
+    own_id = driver.id_of(0)
+    driver.client.init_producer_id(own_id, timeout_ms=1000)
+    fake.exhaust(own_id)
+    producer = fake.producer_of(own_id)
+    writer = driver.client.transactional_producer(own_id, producer, driver.version)
+    entry = driver.prepare(1, OUT, "other")
+    writer.send(rows(OUT, 0, ["a"]))
+    writer.flush()
+    entry = replace(
+        entry,
+        partition=0,
+        transactional_id=own_id,
+        producer=producer,
+        last_offsets=dict(writer.last_offsets),
+    )
+    if verdict == "commit":
+        for _ in range(2):
+            assert roll(driver, entry) == []
+    else:
+        fake.advance(10_000_000)
+    following = driver.prepare(0, OUT, "b")
+    assert following.producer.producer_id != producer.producer_id
+    for _ in range(2):
+        assert roll(driver, entry) == ([] if verdict == "commit" else [0])
+        assert roll(driver, following) == []
+
+
+def test_any_partition_tells(fake: FakeCluster, driver: Driver, out: FakeLog) -> None:
+    entry = driver.prepare(0, OUT, "a", to=(0, 1))
+    driver.commit(entry)
+    fake.expire(entry.transactional_id)
+    out.delete_before(out.end)
+    assert roll(driver, entry) == []
+
+
+def test_a_topic_that_is_gone_tells_nothing(fake: FakeCluster, driver: Driver) -> None:
+    fake.create_topic("another")
+    entry = driver.prepare(0, OUT, "a")
+    elsewhere = {TopicPartition("another", 0): 0, **entry.last_offsets}
+    driver.commit(entry)
+    fake.expire(entry.transactional_id)
+    del fake.topics["another"]
+    assert roll(driver, replace(entry, last_offsets=elsewhere)) == []
+    del fake.topics[OUT]
+    assert "out-0" in told(driver, entry)
+
+
+def test_a_topic_that_was_made_anew_tells_nothing(fake: FakeCluster, driver: Driver) -> None:
+    driver.prepare(1, OUT, "first")
+    entry = driver.prepare(0, OUT, "a")
+    driver.commit(entry)
+    fake.expire(entry.transactional_id)
+    fake.create_topic(OUT)
+    told(driver, entry)
+
+
+def test_markers_of_others_are_not_taken_for_the_own(driver: Driver, fake: FakeCluster) -> None:
+    entry = driver.prepare(0, OUT, "a")
+    other = driver.prepare(1, OUT, "b")
+    driver.end(other.transactional_id, other.producer, is_commit=False)
+    driver.commit(entry)
+    fake.expire(entry.transactional_id)
+    assert roll(driver, entry) == []
+
+
+# --- (d) ---
+
+
+def gone(fake: FakeCluster, driver: Driver, entry: Entry, cut: int) -> None:
+    """The id has expired, and the log begins at an offset."""
+    fake.expire(entry.transactional_id)
+    fake.log(OUT_0).delete_before(cut)
+
+
+def test_a_marker_that_retention_has_taken_is_told(fake: FakeCluster, driver: Driver) -> None:
+    entry = driver.prepare(0, OUT, "a", "b")
+    driver.commit(entry)
+    driver.commit(driver.prepare(1, OUT, "c"))
+    gone(fake, driver, entry, 3)
+    text = told(driver, entry)
+    assert f"'{entry.transactional_id}' with 2 rows up to out-0 offset 1" in text
+    assert "(retention)" in text
+    assert "python -m pyspark_kafka transactions --id X" in text
+
+
+def test_the_marker_of_a_later_transaction_is_not_taken_for_one_that_is_gone(
+    fake: FakeCluster, driver: Driver
+) -> None:
+    """Its producer id is the same; only the epoch tells."""
+    entry = driver.prepare(0, OUT, "a")
+    driver.commit(entry)
+    later = driver.prepare(0, OUT, "b")
+    driver.end(later.transactional_id, later.producer, is_commit=False)
+    gone(fake, driver, entry, 2)
+    told(driver, entry)
+
+
+def test_the_marker_behind_records_that_are_gone_tells_by_its_epoch(
+    fake: FakeCluster, driver: Driver
+) -> None:
+    entry = driver.prepare(0, OUT, "a")
+    driver.commit(entry)
+    gone(fake, driver, entry, 1)
+    assert roll(driver, entry) == []
+
+
+def test_a_fence_behind_records_that_are_gone(fake: FakeCluster, driver: Driver) -> None:
+    """Under version 1 its marker could be the next owner's, who has aborted."""
+    entry = driver.prepare(0, OUT, "a")
+    fake.advance(10_000_000)
+    gone(fake, driver, entry, 1)
+    if fake.transaction_version == 1:
+        told(driver, entry)
+    else:
+        assert roll(driver, entry) == [0]
+
+
+def test_a_compacted_log_tells_no_lies(fake: FakeCluster, driver: Driver) -> None:
+    """What a later record has replaced is gone, with its marker; the next marker is another's."""
+    entry = driver.prepare(0, OUT, "a")
+    driver.commit(entry)
+    later = driver.prepare(0, OUT, "b")  # of the same key, none
+    driver.commit(later)
+    aborted = driver.prepare(0, OUT, "c")
+    driver.end(aborted.transactional_id, aborted.producer, is_commit=False)
+    log = fake.log(OUT_0)
+    log.batches = [b for b in log.batches if b.base_offset in (2, 3, 5)]
+    fake.expire(entry.transactional_id)
+    told(driver, entry)
+    assert roll(driver, later) == []
+
+
+def test_a_log_that_may_not_be_read_is_told(
+    fake: FakeCluster, driver: Driver, client: FakeClient
+) -> None:
+    entry = driver.prepare(0, OUT, "a")
+    driver.commit(entry)
+    fake.expire(entry.transactional_id)
+    client.fail("read_log", AuthenticationFailed("TOPIC_AUTHORIZATION_FAILED"))
+    assert "Not read: out-0: TOPIC_AUTHORIZATION_FAILED" in told(driver, entry)
+
+
+def test_one_that_cannot_be_told_does_not_keep_others_from_being_committed(
+    fake: FakeCluster, driver: Driver
+) -> None:
+    entry = driver.prepare(0, OUT, "a")
+    driver.commit(entry)
+    gone(fake, driver, entry, 2)
+    others = [driver.prepare(n, OUT, f"{n}") for n in (1, 2)]
+    told(driver, entry, *others)
+    assert [value for _, value in fake.committed(OUT)] == [b"1", b"2"]
+
+
+# --- interrupted ---
+
+
+@pytest.mark.parametrize(
+    "interrupt",
+    [
+        lambda client: client.fail("end_transactions", AuthenticationFailed("no")),
+        lambda client: client.fail("describe_transactions", BrokerUnreachable("no")),
+        lambda client: client.fail("list_offsets", BrokerUnreachable("no")),
+        lambda client: client.fail("read_log", BrokerUnreachable("no")),
+    ],
+    ids=["end", "describe", "offsets", "read"],
+)
+def test_an_interruption_is_told_as_such(
+    fake: FakeCluster,
+    driver: Driver,
+    client: FakeClient,
+    interrupt: Callable[[FakeClient], None],
+) -> None:
+    entry = driver.prepare(0, OUT, "a")
+    driver.commit(entry)
+    fake.expire(entry.transactional_id)
+    interrupt(client)
+    text = told(driver, entry)
+    assert "interrupted: no" in text
+    assert roll(driver, entry) == []
+
+
+def test_a_lost_answer_is_asked_for_again(driver: Driver, client: FakeClient) -> None:
+    entries = [driver.prepare(n, OUT, f"{n}") for n in range(3)]
+    client.lose("end_transactions")
+    assert roll(driver, *entries) == []
