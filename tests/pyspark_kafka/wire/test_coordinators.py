@@ -1,0 +1,143 @@
+"""FindCoordinator by hand against FindCoordinator by kio; many keys at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration import raw
+from pyspark_kafka.errors import BrokerUnreachable, ProtocolError
+from pyspark_kafka.wire.coordinators import (
+    FIRST_OF_MANY,
+    CoordinatorKey,
+    CoordinatorKind,
+    FindResponse,
+    find_coordinators_request,
+)
+from pyspark_kafka.wire.metadata import Broker
+from pyspark_kafka.wire.reader import MalformedResponse, Reader
+from pyspark_kafka.wire.router import Refused
+from pyspark_kafka.wire.transport import Address
+from pyspark_kafka.wire.versions import SPOKEN, Api
+from tests.pyspark_kafka.wire.messages import entity_bytes
+from tests.pyspark_kafka.wire.scripted import ALL_VERSIONS, Answers, Peer, ScriptedBroker
+from tests.pyspark_kafka.wire.test_router import router, soon
+
+SPOKEN_HERE = SPOKEN[Api.FIND_COORDINATOR]
+VERSIONS = range(SPOKEN_HERE.first, SPOKEN_HERE.last + 1)
+OF_MANY = range(FIRST_OF_MANY, SPOKEN_HERE.last + 1)
+TRANSACTION = CoordinatorKind.TRANSACTION
+
+
+def read(version: int, names: list[str], **fields: Any) -> FindResponse:
+    data = entity_bytes(raw.response("find_coordinator", version, throttle_time=9, **fields))
+    reader = Reader(memoryview(data))
+    found = find_coordinators_request(version, TRANSACTION, names).read(reader)
+    reader.end("the response")
+    return found
+
+
+def coordinator(name: str, error_code: int = 0, **fields: Any) -> dict[str, Any]:
+    found = {"node_id": 4, "host": "h", "port": 9, "error_message": "well"}
+    return {"key": name, "error_code": error_code, **found, **fields}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_request_is_what_kio_writes(version: int) -> None:
+    names = ["x", "ü"] if version >= FIRST_OF_MANY else ["ü"]
+    keys: dict[str, Any] = {"coordinator_keys": names} if len(names) > 1 else {"key": names[0]}
+    expected = raw.request("find_coordinator", version, key_type=1, **keys)
+    (body,) = find_coordinators_request(version, TRANSACTION, names).body
+    assert bytes(body) == entity_bytes(expected)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_response_is_what_kio_wrote(version: int) -> None:
+    fields = coordinator("x")
+    del fields["key"]
+    found = read(version, ["x"], **fields) if version < FIRST_OF_MANY else None
+    found = found or read(version, ["x"], coordinators=[coordinator("x")])
+    assert found.throttle_ms == 9
+    broker = Broker(broker_id=4, address=Address("h", 9))
+    assert found.found == {"x": (ErrorCode.none, broker)}
+
+
+@pytest.mark.parametrize("version", OF_MANY)
+def test_a_coordinator_that_is_not_there(version: int) -> None:
+    nobody = coordinator("y", 15, node_id=-1, host="", port=-1)
+    found = read(version, ["x", "y"], coordinators=[nobody, coordinator("x")]).found
+    assert found["y"] == (ErrorCode.coordinator_not_available, None)
+    assert found["x"].broker is not None
+
+
+@pytest.mark.parametrize("version", OF_MANY)
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["x", "z"], "key 'z' was not asked for, or twice"),
+        (["x", "x"], "key 'x' was not asked for, or twice"),
+        (["x"], "key 'y' is left out"),
+    ],
+)
+def test_an_answer_about_other_keys_is_malformed(
+    version: int, names: list[str], expected: str
+) -> None:
+    with pytest.raises(MalformedResponse, match=expected):
+        read(version, ["x", "y"], coordinators=[coordinator(name) for name in names])
+
+
+def test_groups_and_transactional_ids_have_coordinators_of_their_own() -> None:
+    ports = {"group": 1, "transaction": 2}
+    found = [{"coordinators": [coordinator("x", port=port)]} for port in ports.values()]
+    answers = Answers(find_coordinator=found)
+    with ScriptedBroker(answers) as broker, router(broker) as one:
+        for _ in range(2):
+            group = one.coordinator(CoordinatorKey.group("x"), deadline=soon())
+            transaction = one.coordinator(CoordinatorKey.transaction("x"), deadline=soon())
+            assert (group.address.port, transaction.address.port) == (1, 2)
+        assert answers.count("find_coordinator") == 2
+
+
+def test_many_are_asked_for_at_once_and_only_those_that_are_not_known() -> None:
+    answers = Answers(
+        find_coordinator=[
+            {"coordinators": [coordinator("x"), coordinator("y", 15)]},
+            {"coordinators": [coordinator("z"), coordinator("y")]},
+        ]
+    )
+    with ScriptedBroker(answers) as broker, router(broker) as one:
+        first = one.coordinators(TRANSACTION, ["x", "y"], deadline=soon())
+        refused = first["y"]
+        assert isinstance(refused, Refused)
+        assert refused.code is ErrorCode.coordinator_not_available
+        assert "transactional id 'y'" in str(refused)
+        second = one.coordinators(TRANSACTION, ["x", "y", "z"], deadline=soon())
+        assert set(second.values()) == {first["x"]}
+        one.coordinators(TRANSACTION, ["x", "y", "z"], deadline=soon())
+        assert answers.count("find_coordinator") == 2
+
+
+def test_an_old_broker_is_asked_for_one_after_the_other() -> None:
+    fields = coordinator("x")
+    del fields["key"]
+    answers = Answers(find_coordinator=[fields, {**fields, "port": 10}])
+
+    def script(peer: Peer) -> None:
+        peer.negotiate({**ALL_VERSIONS, 10: (0, 3)})
+        answers.serve(peer)
+
+    with ScriptedBroker(script) as broker, router(broker) as one:
+        found = one.coordinators(TRANSACTION, ["x", "y"], deadline=soon())
+        ports = [b.address.port for b in found.values() if isinstance(b, Broker)]
+        assert ports == [9, 10]
+
+
+def test_an_answer_about_another_id_is_no_answer() -> None:
+    answers = Answers(find_coordinator=[{"coordinators": [coordinator("y")]}])
+    with ScriptedBroker(answers) as broker, router(broker) as one:
+        with pytest.raises(ProtocolError, match="key 'y' was not asked for"):
+            one.coordinators(TRANSACTION, ["x"], deadline=soon())
+        with pytest.raises((ProtocolError, BrokerUnreachable)):
+            one.coordinator(CoordinatorKey.transaction("x"), deadline=soon())

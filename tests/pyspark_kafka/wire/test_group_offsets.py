@@ -1,0 +1,111 @@
+"""Offsets of groups, one try each: what is made of answers. With clusters: `client` tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError
+from pyspark_kafka.wire.group_offsets import commit_offsets, committed_offsets, committed_topics
+from pyspark_kafka.wire.router import Refused, Router
+from tests.pyspark_kafka.wire.scripted import Answers, Asked, Peer
+from tests.pyspark_kafka.wire.test_router import soon
+from tests.pyspark_kafka.wire.test_transactions import closes, coordinated, garbage
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+
+
+def commit(one: Router) -> None:
+    commit_offsets(one, "g", {T1: 6, U0: 0, T0: 5}, deadline=soon())
+
+
+def read(one: Router) -> None:
+    committed_offsets(one, "g", [T0], deadline=soon())
+
+
+def committed(*codes: int) -> dict[str, Any]:
+    """OffsetCommit's answer about `t-0`, `t-1` and `u-0`."""
+    of = [{"partition_index": p, "error_code": c} for p, c in zip((0, 1, 0), codes, strict=False)]
+    return {"topics": [{"name": "t", "partitions": of[:2]}, {"name": "u", "partitions": of[2:]}]}
+
+
+def test_offsets_go_by_topic() -> None:
+    def one(partition: int, offset: int) -> dict[str, Any]:
+        found = {"partition_index": partition, "committed_offset": offset}
+        return {**found, "committed_metadata": ""}
+
+    assert committed_topics({T1: 6, U0: 0, T0: 5}) == [
+        {"name": "t", "partitions": [one(0, 5), one(1, 6)]},
+        {"name": "u", "partitions": [one(0, 0)]},
+    ]
+
+
+def test_a_commit_is_one_of_no_member() -> None:
+    seen: list[bytes] = []
+
+    def answer(peer: Peer, asked: Asked) -> None:
+        seen.append(asked.rest)
+        peer.answer(asked, "offset_commit", **committed(0, 0, 0))
+
+    answers = Answers(offset_commit=[answer])
+    with coordinated(answers, "g", ranges={8: (2, 7)}) as one:
+        commit(one)
+    (rest,) = seen
+    header = b"\x00\x05tests"
+    group, generation, member = b"\x00\x01g", b"\xff\xff\xff\xff", b"\x00\x00"
+    assert rest.startswith(header + group + generation + member)
+
+
+@pytest.mark.parametrize(
+    ("codes", "code", "where", "asked"),
+    [
+        ((0, 16, 0), 16, "t-1", 2),
+        ((0, 0, 14), 14, "u-0", 1),
+        ((25, 25, 25), 25, "t-0", 1),
+        ((30, 30, 30), 30, "t-0", 1),
+    ],
+)
+def test_a_commit_that_is_refused(
+    codes: tuple[int, ...], code: int, where: str, asked: int
+) -> None:
+    answers = Answers(offset_commit=[committed(*codes), committed(0, 0, 0)])
+    with coordinated(answers, "g") as one:
+        with pytest.raises(Refused, match=f"committing offsets of group 'g', {where}") as caught:
+            commit(one)
+        assert caught.value.code is ErrorCode(code)
+        commit(one)
+    assert answers.count("find_coordinator") == asked
+
+
+@pytest.mark.parametrize(
+    ("codes", "wrong"), [((0, 0), "leaves out u-0"), ((0, 0, 0), "more than what was asked")]
+)
+def test_an_answer_about_other_partitions_is_none(codes: tuple[int, ...], wrong: str) -> None:
+    answer = committed(*codes)
+    if len(codes) == 3:
+        answer["topics"] += [{"name": "v", "partitions": [{"partition_index": 0}]}]
+    with (
+        coordinated(Answers(offset_commit=[answer]), "g") as one,
+        pytest.raises(ProtocolError, match=wrong),
+    ):
+        commit(one)
+
+
+@pytest.mark.parametrize(("how", "kind"), [(closes, BrokerUnreachable), (garbage, ProtocolError)])
+@pytest.mark.parametrize(("api", "ask"), [("offset_commit", commit), ("offset_fetch", read)])
+def test_a_coordinator_that_does_not_answer_is_found_anew(
+    how: Callable[[Peer, Asked], None],
+    kind: type[KafkaError],
+    api: str,
+    ask: Callable[[Router], None],
+) -> None:
+    answers = Answers(**{api: [how]})
+    with coordinated(answers, "g") as one:
+        for _ in range(2):
+            with pytest.raises(kind):
+                ask(one)
+    assert answers.count("find_coordinator") == 2

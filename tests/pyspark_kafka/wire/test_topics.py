@@ -1,0 +1,245 @@
+"""DescribeConfigs by hand against DescribeConfigs by kio; topics that are made and looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from integration import raw
+from pyspark_kafka.errors import KafkaError, ProtocolError
+from pyspark_kafka.wire.metadata import Broker
+from pyspark_kafka.wire.reader import MalformedResponse, Reader
+from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.topics import (
+    broker_config,
+    brokers,
+    check_leaders,
+    create_topic,
+    describe_configs_request,
+    replication_of,
+    topic_config,
+)
+from pyspark_kafka.wire.transport import Address
+from pyspark_kafka.wire.versions import SPOKEN, Api
+from tests.pyspark_kafka.wire.messages import entity_bytes
+from tests.pyspark_kafka.wire.scripted import Answers, ScriptedBroker
+from tests.pyspark_kafka.wire.test_router import cluster, router, soon
+
+CONFIGS = SPOKEN[Api.DESCRIBE_CONFIGS]
+VERSIONS = range(CONFIGS.first, CONFIGS.last + 1)
+
+
+def settings(version: int) -> dict[str, Any]:
+    """DescribeConfigs' answer about topic `t`, with all that a broker may say besides."""
+    since_3 = {"config_type": 2, "documentation": "of what"} if version >= 3 else {}
+    synonym = {"name": "log.cleanup.policy", "value": None, "source": 5}
+    values = {"cleanup.policy": "compact", "min.insync.replicas": "2", "secret": None}
+    configs = [
+        {"name": name, "value": value, "synonyms": [synonym, synonym], **since_3}
+        for name, value in values.items()
+    ]
+    result = {"resource_type": 2, "resource_name": "t", "error_message": None, "configs": configs}
+    return {"throttle_time": 9, "results": [result]}
+
+
+def read(version: int, data: bytes) -> Any:
+    reader = Reader(memoryview(data))
+    found = describe_configs_request(version, 2, "t").read(reader)
+    reader.end("the response")
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_request_is_what_kio_writes(version: int) -> None:
+    resource = {"resource_type": 2, "resource_name": "t", "configuration_keys": None}
+    (body,) = describe_configs_request(version, 2, "t").body
+    # kio writes no null arrays: of the keys, whose length is the last field but the flags.
+    expected = entity_bytes(
+        raw.request("describe_configs", version, resources=[{**resource, "configuration_keys": ()}])
+    )
+    flexible = version >= 4
+    tail = (b"\0" if flexible else b"") + b"\0" * (1 + (version >= 3)) + b"\0" * flexible
+    no_keys, all_keys = (b"\1", b"\0") if flexible else (b"\0" * 4, b"\xff" * 4)
+    assert expected.endswith(no_keys + tail)
+    assert bytes(body) == expected.removesuffix(no_keys + tail) + all_keys + tail
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_response_is_what_kio_wrote(version: int) -> None:
+    data = entity_bytes(raw.response("describe_configs", version, **settings(version)))
+    found = read(version, data)
+    assert (found.throttle_ms, found.error_code) == (9, ErrorCode.none)
+    assert found.config == {"cleanup.policy": "compact", "min.insync.replicas": "2"}
+
+
+@pytest.mark.parametrize("changed", [{"resource_type": 4}, {"resource_name": "u"}])
+def test_an_answer_about_another_resource_is_malformed(changed: dict[str, Any]) -> None:
+    answer = settings(4)
+    (result,) = answer["results"]
+    data = entity_bytes(raw.response("describe_configs", 4, results=[result | changed]))
+    with pytest.raises(MalformedResponse, match="was asked for"):
+        read(4, data)
+    none = entity_bytes(raw.response("describe_configs", 4, results=[]))
+    with pytest.raises(MalformedResponse, match="0 resources are told"):
+        read(4, none)
+
+
+@given(st.data())
+def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -> None:
+    version = data.draw(st.sampled_from(VERSIONS))
+    found = bytearray(entity_bytes(raw.response("describe_configs", version, **settings(version))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        found[data.draw(st.integers(0, len(found) - 1))] = data.draw(st.integers(0, 255))
+    del found[data.draw(st.integers(0, len(found))) :]
+    try:
+        read(version, bytes(found))
+    except MalformedResponse as error:
+        assert str(error)  # noqa: PT017
+
+
+def test_the_settings_of_a_topic_and_of_a_broker() -> None:
+    (of_topic,) = settings(4)["results"]
+    of_broker = {**of_topic, "resource_type": 4, "resource_name": "7"}
+    answers = Answers(describe_configs=[{"results": [of_topic]}, {"results": [of_broker]}])
+    with ScriptedBroker(answers) as one, router(one) as found:
+        assert topic_config(found, "t", deadline=soon())["cleanup.policy"] == "compact"
+        seven = Broker(broker_id=7, address=Address.parse(one.address))
+        assert broker_config(found, seven, deadline=soon())["min.insync.replicas"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind", "said"),
+    [
+        (3, "of another cluster", Refused, "UNKNOWN_TOPIC_OR_PARTITION"),
+        (29, "denied", Refused, "TOPIC_AUTHORIZATION_FAILED"),
+        (7, "too slow", Refused, "REQUEST_TIMED_OUT"),
+        (42, "no such thing", KafkaError, r"INVALID_REQUEST \(42\), no such thing"),
+    ],
+)
+def test_settings_that_are_refused(
+    code: int, message: str, kind: type[Exception], said: str
+) -> None:
+    result = {"resource_type": 2, "resource_name": "t", "error_code": code, "configs": []}
+    answers = Answers(describe_configs=[{"results": [{**result, "error_message": message}]}])
+    with (
+        ScriptedBroker(answers) as one,
+        router(one) as found,
+        pytest.raises(kind, match=f"(?s)settings of topic 't'.*{said}"),
+    ):
+        topic_config(found, "t", deadline=soon())
+
+
+# --- topics ---
+
+
+def create(one: Router, **options: Any) -> bool:
+    fields: dict[str, Any] = {"partition_count": 1, "replication_factor": 3, "config": {}}
+    return create_topic(one, "t", **{**fields, **options}, deadline=soon())
+
+
+def made(error_code: int = 0, message: str | None = None, name: str = "t") -> dict[str, Any]:
+    return {"topics": [{"name": name, "error_code": error_code, "error_message": message}]}
+
+
+def controlled(answers: Answers, *all_brokers: ScriptedBroker, controller_id: int = 1) -> None:
+    metadata = {**cluster(*all_brokers), "controller_id": controller_id, "topics": []}
+    answers.answers.setdefault("metadata", [metadata])
+
+
+def test_the_controller_is_asked_to_create() -> None:
+    first, second = Answers(), Answers(create_topics=[made()])
+    with ScriptedBroker(first) as one, ScriptedBroker(second) as two, router(one) as found:
+        controlled(first, one, two, controller_id=2)
+        assert create(found, config={"cleanup.policy": "compact"})
+    assert second.asked == ["create_topics"]
+
+
+def test_a_topic_that_exists_is_not_created() -> None:
+    answers = Answers(create_topics=[made(36, "Topic 't' already exists.")])
+    with ScriptedBroker(answers) as one, router(one) as found:
+        controlled(answers, one)
+        assert not create(found)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "said"),
+    [
+        (made(38, "only 1 broker"), KafkaError, r"INVALID_REPLICATION_FACTOR \(38\), only 1"),
+        (made(44, "no commits here"), KafkaError, r"POLICY_VIOLATION \(44\), no commits here"),
+        (made(41, "elsewhere"), Refused, "NOT_CONTROLLER"),
+        (made(31), Refused, "CLUSTER_AUTHORIZATION_FAILED"),
+        (made(89, "slower"), Refused, "THROTTLING_QUOTA_EXCEEDED"),
+        (made(name="u"), ProtocolError, "about other topics"),
+    ],
+)
+def test_creations_that_are_refused(
+    answer: dict[str, Any], kind: type[Exception], said: str
+) -> None:
+    answers = Answers(create_topics=[answer])
+    with ScriptedBroker(answers) as one, router(one) as found:
+        controlled(answers, one)
+        with pytest.raises(kind, match=f"creating topic 't'.*{said}"):
+            create(found)
+
+
+def test_without_a_controller_nobody_is_asked() -> None:
+    answers = Answers()
+    with ScriptedBroker(answers) as one, router(one) as found:
+        controlled(answers, one, controller_id=-1)
+        with pytest.raises(Refused) as caught:
+            create(found)
+    assert caught.value.code is ErrorCode.not_controller
+
+
+def topic_of(*partitions: dict[str, Any], error_code: int = 0) -> dict[str, Any]:
+    ones = [{"partition_index": i, **one} for i, one in enumerate(partitions)]
+    return {"topics": [{"name": "t", "error_code": error_code, "partitions": ones}]}
+
+
+def run(answer: dict[str, Any], ask: Any) -> Any:
+    answers = Answers()
+    with ScriptedBroker(answers) as one, router(one) as found:
+        answers.answers["metadata"] = [{**cluster(one), **answer}]
+        return ask(found, "t", deadline=soon())
+
+
+def test_leaders() -> None:
+    run(topic_of({"leader_id": 1}, {"leader_id": 1}), check_leaders)
+    for answer in (
+        topic_of({"leader_id": 1}, {"leader_id": -1}),
+        topic_of(error_code=3),
+        topic_of({"leader_id": -1}, error_code=5),
+    ):
+        with pytest.raises(Refused) as caught:
+            run(answer, check_leaders)
+        assert caught.value.code is ErrorCode.leader_not_available
+    with pytest.raises(Refused) as caught:
+        run(topic_of(error_code=29), check_leaders)
+    assert caught.value.code is ErrorCode.topic_authorization_failed
+
+
+def test_the_fewest_replicas_count() -> None:
+    assert run(topic_of({"replica_nodes": [1, 2, 3]}), replication_of) == 3
+    assert run(topic_of({"replica_nodes": [1, 2]}, {"replica_nodes": [4]}), replication_of) == 1
+    for answer, code in (
+        (topic_of(error_code=3), ErrorCode.unknown_topic_or_partition),
+        (topic_of(), ErrorCode.leader_not_available),
+        ({"topics": []}, ErrorCode.unknown_topic_or_partition),
+    ):
+        with pytest.raises(Refused) as caught:
+            run(answer, replication_of)
+        assert caught.value.code is code
+
+
+def test_the_brokers_that_are_there() -> None:
+    answers = Answers()
+    with ScriptedBroker(answers) as one, router(one) as found:
+        answers.answers["metadata"] = [{**cluster(one), "topics": []}, {"brokers": []}]
+        (only,) = brokers(found, deadline=soon())
+        assert only.broker_id == 1
+        with pytest.raises(Refused, match="looking for brokers"):
+            brokers(found, deadline=soon())

@@ -1,0 +1,629 @@
+"""Requests of transactions by hand against those by kio, and what one try makes of answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from integration import raw
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.transactions import (
+    EndTransaction,
+    ProducerIdAndEpoch,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+)
+from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError, UnsupportedVersion
+from pyspark_kafka.wire.connection import Request
+from pyspark_kafka.wire.metadata import Broker
+from pyspark_kafka.wire.reader import MalformedResponse, Reader
+from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.transactions import (
+    add_partitions_to_txn,
+    describe_transactions,
+    describe_transactions_request,
+    end_transactions,
+    end_txn_request,
+    init_producer_id,
+    init_producer_id_request,
+    list_transactions,
+    list_transactions_request,
+    send_offsets_to_transaction,
+)
+from pyspark_kafka.wire.transport import Address
+from pyspark_kafka.wire.versions import SPOKEN, Api
+from pyspark_kafka.wire.writer import int16, int32, int64, length, string
+from tests.pyspark_kafka.wire.messages import entity_bytes
+from tests.pyspark_kafka.wire.scripted import (
+    ALL_VERSIONS,
+    Answers,
+    Asked,
+    Peer,
+    ScriptedBroker,
+    frame,
+)
+from tests.pyspark_kafka.wire.test_router import router, soon
+
+WHO = ProducerIdAndEpoch(producer_id=2**40, producer_epoch=7)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def spoken(api: Api) -> range:
+    return range(SPOKEN[api].first, SPOKEN[api].last + 1)
+
+
+def body(request: Request[Any]) -> bytes:
+    return b"".join(bytes(part) for part in request.body)
+
+
+def read(request: Request[Any], data: bytes) -> Any:
+    reader = Reader(memoryview(data))
+    found = request.read(reader)
+    reader.end("the response")
+    return found
+
+
+def end(transactional_id: str = "x", *, is_commit: bool = True, version: int = 2) -> EndTransaction:
+    return EndTransaction(
+        transactional_id=transactional_id,
+        producer=WHO,
+        is_commit=is_commit,
+        version=2 if version == 2 else 1,
+    )
+
+
+# --- InitProducerId ---
+
+
+@pytest.mark.parametrize("version", spoken(Api.INIT_PRODUCER_ID))
+@pytest.mark.parametrize("expected", [None, WHO], ids=["anybody", "expected"])
+def test_init_is_asked_as_kio_asks(version: int, expected: ProducerIdAndEpoch | None) -> None:
+    fields: dict[str, Any] = {"transactional_id": "ü", "transaction_timeout": 12_345}
+    if expected is not None and version >= 3:
+        fields |= {"producer_id": expected.producer_id, "producer_epoch": expected.producer_epoch}
+    if version >= 6:
+        fields |= {"enable2_pc": True, "keep_prepared_txn": False}
+    request = init_producer_id_request(version, "ü", 12_345, expected)
+    assert body(request) == entity_bytes(raw.request("init_producer_id", version, **fields))
+
+
+@pytest.mark.parametrize("version", spoken(Api.INIT_PRODUCER_ID))
+def test_init_is_answered_as_kio_answers(version: int) -> None:
+    fields = {"producer_id": WHO.producer_id, "producer_epoch": 7, "error_code": 51}
+    data = entity_bytes(raw.response("init_producer_id", version, throttle_time=9, **fields))
+    found = read(init_producer_id_request(version, "x", 1), data)
+    assert found == (9, ErrorCode.concurrent_transactions, WHO)
+
+
+# --- EndTxn ---
+
+
+@pytest.mark.parametrize("version", spoken(Api.END_TXN))
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_an_end_is_asked_as_kio_asks(version: int, *, is_commit: bool) -> None:
+    expected = raw.request(
+        "end_txn",
+        version,
+        transactional_id="ü",
+        producer_id=WHO.producer_id,
+        producer_epoch=WHO.producer_epoch,
+        committed=is_commit,
+    )
+    request = end_txn_request(version, end("ü", is_commit=is_commit))
+    assert body(request) == entity_bytes(expected)
+
+
+@pytest.mark.parametrize("version", spoken(Api.END_TXN))
+def test_an_end_is_answered_as_kio_answers(version: int) -> None:
+    fields = {"producer_id": WHO.producer_id, "producer_epoch": 7} if version >= 5 else {}
+    data = entity_bytes(raw.response("end_txn", version, throttle_time=9, error_code=48, **fields))
+    found = read(end_txn_request(version, end()), data)
+    assert (found.throttle_ms, found.error_code) == (9, ErrorCode.invalid_txn_state)
+
+
+# --- DescribeTransactions ---
+
+
+def state(
+    name: str = "x",
+    *,
+    error_code: int = 0,
+    state_name: str = "Ongoing",
+    started_ms: int = 5_000,
+    partitions: tuple[int, ...] = (0, 3),
+) -> bytes:
+    """A transaction as brokers describe it; kio cannot write a start time of -1."""
+    indexes = length(len(partitions), flexible=True) + b"".join(int32(p) for p in partitions)
+    topics = length(1, flexible=True) + string("t", flexible=True) + indexes + b"\0"
+    return (
+        int16(error_code)
+        + string(name, flexible=True)
+        + string(state_name, flexible=True)
+        + int32(60_000)
+        + int64(started_ms)
+        + int64(WHO.producer_id)
+        + int16(WHO.producer_epoch)
+        + topics
+        + b"\0"
+    )
+
+
+def described(*states: bytes) -> bytes:
+    return int32(9) + length(len(states), flexible=True) + b"".join(states) + b"\0"
+
+
+def description(**changed: Any) -> TransactionDescription:
+    fields: dict[str, Any] = {
+        "transactional_id": "x",
+        "state": TransactionState.ONGOING,
+        "producer": WHO,
+        "timeout_ms": 60_000,
+        "started_ms": 5_000,
+        "partitions": frozenset({T0, TopicPartition("t", 3)}),
+    }
+    return TransactionDescription(**{**fields, **changed})
+
+
+def test_descriptions_are_asked_for_as_kio_asks() -> None:
+    expected = raw.request("describe_transactions", 0, transactional_ids=["x", "ü"])
+    assert body(describe_transactions_request(["x", "ü"])) == entity_bytes(expected)
+
+
+def test_descriptions_are_answered_as_kio_answers() -> None:
+    one = {
+        "transactional_id": "x",
+        "transaction_state": "Ongoing",
+        "transaction_timeout": 60_000,
+        "transaction_start_time": datetime.fromtimestamp(5, UTC),
+        "producer_id": WHO.producer_id,
+        "producer_epoch": WHO.producer_epoch,
+        "topics": [{"topic": "t", "partitions": [0, 3]}],
+    }
+    entity = raw.response("describe_transactions", 0, throttle_time=9, transaction_states=[one])
+    assert entity_bytes(entity) == described(state())
+    found = read(describe_transactions_request(["x"]), entity_bytes(entity))
+    assert (found.throttle_ms, found.states) == (9, {"x": description()})
+
+
+def test_a_transaction_that_never_began() -> None:
+    data = described(state(started_ms=-1, state_name="Empty", partitions=()))
+    found = read(describe_transactions_request(["x"]), data)
+    empty = description(started_ms=None, state=TransactionState.EMPTY, partitions=frozenset())
+    assert found.states == {"x": empty}
+
+
+@pytest.mark.parametrize("name", [one.value for one in TransactionState])
+def test_every_state_is_known(name: str) -> None:
+    found = read(describe_transactions_request(["x"]), described(state(state_name=name)))
+    assert found.states["x"].state.value == name
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ([state("x")], "id 'y' is left out"),
+        ([state("x"), state("z")], "id 'z' was not asked for, or twice"),
+        ([state("x"), state("x")], "id 'x' was not asked for, or twice"),
+        ([state("x"), state("y", state_name="Odd")], "'Odd' is no state of a transaction"),
+    ],
+)
+def test_descriptions_of_something_else_are_malformed(states: list[bytes], expected: str) -> None:
+    with pytest.raises(MalformedResponse, match=expected):
+        read(describe_transactions_request(["x", "y"]), described(*states))
+
+
+# --- ListTransactions ---
+
+
+@pytest.mark.parametrize("version", spoken(Api.LIST_TRANSACTIONS))
+def test_a_list_is_asked_for_as_kio_asks(version: int) -> None:
+    fields = {"transactional_id_pattern": r"x\.y\-1/.*"} if version >= 2 else {}
+    expected = raw.request("list_transactions", version, **fields)
+    assert body(list_transactions_request(version, "x.y-1/")) == entity_bytes(expected)
+
+
+@given(st.text(alphabet="abAB01._-/+*()[]{}^$|?\\ ", max_size=12), st.text(max_size=5))
+def test_the_pattern_is_of_what_begins_so_and_nothing_else(prefix: str, rest: str) -> None:
+    data = body(list_transactions_request(2, prefix))
+    reader = Reader(memoryview(data))
+    reader.view(10, "filters")
+    pattern = reader.nullable_string("pattern", flexible=True)
+    assert pattern is not None
+    # Of what RE2, which brokers use, takes as Python does: quoted marks, and `.*`.
+    assert re.fullmatch(r"(?:[^\\.*+?()\[\]{}^$|]|\\[^a-zA-Z0-9])*\.\*", pattern)
+    assert re.fullmatch(pattern, prefix + rest.replace("\n", ""))
+    assert not prefix or not re.fullmatch(pattern, "Z" + prefix)
+
+
+@pytest.mark.parametrize("version", spoken(Api.LIST_TRANSACTIONS))
+def test_a_list_is_what_begins_so(version: int) -> None:
+    """Brokers that know no pattern answer with everything, of states to come too."""
+    states = [
+        {"transactional_id": name, "producer_id": 5, "transaction_state": known}
+        for name, known in [("x/1", "Ongoing"), ("xy/1", "Novel"), ("x/2", "CompleteCommit")]
+    ]
+    entity = raw.response(
+        "list_transactions",
+        version,
+        throttle_time=9,
+        unknown_state_filters=["Odd"],
+        transaction_states=states,
+    )
+    found = read(list_transactions_request(version, "x/"), entity_bytes(entity))
+    assert found.throttle_ms == 9
+    assert list(found.transactions) == [
+        TransactionListing(transactional_id=name, producer_id=5, state=known)
+        for name, known in [
+            ("x/1", TransactionState.ONGOING),
+            ("x/2", TransactionState.COMPLETE_COMMIT),
+        ]
+    ]
+
+
+DAMAGED: list[tuple[Request[Any], bytes]] = [
+    (describe_transactions_request(["x"]), described(state())),
+    (
+        end_txn_request(5, end()),
+        entity_bytes(raw.response("end_txn", 5, producer_id=1, producer_epoch=2)),
+    ),
+    (
+        init_producer_id_request(6, "x", 1),
+        entity_bytes(raw.response("init_producer_id", 6, producer_id=1, producer_epoch=2)),
+    ),
+    (
+        list_transactions_request(2, "x"),
+        entity_bytes(
+            raw.response(
+                "list_transactions",
+                2,
+                transaction_states=[
+                    {"transactional_id": "x", "producer_id": 5, "transaction_state": "Ongoing"}
+                ],
+            )
+        ),
+    ),
+]
+
+
+@given(st.data())
+def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -> None:
+    request, sound = data.draw(st.sampled_from(DAMAGED))
+    found = bytearray(sound)
+    for _ in range(data.draw(st.integers(1, 3))):
+        found[data.draw(st.integers(0, len(found) - 1))] = data.draw(st.integers(0, 255))
+    del found[data.draw(st.integers(0, len(found))) :]
+    try:
+        read(request, bytes(found))
+    except MalformedResponse as error:
+        assert str(error)  # noqa: PT017
+
+
+# --- one try ---
+
+
+def coordinators(*names: str, port: int) -> dict[str, Any]:
+    found = {"node_id": 1, "host": "127.0.0.1", "port": port, "error_message": None}
+    return {"coordinators": [{"key": name, **found} for name in names]}
+
+
+@contextmanager
+def coordinated(
+    answers: Answers, *names: str, ranges: dict[int, tuple[int, int]] | None = None
+) -> Iterator[Router]:
+    """A router to a broker that answers so and coordinates these, asked for in this order."""
+
+    def script(peer: Peer) -> None:
+        peer.negotiate({**ALL_VERSIONS, **(ranges or {})})
+        answers.serve(peer)
+
+    with ScriptedBroker(script) as broker, router(broker) as one:
+        found = [coordinators(name, port=broker.port) for name in names]
+        answers.answers.setdefault("find_coordinator", found)
+        yield one
+
+
+def init(one: Router, **options: Any) -> ProducerIdAndEpoch:
+    return init_producer_id(one, "x", timeout_ms=60_000, **options, deadline=soon())
+
+
+def version_asked(answers: Answers, fields: dict[str, Any]) -> Callable[[Peer, Asked], None]:
+    """An answer that adds to `answers.asked` in which version it was asked for."""
+
+    def answer(peer: Peer, asked: Asked) -> None:
+        api = answers.asked.pop()
+        answers.asked.append(f"{api} v{asked.version}")
+        peer.answer(asked, api, **fields)
+
+    return answer
+
+
+def initialised(error_code: int = 0) -> dict[str, Any]:
+    return {
+        "error_code": error_code,
+        "producer_id": WHO.producer_id,
+        "producer_epoch": WHO.producer_epoch,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "theirs", "version"),
+    [
+        ({}, (0, 6), 5),
+        ({}, (0, 1), 1),
+        ({"expected": WHO}, (0, 4), 4),
+        ({"two_phase_commit": True}, (0, 6), 6),
+    ],
+)
+def test_init_is_asked_in_a_version_that_can_say_it(
+    options: dict[str, Any], theirs: tuple[int, int], version: int
+) -> None:
+    answers = Answers()
+    answers.answers["init_producer_id"] = [version_asked(answers, initialised())]
+    with coordinated(answers, "x", ranges={22: theirs}) as one:
+        assert init(one, **options) == WHO
+    assert answers.asked == ["find_coordinator", f"init_producer_id v{version}"]
+
+
+@pytest.mark.parametrize(
+    ("options", "theirs"), [({"expected": WHO}, (0, 2)), ({"two_phase_commit": True}, (0, 5))]
+)
+def test_what_a_broker_cannot_be_told_is_not_left_out(
+    options: dict[str, Any], theirs: tuple[int, int]
+) -> None:
+    answers = Answers(init_producer_id=[initialised()])
+    with (
+        coordinated(answers, "x", ranges={22: theirs}) as one,
+        pytest.raises(UnsupportedVersion, match="InitProducerId"),
+    ):
+        init(one, **options)
+    assert answers.count("init_producer_id") == 0
+
+
+@pytest.mark.parametrize(("code", "asked"), [(16, 2), (15, 2), (14, 1), (51, 1), (53, 1)])
+def test_a_coordinator_that_is_none_is_found_anew(code: int, asked: int) -> None:
+    answers = Answers(init_producer_id=[initialised(code), initialised()])
+    with coordinated(answers, "x") as one:
+        with pytest.raises(Refused, match="taking transactional id 'x'") as caught:
+            init(one)
+        assert caught.value.code == code
+        assert init(one) == WHO
+        assert answers.count("find_coordinator") == asked
+
+
+def closes(peer: Peer, _: Asked) -> None:
+    peer.close()
+
+
+def garbage(peer: Peer, asked: Asked) -> None:
+    peer.send(frame(asked.correlation_id.to_bytes(4) + b"\xff" * 9))
+
+
+@pytest.mark.parametrize(("how", "kind"), [(closes, BrokerUnreachable), (garbage, ProtocolError)])
+def test_a_coordinator_that_does_not_answer_is_found_anew(
+    how: Callable[[Peer, Asked], None], kind: type[KafkaError]
+) -> None:
+    answers = Answers(init_producer_id=[how, initialised()])
+    with coordinated(answers, "x") as one:
+        with pytest.raises(kind, match="InitProducerId"):
+            init(one)
+        assert init(one) == WHO
+        assert answers.count("find_coordinator") == 2
+
+
+def ended(error_code: int = 0) -> dict[str, Any]:
+    return {"error_code": error_code}
+
+
+def find_all(answers: Answers, *names: str) -> None:
+    """Have all of them be coordinated by the broker that is asked."""
+
+    def answer(peer: Peer, asked: Asked) -> None:
+        port = peer._socket.getsockname()[1]
+        peer.answer(asked, "find_coordinator", **coordinators(*names, port=port))
+
+    answers.answers["find_coordinator"] = [answer]
+
+
+def test_ends_are_all_sent_before_the_first_answer() -> None:
+    held: list[Asked] = []
+
+    def hold(peer: Peer, asked: Asked) -> None:
+        held.append(asked)
+        if len(held) == 3:
+            for one, code in zip(held, (0, 51, 48), strict=True):
+                peer.answer(one, "end_txn", error_code=code)
+
+    answers = Answers(end_txn=[hold])
+    find_all(answers, "x", "y", "z")
+    with coordinated(answers) as one:
+        found = end_transactions(one, [end("x"), end("y"), end("z")], deadline=soon())
+    assert found == {
+        "x": ErrorCode.none,
+        "y": ErrorCode.concurrent_transactions,
+        "z": ErrorCode.invalid_txn_state,
+    }
+    assert answers.asked == ["find_coordinator", *["end_txn"] * 3]
+
+
+@pytest.mark.parametrize(("version", "spoken_version"), [(1, 4), (2, 5)])
+def test_an_end_is_asked_in_the_version_of_the_transaction(
+    version: int, spoken_version: int
+) -> None:
+    answers = Answers()
+    answers.answers["end_txn"] = [version_asked(answers, ended())]
+    with coordinated(answers, "x") as one:
+        end_transactions(one, [end(version=version)], deadline=soon())
+    assert answers.asked[-1] == f"end_txn v{spoken_version}"
+
+
+def test_an_end_of_version_2_is_not_asked_for_as_of_version_1() -> None:
+    """The coordinator would not bump the epoch, and a retry in version 5 would be refused."""
+    answers = Answers(end_txn=[ended()])
+    with coordinated(answers, "x", ranges={26: (0, 4)}) as one:
+        found = end_transactions(one, [end()], deadline=soon())
+    assert isinstance(found["x"], UnsupportedVersion)
+    assert answers.count("end_txn") == 0
+
+
+def test_where_one_coordinator_is_gone_the_others_are_asked(dead: str) -> None:
+    answers = Answers(end_txn=[ended()])
+    with ScriptedBroker(answers) as broker, router(broker) as one:
+        alive = coordinators("x", port=broker.port)["coordinators"]
+        gone = coordinators("y", port=Address.parse(dead).port)["coordinators"]
+        gone = [{**gone[0], "node_id": 2}]
+        nobody = [{**gone[0], "key": "z", "error_code": 15}]
+        answers.answers["find_coordinator"] = [{"coordinators": alive + gone + nobody}]
+        found = end_transactions(one, [end("y"), end("x"), end("z")], deadline=soon())
+        assert found["x"] is ErrorCode.none
+        assert isinstance(found["y"], BrokerUnreachable)
+        assert isinstance(found["z"], Refused)
+        # It is asked for anew, and what is known is not.
+        answers.answers["find_coordinator"] = [coordinators("y", "z", port=broker.port)]
+        again = end_transactions(one, [end("y"), end("x"), end("z")], deadline=soon())
+        assert set(again.values()) == {ErrorCode.none}
+
+
+def test_descriptions_by_coordinator(dead: str) -> None:
+    def describe(peer: Peer, asked: Asked) -> None:
+        missing = state("y", error_code=105, state_name="")
+        refused = state("z", error_code=53, state_name="")
+        data = described(state("x"), missing, refused)
+        peer.send(frame(asked.correlation_id.to_bytes(4) + b"\0" + data))
+
+    answers = Answers(describe_transactions=[describe])
+    with ScriptedBroker(answers) as broker, router(broker) as one:
+        alive = coordinators("x", "y", "z", port=broker.port)["coordinators"]
+        gone = coordinators("w", port=Address.parse(dead).port)["coordinators"]
+        gone = [{**gone[0], "node_id": 2}]
+        answers.answers["find_coordinator"] = [{"coordinators": alive + gone}]
+        found = describe_transactions(one, ["w", "x", "y", "z"], deadline=soon())
+    assert found["x"] == description()
+    assert found["y"] is None
+    assert isinstance(found["w"], BrokerUnreachable)
+    refused = found["z"]
+    assert isinstance(refused, Refused)
+    assert refused.code is ErrorCode.transactional_id_authorization_failed
+    assert answers.count("describe_transactions") == 1
+
+
+def test_a_list_of_each_broker(dead: str) -> None:
+    states = [{"transactional_id": "x/1", "producer_id": 5, "transaction_state": "Ongoing"}]
+    first = Answers(list_transactions=[{"transaction_states": states}])
+    second = Answers(list_transactions=[{"error_code": 14}])
+    with ScriptedBroker(first) as one, ScriptedBroker(second) as two, router(one) as found:
+        brokers = [
+            Broker(broker_id=index, address=Address.parse(address))
+            for index, address in enumerate([one.address, two.address, dead])
+        ]
+        answers = list_transactions(found, "x/", brokers, deadline=soon())
+    listed = answers[brokers[0]]
+    assert not isinstance(listed, Refused | KafkaError)
+    assert [transaction.transactional_id for transaction in listed] == ["x/1"]
+    loading = answers[brokers[1]]
+    assert isinstance(loading, Refused)
+    assert loading.code is ErrorCode.coordinator_load_in_progress
+    assert isinstance(answers[brokers[2]], BrokerUnreachable)
+
+
+# --- within a transaction ---
+
+
+def added(*codes: int) -> dict[str, Any]:
+    partitions = [
+        {"partition_index": index, "partition_error_code": code} for index, code in enumerate(codes)
+    ]
+    return {"results_by_topic_v3_and_below": [{"name": "t", "results_by_partition": partitions}]}
+
+
+def test_partitions_are_added_or_refused_one_by_one() -> None:
+    answers = Answers(add_partitions_to_txn=[added(0, 0), added(55, 29), added(16, 16)])
+    with coordinated(answers, "x") as one:
+
+        def add() -> Any:
+            return add_partitions_to_txn(one, "x", WHO, [T1, T0], deadline=soon())
+
+        assert add() == {}
+        refused = {T0: ErrorCode.operation_not_attempted, T1: ErrorCode.topic_authorization_failed}
+        assert add() == refused
+        assert answers.count("find_coordinator") == 1
+        assert set(add().values()) == {ErrorCode.not_coordinator}
+        add()
+        assert answers.count("find_coordinator") == 2
+
+
+def test_an_answer_about_other_partitions_is_none() -> None:
+    answers = Answers(add_partitions_to_txn=[added(0), added(0, 0, 0)])
+    with coordinated(answers, "x") as one:
+        for wrong in ("leaves out t-1", "more than what was asked"):
+            with pytest.raises(ProtocolError, match=wrong):
+                add_partitions_to_txn(one, "x", WHO, [T1, T0], deadline=soon())
+
+
+def committed(error_code: int = 0) -> dict[str, Any]:
+    partitions = [{"partition_index": 0, "error_code": error_code}]
+    return {"topics": [{"name": "t", "partitions": partitions}]}
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        (
+            1,
+            [
+                "find_coordinator",
+                "add_offsets_to_txn",
+                "find_coordinator",
+                "txn_offset_commit v4",
+            ],
+        ),
+        (2, ["find_coordinator", "txn_offset_commit v5"]),
+    ],
+)
+def test_offsets_are_sent_as_the_version_of_transactions_asks(
+    version: int, expected: list[str]
+) -> None:
+    answers = Answers(add_offsets_to_txn=[{}])
+    answers.answers["txn_offset_commit"] = [version_asked(answers, committed())]
+    with coordinated(answers, *(["x"] if version == 1 else []), "g") as one:
+        send(one, version)
+    assert answers.asked == expected
+
+
+def send(one: Router, version: int) -> None:
+    send_offsets_to_transaction(
+        one, "x", WHO, "g", {T0: 5}, version=2 if version == 2 else 1, deadline=soon()
+    )
+
+
+def test_each_coordinator_that_refuses_offsets_is_found_anew() -> None:
+    answers = Answers(
+        add_offsets_to_txn=[{"error_code": 16}, {}],
+        txn_offset_commit=[committed(16), committed(51), committed()],
+    )
+    with coordinated(answers, "x", "x", "g", "g") as one:
+        with pytest.raises(Refused, match=r"adding group 'g' to the transaction of .*'x'"):
+            send(one, 1)
+        with pytest.raises(Refused, match=r"committing offsets of group 'g' .*'x', t-0") as caught:
+            send(one, 1)
+        assert caught.value.code is ErrorCode.not_coordinator
+        with pytest.raises(Refused) as caught:
+            send(one, 1)
+        assert caught.value.code is ErrorCode.concurrent_transactions
+        send(one, 1)
+    assert answers.count("find_coordinator") == 4
+
+
+@pytest.fixture
+def dead() -> str:
+    """An address where nobody listens any more."""
+    with ScriptedBroker(Peer.hang) as broker:
+        return broker.address
