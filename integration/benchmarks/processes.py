@@ -22,18 +22,19 @@ _TIMES: Final = slice(11, 13)
 _RESIDENT: Final = 21
 
 
-def descendants(excluded: Collection[int] = ()) -> set[int]:
-    """The processes below this one, but for those excluded and what is below them."""
+def descendants(excluded: Collection[int] = (), *, of: int | None = None) -> set[int]:
+    """The processes below this one (or `of`), but for those excluded and what is below them."""
+    root = os.getpid() if of is None else of
     parents = {}
     for directory in _PROC.glob("[0-9]*"):
         fields = _stat(int(directory.name))
         if fields is not None:
             parents[int(directory.name)] = int(fields[_PARENT])
     left_out = set(excluded)
-    found = {os.getpid()}
+    found = {root}
     while more := {p for p, parent in parents.items() if parent in found} - found - left_out:
         found |= more
-    return found - {os.getpid()}
+    return found - {root}
 
 
 def parent(pid: int) -> int | None:

@@ -146,29 +146,41 @@ def record(session: Session, scenarios: Sequence[Scenario] = SCENARIOS) -> list[
 
 
 def cases(recordings: Iterable[Recording]) -> list[Case]:
-    """Every failpoint of every process in focus, each in every way to die."""
-    return [
-        Case(scenario=recording.scenario, seat=seat, failpoint=failpoint, death=death)
-        for recording in recordings
-        for focus in recording.scenario.focus
-        for seat, failpoints in _in_focus(recording, focus)
-        for failpoint in failpoints
-        for death in focus.deaths
-    ]
+    """Every failpoint, and every process in focus at each moment that differs from the one before.
+
+    Between two requests nothing changes outside of the process. Of the failpoints that it meets
+    there, one is enough to die at in all ways; the others are taken once, whatever the scenario.
+    """
+    found: list[Case] = []
+    known: set[str] = set()
+    for recording in recordings:
+        for focus in recording.scenario.focus:
+            seat, failpoints = _in_focus(recording, focus)
+            for moment in _moments(failpoints):
+                new = [failpoint for failpoint in moment if failpoint not in known]
+                chosen, *others = new or moment[:1]
+                known.update(new)
+                pairs = [(chosen, death) for death in focus.deaths]
+                pairs += [(other, focus.deaths[-1]) for other in others]
+                found += [
+                    Case(scenario=recording.scenario, seat=seat, failpoint=failpoint, death=death)
+                    for failpoint, death in pairs
+                ]
+    return found
 
 
 def stalls(recordings: Iterable[Recording], *, amid: bool) -> list[StallCase]:
-    """Every failpoint of every process in focus that is of the first life, stalled there.
+    """Every process in focus that is of the first life, stalled at each such moment.
 
     A zombie of a later life would be one of a scenario that is there without it.
     """
     found = [
-        StallCase(scenario=recording.scenario, seat=seat, failpoint=failpoint, amid=amid)
+        StallCase(scenario=recording.scenario, seat=seat, failpoint=moment[0], amid=amid)
         for recording in recordings
         for focus in recording.scenario.focus
         if focus.life == 0 and focus.batch == BATCH and not recording.scenario.premises
-        for seat, failpoints in _in_focus(recording, focus)
-        for failpoint in failpoints
+        for seat, failpoints in [_in_focus(recording, focus)]
+        for moment in _moments(failpoints)
     ]
     of_lost_tasks = [
         replace(case, lost_task=True)
@@ -178,8 +190,8 @@ def stalls(recordings: Iterable[Recording], *, amid: bool) -> list[StallCase]:
     return [*found, *of_lost_tasks]
 
 
-def _in_focus(recording: Recording, focus: Focus) -> Iterator[tuple[Seat, list[str]]]:
-    """The process, and its failpoints, each once, and behind those that its premises name."""
+def _in_focus(recording: Recording, focus: Focus) -> tuple[Seat, list[str]]:
+    """The process, and the failpoints that it meets behind those that its premises name."""
     seat = Seat(life=focus.life, batch=focus.batch, kind=focus.kind, partition=focus.partition)
     met = recording.met.get(seat)
     if met is None:
@@ -188,7 +200,20 @@ def _in_focus(recording: Recording, focus: Focus) -> Iterator[tuple[Seat, list[s
     if seat.life == 0 and seat.batch == BATCH:
         premises = [p for p in recording.scenario.premises if p.kind is seat.kind]
         begin = max((met.index(premise.failpoint) + 1 for premise in premises), default=0)
-    yield seat, list(dict.fromkeys(met[begin:]))
+    return seat, list(met[begin:])
+
+
+def _moments(failpoints: Sequence[str]) -> list[list[str]]:
+    """Failpoints with no request between them, each failpoint once: where it is first met."""
+    moments: list[list[str]] = [[]]
+    known: set[str] = set()
+    for before, failpoint in zip(["", *failpoints], failpoints, strict=False):
+        if failpoint.endswith(".after") and before == failpoint.replace(".after", ".before"):
+            moments.append([])
+        if failpoint not in known:
+            known.add(failpoint)
+            moments[-1].append(failpoint)
+    return [moment for moment in moments if moment]
 
 
 def missing(recordings: Iterable[Recording]) -> set[str]:

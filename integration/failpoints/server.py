@@ -31,10 +31,7 @@ _NOT_OF_A_FORK = ("pyspark_kafka.client.librdkafka",)
 def _import_everything() -> None:
     for module in pkgutil.walk_packages(pyspark_kafka.__path__, "pyspark_kafka."):
         if not module.name.startswith(_NOT_OF_A_FORK):
-            try:
-                import_module(module.name)
-            except ImportError as e:
-                sys.stderr.write(f"{e}\n")
+            import_module(module.name)
     import_module("integration.failpoints.parts")
     _settle()
 

@@ -78,10 +78,11 @@ class Trial:
         """The process of the one order stalls and wakes when its successor has done the batch.
 
         `lost_task`: its successor is the next attempt at the task, else the next life. `amid`: the
-        commit of the batch after stalls in its turn while the zombie does what it does. Raises as
+        commit of the batch after stalls in its turn while the zombie does what it does. What the
+        zombie has left open in the end is cleaned up by the planning of one more batch. Raises as
         `run` does.
         """
-        with self._begun() as (work, checkpoint, starts):
+        with self._begun(batches=BATCHES + amid) as (work, checkpoint, starts):
             stall = Stall()
             zombie = self._life(
                 work,
@@ -126,7 +127,11 @@ class Trial:
         seat = Seat(life=self._lives, batch=checkpoint.done, kind=Kind.COMMIT)
         order = Order(failpoint="commit.verify.after", action=Action.STALL)
         life = self._life(
-            work, checkpoint, stall=stall, assignments=[Assignment(seat=seat, order=order)]
+            work,
+            checkpoint,
+            until=BATCHES,
+            stall=stall,
+            assignments=[Assignment(seat=seat, order=order)],
         )
         thread = threading.Thread(target=life.run, daemon=True)
         thread.start()
@@ -139,13 +144,13 @@ class Trial:
             thread.join(STALL_TIMEOUT_S)
 
     @contextmanager
-    def _begun(self) -> Iterator[tuple[Work, Checkpoint, Sequence[int]]]:
+    def _begun(self, *, batches: int = BATCHES) -> Iterator[tuple[Work, Checkpoint, Sequence[int]]]:
         starts = self.lane.prepare(fresh_commit_topic=self.scenario.fresh_commit_topic)
         with tempfile.TemporaryDirectory(prefix="failpoint-") as directory:
             sink = Sink(options=self._options(directory), is_streaming=self.scenario.is_streaming)
             work = Work(
                 sink=sink,
-                batches=BATCHES,
+                batches=batches,
                 attempts_max=self.attempts_max,
                 failing=frozenset((0, BATCH, task) for task in self.scenario.fails),
             )
@@ -172,7 +177,10 @@ class Trial:
     def _group_id(self) -> str:
         return f"group-{self._x}"
 
-    def _live_to_the_end(self, work: Work, checkpoint: Checkpoint, *, until: int = BATCHES) -> None:
+    def _live_to_the_end(
+        self, work: Work, checkpoint: Checkpoint, *, until: int | None = None
+    ) -> None:
+        until = work.batches if until is None else until
         while checkpoint.done < until:
             ending = self._life(work, checkpoint, until=until).run()
             allowed = len(self._carried_out) + self.scenario.failures

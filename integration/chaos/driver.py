@@ -1,0 +1,162 @@
+"""The driver of the query: started, followed, killed, started again.
+
+Purpose: `Driver`. Invariant: ends only processes that it started, or that those started, by their
+ids; after `close` none of them runs. What it must not know: schedules, Kafka.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from integration.benchmarks.processes import command_line, descendants
+from integration.chaos.job import Job
+
+_MODULES_OF_WORKERS: Final = ("pyspark.daemon", "pyspark.worker")
+_LOG_CHARACTERS_MAX: Final = 6_000
+
+Say = Callable[[str], None]
+
+
+class DriverGaveUp(AssertionError):  # noqa: N818
+    """The query did not come to its end; the message has the end of its log."""
+
+
+class Driver:
+    """A context manager. `say` gets what there is to tell, one line at a time, from a thread."""
+
+    def __init__(self, job: Job, say: Say) -> None:
+        self._job = job
+        self._say = say
+        self._log = Path(job.directory, "driver.log")
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._done = threading.Event()
+        self._batches = 0
+        self._failures = 0
+        self._starts = 0
+        self._progress = threading.Condition()
+        self._process: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
+        self._thread.start()
+
+    @property
+    def starts(self) -> int:
+        """How often a driver was started."""
+        return self._starts
+
+    @property
+    def failures(self) -> int:
+        """How often the query failed in a driver that lived on."""
+        return self._failures
+
+    @property
+    def batches(self) -> int:
+        """Micro-batches that it told of, empty ones too; not all of them are told."""
+        return self._batches
+
+    def await_batch(self, timeout_s: float) -> None:
+        """Return when one more micro-batch is told; raises `DriverGaveUp`."""
+        with self._progress:
+            wanted = self._batches + 1
+            if not self._progress.wait_for(lambda: self._batches >= wanted, timeout_s):
+                raise DriverGaveUp(f"no micro-batch within {timeout_s:g} s:\n{self.log_end()}")
+
+    def kill(self) -> None:
+        """SIGKILL of driver, JVM and, with them, all of its Python processes."""
+        with self._lock:
+            if self._process is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+
+    def workers(self) -> list[int]:
+        """Python processes of Spark's: the workers, and the daemon that forks them, which is first."""
+        with self._lock:
+            process = self._process
+        if process is None:
+            return []
+        return sorted(
+            pid
+            for pid in descendants(of=process.pid)
+            if any(module in command_line(pid) for module in _MODULES_OF_WORKERS)
+        )
+
+    def finish(self, timeout_s: float) -> None:
+        """Let the query process all there is, and end. Raises `DriverGaveUp`."""
+        self._job.stop.touch()
+        if not self._done.wait(timeout_s):
+            raise DriverGaveUp(
+                f"the query did not process all there is within {timeout_s:g} s:\n{self.log_end()}"
+            )
+
+    def log_end(self) -> str:
+        """The end of what drivers have written to stderr."""
+        return self._log.read_text(errors="replace")[-_LOG_CHARACTERS_MAX:]
+
+    def close(self) -> None:
+        self._closed.set()
+        self.kill()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.is_set() and not self._done.is_set():
+            begun_s = time.monotonic()
+            self._live()
+            if self._done.is_set() or self._closed.is_set():
+                return
+            self._say(f"the driver has ended after {time.monotonic() - begun_s:.0f} s: once more")
+
+    def _live(self) -> None:
+        with self._log.open("ab") as log, self._lock:
+            if self._closed.is_set():
+                return
+            self._starts += 1
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-m", "integration.chaos.job", self._job.to_json()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                env={"PYSPARK_PYTHON": sys.executable, **os.environ},
+            )
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                self._note(line.rstrip())
+        status = process.wait()
+        with self._lock:
+            self._process = None
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what a dead driver leaves of its group
+        if status == 0:
+            self._done.set()
+
+    def _note(self, line: str) -> None:
+        with self._progress:
+            if line.startswith("batch "):
+                self._batches += 1
+                self._progress.notify_all()
+                return
+            self._failures += line.startswith("failed: ")
+        self._say(f"query {line}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

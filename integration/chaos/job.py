@@ -1,0 +1,144 @@
+"""The query: copies a topic to another, in a driver of its own: `python -m integration.chaos.job JSON`.
+
+Purpose: what a user would run, and run again. Invariant: what is written names where it was read
+(`partition:offset`), so that a row that comes twice or never is seen. What it must not know: faults.
+
+A query that fails is started again from its checkpoint. When the file `stop` is there, what is in the
+source is processed to its end, and the driver ends with 0. Prints one line for each micro-batch and
+each failure.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL_S: Final = 0.1
+_PAUSE_S: Final = 0.5
+"""Between a failure and the next start."""
+
+_CHARACTERS_MAX: Final = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What the driver is told. `format` is that of source and sink; `jars` go with Spark's own."""
+
+    bootstrap_servers: str
+    source: str
+    target: str
+    directory: str
+    format: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    sink_options: Mapping[str, str] = field(default_factory=dict)
+    jars: tuple[str, ...] = ()
+
+    @property
+    def checkpoint(self) -> str:
+        return str(Path(self.directory, "checkpoint"))
+
+    @property
+    def stop(self) -> Path:
+        """The file that tells it to come to an end."""
+        return Path(self.directory, "stop")
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def open_session(job: Job) -> SparkSession:
+    """Two cores, four attempts at a task."""
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(Path(job.directory, "spark")),
+        "spark.sql.warehouse.dir": str(Path(job.directory, "warehouse")),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.jars": ",".join(job.jars),
+        "spark.log.level": "ERROR",
+    }
+    builder = SparkSession.builder.master("local[2,4]").appName("chaos")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def start(spark: SparkSession, job: Job) -> StreamingQuery:
+    """The query from its checkpoint."""
+    records = (
+        spark.readStream.format(job.format)
+        .option("kafka.bootstrap.servers", job.bootstrap_servers)
+        .option("subscribe", job.source)
+        .option("startingOffsets", "earliest")
+        .option("kafka.isolation.level", "read_committed")
+        .options(**job.options)
+        .load()
+    )
+    return (
+        records.selectExpr(
+            "concat(string(partition), ':', string(offset)) AS value",
+            "string(offset % 7) AS key",
+        )
+        .writeStream.format(job.format)
+        .option("kafka.bootstrap.servers", job.bootstrap_servers)
+        .option("topic", job.target)
+        .option("checkpointLocation", job.checkpoint)
+        .options(**job.options)
+        .options(**job.sink_options)
+        .start()
+    )
+
+
+def follow(query: StreamingQuery, job: Job) -> bool:
+    """Whether the query came to its end because it was told to; else it has failed."""
+    last_batch = -1
+    try:
+        while not query.awaitTermination(timeout=_POLL_S):  # type: ignore[arg-type]
+            if job.stop.exists():
+                query.processAllAvailable()
+                query.stop()
+                return True
+            progress = query.lastProgress
+            if progress is not None and progress.batchId != last_batch:
+                last_batch = progress.batchId
+                say(f"batch {last_batch}: {progress.numInputRows} rows")
+    except PySparkException as error:
+        say(f"failed: {_told(error)}")
+    return False
+
+
+def main(text: str) -> int:
+    given = json.loads(text)
+    job = Job(**{**given, "jars": tuple(given["jars"])})
+    spark = open_session(job)
+    while not follow(start(spark, job), job):
+        time.sleep(_PAUSE_S)
+    spark.stop()
+    return 0
+
+
+def say(text: str) -> None:
+    """One line to who reads this process."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _told(error: Exception) -> str:
+    """The line that says most of a failure of Spark's."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("pyspark_kafka.errors.")]
+    return (ours or lines or [type(error).__name__])[-1 if ours else 0][:_CHARACTERS_MAX]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

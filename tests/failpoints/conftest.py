@@ -1,0 +1,35 @@
+"""A cluster of one broker, in processes of its own, and a warm fork server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from integration.clusters import Cluster
+from integration.failpoints import matrix
+from integration.failpoints.lanes import SETTINGS
+from integration.failpoints.matrix import Recording
+from integration.failpoints.session import Session, open_session
+from tests.conftest import open_cluster
+
+
+@pytest.fixture(scope="package")
+def processes(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The reference as processes, or Apache Kafka where the run is for it."""
+    is_reference = request.config.getoption("--cluster") == "reference"
+    backend = "reference-processes" if is_reference else None
+    with open_cluster(request.config, backend=backend, configs=SETTINGS) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="package")
+def session(processes: Cluster) -> Iterator[Session]:
+    with open_session(processes, name="failpoints") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="package")
+def recordings(session: Session) -> list[Recording]:
+    """Every scenario, run to a good end with nothing killed but by its premises."""
+    return matrix.record(session)

@@ -1,0 +1,140 @@
+"""The matrix itself: it finds what is wrong, and says what it did not meet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from integration.failpoints import page, verdict
+from integration.failpoints.driver import Assignment, Kind, Seat
+from integration.failpoints.hook import Action, Order
+from integration.failpoints.lanes import NotSettled
+from integration.failpoints.matrix import Case, Recording, Result, StallCase, cases, missing, stalls
+from integration.failpoints.page import Findings, Tally
+from integration.failpoints.scenarios import BATCH, SCENARIOS, Death, Scenario
+from integration.failpoints.session import Session
+from integration.failpoints.trial import NotMet, Trial
+from integration.failpoints.verdict import Wrong
+
+PLAIN = SCENARIOS[0]
+COMMIT = Seat(life=0, batch=BATCH, kind=Kind.COMMIT)
+
+
+def a_recording(*failpoints: str, scenario: Scenario = PLAIN) -> Recording:
+    met = {
+        Seat(life=0, batch=BATCH, kind=focus.kind): failpoints if focus.kind is Kind.COMMIT else ()
+        for focus in scenario.focus
+    }
+    return Recording(scenario=scenario, met=met)
+
+
+def test_failpoints_with_nothing_between_them_are_one_moment() -> None:
+    met = ("a.before", "a.x.before", "a.x.after", "a.after", "b.before", "b.x.before", "b.x.after")
+    found = [(case.failpoint, case.death) for case in cases([a_recording(*met)])]
+    in_all_ways = ["a.before", "a.x.after", "b.x.after"]
+    assert [point for point, death in found if death is Death.ALONE] == in_all_ways
+    assert {point for point, _ in found} == set(met), "each is met in some way"
+    assert len(found) == 3 * len(in_all_ways) + 4
+    assert [case.failpoint for case in stalls([a_recording(*met)], amid=False)] == in_all_ways
+
+
+def test_a_failpoint_that_is_known_stands_for_a_moment_in_another_scenario() -> None:
+    met = ("a.before", "a.x.before", "a.x.after", "a.after")
+    other = replace(PLAIN, name="other")
+    found = cases([a_recording(*met), a_recording(*met, scenario=other)])
+    assert [case.failpoint for case in found if case.scenario is other] == 3 * ["a.before"] + 3 * [
+        "a.x.after"
+    ]
+
+
+def test_what_no_scenario_meets_is_named() -> None:
+    names = missing([a_recording("commit.decide.before", "commit.decide.flush.before")])
+    assert "commit.decide.before" not in names
+    assert "commit.decide.after" in names
+    assert "request flush" not in names
+    assert "request end_transactions" in names
+
+
+def test_rows_that_are_lost_or_come_twice_are_named() -> None:
+    row, other = (b"1:0:0", 0), (b"1:0:1", 1)
+    verdict.check_rows([other, row], [row, other])
+    with pytest.raises(
+        Wrong, match=r"rows lost: 1 .1:0:1 in partition 1, 1 x.; rows too many: none"
+    ):
+        verdict.check_rows([row], [row, other])
+    with pytest.raises(Wrong, match=r"rows too many: 1 .1:0:0 in partition 0, 2 x."):
+        verdict.check_rows([row, row, row], [row])
+
+
+def test_the_page_is_read_as_it_is_written() -> None:
+    kills = {"commit.decide.before": Tally(well=3, all=3), "plan.read.after": Tally(well=1, all=2)}
+    kills |= {"commit.decide.flush.after": Tally(well=4, all=4)}
+    found = {
+        "broker_ref": Findings(kills=kills, stalls={"task.init.before": Tally(well=1, all=1)}),
+        "Apache Kafka 4.3.0": Findings(kills={"plan.read.after": Tally(well=2, all=2)}),
+    }
+    text = page.render(found)
+    assert page.parse(text) == found
+    assert page.render(page.parse(text)) == text
+    assert "| plan.read |  | - | **1 of 2** | - | 2 |" in text
+    assert text.index("| plan.read |") < text.index("| commit.decide |  |")
+    assert "8 of 9 on broker_ref" in text
+
+
+def test_results_are_counted_by_failpoint() -> None:
+    kill = Case(scenario=PLAIN, seat=COMMIT, failpoint="commit.mark.after", death=Death.ALONE)
+    stall = StallCase(scenario=PLAIN, seat=COMMIT, failpoint="commit.mark.after")
+    results = [
+        Result(case=kill, seconds=1, error=None),
+        Result(case=kill, seconds=1, error="no"),
+        Result(case=stall, seconds=1, error=None),
+    ]
+    found = page.findings(results)
+    assert found.kills == {"commit.mark.after": Tally(well=1, all=2)}
+    assert found.stalls == {"commit.mark.after": Tally(well=1, all=1)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+class TestWithProcesses:
+    """What needs the cluster."""
+
+    def trial(self, session: Session, **how: object) -> None:
+        with session.lanes.lane() as lane:
+            Trial(server=session.server, lane=lane, **how).run()  # type: ignore[arg-type]
+
+    def kill(
+        self, failpoint: str, *, seat: Seat = COMMIT, action: Action = Action.KILL
+    ) -> list[Assignment]:
+        order = Order(failpoint=failpoint, action=action)
+        return [Assignment(seat=seat, order=order, takes_driver=action is Action.KILL)]
+
+    def test_writing_at_least_once_is_found_out(self, session: Session) -> None:
+        failing = replace(PLAIN, fails=frozenset({1}), failures=1)
+        with pytest.raises(Wrong, match="rows lost: none; rows too many: "):
+            self.trial(session, scenario=failing, transactional=False)
+
+    def test_a_failpoint_that_is_not_met_is_found_out(self, session: Session) -> None:
+        with pytest.raises(
+            NotMet, match=r"commit of batch 1, life 0 did not meet no.such.failpoint"
+        ):
+            self.trial(session, scenario=PLAIN, assignments=self.kill("no.such.failpoint"))
+
+    def test_a_life_that_fails_for_no_reason_is_found_out(self, session: Session) -> None:
+        failing = replace(PLAIN, fails=frozenset({1}))
+        with pytest.raises(Wrong, match="failed with nothing that befell it"):
+            self.trial(session, scenario=failing)
+
+    def test_a_transaction_that_is_left_open_is_found_out(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("integration.failpoints.lanes.SETTLE_TIMEOUT_S", 0.5)
+        monkeypatch.setattr(Trial, "_live_to_the_end", live_once)
+        with pytest.raises(NotSettled, match=r"is Ongoing.* ends at .* and can be read up to"):
+            self.trial(session, scenario=PLAIN, assignments=self.kill("commit.decide.before"))
+
+
+def live_once(trial: Trial, work: object, checkpoint: object) -> None:
+    """In place of lives until all is done: one, with whatever befalls it."""
+    trial._life(work, checkpoint).run()  # type: ignore[arg-type]
