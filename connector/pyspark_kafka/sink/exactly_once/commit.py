@@ -365,6 +365,7 @@ class _Batch:
                 run=self.answers.task.run,
                 spare=frozenset(entry.transactional_id for entry in decision.entries),
                 two_phase_commit=self.options.two_phase_commit,
+                decided_with=self.answers.version,
             )
         except Fenced as error:
             if self.answers.task.batch_id is not None:

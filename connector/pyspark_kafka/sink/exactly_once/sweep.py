@@ -44,10 +44,12 @@ def sweep(
     run: str | None = None,
     spare: Collection[str] = frozenset(),
     two_phase_commit: bool = False,
+    decided_with: TransactionVersion | None = None,
 ) -> tuple[str, ...]:
     """Fence every transaction that is open under X (under its `run`); the answer is their ids.
 
-    `owner` is who holds X, as planning got it. `spare` are the ids of decided transactions. With
+    `owner` is who holds X, as planning got it; where a decision was written under it since, that
+    was ended by version `decided_with`. `spare` are the ids of decided transactions. With
     `two_phase_commit` also ids under which nothing is written yet: what is begun there would
     never time out. Raises `Fenced` where X is not the owner's any more.
     """
@@ -60,7 +62,7 @@ def sweep(
             and one.transactional_id not in spare
             and _is_open(one, two_phase_commit and one.transactional_id not in fenced)
         ]
-        _check_owner(client, x, owner)
+        _check_owner(client, x, owner, decided_with)
         if not left_open:
             break
         for transactional_id in left_open:
@@ -84,7 +86,12 @@ def _is_open(one: TransactionListing, counts_empty: bool) -> bool:
     return one.state is TransactionState.ONGOING
 
 
-def _check_owner(client: TransactionalClient, x: str, owner: ProducerIdAndEpoch) -> None:
+def _check_owner(
+    client: TransactionalClient,
+    x: str,
+    owner: ProducerIdAndEpoch,
+    decided_with: TransactionVersion | None,
+) -> None:
     """Whether X is still ours, and whether the list could be whole.
 
     Brokers leave ids out of lists without a word where DESCRIBE is not allowed, but refuse to
@@ -100,7 +107,7 @@ def _check_owner(client: TransactionalClient, x: str, owner: ProducerIdAndEpoch)
             "to this principal (kafka-acls.sh --transactional-id "
             f"{x} --resource-pattern-type prefixed)"
         ) from error
-    if found is not None and is_held(found, owner, client.transaction_version()):
+    if found is not None and is_held(found, owner, decided_with):
         return
     now = "is not known to the brokers any more" if found is None else f"has {found.producer}"
     raise Fenced(
@@ -111,15 +118,18 @@ def _check_owner(client: TransactionalClient, x: str, owner: ProducerIdAndEpoch)
 
 
 def is_held(
-    found: TransactionDescription, owner: ProducerIdAndEpoch, version: TransactionVersion
+    found: TransactionDescription,
+    owner: ProducerIdAndEpoch,
+    decided_with: TransactionVersion | None,
 ) -> bool:
     """Whether X is as `owner` got it, or as a decision under that epoch has left it.
 
-    Version 2 ends a transaction with the next epoch, which nobody else can end one with.
+    Version 2 ends a transaction with the next epoch. Who takes X then has yet another one, so that
+    only our own decision can be committed with this one.
     """
     if found.producer == owner:
         return True
-    if version == 1 or found.state not in _DECIDED:
+    if decided_with != 2 or found.state not in _DECIDED:
         return False
     decided_under = found.producer.producer_epoch - 1
     if found.producer.producer_id == owner.producer_id:

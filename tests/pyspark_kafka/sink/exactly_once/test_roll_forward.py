@@ -200,9 +200,7 @@ def test_a_commit_whose_markers_do_not_come_is_told(fake: FakeCluster, driver: D
     assert entry.transactional_id in told(driver, entry)
 
 
-def test_an_abort_whose_markers_are_on_their_way_is_lost(
-    fake: FakeCluster, driver: Driver
-) -> None:
+def test_an_abort_whose_markers_are_on_their_way_is_lost(fake: FakeCluster, driver: Driver) -> None:
     """Version 1 fences with the epoch that the next owner has: it is seen when they are there."""
     entry = driver.prepare(0, OUT, "a")
     fake.holds_markers = True
@@ -260,9 +258,7 @@ def test_the_log_tells_of_an_id_that_has_expired(
 
 
 @pytest.mark.parametrize("verdict", ["commit", "abort"])
-def test_the_last_epoch_of_a_producer_id(
-    fake: FakeCluster, driver: Driver, verdict: str
-) -> None:
+def test_the_last_epoch_of_a_producer_id(fake: FakeCluster, driver: Driver, verdict: str) -> None:
     """After it the coordinator knows another producer id: INVALID_PRODUCER_ID_MAPPING."""
     own_id = driver.id_of(0)
     driver.client.init_producer_id(own_id, timeout_ms=1000)

@@ -1,0 +1,353 @@
+"""The sweep ends what is open and undecided, and never anything of a newer owner."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_kafka.client.transactions import (
+    ProducerIdAndEpoch,
+    TransactionDescription,
+    TransactionState,
+    TransactionVersion,
+)
+from pyspark_kafka.errors import AuthenticationFailed, Fenced, PysparkKafkaError
+from pyspark_kafka.sink.exactly_once.sweep import is_held, sweep
+from tests.pyspark_kafka.sink.exactly_once.conftest import Setting
+from tests.pyspark_kafka.sink.exactly_once.drivers import Driver, rows
+from tests.pyspark_kafka.sink.exactly_once.fake_client import FakeClient
+from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
+
+OUT = "out"
+
+
+def states(driver: Driver, *ids: str) -> list[TransactionState]:
+    found = driver.client.describe_transactions(ids)
+    return [found[each].state for each in ids]
+
+
+@pytest.fixture
+def driver(fake: FakeCluster, client: FakeClient) -> Driver:
+    """On a fake cluster with the topic `out`; it has planned."""
+    fake.create_topic(OUT)
+    driver = Driver(client=client, x="X", commit_topic="commits", version=fake.transaction_version)
+    driver.plan()
+    return driver
+
+
+def another(fake: FakeCluster, name: str, **changes: str) -> Driver:
+    return Driver(
+        client=fake.client(name),
+        x=changes.get("x", "X"),
+        run=name,
+        commit_topic="commits",
+        version=fake.transaction_version,
+    )
+
+
+# --- on every cluster ---
+
+
+def test_what_is_open_under_x_is_ended_and_nothing_else(setting: Setting) -> None:
+    """X2 begins like X, and X/... of others can only be tasks of X."""
+    topic = setting.world.topic()
+    neighbours = [setting.driver(x=f"{setting.x}{more}") for more in ("2", ".", "-")]
+    for neighbour in neighbours:
+        neighbour.plan()
+    theirs = [neighbour.prepare(0, topic, f"{n}") for n, neighbour in enumerate(neighbours)]
+    driver = setting.driver()
+    driver.plan()
+    committed = driver.prepare(1, topic, "committed")
+    driver.commit(committed)
+    opened = [driver.prepare(0, topic, "lost", attempt=n) for n in range(3)]
+    found = sweep(driver.client, driver.x, driver.owner)
+    assert sorted(found) == [each.transactional_id for each in opened]
+    assert sweep(driver.client, driver.x, driver.owner) == ()
+    for neighbour, entry in zip(neighbours, theirs, strict=True):
+        assert states(neighbour, entry.transactional_id) == [TransactionState.ONGOING]
+        neighbour.commit(entry)
+    assert setting.world.committed(topic) == [b"0", b"1", b"2", b"committed"]
+
+
+def test_a_task_that_is_still_writing_is_fenced(setting: Setting) -> None:
+    """It cannot silently begin another transaction, of which nobody would know."""
+    driver, topic = setting.driver(), setting.world.topic()
+    driver.plan()
+    own_id = driver.id_of(0)
+    producer = driver.client.init_producer_id(own_id, timeout_ms=60_000)
+    writer = driver.client.transactional_producer(own_id, producer, driver.version)
+    writer.send(rows(topic, 0, ["early"]))
+    writer.flush()
+    assert sweep(driver.client, driver.x, driver.owner) == (own_id,)
+    with pytest.raises(PysparkKafkaError):
+        _send(writer, topic)
+    writer.abort()
+    assert states(driver, own_id) == [TransactionState.EMPTY]
+    assert setting.world.committed(topic) == []
+
+
+def _send(writer: object, topic: str) -> None:
+    writer.send(rows(topic, 0, ["late"]))  # type: ignore[attr-defined]
+    writer.flush()  # type: ignore[attr-defined]
+
+
+def test_a_sweep_of_one_run_leaves_other_runs_alone(setting: Setting) -> None:
+    topic = setting.world.topic()
+    driver, other = setting.driver("run-1"), setting.driver("run-12")
+    driver.plan()
+    mine, theirs = driver.prepare(0, topic, "mine"), other.prepare(0, topic, "theirs")
+    assert sweep(driver.client, driver.x, driver.owner, run="run-1") == (mine.transactional_id,)
+    assert states(other, theirs.transactional_id) == [TransactionState.ONGOING]
+
+
+def test_what_is_decided_is_spared(setting: Setting) -> None:
+    driver, topic = setting.driver(), setting.world.topic()
+    driver.plan()
+    spared, other = driver.prepare(0, topic, "a"), driver.prepare(1, topic, "b")
+    found = sweep(driver.client, driver.x, driver.owner, spare={spared.transactional_id})
+    assert found == (other.transactional_id,)
+    driver.commit(spared)
+    assert setting.world.committed(topic) == [b"a"]
+
+
+def test_who_has_lost_x_ends_nothing(setting: Setting) -> None:
+    topic = setting.world.topic()
+    old, new = setting.driver("old"), setting.driver("new")
+    old.plan()
+    new.plan()
+    entry = new.prepare(0, topic, "new")
+    left = old.prepare(0, topic, "late task of the old one")
+    with pytest.raises(Fenced, match=f"another run has taken over transactionalId '{setting.x}'"):
+        sweep(old.client, old.x, old.owner)
+    new.decide(1, entry)
+    for decided_with in (None, old.version):
+        with pytest.raises(Fenced):
+            sweep(old.client, old.x, old.owner, decided_with=decided_with)
+    assert states(new, entry.transactional_id) == [TransactionState.ONGOING]
+    assert states(new, left.transactional_id) == [TransactionState.ONGOING]
+
+
+def test_a_decision_does_not_make_its_own_driver_a_stranger(setting: Setting) -> None:
+    """The driver has planned under an epoch; version 2 has another one after the decision."""
+    driver, topic = setting.driver(), setting.world.topic()
+    driver.plan()
+    entry, left = driver.prepare(0, topic, "a"), driver.prepare(1, topic, "b")
+    driver.decide(1, entry)
+    driver.commit(entry)
+    found = sweep(
+        driver.client, driver.x, driver.owner, run=driver.run, decided_with=driver.version
+    )
+    assert found == (left.transactional_id,)
+
+
+# --- interleaved ---
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["list_transactions", "describe_transactions", "init_producer_id", "2nd", "list again"],
+)
+def test_a_newer_owner_is_not_hit_at_any_moment(
+    fake: FakeCluster, driver: Driver, client: FakeClient, moment: str
+) -> None:
+    """The list comes before the look at the owner: what it names is older than the newer owner."""
+    left = [driver.prepare(n, OUT, f"{n}") for n in range(2)]
+    new = another(fake, "new")
+
+    def take_over() -> None:
+        new.plan()
+        new.decide(7, new.prepare(0, OUT, "of the new one"), new.prepare(1, OUT, "of the new one"))
+
+    at: str | int = moment
+    if moment == "2nd":
+        at = client.request_count + 4
+    if moment == "list again":
+        at = client.request_count + 5
+    client.before(at, take_over)
+    with pytest.raises(Fenced):
+        sweep(client, "X", driver.owner)
+    assert [request.name for request in fake.requests if request.client == "new"]
+    new.plan()
+    assert [value for _, value in fake.committed(OUT)] == [b"of the new one"] * 2
+    assert all(fake.state(each.transactional_id) is TransactionState.EMPTY for each in left)
+
+
+def test_what_no_list_has_is_left_to_the_next_planning(
+    fake: FakeCluster, driver: Driver, client: FakeClient
+) -> None:
+    entry = driver.prepare(0, OUT, "a")
+    fake.hidden.add(entry.transactional_id)
+    assert sweep(client, "X", driver.owner) == ()
+    assert fake.state(entry.transactional_id) is TransactionState.ONGOING
+    fake.hidden.clear()
+    driver.plan()
+    assert fake.state(entry.transactional_id) is TransactionState.EMPTY
+    assert fake.is_stable(OUT)
+
+
+def test_what_turns_up_while_sweeping_is_swept(
+    fake: FakeCluster, driver: Driver, client: FakeClient
+) -> None:
+    first, second = driver.prepare(0, OUT, "a"), driver.prepare(1, OUT, "b")
+    fake.hidden.add(second.transactional_id)
+    client.before("init_producer_id", fake.hidden.clear)
+    assert sweep(client, "X", driver.owner) == (first.transactional_id, second.transactional_id)
+
+
+def test_a_sweep_ends_where_tasks_go_on_and_on(
+    fake: FakeCluster, driver: Driver, client: FakeClient
+) -> None:
+    """Zombies may begin again under the same id; the next planning comes."""
+    for _ in range(40):
+        client.before("list_transactions", lambda: another(fake, "run-1").prepare(0, OUT, "a"))
+    assert set(sweep(client, "X", driver.owner)) == {"X/run-1/0/0-0"}
+
+
+def test_ids_of_no_task_are_not_touched(fake: FakeCluster, driver: Driver) -> None:
+    strangers = ["X/run/0/0", "X/a/b/c", "X/run/0/0-99"]
+    for stranger in strangers:
+        producer = driver.client.init_producer_id(stranger, timeout_ms=1000)
+        writer = driver.client.transactional_producer(stranger, producer, driver.version)
+        writer.send(rows(OUT, 0, ["a"]))
+    assert sweep(driver.client, "X", driver.owner) == ()
+    assert states(driver, *strangers) == [TransactionState.ONGOING] * 3
+
+
+def test_ending_ids_are_left_to_end(fake: FakeCluster, driver: Driver) -> None:
+    entry = driver.prepare(0, OUT, "a")
+    fake.holds_markers = True
+    driver.commit(entry)
+    assert sweep(driver.client, "X", driver.owner) == ()
+
+
+# --- rights ---
+
+
+def test_without_describe_the_silence_of_lists_is_not_believed(
+    fake: FakeCluster, driver: Driver, client: FakeClient
+) -> None:
+    driver.prepare(0, OUT, "a")
+    fake.refuses = {"list_transactions", "describe_transactions"}
+    with pytest.raises(AuthenticationFailed) as error:
+        sweep(client, "X", driver.owner)
+    assert "allow DESCRIBE" in str(error.value)
+    assert "--transactional-id X --resource-pattern-type prefixed" in str(error.value)
+
+
+def test_describe_is_asked_for_an_id_under_x(
+    fake: FakeCluster, driver: Driver, client: FakeClient
+) -> None:
+    sweep(client, "X", driver.owner)
+    (asked,) = [r.subject for r in fake.requests if r.name == "describe_transactions"][-1:]
+    own, made_up = asked.split(",")
+    assert own == "X"
+    assert made_up.startswith("X/")
+    assert made_up not in fake.ids
+
+
+# --- two phases ---
+
+
+def test_with_two_phases_who_has_not_begun_yet_is_fenced_too(
+    fake: FakeCluster, driver: Driver, client: FakeClient
+) -> None:
+    """What it begins would never time out."""
+    fake.enables_two_phase_commit = True
+    done = driver.prepare(0, OUT, "a")
+    driver.commit(done)
+    waiting = driver.id_of(1)
+    zombie = client.init_producer_id(waiting, timeout_ms=1000, two_phase_commit=True)
+    assert sweep(client, "X", driver.owner) == ()
+    assert sweep(client, "X", driver.owner, two_phase_commit=True) == (waiting,)
+    with pytest.raises(PysparkKafkaError):
+        client.transactional_producer(waiting, zombie, driver.version).send(rows(OUT, 0, ["late"]))
+    assert fake.is_stable(OUT)
+
+
+def test_with_two_phases_what_never_times_out_is_ended(
+    fake: FakeCluster, driver: Driver, client: FakeClient
+) -> None:
+    fake.enables_two_phase_commit = driver.two_phase_commit = True
+    entry = driver.prepare(0, OUT, "a")
+    fake.advance(10**12)
+    assert fake.state(entry.transactional_id) is TransactionState.ONGOING
+    assert sweep(client, "X", driver.owner, two_phase_commit=True) == (entry.transactional_id,)
+    assert fake.is_stable(OUT)
+
+
+# --- whose X is ---
+
+COMMITTED = TransactionState.COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize(
+    ("state", "producer_id", "epoch", "version", "expected"),
+    [
+        (TransactionState.EMPTY, 7, 5, 2, True),
+        (TransactionState.EMPTY, 7, 5, 1, True),
+        (TransactionState.EMPTY, 7, 5, None, True),
+        (COMMITTED, 7, 6, None, False),
+        (COMMITTED, 7, 5, 1, True),
+        (COMMITTED, 7, 6, 2, True),
+        (TransactionState.PREPARE_COMMIT, 7, 6, 2, True),
+        # The next owner: it has decided under version 1, or not yet under either.
+        (COMMITTED, 7, 6, 1, False),
+        (TransactionState.EMPTY, 7, 6, 2, False),
+        (TransactionState.ONGOING, 7, 6, 2, False),
+        (TransactionState.COMPLETE_ABORT, 7, 6, 2, False),
+        (COMMITTED, 7, 7, 2, False),
+        (COMMITTED, 7, 4, 2, False),
+        (COMMITTED, 8, 6, 2, False),
+        (COMMITTED, 8, 0, 2, False),
+        (TransactionState.EMPTY, 8, 5, 2, False),
+    ],
+)
+def test_whose_x_is(
+    state: TransactionState,
+    producer_id: int,
+    epoch: int,
+    version: TransactionVersion | None,
+    expected: bool,
+) -> None:
+    owner = ProducerIdAndEpoch(producer_id=7, producer_epoch=5)
+    assert is_held(_described(state, producer_id, epoch), owner, version) is expected
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch", "expected"),
+    [(COMMITTED, 0, True), (TransactionState.EMPTY, 0, False), (COMMITTED, 1, False)],
+)
+def test_whose_x_is_after_the_last_epoch(
+    state: TransactionState, epoch: int, expected: bool
+) -> None:
+    owner = ProducerIdAndEpoch(producer_id=7, producer_epoch=32_766)
+    assert is_held(_described(state, 8, epoch), owner, 2) is expected
+
+
+def _described(state: TransactionState, producer_id: int, epoch: int) -> TransactionDescription:
+    return TransactionDescription(
+        transactional_id="X",
+        state=state,
+        producer=ProducerIdAndEpoch(producer_id=producer_id, producer_epoch=epoch),
+        timeout_ms=30_000,
+        started_ms=None,
+        partitions=frozenset(),
+    )
+
+
+def test_the_last_epoch_of_x(fake: FakeCluster, driver: Driver, client: FakeClient) -> None:
+    """Every 16,000 batches X gets another producer id in the middle of a commit."""
+    fake.exhaust("X")
+    owner = fake.producer_of("X")
+    driver.plans[-1] = type(driver.plans[-1])(
+        owner=owner, version=fake.transaction_version, last={}
+    )
+    entry, left = driver.prepare(0, OUT, "a"), driver.prepare(1, OUT, "b")
+    driver.decide(1, entry)
+    spare = {entry.transactional_id}
+    found = sweep(client, "X", owner, spare=spare, decided_with=driver.version)
+    assert found == (left.transactional_id,)
+    driver.plan()
+    assert fake.producer_of("X").producer_id != owner.producer_id
+    with pytest.raises(Fenced):
+        sweep(client, "X", owner, decided_with=driver.version)
+    assert [value for _, value in fake.committed(OUT)] == [b"a"]
