@@ -19,6 +19,7 @@ from pyspark_kafka.errors import (
     ReplayMismatch,
     RowsLost,
 )
+from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Prepared
 from tests.pyspark_kafka.sink.exactly_once.play import Batch, Killed, World, at, kill
 from tests.pyspark_kafka.sink.exactly_once.query import SHORT, Query, flat
@@ -96,8 +97,20 @@ def _fault_of_decisions(query: Query, how: str) -> None:
     world.cluster.client = client  # type: ignore[method-assign, assignment]
 
 
-def a_decision_is_delivered_late(world: FakeWorld) -> int:
-    """At every failpoint of what comes after: of abort(), and of the next start."""
+def a_decision_is_delivered_late(world: World) -> int:
+    """At every failpoint of what comes after: of abort(), and of the next start.
+
+    Either it is refused, or it was decided before anybody aborted the rows.
+    """
+    return _delivered_late(world, calls_abort=True)
+
+
+def a_decision_of_a_dead_driver_is_delivered_late(world: World) -> int:
+    """As above, where nobody calls abort()."""
+    return _delivered_late(world, calls_abort=False)
+
+
+def _delivered_late(world: World, *, calls_abort: bool) -> int:
     place = 0
     while True:
         world = world.fresh()
@@ -105,13 +118,16 @@ def a_decision_is_delivered_late(world: FakeWorld) -> int:
         batch = _with_fault_at_decision(query, "fail")
         with pytest.raises(OutcomeUnknown):
             batch.commit()
-        late = _end_of(batch)
-        with at(place, late) as failpoints:
-            batch.abort()
-            query.drive(query.restarted())
+        with at(place, _end_of(batch)) as failpoints:
+            if calls_abort:
+                batch.abort()
+            again = query.restarted().begin(0)
+            again.play(*query.input[0])
         if not failpoints.is_done:
             return place
-        query.check(f"delivered at failpoint {place} ({failpoints.met[place]})")
+        where = f"delivered at failpoint {place} ({failpoints.met[place]})"
+        assert not any(last.lost for last in again.plan.last.values()), where
+        query.check(where)
         place += 1
 
 
@@ -316,6 +332,11 @@ def a_supplement_keeps_what_survived(world: FakeWorld) -> None:
     assert kinds == [Prepared, AlreadyCommitted, AlreadyCommitted]
     third.commit()
     query.check()
+    with query.first.process("reader") as client:
+        topic = CommitTopic(client, query.first.options.commit_topic)
+        decision = topic.read(query.first.x)[query.first.query_id].decision
+    assert sorted(entry.partition for entry in decision.entries) == [0, 1, 2]
+    assert decision.totals.row_count == 3
     fourth = query.restarted().begin(0)
     kinds = [type(fourth.task(n, rows)) for n, rows in enumerate(query.input[0])]
     assert kinds == [AlreadyCommitted] * 3

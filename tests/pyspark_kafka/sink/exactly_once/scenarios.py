@@ -23,6 +23,7 @@ from pyspark_kafka.errors import (
     ReplayMismatch,
     StaleBatch,
 )
+from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB
 from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Empty
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
@@ -211,6 +212,32 @@ def an_old_driver_that_sweeps_late(world: World) -> None:
     query.check()
 
 
+def a_late_task_of_an_old_run(world: World) -> None:
+    """It has the numbers of the new run's, whose task has prepared, or is decided."""
+    for place in ("commit.verify.before", "commit.roll_forward.before"):
+        query = Query.of(world, SHORT)
+        old, new = query.first.begin(0), query.restarted().begin(0)
+        for partition, rows in enumerate(query.input[0]):
+            new.task(partition, rows, task_attempt_id=partition)
+        with at(place, lambda: old.task(0, query.input[0][0], task_attempt_id=0)):  # noqa: B023
+            new.commit()
+        query.restarted().begin(0)
+        query.check()
+
+
+def a_late_mark_of_an_old_decision(world: World) -> None:
+    """An older driver has stalled before marking what is finished since long."""
+    query = Query.of(world, MIDDLE)
+    query.first.write(0, *query.input[0])
+    with at("commit.roll_forward.before", kill), suppress(Killed):
+        query.restarted().write(1, *query.input[1])
+    with query.first.process("late") as client:
+        topic = CommitTopic(client, query.first.options.commit_topic)
+        topic.mark_finished(query.first.x, query.first.query_id, 1)
+    query.restarted().begin(1)
+    query.check()
+
+
 def a_stale_driver_is_told(world: World) -> None:
     query = Query.of(world, MIDDLE)
     query.drive(query.first)
@@ -271,6 +298,7 @@ def a_late_attempt_of_an_earlier_batch(world: World) -> None:
     earlier.task(0, query.input[0][0], attempt=1)
     for partition, rows in enumerate(query.input[1]):
         later.task(partition, rows)
+    earlier.task(0, query.input[0][0])
     earlier.task(1, query.input[0][1], attempt=1)
     later.commit()
     earlier.task(1, query.input[0][1], attempt=2)

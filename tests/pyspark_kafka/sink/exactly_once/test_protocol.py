@@ -30,6 +30,7 @@ SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
     faults.the_answer_to_the_decision_is_lost,
     faults.the_decision_is_lost,
     faults.a_decision_is_delivered_late,
+    faults.a_decision_of_a_dead_driver_is_delivered_late,
     faults.an_answer_that_may_mean_anything,
     faults.markers_are_late,
     faults.a_coordinator_is_on_the_move,

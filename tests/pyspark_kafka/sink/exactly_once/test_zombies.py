@@ -16,6 +16,8 @@ SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
     scenarios.an_old_driver_works_while_the_new_one_writes,
     scenarios.a_new_driver_is_not_harmed_by_an_old_one,
     scenarios.an_old_driver_that_sweeps_late,
+    scenarios.a_late_task_of_an_old_run,
+    scenarios.a_late_mark_of_an_old_decision,
     scenarios.two_queries_with_one_x,
     scenarios.a_checkpoint_is_deleted,
     scenarios.a_checkpoint_is_copied_and_run_twice,

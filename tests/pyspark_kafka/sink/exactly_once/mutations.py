@@ -1,0 +1,381 @@
+"""The protocol broken on purpose, one rule at a time.
+
+Purpose: show that the scenarios would notice. Invariant: a mutation changes the real code in one
+rule and in nothing else; `MUTATIONS` names the scenario that has to find it. What it must not know:
+how scenarios are played.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.client.base import IsolationLevel
+from pyspark_kafka.client.transactions import (
+    EndTransaction,
+    ProducerIdAndEpoch,
+    TransactionalClient,
+)
+from pyspark_kafka.sink.exactly_once import (
+    abort,
+    commit,
+    commit_topic,
+    messages,
+    names,
+    planning,
+    sweep,
+    task,
+)
+from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
+from pyspark_kafka.sink.exactly_once.decisions import Decision, QueryState
+from pyspark_kafka.sink.exactly_once.messages import Prepared, TaskMessage
+from pyspark_kafka.sink.exactly_once.planning import LastDecision
+from pyspark_kafka.sink.exactly_once.watched import Watched
+from tests.pyspark_kafka.sink.exactly_once import faults, scenarios
+from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutation:
+    """`versions` are the transaction versions under which the rule makes a difference."""
+
+    breaks: Callable[[Patch], None]
+    found_by: Callable[[FakeWorld], object]
+    versions: tuple[int, ...] = (1, 2)
+
+
+def skip_the_fence(patch: Patch) -> None:
+    """Planning goes on under X's epoch as it stands."""
+    original = Watched.init_producer_id
+
+    def init(self: Watched, transactional_id: str, **how: Any) -> ProducerIdAndEpoch:
+        found = self.describe_transactions([transactional_id]).get(transactional_id)
+        if "/" not in transactional_id and found is not None and how.get("expected") is None:
+            return found.producer
+        return original(self, transactional_id, **how)
+
+    patch.setattr(Watched, "init_producer_id", init)
+
+
+def decide_twice(patch: Patch) -> None:
+    """Tasks write a batch that is decided, and it is decided once more."""
+    original = task._Attempt.decided
+
+    def decided(self: Any) -> LastDecision | None:
+        last = original(self)
+        return last if last is None or last.lost else None
+
+    patch.setattr(task._Attempt, "decided", decided)
+
+
+def commit_before_prepare(patch: Patch) -> None:
+    """A task commits its own transaction."""
+    original = task._Attempt._produce
+
+    def produce(self: Any, *rest: Any) -> Prepared:
+        message = original(self, *rest)
+        _end(self.client, message, is_commit=True)
+        return message
+
+    patch.setattr(task._Attempt, "_produce", produce)
+
+
+def _end(client: TransactionalClient, message: Prepared, *, is_commit: bool) -> None:
+    end = EndTransaction(
+        transactional_id=message.entry.transactional_id,
+        producer=message.entry.producer,
+        is_commit=is_commit,
+        version=message.entry.version,
+    )
+    client.end_transactions([end])
+
+
+def forget_roll_forward(patch: Patch) -> None:
+    """Planning marks what it has not committed."""
+    patch.setattr(planning, "roll_forward", lambda *_: ())
+
+
+def reuse_ids_across_runs(patch: Patch) -> None:
+    original = names.task_id
+    patch.setattr(task, "task_id", lambda x, _, **numbers: original(x, "run", **numbers))
+    patch.setattr(messages, "lies_under", lambda *_, **__: True)
+
+
+def trust_a_stale_decision(patch: Patch) -> None:
+    """What was read once of an X is taken for what is there."""
+    original = CommitTopic.read
+    known: dict[str, Mapping[str, QueryState]] = {}
+
+    def read(self: CommitTopic, x: str) -> Mapping[str, QueryState]:
+        return known.setdefault(x, original(self, x))
+
+    patch.setattr(CommitTopic, "read", read)
+
+
+def offsets_outside_the_transaction(patch: Patch) -> None:
+    def send(self: Any, _: object) -> None:
+        if self.options.group_id is not None and self.offsets is not None:
+            self.client.commit_offsets(self.options.group_id, self.offsets.offsets)
+
+    patch.setattr(commit._Batch, "_send_offsets", send)
+
+
+def swallow_a_lost_task(patch: Patch) -> None:
+    """What is lost is not told."""
+    for module in (planning, commit):
+        original = module.roll_forward
+
+        def roll_forward(*rest: Any, _original: Any = original) -> tuple[()]:
+            _original(*rest)
+            return ()
+
+        patch.setattr(module, "roll_forward", roll_forward)
+
+
+def ignore_the_query_id(patch: Patch) -> None:
+    """Tasks compare themselves with any query's last decision."""
+    original = task.write_task
+
+    def write_task(*rest: Any, plan: Any, task: Any, **more: Any) -> TaskMessage:
+        last = dict.fromkeys([task.query_id], *plan.last.values()) if plan.last else {}
+        return original(*rest, plan=replace(plan, last=last), task=task, **more)
+
+    patch.setattr("tests.pyspark_kafka.sink.exactly_once.play.write_task", write_task)
+
+
+def abort_what_was_decided(patch: Patch) -> None:
+    """abort() takes a batch that has failed for undecided."""
+
+    class Nothing(CommitTopic):
+        def read(self, x: str) -> Mapping[str, QueryState]:
+            return {}
+
+    patch.setattr(abort, "_may_be_undecided", lambda *_: True)
+    patch.setattr(abort, "_take_over", lambda _, __, owner: owner)
+    patch.setattr(abort, "CommitTopic", Nothing)
+
+
+def sweep_without_looking_who_owns_x(patch: Patch) -> None:
+    patch.setattr(sweep, "_check_owner", lambda *_: None)
+
+
+def let_a_late_mark_hide_a_newer_decision(patch: Patch) -> None:
+    """Any mark of a query is taken for that of its last decision."""
+    patch.setattr(QueryState, "is_finished", property(lambda self: self.finished_number > 0))
+
+
+def read_the_commit_topic_only_to_its_lso(patch: Patch) -> None:
+    class Committed:
+        READ_UNCOMMITTED = IsolationLevel.READ_COMMITTED
+
+    patch.setattr(commit_topic, "IsolationLevel", Committed)
+
+
+def rewrite_a_batch_older_than_the_decided_one(patch: Patch) -> None:
+    original = task._Attempt.decided
+
+    def decided(self: Any) -> LastDecision | None:
+        last = self.plan.last.get(self.task.query_id)
+        if last is not None and last.batch_id > self.task.batch_id:
+            return None
+        return original(self)
+
+    patch.setattr(task._Attempt, "decided", decided)
+
+
+def take_an_ambiguous_answer_for_success(patch: Patch) -> None:
+    """Of EndTxn: whatever is answered, or nothing at all, is done."""
+    original = Watched.end_transactions
+
+    def end(self: Watched, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode]:
+        return dict.fromkeys(original(self, ends), ErrorCode.none)
+
+    patch.setattr(Watched, "end_transactions", end)
+
+
+# --- and more ---
+
+
+def take_no_look_before_deciding(patch: Patch) -> None:
+    patch.setattr(commit._Batch, "verify", lambda _: None)
+
+
+def begin_right_before_the_timeout(patch: Patch) -> None:
+    patch.setattr(commit, "_TIME_LEFT_MS_MIN", 0)
+
+
+def commit_without_every_answer(patch: Patch) -> None:
+    def answered(_: str, given: Sequence[Any]) -> list[TaskMessage]:
+        return [message for message in given if message is not None]
+
+    patch.setattr(messages, "_all_answered", answered)
+
+
+def forget_what_survived(patch: Patch) -> None:
+    """A supplement names what it adds, and nothing else."""
+
+    def replaced(decision: Decision, *, run: str, entries: Any, **changes: Any) -> Decision:
+        added = tuple(
+            e for e in entries if names.lies_under(e.transactional_id, decision.x, run=run)
+        )
+        return replace(decision, run=run, entries=added, **changes)
+
+    patch.setattr(commit, "replace", replaced)
+
+
+def replace_lost_rows_by_any(patch: Patch) -> None:
+    patch.setattr(task._Attempt, "_check_rewritten", lambda *_: None)
+    patch.setattr(commit._Batch, "_check_rewritten", lambda *_: None)
+
+
+def go_on_behind_lost_rows(patch: Patch) -> None:
+    original = task._Attempt.decided
+
+    def decided(self: Any) -> LastDecision | None:
+        last = self.plan.last.get(self.task.query_id)
+        return None if last is not None and last.batch_id < self.task.batch_id else original(self)
+
+    patch.setattr(task._Attempt, "decided", decided)
+
+
+def let_batches_share_ids(patch: Patch) -> None:
+    patch.setattr(names, "SLOTS", 1)
+
+
+def sweep_nothing_when_planning(patch: Patch) -> None:
+    patch.setattr(planning, "sweep", lambda *_, **__: ())
+
+
+def sweep_nothing_after_committing(patch: Patch) -> None:
+    patch.setattr(commit, "sweep", lambda *_, **__: ())
+
+
+def mark_before_rolling_forward(patch: Patch) -> None:
+    original = commit._Batch.finish
+
+    def finish(self: Any, decision: Decision) -> None:
+        self._mark(decision)
+        original(self, decision)
+
+    patch.setattr(commit._Batch, "finish", finish)
+
+
+def take_x_anew_to_decide(patch: Patch) -> None:
+    """Commit asks for an epoch of its own, which makes whoever asks the owner."""
+    original = commit._Batch.decide
+
+    def decide(self: Any, decision: Decision) -> None:
+        owner = self.client.init_producer_id(self.options.transactional_id, timeout_ms=30_000)
+        original(replace(self, answers=replace(self.answers, owner=owner)), decision)
+
+    patch.setattr(commit._Batch, "decide", decide)
+
+
+def compare_no_replay(patch: Patch) -> None:
+    patch.setattr(commit._Batch, "_compare", lambda *_: None)
+
+
+def abort_without_fencing(patch: Patch) -> None:
+    """A decision that is still under way can arrive after abort() has looked."""
+    patch.setattr(abort, "_take_over", lambda _, __, owner: owner)
+
+
+def decide_nothing_of_an_empty_batch(patch: Patch) -> None:
+    original = commit._Batch.decision
+
+    def decision(self: Any) -> Decision | None:
+        return original(self) if self.answers.prepared else None
+
+    patch.setattr(commit._Batch, "decision", decision)
+
+
+def leave_a_failed_task_open(patch: Patch) -> None:
+    patch.setattr(task._Attempt, "_give_up", lambda *_: None)
+
+
+MUTATIONS = (
+    Mutation(
+        breaks=skip_the_fence,
+        found_by=scenarios.an_old_driver_wakes_up_anywhere,
+        # Under version 2 each decision moves the epoch on, too, so that the later one is refused.
+        versions=(1,),
+    ),
+    Mutation(breaks=skip_the_fence, found_by=faults.a_decision_of_a_dead_driver_is_delivered_late),
+    Mutation(breaks=decide_twice, found_by=scenarios.a_driver_killed_anywhere),
+    Mutation(
+        breaks=commit_before_prepare,
+        found_by=scenarios.what_is_prepared_is_not_seen_before_it_is_decided,
+        # Under version 1 both decisions are then in one transaction, and the later one counts.
+        versions=(2,),
+    ),
+    Mutation(
+        breaks=forget_roll_forward,
+        found_by=scenarios.replay_of_what_was_decided_and_not_rolled_forward,
+    ),
+    Mutation(breaks=reuse_ids_across_runs, found_by=scenarios.a_late_task_of_an_old_run),
+    Mutation(breaks=trust_a_stale_decision, found_by=scenarios.replay_of_what_was_decided),
+    Mutation(
+        breaks=offsets_outside_the_transaction,
+        found_by=scenarios.offsets_are_committed_with_the_rows,
+    ),
+    Mutation(breaks=swallow_a_lost_task, found_by=faults.decided_rows_are_lost_and_written_again),
+    Mutation(breaks=ignore_the_query_id, found_by=scenarios.a_checkpoint_is_deleted),
+    Mutation(breaks=abort_what_was_decided, found_by=faults.abort_after_a_commit_that_has_decided),
+    Mutation(
+        breaks=sweep_without_looking_who_owns_x, found_by=scenarios.an_old_driver_that_sweeps_late
+    ),
+    Mutation(
+        breaks=let_a_late_mark_hide_a_newer_decision,
+        found_by=scenarios.a_late_mark_of_an_old_decision,
+    ),
+    Mutation(
+        breaks=read_the_commit_topic_only_to_its_lso,
+        found_by=scenarios.another_query_holds_the_commit_topic,
+    ),
+    Mutation(
+        breaks=rewrite_a_batch_older_than_the_decided_one,
+        found_by=scenarios.a_stale_driver_is_told,
+    ),
+    Mutation(breaks=take_an_ambiguous_answer_for_success, found_by=faults.the_decision_is_lost),
+    Mutation(
+        breaks=take_an_ambiguous_answer_for_success,
+        found_by=faults.lost_rows_are_found_by_the_next_start,
+    ),
+    Mutation(
+        breaks=take_no_look_before_deciding,
+        found_by=faults.a_prepared_transaction_times_out_before_the_decision,
+    ),
+    Mutation(
+        breaks=take_no_look_before_deciding,
+        found_by=scenarios.an_answer_of_a_fenced_attempt_is_not_taken,
+    ),
+    Mutation(
+        breaks=begin_right_before_the_timeout,
+        found_by=faults.a_batch_close_to_its_timeout_is_not_begun,
+    ),
+    Mutation(breaks=commit_without_every_answer, found_by=scenarios.a_failed_batch_is_not_seen),
+    Mutation(breaks=forget_what_survived, found_by=faults.a_supplement_keeps_what_survived),
+    Mutation(breaks=replace_lost_rows_by_any, found_by=faults.lost_rows_that_come_again_as_others),
+    Mutation(breaks=go_on_behind_lost_rows, found_by=faults.a_batch_behind_lost_rows_is_refused),
+    Mutation(breaks=let_batches_share_ids, found_by=scenarios.a_late_attempt_of_an_earlier_batch),
+    Mutation(breaks=sweep_nothing_when_planning, found_by=scenarios.replay_of_what_was_not_decided),
+    Mutation(
+        breaks=sweep_nothing_after_committing,
+        found_by=scenarios.a_task_is_tried_again_after_it_has_prepared,
+    ),
+    Mutation(breaks=mark_before_rolling_forward, found_by=scenarios.a_driver_killed_anywhere),
+    Mutation(breaks=take_x_anew_to_decide, found_by=scenarios.a_checkpoint_is_copied_and_run_twice),
+    Mutation(breaks=compare_no_replay, found_by=scenarios.a_replay_with_other_rows_is_told),
+    Mutation(breaks=abort_without_fencing, found_by=faults.a_decision_is_delivered_late),
+    Mutation(breaks=decide_nothing_of_an_empty_batch, found_by=scenarios.replay_of_an_empty_batch),
+    Mutation(
+        breaks=decide_nothing_of_an_empty_batch,
+        found_by=scenarios.offsets_are_committed_with_the_rows,
+    ),
+)
