@@ -1,0 +1,73 @@
+"""The pages about writing exactly once name what is built, and links between pages lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pyspark_kafka import errors
+from pyspark_kafka.sink.exactly_once.operator_report import Standing
+from pyspark_kafka.sink.exactly_once.steps import Step
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = ROOT / "docs" / "exactly-once.md"
+PROTOCOL = ROOT / "docs" / "exactly-once-protocol.md"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+_LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_NUMBERED = re.compile(r"^(\d+)\. ", re.MULTILINE)
+
+
+def numbered_steps() -> dict[int, str]:
+    """The text of each numbered step of the protocol."""
+    page = PROTOCOL.read_text()
+    text = page[page.index("## The steps") : page.index("## Decisions, as records")]
+    parts = _NUMBERED.split(text)[1:]
+    return {int(number): part for number, part in zip(parts[::2], parts[1::2], strict=True)}
+
+
+@pytest.mark.parametrize("step", Step, ids=lambda step: step.title)
+def test_every_step_is_told_under_its_number(step: Step) -> None:
+    told = numbered_steps()
+    elsewhere = f"`{step.title}` ({step.number})"
+    assert f"`{step.title}`" in told[step.number] or any(
+        elsewhere in " ".join(text.split()) for text in told.values()
+    )
+
+
+def test_no_step_is_told_that_is_not_there() -> None:
+    named = re.findall(r"`((?:plan|task|commit|abort)\.[a-z_]+)`", PROTOCOL.read_text())
+    assert set(named) == {step.title for step in Step}
+
+
+def test_every_error_of_the_tree_is_explained() -> None:
+    page = GUIDE.read_text()
+    explained = set(re.findall(r"^\| `(\w+)`", page[page.index("## Errors") :], re.MULTILINE))
+    tree = {error.__name__ for error in errors.ExactlyOnceError.__subclasses__()}
+    assert tree
+    assert tree <= explained
+
+
+def test_every_standing_of_a_transaction_is_explained() -> None:
+    page = GUIDE.read_text()
+    assert [one.value for one in Standing if f"`{one.value}`" not in page] == []
+
+
+def anchors(page: Path) -> set[str]:
+    headings = _HEADING.findall(page.read_text())
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    wrong = []
+    for target, anchor in _LINK.findall(page.read_text()):
+        if "://" in target:
+            continue
+        found = (page.parent / target).resolve() if target else page
+        is_right = found.exists() and (not anchor or anchor in anchors(found))
+        if not is_right:
+            wrong.append(f"{target}#{anchor}")
+    assert wrong == []
