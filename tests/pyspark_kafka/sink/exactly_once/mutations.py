@@ -306,13 +306,16 @@ MUTATIONS = (
         # Under version 2 each decision moves the epoch on, too, so that the later one is refused.
         versions=(1,),
     ),
-    Mutation(breaks=skip_the_fence, found_by=faults.a_decision_of_a_dead_driver_is_delivered_late),
+    Mutation(
+        breaks=skip_the_fence,
+        found_by=faults.a_decision_of_a_dead_driver_is_delivered_late,
+        # Under version 1 both decisions are then in one transaction, and the later one counts.
+        versions=(2,),
+    ),
     Mutation(breaks=decide_twice, found_by=scenarios.a_driver_killed_anywhere),
     Mutation(
         breaks=commit_before_prepare,
         found_by=scenarios.what_is_prepared_is_not_seen_before_it_is_decided,
-        # Under version 1 both decisions are then in one transaction, and the later one counts.
-        versions=(2,),
     ),
     Mutation(
         breaks=forget_roll_forward,
