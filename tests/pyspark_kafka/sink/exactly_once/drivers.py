@@ -127,8 +127,12 @@ class Driver:
         """Into X's transaction, which stays open."""
         writer = self.client.transactional_producer(self.x, self.owner, self.version)
         topic = self.topic
-        writer.send(topic.rows(to_records(decision, chunk_bytes_max=topic.chunk_bytes_max)))
-        writer.flush()
+        try:
+            writer.send(topic.rows(to_records(decision, chunk_bytes_max=topic.chunk_bytes_max)))
+            writer.flush()
+        except BaseException:
+            writer.abort()
+            raise
         writer.close()
 
     def decision(self, batch_id: int | None, *entries: Entry, number: int = 1) -> Decision:

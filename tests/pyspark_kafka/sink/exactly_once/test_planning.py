@@ -1,0 +1,498 @@
+"""Planning leaves nothing of earlier batches undone, whoever left it, and nobody else's touched."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.transactions import TransactionState
+from pyspark_kafka.errors import (
+    BrokerUnreachable,
+    CommitTopicError,
+    Fenced,
+    KafkaError,
+    OptionError,
+    OutcomeUnknown,
+    ProducerFenced,
+)
+from pyspark_kafka.sink.exactly_once.decisions import QueryState
+from pyspark_kafka.sink.exactly_once.roll_forward import roll_forward
+from pyspark_kafka.sink.exactly_once.sweep import sweep
+from tests.conftest import ClusterFactory
+from tests.pyspark_kafka.sink.exactly_once.conftest import Setting
+from tests.pyspark_kafka.sink.exactly_once.drivers import Driver, totals
+from tests.pyspark_kafka.sink.exactly_once.fake_client import FakeClient
+from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
+from tests.pyspark_kafka.sink.exactly_once.worlds import RealWorld
+
+OUT = "out"
+COMMITS = "commits"
+
+
+def of(fake: FakeCluster, run: str = "run-1", *, x: str = "X", query_id: str = "query") -> Driver:
+    """A driver on a fake cluster, which has the topic `out` of two partitions."""
+    if OUT not in fake.topics:
+        fake.create_topic(OUT, 2)
+    return Driver(
+        client=fake.client(run),
+        x=x,
+        run=run,
+        query_id=query_id,
+        commit_topic=COMMITS,
+        version=fake.transaction_version,
+    )
+
+
+def asked_by(driver: Driver) -> list[str]:
+    assert isinstance(driver.client, FakeClient)
+    return driver.client.asked()
+
+
+def seen(fake: FakeCluster, topic: str = OUT) -> list[str]:
+    return sorted((value or b"").decode() for _, value in fake.committed(topic))
+
+
+def is_finished(driver: Driver) -> bool:
+    return driver.topic.read(driver.x)[driver.query_id].is_finished
+
+
+# --- on every cluster ---
+
+
+def test_a_batch_that_was_decided_is_finished_by_the_next_planning(setting: Setting) -> None:
+    topic = setting.world.topic(2)
+    old, new = setting.driver("old"), setting.driver("new")
+    assert old.plan().last == {}
+    entries = [old.prepare(0, topic, "a", to=(0, 1)), old.prepare(1, topic, "b", "c")]
+    decision = old.decide(7, *entries)
+    left = old.prepare(2, topic, "undecided")
+    assert setting.world.committed(topic) == []
+    found = new.plan()
+    assert setting.world.committed(topic) == [b"a", b"a", b"b", b"c"]
+    last = found.last["query"]
+    assert (last.number, last.batch_id, last.totals) == (1, 7, decision.totals)
+    assert (last.lost, last.totals_of_lost) == (frozenset(), {})
+    assert is_finished(new)
+    (listed,) = [
+        one
+        for one in new.client.list_transactions(f"{setting.x}/")
+        if one.transactional_id == left.transactional_id
+    ]
+    assert listed.state is TransactionState.EMPTY
+    assert new.plan().last == found.last
+
+
+def test_a_batch_that_was_not_decided_is_ended(setting: Setting) -> None:
+    topic = setting.world.topic()
+    old, new = setting.driver("old"), setting.driver("new")
+    old.plan()
+    old.prepare(0, topic, "a")
+    old.write_decision(old.decision(7))
+    assert new.plan().last == {}
+    assert setting.world.committed(topic) == []
+    # Nothing that the old driver still sends can decide anything.
+    assert old.end(old.x, old.owner) is not ErrorCode.none
+    with pytest.raises(KafkaError):
+        old.write_decision(old.decision(8))
+    assert new.plan().last == {}
+
+
+def test_lost_rows_are_named_until_they_are_written_again(setting: Setting) -> None:
+    topic = setting.world.topic()
+    old, new = setting.driver("old"), setting.driver("new")
+    old.plan()
+    kept, lost = old.prepare(0, topic, "kept"), old.prepare(5, topic, "lost", "lost")
+    old.end(lost.transactional_id, lost.producer, is_commit=False)
+    old.decide(7, kept, lost)
+    for _ in range(2):
+        last = new.plan().last["query"]
+        assert last.lost == {5}
+        assert last.totals_of_lost == {5: totals(["lost", "lost"])}
+        assert not is_finished(new)
+    again = new.prepare(5, topic, "lost", "lost")
+    new.decide(7, kept, again, number=2)
+    last = new.plan().last["query"]
+    assert (last.number, last.lost) == (2, frozenset())
+    assert is_finished(new)
+    assert setting.world.committed(topic) == [b"kept", b"lost", b"lost"]
+
+
+def test_an_x_does_not_touch_another_that_begins_like_it(setting: Setting) -> None:
+    mine, theirs = setting.world.topic(), setting.world.topic()
+    neighbour, driver = setting.driver(x=f"{setting.x}2"), setting.driver()
+    neighbour.plan()
+    undecided = neighbour.prepare(0, theirs, "undecided")
+    driver.plan()
+    driver.decide(1, driver.prepare(0, mine, "mine"))
+    driver.plan()
+    decision = neighbour.decide(1, undecided)
+    driver.plan()
+    assert setting.world.committed(mine) == [b"mine"]
+    assert setting.world.committed(theirs) == []
+    assert neighbour.topic.read(neighbour.x)["query"].decision == decision
+    assert neighbour.plan().last["query"].batch_id == 1
+    assert setting.world.committed(theirs) == [b"undecided"]
+
+
+def test_another_query_under_the_same_x_finishes_it_too(setting: Setting) -> None:
+    topic = setting.world.topic()
+    one, two = setting.driver(query_id="one"), setting.driver("run-2", query_id="two")
+    one.plan()
+    one.decide(3, one.prepare(0, topic, "a"))
+    two.plan()
+    two.decide(0, two.prepare(0, topic, "b"))
+    last = one.plan().last
+    assert {query: each.batch_id for query, each in last.items()} == {"one": 3, "two": 0}
+    assert setting.world.committed(topic) == [b"a", b"b"]
+    assert is_finished(one)
+    assert is_finished(two)
+
+
+def test_a_zombie_finishes_what_it_has_decided_while_a_new_owner_writes(setting: Setting) -> None:
+    """Rolling forward, marking and sweeping late is as if it had been done in time."""
+    topic = setting.world.topic()
+    old, new = setting.driver("old"), setting.driver("new")
+    old.plan()
+    first = old.prepare(0, topic, "first")
+    decision = old.decide(1, first)
+    new.plan()
+    second = new.prepare(0, topic, "second")
+    assert roll_forward(old.client, QueryState(decision=decision)) == ()
+    new.decide(2, second, number=2)
+    old.topic.mark_finished(old.x, "query", 1)
+    for decided_with in (None, old.version):
+        with pytest.raises(Fenced):
+            sweep(old.client, old.x, old.owner, run="old", decided_with=decided_with)
+    # The late mark is of decision 1: decision 2 is still to be rolled forward.
+    assert not is_finished(new)
+    assert setting.world.committed(topic) == [b"first"]
+    assert new.plan().last["query"].number == 2
+    assert is_finished(new)
+    assert setting.world.committed(topic) == [b"first", b"second"]
+    assert roll_forward(old.client, QueryState(decision=decision)) == ()
+
+
+def test_a_commit_topic_that_deletes_is_refused_before_anything_is_taken(setting: Setting) -> None:
+    driver = setting.driver()
+    driver.client.create_topic(
+        setting.commit_topic,
+        partition_count=1,
+        replication_factor=1,
+        config={"cleanup.policy": "delete"},
+    )
+    with pytest.raises(CommitTopicError, match=r"cleanup\.policy is 'delete'"):
+        driver.plan()
+    assert driver.client.describe_transactions([driver.x]) == {}
+
+
+def test_a_commit_topic_of_two_partitions_is_refused(setting: Setting) -> None:
+    driver = setting.driver()
+    driver.client.create_topic(
+        setting.commit_topic,
+        partition_count=2,
+        replication_factor=1,
+        config={"cleanup.policy": "compact"},
+    )
+    with pytest.raises(CommitTopicError, match="it has 2 partitions"):
+        driver.plan()
+
+
+def test_many_decisions(setting: Setting) -> None:
+    topic = setting.world.topic()
+    driver = setting.driver()
+    for number in range(1, 8):
+        found = driver.plan()
+        assert {each.number for each in found.last.values()} == ({number - 1} - {0})
+        driver.decide(number, driver.prepare(0, topic, f"{number}", slot=number), number=number)
+    driver.plan()
+    assert setting.world.committed(topic) == [f"{number}".encode() for number in range(1, 8)]
+
+
+# --- what it costs ---
+
+
+def test_nothing_to_do_is_few_requests(fake: FakeCluster) -> None:
+    driver = of(fake)
+    driver.plan()
+    driver.decide(1, driver.prepare(0, OUT, "a"))
+    driver.plan()
+    before = len(asked_by(driver))
+    driver.plan()
+    requests = asked_by(driver)[before:]
+    assert len(requests) <= 8, requests
+    assert "end_transactions" not in requests
+    assert "produce" not in requests
+
+
+def test_a_decision_to_finish_is_one_request_for_all_of_its_tasks(fake: FakeCluster) -> None:
+    driver = of(fake)
+    driver.plan()
+    driver.decide(1, *[driver.prepare(n, OUT, f"{n}") for n in range(50)])
+    before = len(asked_by(driver))
+    driver.plan()
+    requests = asked_by(driver)[before:]
+    assert requests.count("end_transactions") == 1
+    assert len(requests) <= 8 + 3, requests
+    assert len(seen(fake)) == 50
+
+
+def test_jobs_that_nobody_can_repeat_leave_nothing_behind(fake: FakeCluster) -> None:
+    for number in range(3):
+        job = of(fake, query_id=f"job-{number}")
+        job.plan()
+        job.decide(None, job.prepare(0, OUT, f"{number}", slot=number))
+    finished, last = of(fake, query_id="job-2"), of(fake, query_id="other")
+    roll_forward(finished.client, finished.topic.read("X")["job-2"])
+    finished.topic.mark_finished("X", "job-2", 1)
+    last.plan()
+    assert last.topic.read("X") == {}
+    assert last.topic.keys("X") == ()
+    assert seen(fake) == ["0", "1", "2"]
+    # A driver of such a job that comes late finds nothing to do, and does no harm.
+    finished.topic.mark_finished("X", "job-2", 1)
+    assert last.plan().last == {}
+
+
+def test_a_job_that_has_lost_rows_is_kept(fake: FakeCluster) -> None:
+    job = of(fake, query_id="job")
+    job.plan()
+    entry = job.prepare(0, OUT, "a")
+    fake.advance(10_000_000)
+    job.decide(None, entry)
+    for _ in range(2):
+        assert of(fake, query_id="other").plan().last["job"].lost == {0}
+
+
+# --- what is checked ---
+
+
+@pytest.mark.parametrize(("limit", "is_refused"), [("119999", True), ("120000", False)])
+def test_a_timeout_above_the_brokers_limit(fake: FakeCluster, limit: str, is_refused: bool) -> None:
+    driver = of(fake)
+    assert fake.broker_config is not None
+    fake.broker_config["transaction.max.timeout.ms"] = limit
+    if not is_refused:
+        driver.plan()
+        return
+    with pytest.raises(OptionError, match=r"'transactionTimeout' is 120000 ms.*119999 ms"):
+        driver.plan()
+    assert "X" not in fake.ids
+
+
+def test_brokers_that_may_not_be_asked_are_not_asked_twice(fake: FakeCluster) -> None:
+    fake.broker_config = None
+    of(fake).plan()
+
+
+@pytest.mark.parametrize("value", ["true", "false", None])
+def test_brokers_that_can_leave_transactions_hanging_are_warned_of(
+    fake: FakeCluster, value: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    name = "transaction.partition.verification.enable"
+    fake.broker_config = {} if value is None else {name: value}
+    of(fake).plan()
+    assert (name in caplog.text) is (value != "true")
+
+
+# --- what is not known ---
+
+
+def test_an_outcome_that_is_unknown_stops_planning_and_says_what_to_do(fake: FakeCluster) -> None:
+    """Also of another query: its rows are nobody else's to lose."""
+    other, driver = of(fake, "other", query_id="other"), of(fake)
+    other.plan()
+    entry = other.prepare(0, OUT, "a")
+    other.decide(1, entry)
+    other.commit(entry)
+    fake.expire(entry.transactional_id)
+    fake.log(TopicPartition(OUT, 0)).delete_before(2)
+    with pytest.raises(OutcomeUnknown, match="decision 1 of query other") as error:
+        driver.plan()
+    assert "python -m pyspark_kafka transactions --id X" in str(error.value)
+    other.topic.mark_finished("X", "other", 1)
+    assert driver.plan().last["other"].lost == frozenset()
+
+
+def test_lost_rows_of_one_query_do_not_stop_another(fake: FakeCluster) -> None:
+    one, two = of(fake, "one", query_id="one"), of(fake, "two", query_id="two")
+    one.plan()
+    entry = one.prepare(3, OUT, "a")
+    fake.advance(10_000_000)
+    one.decide(1, entry)
+    for number in (1, 2):
+        assert two.plan().last["one"].lost == {3}
+        two.decide(number, two.prepare(0, OUT, f"{number}"), number=number)
+    two.plan()
+    assert seen(fake) == ["1", "2"]
+    assert one.plan().last["one"].lost == {3}
+
+
+# --- killed and interleaved ---
+
+
+def crashed(fake: FakeCluster) -> tuple[Driver, Driver]:
+    """A driver that died behind its decision, and left more than that; and its successor."""
+    old, new = of(fake, "old"), of(fake, "new")
+    old.plan()
+    entries = [old.prepare(n, OUT, f"{n}") for n in range(2)]
+    old.prepare(2, OUT, "undecided")
+    old.decide(1, *entries)
+    return old, new
+
+
+def requests_of_a_planning() -> int:
+    _, new = crashed(FakeCluster(2))
+    new.plan()
+    return len(asked_by(new))
+
+
+REQUESTS = requests_of_a_planning()
+
+
+@pytest.mark.parametrize("number", range(1, REQUESTS + 1))
+@pytest.mark.parametrize("is_done", [True, False], ids=["done", "not-done"])
+def test_a_planning_that_dies_anywhere_is_done_again(
+    fake: FakeCluster, number: int, is_done: bool
+) -> None:
+    _, new = crashed(fake)
+    assert isinstance(new.client, FakeClient)
+    if is_done:
+        new.client.lose(number)
+    else:
+        new.client.fail(number, BrokerUnreachable("killed"))
+    try:
+        new.plan()
+    except KafkaError:
+        pass
+    except OutcomeUnknown as error:
+        assert "interrupted" in str(error)  # noqa: PT017
+    last = of(fake, "last")
+    assert last.plan().last["query"].lost == frozenset()
+    assert seen(fake) == ["0", "1"]
+    assert fake.is_stable(OUT)
+    assert is_finished(last)
+
+
+@pytest.mark.parametrize("number", range(1, REQUESTS + 1))
+def test_a_planning_that_is_overtaken_anywhere_does_no_harm(fake: FakeCluster, number: int) -> None:
+    """A newer owner does a whole batch in the middle of it, and decides it."""
+    _, zombie = crashed(fake)
+    new = of(fake, "newest")
+
+    def take_over() -> None:
+        found = new.plan().last["query"]
+        new.decide(2, new.prepare(0, OUT, "next"), number=found.number + 1)
+
+    assert isinstance(zombie.client, FakeClient)
+    zombie.client.before(number, take_over)
+    try:
+        zombie.plan()
+    except Fenced:
+        pass
+    else:
+        # It has taken X back before it could notice: then X is its own, and the newer one's not.
+        assert zombie.owner == fake.producer_of("X")
+    last = new.plan().last["query"]
+    assert (last.number, last.lost) == (2, frozenset())
+    assert seen(fake) == ["0", "1", "next"]
+    assert fake.is_stable(OUT)
+
+
+@pytest.mark.parametrize("number", range(1, REQUESTS + 1))
+def test_two_plannings_at_once_have_one_owner(fake: FakeCluster, number: int) -> None:
+    _, one = crashed(fake)
+    two = of(fake, "two")
+    assert isinstance(one.client, FakeClient)
+    one.client.before(number, two.plan)
+    try:
+        one.plan()
+    except Fenced:
+        winner, loser = two, None
+    else:
+        winner, loser = one, two
+    if loser is not None and loser.owner != winner.owner:
+        with pytest.raises(ProducerFenced):
+            loser.write_decision(loser.decision(9, number=2))
+    winner.decide(2, winner.prepare(0, OUT, "next"), number=2)
+    winner.plan()
+    assert seen(fake) == ["0", "1", "next"]
+
+
+def test_an_id_that_is_used_again_is_not_taken_for_what_was_decided(fake: FakeCluster) -> None:
+    """Only after the mark may a task take an id again; whoever rolls forward late finds it so."""
+    old, new = of(fake, "run"), of(fake, "run")
+    old.plan()
+    entry = old.prepare(0, OUT, "first")
+    decision = old.decide(1, entry)
+    new.plan()
+    again = new.prepare(0, OUT, "second")
+    assert again.transactional_id == entry.transactional_id
+    assert roll_forward(old.client, QueryState(decision=decision)) == ()
+    assert seen(fake) == ["first"]
+    new.decide(2, again, number=2)
+    new.plan()
+    assert seen(fake) == ["first", "second"]
+
+
+def test_the_last_epochs_of_all_ids(fake: FakeCluster) -> None:
+    """16,000 batches use up a producer id: of X, and of its tasks."""
+    driver = of(fake)
+    for number in range(1, 6):
+        driver.plan()
+        if number == 3:
+            for name in fake.ids:
+                fake.exhaust(name)
+            driver.plan()
+        entries = [driver.prepare(n, OUT, f"{number}-{n}") for n in range(2)]
+        driver.decide(number, *entries, number=number)
+        if number == 4:
+            for name in ("X",):
+                fake.exhaust(name)
+    driver.plan()
+    assert len(seen(fake)) == 10
+    assert fake.is_stable(OUT)
+
+
+# --- a cluster whose brokers go ---
+
+
+def test_coordinators_and_leaders_that_move(
+    cluster_with: ClusterFactory, unique_name: Callable[[], str]
+) -> None:
+    """Whoever coordinates X or leads the commit topic: another one does, and planning goes on."""
+    cluster = cluster_with(
+        {
+            "transaction.state.log.replication.factor": "3",
+            "transaction.state.log.min.isr": "2",
+            "transaction.state.log.num.partitions": "6",
+            "offsets.topic.replication.factor": "3",
+        },
+        brokers=3,
+    )
+    name = unique_name()
+    cluster.create_topic(name, partitions=3, replication_factor=3)
+
+    world = RealWorld(cluster.bootstrap_servers, lambda: name, unique_name)
+    x, commit_topic = unique_name(), unique_name()
+    for number, gone in enumerate(cluster.broker_ids, start=1):
+        with world.client("old") as client:
+            old = Driver(client=client, x=x, commit_topic=commit_topic)
+            old.plan()
+            entries = [
+                old.prepare(n, name, f"{number}-{n}", slot=number, to=(n,)) for n in range(3)
+            ]
+            old.prepare(7, name, "undecided", slot=number)
+            old.decide(number, *entries, number=number)
+            cluster.stop_broker(gone)
+            with world.client("new") as another:
+                last = replace(old, client=another, plans=[]).plan().last["query"]
+            assert (last.number, last.lost) == (number, frozenset())
+            # The client that knew the brokers as they were finds its way, too.
+            assert old.plan().last["query"].number == number
+        cluster.start_broker(gone)
