@@ -133,7 +133,8 @@ class TransactionalClient(KafkaClient, Protocol):
         """Take the id: fences who had it, and waits until its transaction is ended.
 
         Returns only when the markers of that are written. With `expected` (KIP-360) raises
-        `ProducerFenced` where somebody else has it by now. Raises `OptionError` for a timeout above
+        `ProducerFenced` where somebody else has it by now; in transactions of version 1 also where
+        its transaction was open, which is aborted then. Raises `OptionError` for a timeout above
         the brokers' limit (INVALID_TRANSACTION_TIMEOUT) and for `two_phase_commit` where the
         cluster has none.
         """

@@ -1,0 +1,541 @@
+"""The transactional client against clusters of both versions of Kafka's transactions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from integration.clusters import Cluster
+from pyspark_kafka.client.base import LATEST, IsolationLevel, TopicPartition
+from pyspark_kafka.client.factory import check_transactional, open_transactional
+from pyspark_kafka.client.transactions import (
+    EndTransaction,
+    LogBatch,
+    ProducerIdAndEpoch,
+    TransactionalClient,
+    TransactionState,
+    TransactionVersion,
+    Verdict,
+)
+from pyspark_kafka.errors import (
+    KafkaError,
+    OptionError,
+    ProducerFenced,
+    UnknownTopicOrPartition,
+)
+from tests.conformance.eventually import eventually
+from tests.conftest import ClusterFactory, open_cluster
+from tests.pyspark_kafka.client.records import options, read_all, rows
+
+VERSIONS: tuple[TransactionVersion, ...] = (1, 2)
+TIMEOUT_MS = 60_000
+SETTINGS = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+    "transaction.max.timeout.ms": "120000",
+}
+SESSIONS = {"broker.session.timeout.ms": "2500", "broker.heartbeat.interval.ms": "250"}
+NameFactory = Callable[[], str]
+NONE = ErrorCode.none
+
+
+@pytest.fixture(scope="module", params=VERSIONS, ids=["transactions-1", "transactions-2"])
+def version(request: pytest.FixtureRequest) -> TransactionVersion:
+    found: TransactionVersion = request.param
+    return found
+
+
+def features(version: TransactionVersion) -> dict[str, int] | None:
+    """What a cluster finalizes by itself is a part of what is tested."""
+    return {"transaction.version": 1} if version == 1 else None
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest, version: TransactionVersion) -> Iterator[Cluster]:
+    """A broker with this version of transactions."""
+    with open_cluster(
+        request.config, brokers=1, configs=SETTINGS, features=features(version)
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def bootstrap(cluster: Cluster) -> str:
+    return cluster.bootstrap_servers
+
+
+def opened(bootstrap: str) -> TransactionalClient:
+    return open_transactional(options(bootstrap, engine="native"))
+
+
+@pytest.fixture
+def client(bootstrap: str) -> Iterator[TransactionalClient]:
+    with opened(bootstrap) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(cluster: Cluster, unique_name: NameFactory) -> str:
+    name = unique_name()
+    cluster.create_topic(name, partitions=2)
+    return name
+
+
+def init(client: TransactionalClient, name: str, **options: object) -> ProducerIdAndEpoch:
+    return client.init_producer_id(name, timeout_ms=TIMEOUT_MS, **options)  # type: ignore[arg-type]
+
+
+def write(
+    client: TransactionalClient, name: str, owner: ProducerIdAndEpoch, topic: str, *values: bytes
+) -> None:
+    """Rows into the open transaction of an id, confirmed; it stays open."""
+    producer = client.transactional_producer(name, owner, client.transaction_version())
+    producer.send(rows(topic, values, partition=[0] * len(values)))
+    producer.flush()
+    producer.close()
+
+
+def end(
+    name: str, owner: ProducerIdAndEpoch, version: TransactionVersion, *, is_commit: bool = True
+) -> EndTransaction:
+    return EndTransaction(
+        transactional_id=name, producer=owner, is_commit=is_commit, version=version
+    )
+
+
+def log(client: TransactionalClient, topic: str) -> list[LogBatch]:
+    partition = TopicPartition(topic, 0)
+    latest = client.list_offsets({partition: LATEST}, IsolationLevel.READ_UNCOMMITTED)[partition]
+    assert latest is not None
+    return list(client.read_log(partition, 0, latest))
+
+
+def verdicts(client: TransactionalClient, topic: str) -> list[Verdict]:
+    return [batch.verdict for batch in log(client, topic) if batch.verdict is not None]
+
+
+def values(bootstrap: str, topic: str) -> list[bytes | None]:
+    return [record.value for record in read_all(bootstrap, topic, partitions=2)]
+
+
+def state_of(client: TransactionalClient, name: str) -> TransactionState:
+    return client.describe_transactions([name])[name].state
+
+
+def test_the_version_is_the_clusters(
+    client: TransactionalClient, version: TransactionVersion
+) -> None:
+    assert client.transaction_version() == version
+
+
+# --- InitProducerId ---
+
+
+def test_taking_an_id_fences_who_had_it_and_ends_what_was_open(
+    client: TransactionalClient,
+    bootstrap: str,
+    topic: str,
+    version: TransactionVersion,
+    unique_name: NameFactory,
+) -> None:
+    name = unique_name()
+    first = init(client, name)
+    write(client, name, first, topic, b"first")
+    second = init(client, name)
+    assert second.producer_id == first.producer_id
+    assert second.producer_epoch > first.producer_epoch
+    # The marker is there when the id is given out: nothing holds readers back any more.
+    assert verdicts(client, topic) == [Verdict.ABORT]
+    assert state_of(client, name) is TransactionState.EMPTY
+    fenced = {ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced}
+    assert client.end_transactions([end(name, first, version)])[name] in fenced
+    write(client, name, second, topic, b"second")
+    assert client.end_transactions([end(name, second, version)])[name] is NONE
+    init(client, name)
+    assert values(bootstrap, topic) == [b"second"]
+
+
+def test_an_id_is_taken_from_who_is_expected(
+    client: TransactionalClient, unique_name: NameFactory
+) -> None:
+    name = unique_name()
+    first = init(client, name)
+    second = init(client, name, expected=first)
+    assert second.producer_id == first.producer_id
+    assert second.producer_epoch > first.producer_epoch
+    third = init(client, name)
+    for stale in (first, second):
+        with pytest.raises(ProducerFenced, match=f"'{name}' has another owner by now"):
+            init(client, name, expected=stale)
+    assert init(client, name, expected=third).producer_epoch > third.producer_epoch
+
+
+def test_an_id_whose_transaction_is_open_is_taken_from_who_is_expected(
+    client: TransactionalClient,
+    topic: str,
+    version: TransactionVersion,
+    unique_name: NameFactory,
+) -> None:
+    """The transaction is aborted. In version 1 that moves the epoch on, which then fences us."""
+    name = unique_name()
+    owner = init(client, name)
+    write(client, name, owner, topic, b"open")
+    if version == 1:
+        with pytest.raises(ProducerFenced):
+            init(client, name, expected=owner)
+    else:
+        assert init(client, name, expected=owner).producer_epoch > owner.producer_epoch
+    assert verdicts(client, topic) == [Verdict.ABORT]
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_taking_an_id_waits_for_the_markers_of_what_was_ended(
+    client: TransactionalClient,
+    topic: str,
+    version: TransactionVersion,
+    unique_name: NameFactory,
+    *,
+    is_commit: bool,
+) -> None:
+    verdict = Verdict.COMMIT if is_commit else Verdict.ABORT
+    name = unique_name()
+    for round_ in range(1, 6):
+        owner = init(client, name)
+        assert verdicts(client, topic) == [verdict] * (round_ - 1)
+        write(client, name, owner, topic, b"%d" % round_)
+        ended = client.end_transactions([end(name, owner, version, is_commit=is_commit)])
+        assert ended == {name: NONE}
+
+
+def test_a_timeout_above_the_brokers_limit(
+    client: TransactionalClient, unique_name: NameFactory
+) -> None:
+    name = unique_name()
+    with pytest.raises(OptionError, match=r"timeout of 120001 ms .* option 'transactionTimeout'"):
+        client.init_producer_id(name, timeout_ms=120_001)
+    client.init_producer_id(name, timeout_ms=120_000)
+
+
+def test_two_phases_where_there_are_none(
+    client: TransactionalClient, unique_name: NameFactory
+) -> None:
+    with pytest.raises(OptionError, match="option 'twoPhaseCommit' is set"):
+        init(client, unique_name(), two_phase_commit=True)
+
+
+def test_an_id_that_is_none(bootstrap: str) -> None:
+    with opened(bootstrap) as client, pytest.raises(KafkaError, match=r"INVALID_REQUEST"):
+        init(client, "")
+
+
+# --- EndTxn ---
+
+
+def test_many_are_ended_at_once(
+    client: TransactionalClient,
+    bootstrap: str,
+    topic: str,
+    version: TransactionVersion,
+    unique_name: NameFactory,
+) -> None:
+    names = [unique_name() for _ in range(20)]
+    owners = {name: init(client, name) for name in names}
+    for index, name in enumerate(names):
+        write(client, name, owners[name], topic, b"%02d" % index)
+    committed, aborted = names[:15], names[15:]
+    ends = [end(name, owners[name], version) for name in committed]
+    ends += [end(name, owners[name], version, is_commit=False) for name in aborted]
+    assert client.end_transactions(ends) == dict.fromkeys(names, NONE)
+    # The same again is the same; the opposite is refused.
+    assert client.end_transactions(ends) == dict.fromkeys(names, NONE)
+    opposite = [end(name, owners[name], version, is_commit=name in aborted) for name in names]
+    refused = client.end_transactions(opposite)
+    assert set(refused.values()) <= {ErrorCode.invalid_txn_state, ErrorCode.producer_fenced}
+    assert sorted(values(bootstrap, topic), key=str) == [b"%02d" % index for index in range(15)]
+
+
+def test_ends_that_are_refused(
+    client: TransactionalClient, version: TransactionVersion, unique_name: NameFactory
+) -> None:
+    unknown, other = unique_name(), unique_name()
+    owner = init(client, other)
+    elsewhere = ProducerIdAndEpoch(producer_id=owner.producer_id + 10_000, producer_epoch=0)
+    ends = [end(unknown, owner, version), end(other, elsewhere, version)]
+    assert client.end_transactions(ends) == {
+        unknown: ErrorCode.invalid_producer_id_mapping,
+        other: ErrorCode.invalid_producer_id_mapping,
+    }
+    nothing_open = client.end_transactions([end(other, owner, version)])
+    assert nothing_open[other] is ErrorCode.invalid_txn_state
+    assert client.end_transactions([]) == {}
+
+
+# --- looking ---
+
+
+def test_descriptions(
+    client: TransactionalClient,
+    topic: str,
+    version: TransactionVersion,
+    unique_name: NameFactory,
+) -> None:
+    name, unknown = unique_name(), unique_name()
+    assert client.describe_transactions([unknown]) == {}
+    assert client.describe_transactions([]) == {}
+    owner = init(client, name)
+    found = client.describe_transactions([name, unknown])
+    assert found.keys() == {name}
+    empty = found[name]
+    assert (empty.state, empty.producer) == (TransactionState.EMPTY, owner)
+    assert (empty.timeout_ms, empty.started_ms, empty.partitions) == (TIMEOUT_MS, None, frozenset())
+    before_ms = time.time() * 1000
+    write(client, name, owner, topic, b"v")
+    ongoing = client.describe_transactions([name])[name]
+    assert ongoing.state is TransactionState.ONGOING
+    assert ongoing.partitions == {TopicPartition(topic, 0)}
+    assert ongoing.started_ms is not None
+    assert abs(ongoing.started_ms - before_ms) < 30_000
+    client.end_transactions([end(name, owner, version)])
+    eventually(lambda: state_of(client, name) is TransactionState.COMPLETE_COMMIT)
+    complete = client.describe_transactions([name])[name]
+    bumped = owner.producer_epoch + (version == 2)
+    assert complete.producer == ProducerIdAndEpoch(
+        producer_id=owner.producer_id, producer_epoch=bumped
+    )
+
+
+def test_lists_are_of_what_begins_so_and_nothing_else(
+    client: TransactionalClient, topic: str, unique_name: NameFactory
+) -> None:
+    x = unique_name() + ".a-b"
+    under = {f"{x}/1", f"{x}/2", f"{x}/(2)+[x]"}
+    others = {x, f"{x}x/1", f"{x.replace('.a', 'Za')}/1", f"y{x}/1"}
+    owners = {name: init(client, name) for name in under | others}
+    write(client, f"{x}/1", owners[f"{x}/1"], topic, b"v")
+    found = {one.transactional_id: one for one in client.list_transactions(f"{x}/")}
+    assert found.keys() == under
+    assert found[f"{x}/1"].state is TransactionState.ONGOING
+    assert found[f"{x}/2"].state is TransactionState.EMPTY
+    assert found[f"{x}/2"].producer_id == owners[f"{x}/2"].producer_id
+    assert [one.transactional_id for one in client.list_transactions(f"{x}/(")] == [f"{x}/(2)+[x]"]
+
+
+# --- topics and brokers ---
+
+
+def test_topics_are_made_once_and_looked_at(
+    client: TransactionalClient, unique_name: NameFactory
+) -> None:
+    name = unique_name()
+    config = {"cleanup.policy": "compact", "max.message.bytes": "123456"}
+
+    def create() -> bool:
+        return client.create_topic(name, partition_count=1, replication_factor=1, config=config)
+
+    assert create()
+    # It can be written at once, and seen by whoever asks.
+    owner = init(client, name)
+    producer = client.transactional_producer(name, owner, client.transaction_version())
+    producer.send(rows(name, [b"v"], key=[b"k"]))
+    producer.flush()
+    producer.close()
+    assert not create()
+    found = client.topic_config(name)
+    assert found.items() >= config.items()
+    assert found["min.insync.replicas"] == "1"
+    assert found["unclean.leader.election.enable"] == "false"
+    assert client.replication_of(name) == 1
+    assert client.broker_count() == 1
+    of_broker = client.broker_config()
+    assert of_broker is not None
+    assert of_broker["transaction.max.timeout.ms"] == "120000"
+
+
+def test_topics_that_cannot_be_made_or_looked_at(
+    client: TransactionalClient, unique_name: NameFactory
+) -> None:
+    name = unique_name()
+    with pytest.raises(KafkaError, match=rf"topic '{name}' failed: INVALID_REPLICATION_FACTOR"):
+        client.create_topic(name, partition_count=1, replication_factor=9, config={})
+    with pytest.raises(KafkaError, match=rf"topic '{name}' failed: INVALID_CONFIG"):
+        client.create_topic(
+            name, partition_count=1, replication_factor=1, config={"cleanup.policy": "sweep"}
+        )
+    for look in (client.topic_config, client.replication_of):
+        with pytest.raises(UnknownTopicOrPartition, match=f"'{name}' does not exist"):
+            look(name)
+
+
+def test_offsets_of_a_group_are_committed_with_the_transaction(
+    client: TransactionalClient,
+    topic: str,
+    version: TransactionVersion,
+    unique_name: NameFactory,
+) -> None:
+    group, name, partition = unique_name(), unique_name(), TopicPartition(topic, 0)
+    client.commit_offsets(group, {partition: 3})
+    for is_commit, expected in ((False, 3), (True, 9)):
+        owner = init(client, name)
+        producer = client.transactional_producer(name, owner, version)
+        producer.send_offsets(group, {partition: 9})
+        producer.close()
+        ended = client.end_transactions([end(name, owner, version, is_commit=is_commit)])
+        assert ended == {name: NONE}
+        assert client.committed_offsets(group, [partition]) == {partition: expected}
+
+
+# --- options ---
+
+
+@pytest.mark.parametrize(
+    ("kafka", "engine", "said"),
+    [
+        ({}, "librdkafka", "option 'engine' has the value 'librdkafka'"),
+        ({"security_protocol": "ssl"}, "auto", "having no TLS and no SASL yet"),
+        ({"debug": "all"}, "native", "does not know option 'kafka.debug'"),
+    ],
+)
+def test_what_speaks_against_the_only_engine(kafka: dict[str, str], engine: str, said: str) -> None:
+    wanted = options("localhost:1", engine=engine, **kafka)  # type: ignore[arg-type]
+    for judge in (check_transactional, open_transactional):
+        with pytest.raises(OptionError, match=f"option 'transactionalId' needs .*{said}"):
+            judge(wanted)
+
+
+def test_settings_are_judged_before_anything_is_opened() -> None:
+    check_transactional(options("localhost:1", linger_ms="5"))
+    with pytest.raises(OptionError, match=r"kafka.batch.size"):
+        check_transactional(options("localhost:1", batch_size="-7"))
+
+
+# --- two phases ---
+
+_TWO_PHASES = {
+    "transaction.two.phase.commit.enable": "true",
+    # Version 6 of InitProducerId is not finished: brokers have it only where this is on.
+    "unstable.api.versions.enable": "true",
+}
+
+
+@pytest.fixture(scope="module")
+def lasting(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A cluster with two-phase transactions, which looks for timeouts all the time."""
+    with open_cluster(request.config, configs=SETTINGS | _TWO_PHASES) as opened:
+        yield opened.bootstrap_servers
+
+
+def test_transactions_of_two_phases_have_no_timeout(lasting: str, unique_name: NameFactory) -> None:
+    topic = unique_name()
+    with opened(lasting) as client:
+        client.create_topic(topic, partition_count=2, replication_factor=1, config={})
+        short, name = unique_name(), unique_name()
+        owners = {
+            short: client.init_producer_id(short, timeout_ms=500),
+            name: client.init_producer_id(name, timeout_ms=500, two_phase_commit=True),
+        }
+        for one, owner in owners.items():
+            write(client, one, owner, topic, one.encode())
+        eventually(lambda: state_of(client, short) is TransactionState.COMPLETE_ABORT)
+        assert state_of(client, name) is TransactionState.ONGOING
+        ended = client.end_transactions([end(name, owners[name], client.transaction_version())])
+        assert ended == {name: NONE}
+    assert values(lasting, topic) == [name.encode()]
+
+
+def test_two_phases_that_are_switched_off(
+    cluster_with: ClusterFactory, unique_name: NameFactory
+) -> None:
+    settings = {**_TWO_PHASES, "transaction.two.phase.commit.enable": "false"}
+    started = cluster_with(settings)
+    with (
+        opened(started.bootstrap_servers) as client,
+        pytest.raises(OptionError, match="option 'twoPhaseCommit' is set"),
+    ):
+        init(client, unique_name(), two_phase_commit=True)
+
+
+# --- brokers that go ---
+
+
+@pytest.fixture(scope="module")
+def three(cluster_with: ClusterFactory, version: TransactionVersion) -> Cluster:
+    return cluster_with(SESSIONS, brokers=3, features=features(version))
+
+
+def coordinated_by(
+    client: TransactionalClient, broker_id: int, names: NameFactory, count: int
+) -> dict[str, ProducerIdAndEpoch]:
+    """New ids whose coordinator is this broker, by what its own list says."""
+    from pyspark_kafka.client.native.transactions import (  # noqa: PLC0415
+        NativeTransactionalClient,
+    )
+    from pyspark_kafka.wire.coordinators import CoordinatorKey  # noqa: PLC0415
+
+    assert isinstance(client, NativeTransactionalClient)
+    found: dict[str, ProducerIdAndEpoch] = {}
+    while len(found) < count:
+        name = names()
+        owner = init(client, name)
+        key = CoordinatorKey.transaction(name)
+        coordinator = client.router.coordinator(key, deadline=time.monotonic() + 30)
+        if coordinator.broker_id == broker_id:
+            found[name] = owner
+    return found
+
+
+def listed(client: TransactionalClient, names: Collection[str]) -> set[str]:
+    prefix = min(names).rpartition(".")[0]
+    return {one.transactional_id for one in client.list_transactions(prefix)} & set(names)
+
+
+@pytest.mark.slow
+def test_all_is_answered_while_coordinators_die(
+    three: Cluster, version: TransactionVersion, unique_name: NameFactory
+) -> None:
+    topic = unique_name()
+    three.create_topic(topic, partitions=2, replication_factor=3)
+    with opened(three.bootstrap_servers) as client:
+        assert client.broker_count() == 3
+        owners = {
+            **coordinated_by(client, 2, unique_name, 3),
+            **coordinated_by(client, 1, unique_name, 2),
+        }
+        for name, owner in owners.items():
+            write(client, name, owner, topic, name.encode())
+        three.kill_broker(2)
+        with ExitStack() as restarting:
+            restarting.callback(three.start_broker, 2)
+            found = client.describe_transactions(owners)
+            assert {one.state for one in found.values()} == {TransactionState.ONGOING}
+            assert {name: one.producer for name, one in found.items()} == owners
+            assert listed(client, owners) == owners.keys()
+            ends = [end(name, owner, version) for name, owner in owners.items()]
+            assert client.end_transactions(ends) == dict.fromkeys(owners, NONE)
+            taken = {name: init(client, name) for name in owners}
+            assert all(taken[n].producer_epoch > o.producer_epoch for n, o in owners.items())
+    assert sorted(values(three.bootstrap_servers, topic), key=str) == sorted(
+        name.encode() for name in owners
+    )
+
+
+@pytest.mark.slow
+def test_a_broker_that_hangs_keeps_nobody_from_being_asked(
+    three: Cluster, version: TransactionVersion, unique_name: NameFactory
+) -> None:
+    with opened(three.bootstrap_servers) as client:
+        owners = {
+            **coordinated_by(client, 3, unique_name, 2),
+            **coordinated_by(client, 1, unique_name, 2),
+        }
+        three.pause_broker(3)
+        try:
+            assert client.describe_transactions(owners).keys() == owners.keys()
+            assert listed(client, owners) == owners.keys()
+            assert {init(client, name).producer_id for name in owners} == {
+                owner.producer_id for owner in owners.values()
+            }
+        finally:
+            three.resume_broker(3)
