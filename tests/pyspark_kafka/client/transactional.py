@@ -15,7 +15,9 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.native.client import NativeReads
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
+from pyspark_kafka.client.native.producers import NativeProducers
 from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.client.native.transactional_producer import NativeTransactionalProducer
 from pyspark_kafka.client.native.transactions import NativeTransactionalClient
@@ -121,13 +123,19 @@ class Transactions:
 
 @contextmanager
 def transactions(
-    bootstrap: str, version: TransactionVersion, **kafka: Any
+    bootstrap: str, version: TransactionVersion, *, clock: Clock | None = None, **kafka: Any
 ) -> Iterator[Transactions]:
     """Transactions in this cluster, which has this version."""
     wanted = options(bootstrap, engine="native", **kafka)
     settings = NativeSettings.of(wanted, "producer")
     producing = ProducerSettings.of(wanted.kafka, settings)
-    with NativeTransactionalClient.writing(settings, producing) as client:
+    reads = NativeReads.of(settings, clock)
+    producers = NativeProducers(
+        router=reads.router, settings=producing, bootstrap_servers=bootstrap
+    )
+    with NativeTransactionalClient(
+        router=reads.router, questions=reads.questions, settings=settings, producers=producers
+    ) as client:
         made = Transactions(client=client, version=version, bootstrap=bootstrap, settings=producing)
         try:
             yield made

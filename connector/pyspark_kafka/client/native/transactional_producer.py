@@ -177,12 +177,11 @@ class NativeTransactionalProducer(NativeProducer):
 
     def _ready(self, now: float) -> list[TopicPartition]:
         ready = super()._ready(now)
-        if self._version == 1:
-            missing = self._membership.missing(ready)
-            if missing:
-                self._add(missing)
-                outside = set(self._membership.missing(missing))
-                return [partition for partition in ready if partition not in outside]
+        if self._version == 1 and self._membership.missing(ready):
+            # One question for all that wait, also those whose pause is not over.
+            self._add(self._membership.missing(self._core.open_partitions()))
+            outside = set(self._membership.missing(ready))
+            return [partition for partition in ready if partition not in outside]
         return ready
 
     def _newest_produce(self, connection: Connection) -> int:

@@ -1,0 +1,264 @@
+"""A transaction's rows once and in order while brokers die, restart, hang, and answers are lost.
+
+Its coordinator is among the brokers that fail. Rows are written all the time, so that requests are
+mostly on their way, and to three partitions, which in the beginning are led by a broker each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from integration.clusters import Cluster
+from integration.faults.proxy import TcpProxy
+from integration.faults.rules import of_api
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.transactions import TransactionVersion
+from pyspark_kafka.errors import ProducerFenced
+from tests.conformance.eventually import eventually
+from tests.conformance.nodes import Nodes
+from tests.conftest import open_cluster
+from tests.pyspark_kafka.client.records import rows
+from tests.pyspark_kafka.client.transactional import (
+    Transaction,
+    Transactions,
+    ends,
+    seen,
+    transactions,
+)
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = {
+    # A broker that died is found out soon.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "300",
+    "auto.leader.rebalance.enable": "false",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+}
+EACH_LEADS_ONE = ([1, 2, 3], [2, 3, 1], [3, 1, 2])
+MIN_ISR = {"min.insync.replicas": "2"}
+SMALL = {"batch_size": "1000", "buffer_memory": "131072", "retry_backoff_max_ms": "200"}
+TIMEOUT_MS = 600_000
+ROWS = 200
+PARTITIONS = 3
+NameFactory = Callable[[], str]
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["transactions-1", "transactions-2"])
+def version(request: pytest.FixtureRequest) -> TransactionVersion:
+    found: TransactionVersion = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def three_brokers(request: pytest.FixtureRequest, version: TransactionVersion) -> Iterator[Cluster]:
+    features = {"transaction.version": 1} if version == 1 else None
+    with open_cluster(request.config, brokers=3, configs=SETTINGS, features=features) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def one_broker(request: pytest.FixtureRequest, version: TransactionVersion) -> Iterator[Cluster]:
+    features = {"transaction.version": 1} if version == 1 else None
+    with open_cluster(request.config, brokers=1, configs=SETTINGS, features=features) as opened:
+        yield opened
+
+
+@pytest.fixture
+def nodes(three_brokers: Cluster) -> Iterator[Nodes]:
+    made = Nodes(three_brokers)
+    try:
+        yield made
+    finally:
+        made.restore()
+
+
+class Load(threading.Thread):
+    """Writes numbered rows to all partitions in turn until told to stop, then flushes.
+
+    Many small batches, so that several are in flight for each partition. `sent` counts calls.
+    """
+
+    def __init__(self, one: Transaction, topic: str) -> None:
+        super().__init__(name="load", daemon=True)
+        self.sent = 0
+        self.failed: BaseException | None = None
+        self._one = one
+        self._topic = topic
+        self._stop_asked = threading.Event()
+
+    def run(self) -> None:
+        producer = self._one.producer
+        try:
+            while not self._stop_asked.wait(timeout=0.01):  # the pace of a live source
+                numbers = range(self.sent * ROWS, (self.sent + 1) * ROWS)
+                values = [b"%09d" % number for number in numbers]
+                partitions = [number % PARTITIONS for number in numbers]
+                producer.send(rows(self._topic, values, partition=partitions))
+                self.sent += 1
+            producer.flush()
+            producer.close()
+        except BaseException as error:
+            self.failed = error
+            producer.abort()
+
+    def goes_on(self) -> None:
+        """Return when more was sent than buffers hold, so that some was confirmed since."""
+        target = self.sent + 40
+        eventually(lambda: self.sent >= target or self.failed is not None, timeout_s=90)
+        assert self.failed is None
+
+    def stop(self) -> None:
+        """End, and wait until everything is confirmed."""
+        self._stop_asked.set()
+        self.join(timeout=100)
+        assert not self.is_alive()
+        if self.failed is not None:
+            raise self.failed
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop_asked.set()
+        self.join(timeout=100)
+
+    def check(self, bootstrap: str) -> None:
+        """Every row is there once and in order, as soon as the transaction is committed."""
+        assert seen(bootstrap, self._topic, partitions=PARTITIONS) == [[]] * PARTITIONS
+        assert self._one.producer.last_offsets == ends(
+            bootstrap, self._topic, partitions=PARTITIONS
+        )
+        self._one.commit()
+        found = seen(bootstrap, self._topic, partitions=PARTITIONS)
+        for partition, values in enumerate(found):
+            numbers = [int(value or b"") for value in values]
+            assert numbers == list(range(partition, self.sent * ROWS, PARTITIONS))
+
+
+@pytest.fixture
+def begun(three_brokers: Cluster, version: TransactionVersion) -> Iterator[Transactions]:
+    with transactions(three_brokers.bootstrap_servers, version, **SMALL) as made:
+        yield made
+
+
+def test_leaders_and_coordinators_are_killed_and_stopped_in_turn(
+    nodes: Nodes, begun: Transactions, unique_name: NameFactory
+) -> None:
+    name = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
+    one = begun.begin(unique_name(), timeout_ms=TIMEOUT_MS)
+    with Load(one, name) as load:
+        load.goes_on()
+        for broker_id, take_away in ((1, nodes.kill), (2, nodes.stop), (3, nodes.kill)):
+            take_away(broker_id)
+            load.goes_on()
+            nodes.start(broker_id)
+            for partition in range(PARTITIONS):
+                nodes.await_isr(name, 1, 2, 3, partition=partition)
+            load.goes_on()
+        load.stop()
+    load.check(nodes.cluster.bootstrap_servers)
+
+
+def test_a_transaction_begins_while_a_broker_is_down(
+    nodes: Nodes, begun: Transactions, unique_name: NameFactory
+) -> None:
+    name = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
+    one = begun.begin(unique_name(), timeout_ms=TIMEOUT_MS)
+    nodes.kill(1)
+    with Load(one, name) as load:
+        load.goes_on()
+        nodes.start(1)
+        load.goes_on()
+        load.stop()
+    load.check(nodes.cluster.bootstrap_servers)
+
+
+def test_a_leader_hangs_until_others_lead_and_then_goes_on(
+    nodes: Nodes, version: TransactionVersion, unique_name: NameFactory
+) -> None:
+    """What it still has in its sockets it may append, or not: never twice."""
+    bootstrap = nodes.cluster.bootstrap_servers
+    name = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
+    settings = {**SMALL, "request_timeout_ms": "1000"}
+    with transactions(bootstrap, version, **settings) as begun:
+        one = begun.begin(unique_name(), timeout_ms=TIMEOUT_MS)
+        with Load(one, name) as load:
+            load.goes_on()
+            nodes.pause(1)
+            load.goes_on()
+            nodes.resume(1)
+            load.goes_on()
+            load.stop()
+        load.check(bootstrap)
+
+
+def test_the_id_is_taken_while_a_leader_is_down(
+    nodes: Nodes, begun: Transactions, unique_name: NameFactory
+) -> None:
+    """Whoever has the id next sees nothing of what the one before wrote."""
+    bootstrap, transactional_id = nodes.cluster.bootstrap_servers, unique_name()
+    name = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
+    one = begun.begin(transactional_id, timeout_ms=TIMEOUT_MS)
+    with Load(one, name) as load:
+        load.goes_on()
+        nodes.kill(2)
+        with transactions(bootstrap, begun.version, **SMALL) as others:
+            other = others.begin(transactional_id)
+            eventually(lambda: load.failed is not None, timeout_s=90)
+            assert isinstance(load.failed, ProducerFenced), load.failed
+            other.producer.send(rows(name, [b"x"] * 3, partition=[0, 1, 2]))
+            other.producer.flush()
+            other.commit()
+    nodes.start(2)
+    assert seen(bootstrap, name, partitions=PARTITIONS) == [[b"x"]] * PARTITIONS
+
+
+def test_the_only_broker_is_started_anew(
+    one_broker: Cluster, version: TransactionVersion, unique_name: NameFactory
+) -> None:
+    """In good order, so that it remembers just the last batch of each producer, and killed."""
+    bootstrap, name = one_broker.bootstrap_servers, unique_name()
+    one_broker.create_topic(name, assignment=[[1]] * PARTITIONS)
+    with transactions(bootstrap, version, **SMALL) as begun:
+        one = begun.begin(unique_name(), timeout_ms=TIMEOUT_MS)
+        with Load(one, name) as load:
+            load.goes_on()
+            for take_away in (one_broker.stop_broker, one_broker.kill_broker):
+                take_away(1)
+                one_broker.start_broker(1)
+                load.goes_on()
+            load.stop()
+        load.check(bootstrap)
+
+
+def test_answers_and_requests_are_lost(
+    one_broker: Cluster, version: TransactionVersion, unique_name: NameFactory
+) -> None:
+    bootstrap, name = one_broker.bootstrap_servers, unique_name()
+    one_broker.create_topic(name, assignment=[[1]] * PARTITIONS)
+    group, source = unique_name(), TopicPartition(name, 0)
+    with TcpProxy(bootstrap) as proxy, transactions(bootstrap, version, **SMALL) as begun:
+        one = begun.begin(unique_name(), via=proxy.address, timeout_ms=TIMEOUT_MS)
+        for lose in (proxy.lose_answers, proxy.drop_requests):
+            lose(of_api("add_partitions_to_txn", "txn_offset_commit"), times=2)
+        one.producer.send_offsets(group, {source: 5})
+        with Load(one, name) as load:
+            for lose in (proxy.lose_answers, proxy.drop_requests, proxy.lose_answers):
+                lose(of_api("produce"), times=3).await_hits(3)
+                load.goes_on()
+            load.stop()
+        load.check(bootstrap)
+        assert begun.client.committed_offsets(group, [source]) == {source: 5}

@@ -1,0 +1,470 @@
+"""The transactional producer and brokers and coordinators that refuse, hang and move."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.index import load_request_schema
+from kio.serial import entity_reader
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.transactions import TransactionVersion
+from pyspark_kafka.errors import (
+    AuthenticationFailed,
+    DeliveryFailed,
+    KafkaError,
+    ProducerFenced,
+    UnsupportedVersion,
+)
+from pyspark_kafka.wire.retry import Clock
+from tests.pyspark_kafka.client.records import rows
+from tests.pyspark_kafka.client.test_native_producer import (
+    OK,
+    SCRIPTS,
+    SHORT,
+    Brokers,
+    SkippingClock,
+    answer_produce,
+    record_count,
+    sent_in,
+)
+from tests.pyspark_kafka.client.transactional import Transaction, transactions
+from tests.pyspark_kafka.wire import scripted
+from tests.pyspark_kafka.wire.scripted import Asked, Peer, ScriptedBroker
+
+ID = "X/run/0/0-1"
+PRODUCER_ID, EPOCH = 0x1234567890, 7
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+BOTH = pytest.mark.parametrize("version", [1, 2])
+
+
+class Coordinated(Brokers):
+    """`Brokers` of which the first coordinates all. `added` are the partitions it was asked for.
+
+    `additions` are what AddPartitionsToTxn is answered with in turn: a code for all, a code for
+    each partition, or a script.
+    """
+
+    def __init__(self, *produce: Any, **options: Any) -> None:
+        super().__init__(*produce, **options)
+        self.added: list[list[int]] = []
+        self.additions: list[Any] = [0]
+        answers = self.answers.answers
+        answers["init_producer_id"] = [
+            {"error_code": 0, "producer_id": PRODUCER_ID, "producer_epoch": EPOCH}
+        ]
+        answers["find_coordinator"] = [self.name_coordinator]
+        answers["add_partitions_to_txn"] = [self.take_addition]
+        self.ids: list[str | None] = []
+        self.versions: list[int] = []
+
+    def name_coordinator(self, peer: Peer, asked: Asked) -> None:
+        host, _, port = self.addresses[1].rpartition(":")
+        request = request_of(asked, 10)
+        named = {"node_id": 1, "host": host, "port": int(port)}
+        found = [
+            {"key": key, "error_code": 0, "error_message": None, **named}
+            for key in request.coordinator_keys
+        ]
+        peer.answer(asked, "find_coordinator", coordinators=found)
+
+    def take_addition(self, peer: Peer, asked: Asked) -> None:
+        request = request_of(asked, 24)
+        assert request.v3_and_below_transactional_id == ID
+        assert request.v3_and_below_producer_id == PRODUCER_ID
+        assert request.v3_and_below_producer_epoch == EPOCH
+        (topic,) = request.v3_and_below_topics
+        self.added.append(list(topic.partitions))
+        turn = self.additions.pop(0) if len(self.additions) > 1 else self.additions[0]
+        if callable(turn):
+            turn(peer, asked)
+            return
+        codes = turn if isinstance(turn, dict) else dict.fromkeys(topic.partitions, turn)
+        results = [
+            {"partition_index": index, "partition_error_code": codes[index]}
+            for index in topic.partitions
+        ]
+        answer = [{"name": "t", "results_by_partition": results}]
+        peer.answer(asked, "add_partitions_to_txn", results_by_topic_v3_and_below=answer)
+
+    def take(self, broker_id: int, peer: Peer, asked: Asked) -> None:
+        self.ids.append(request_of(asked, 0).transactional_id)
+        self.versions.append(asked.version)
+        super().take(broker_id, peer, asked)
+
+
+def request_of(asked: Asked, api_key: int) -> Any:
+    (length,) = struct.unpack_from(">h", asked.rest)
+    schema = load_request_schema(api_key, asked.version)
+    read: Any = entity_reader(schema)
+    position = 2 + length + int(schema.__header_schema__.__flexible__)
+    return read(asked.rest, position)[0]
+
+
+@contextmanager
+def writing_in(
+    brokers: Coordinated, version: TransactionVersion, *, clock: Clock | None = None, **kafka: str
+) -> Iterator[Transaction]:
+    """One transaction at these brokers."""
+    opened = [ScriptedBroker(brokers.script(broker_id)) for broker_id in (1, 2)]
+    for broker_id, one in enumerate(opened, 1):
+        brokers.addresses[broker_id] = one.address
+    try:
+        settings = {**SHORT, "default_api_timeout_ms": "5000", **kafka}
+        with transactions(opened[0].address, version, clock=clock, **settings) as made:
+            yield made.begin(ID)
+    finally:
+        for one in opened:
+            one.__exit__(None, None, None)
+
+
+@pytest.fixture(autouse=True)
+def versions_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        scripted.Peer,
+        "negotiate",
+        lambda peer: negotiate(peer, {**scripted.ALL_VERSIONS, 24: (0, 5), 25: (0, 4), 28: (0, 5)}),
+    )
+
+
+negotiate = Peer.negotiate
+
+
+def header(batch: bytes) -> tuple[int, int, int, int]:
+    """Attributes, producer id, epoch and base sequence."""
+    (attributes,) = struct.unpack_from(">h", batch, 21)
+    producer_id, epoch, sequence = struct.unpack_from(">qhi", batch, 43)
+    return attributes, producer_id, epoch, sequence
+
+
+# --- what is asked ---
+
+
+def test_the_coordinator_is_told_of_each_partition_before_its_first_batch() -> None:
+    brokers = Coordinated(OK, partitions=3)
+    with writing_in(brokers, 1) as one:
+        one.producer.send(rows("t", [b"x"] * 4, partition=[0, 1, 0, 1]))
+        one.producer.flush()
+        one.producer.send(rows("t", [b"x"] * 3, partition=[1, 2, 0]))
+        one.producer.flush()
+        one.producer.send(rows("t", [b"x"], partition=[2]))
+        one.producer.flush()
+    assert brokers.added == [[0, 1], [2]]
+    asked = [api for api in brokers.answers.asked if api in ("add_partitions_to_txn", "produce")]
+    assert asked[0] == "add_partitions_to_txn"
+    assert set(brokers.versions) == {11}
+    assert set(brokers.ids) == {ID}
+    of_first = [header(sent[("t", 0)]) for _, sent in brokers.batches if ("t", 0) in sent]
+    assert of_first == [
+        (0x10, PRODUCER_ID, EPOCH, 0),
+        (0x10, PRODUCER_ID, EPOCH, 2),
+    ]
+    assert brokers.answers.count("init_producer_id") == 1
+
+
+def test_leaders_add_their_partitions_themselves() -> None:
+    brokers = Coordinated(OK, partitions=3)
+    with writing_in(brokers, 2) as one:
+        one.producer.send(rows("t", [b"x"] * 4, partition=[0, 1, 0, 1]))
+        one.producer.flush()
+    assert brokers.added == []
+    assert set(brokers.versions) == {12}
+    assert set(brokers.ids) == {ID}
+    assert brokers.answers.count("init_producer_id") == 1
+
+
+def test_leaders_that_cannot_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges = {**scripted.ALL_VERSIONS, 0: (3, 11)}
+    monkeypatch.setattr(scripted.Peer, "negotiate", lambda peer: negotiate(peer, ranges))
+    with writing_in(Coordinated(OK), 2) as one:
+        one.producer.send(rows("t", [b"x"]))
+        with pytest.raises(UnsupportedVersion, match="Produce in versions 3 to 11"):
+            one.producer.flush()
+
+
+# --- what may pass ---
+
+
+@pytest.mark.parametrize("code", [7, 13, 14, 15, 16, 51])
+def test_an_addition_that_may_pass_is_asked_for_again(code: int) -> None:
+    brokers = Coordinated(OK, partitions=2)
+    brokers.additions = [code, code, 0]
+    with writing_in(brokers, 1) as one:
+        one.producer.send(rows("t", [b"x"] * 2, partition=[0, 1]))
+        one.producer.flush()
+    assert brokers.added == [[0, 1]] * 3
+    assert sorted(key for _, sent in brokers.batches for key in sent) == [("t", 0), ("t", 1)]
+    coordinators = brokers.answers.count("find_coordinator")
+    assert coordinators == (3 if code in (15, 16) else 1)
+
+
+def test_partitions_that_were_not_tried_are_asked_for_again() -> None:
+    brokers = Coordinated(OK, partitions=2)
+    brokers.additions = [{0: 3, 1: 55}, 0]
+    with writing_in(brokers, 1) as one:
+        one.producer.send(rows("t", [b"x"] * 2, partition=[0, 1]))
+        one.producer.flush()
+    assert brokers.added == [[0, 1]] * 2
+
+
+@pytest.mark.parametrize("script", SCRIPTS[:5])
+def test_an_addition_that_is_not_answered_is_asked_for_again(script: Any) -> None:
+    brokers = Coordinated(OK)
+    brokers.additions = [script, 0]
+    with writing_in(brokers, 1) as one:
+        one.producer.send(rows("t", [b"x"]))
+        one.producer.flush()
+    assert len(brokers.added) == 2
+    assert len(brokers.batches) == 1
+
+
+@pytest.mark.parametrize("addition", [51, SCRIPTS[1]])
+def test_additions_that_never_pass_are_told(addition: Any) -> None:
+    reason = "said CONCURRENT_TRANSACTIONS" if addition == 51 else "closed by the other side"
+    brokers = Coordinated(OK)
+    brokers.additions = [addition]
+    with writing_in(brokers, 1, delivery_timeout_ms="500") as one:
+        one.producer.send(rows("t", [b"x"]))
+        expected = rf"a record for t-0 was not written: no confirmation .*{reason}"
+        with pytest.raises(DeliveryFailed, match=expected):
+            one.producer.flush()
+    assert not brokers.batches
+
+
+@BOTH
+@pytest.mark.parametrize("code", [2, 3, 5, 6, 7, 13, 14, 15, 16, 19, 20, 51, 56])
+def test_what_may_pass_is_sent_again_as_it_was(version: TransactionVersion, code: int) -> None:
+    brokers = Coordinated({"error_code": code}, {"base_offset": 5})
+    with writing_in(brokers, version) as one:
+        one.producer.send(rows("t", [b"x"]))
+        one.producer.flush()
+        assert one.producer.last_offsets == {T0: 5}
+    (_, first), (_, second) = brokers.batches
+    assert first == second
+
+
+# --- what is final ---
+
+FENCED = {47: "INVALID_PRODUCER_EPOCH", 49: "INVALID_PRODUCER_ID_MAPPING", 90: "PRODUCER_FENCED"}
+OVER = {48: "INVALID_TXN_STATE", 120: "TRANSACTION_ABORTABLE"}
+OTHER = {45: "OUT_OF_ORDER_SEQUENCE_NUMBER", 87: "INVALID_RECORD"}
+
+
+@BOTH
+@pytest.mark.parametrize("code", [*FENCED, *OVER, *OTHER])
+def test_a_final_answer_to_rows(version: TransactionVersion, code: int) -> None:
+    name = {**FENCED, **OVER, **OTHER}[code]
+    with writing_in(Coordinated({"error_code": code}, OK), version) as one:
+        one.producer.send(rows("t", [b"x"]))
+        kind = ProducerFenced if code in FENCED else DeliveryFailed
+        expected = rf"a record for t-0 was not written: broker 1 at 127.* said {name} \({code}\)"
+        with pytest.raises(kind, match=expected) as told:
+            one.producer.flush()
+        check_words(code, str(told.value))
+        with pytest.raises(kind, match=expected):
+            one.producer.flush()
+
+
+def check_words(code: int, text: str) -> None:
+    if code in OTHER:
+        assert "the rows of this task count as not written" in text
+        return
+    assert f"to transactional id {ID!r}" in text
+    assert "nothing that this attempt wrote will be seen by readers with read_committed" in text
+    assert "another attempt of the task writes its rows anew" in text
+    assert "raise 'transactionTimeout'" in text
+    assert ("runs with this 'transactionalId'" in text) is (code in FENCED)
+
+
+@pytest.mark.parametrize("code", [*FENCED, *OVER, 87])
+@pytest.mark.parametrize("beside", [None, 55, 51])
+def test_a_final_answer_to_an_addition(code: int, beside: int | None) -> None:
+    name = {**FENCED, **OVER, **OTHER}[code]
+    brokers = Coordinated(OK, partitions=2)
+    brokers.additions = [code if beside is None else {0: beside, 1: code}]
+    at_fault = 0 if beside is None else 1
+    with writing_in(brokers, 1) as one:
+        one.producer.send(rows("t", [b"x"] * 2, partition=[0, 1]))
+        kind = ProducerFenced if code in FENCED else DeliveryFailed
+        expected = (
+            rf"a record for t-{at_fault} was not written: the coordinator said {name} \({code}\)"
+        )
+        with pytest.raises(kind, match=expected) as told:
+            one.producer.flush()
+        check_words(code, str(told.value))
+    assert not brokers.batches
+
+
+@BOTH
+@pytest.mark.parametrize("code", [29, 53])
+def test_what_the_principal_may_not(version: TransactionVersion, code: int) -> None:
+    with writing_in(Coordinated({"error_code": code}), version) as one:
+        one.producer.send(rows("t", [b"x"]))
+        expected = rf"writing to t-0 as transactional id '{ID}' failed .*AUTHORIZATION_FAILED"
+        with pytest.raises(AuthenticationFailed, match=expected):
+            one.producer.flush()
+
+
+def test_what_the_principal_may_not_add() -> None:
+    brokers = Coordinated(OK)
+    brokers.additions = [53]
+    with writing_in(brokers, 1) as one:
+        one.producer.send(rows("t", [b"x"]))
+        expected = rf"writing to t-0 as .*'{ID}' failed .*TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+        with pytest.raises(AuthenticationFailed, match=expected):
+            one.producer.flush()
+
+
+def test_a_topic_that_was_created_anew_has_lost_rows() -> None:
+    clock = SkippingClock()
+    brokers = Coordinated(OK)
+    brokers.topic_id = UUID(int=1)
+    with writing_in(brokers, 1, clock=Clock(now=clock.now)) as one:
+        one.producer.send(rows("t", [b"x"]))
+        one.producer.flush()
+        brokers.topic_id = UUID(int=2)
+        clock.skipped_s += 301  # what is known of topics is too old by then
+        with pytest.raises(DeliveryFailed, match=r"t was not written: .*deleted and created again"):
+            one.producer.send(rows("t", [b"x"]))
+
+
+# --- where rows are ---
+
+
+@BOTH
+def test_the_last_offset_is_that_of_the_last_record(version: TransactionVersion) -> None:
+    brokers = Coordinated({"base_offset": 100}, {"base_offset": 205})
+    with writing_in(brokers, version) as one:
+        one.producer.send(rows("t", [b"x"] * 5))
+        one.producer.flush()
+        assert one.producer.last_offsets == {T0: 104}
+        one.producer.send(rows("t", [b"x"] * 2))
+        one.producer.flush()
+        assert one.producer.last_offsets == {T0: 206}
+
+
+@BOTH
+def test_a_duplicate_without_an_offset_leaves_that_of_an_earlier_batch(
+    version: TransactionVersion,
+) -> None:
+    brokers = Coordinated({"base_offset": 100}, {"error_code": 46, "base_offset": -1})
+    with writing_in(brokers, version) as one:
+        for count in (5, 2):
+            one.producer.send(rows("t", [b"x"] * count))
+            one.producer.flush()
+        assert one.producer.last_offsets == {T0: 104}
+
+
+@BOTH
+def test_rows_that_are_nobody_knows_where(version: TransactionVersion) -> None:
+    """Roll-forward could not tell later whether they were committed."""
+    brokers = Coordinated({"error_code": 46, "base_offset": -1}, {"base_offset": 9})
+    with writing_in(brokers, version) as one:
+        one.producer.send(rows("t", [b"x"]))
+        with pytest.raises(DeliveryFailed, match=r"t-0 was not written: .* never said where"):
+            one.producer.flush()
+        one.producer.send(rows("t", [b"x"]))
+        one.producer.flush()
+        assert one.producer.last_offsets == {T0: 9}
+
+
+@BOTH
+def test_the_last_offset_where_answers_come_in_any_order(version: TransactionVersion) -> None:
+    """A broker that was started anew confirms the last batch first, and then nothing before it."""
+    log: dict[int, int] = {}
+    answered: list[int] = []
+
+    def serve(peer: Peer, asked: Asked) -> None:
+        """Appends all; loses the answers to the first three, and then knows the last one alone."""
+        (batch,) = sent_in(asked).values()
+        (sequence,) = struct.unpack_from(">i", batch, 53)
+        if sequence not in log:
+            log[sequence] = 100 + sequence
+            if len(log) == 1:
+                answer_produce(peer, asked, base_offset=100)
+                return
+            if len(log) <= 4:
+                if len(log) == 4:
+                    raise ConnectionError
+                return
+        elif sequence != max(log):
+            answer_produce(peer, asked, error_code=45, base_offset=-1)
+            return
+        answered.append(sequence)
+        answer_produce(peer, asked, base_offset=log[sequence])
+
+    brokers = Coordinated(serve)
+    with writing_in(brokers, version, batch_size="1000", request_timeout_ms="20000") as one:
+        one.producer.send(rows("t", [b"x" * 900] * 4))
+        one.producer.flush()
+        assert one.producer.last_offsets == {T0: 103}
+    assert answered == [3]
+
+
+@BOTH
+def test_the_last_offset_of_a_batch_that_was_split(version: TransactionVersion) -> None:
+    written = 0
+
+    def serve(peer: Peer, asked: Asked) -> None:
+        nonlocal written
+        (batch,) = sent_in(asked).values()
+        if len(batch) > 2_000:
+            answer_produce(peer, asked, error_code=10, base_offset=-1)
+            return
+        answer_produce(peer, asked, base_offset=1_000 + written)
+        written += record_count(batch)
+
+    brokers = Coordinated(serve)
+    with writing_in(brokers, version, request_timeout_ms="20000") as one:
+        one.producer.send(rows("t", [b"x" * 100] * 200))
+        one.producer.flush()
+        assert one.producer.last_offsets == {T0: 1_199}
+
+
+# --- offsets of a group ---
+
+
+def commits(*codes: int) -> list[dict[str, Any]]:
+    return [
+        {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "error_code": code}]}]}
+        for code in codes
+    ]
+
+
+@BOTH
+@pytest.mark.parametrize("code", [14, 15, 16, 51])
+def test_offsets_are_sent_until_they_are_taken(version: TransactionVersion, code: int) -> None:
+    brokers = Coordinated(OK)
+    brokers.answers.answers["add_offsets_to_txn"] = [{"error_code": code}, {"error_code": 0}]
+    brokers.answers.answers["txn_offset_commit"] = commits(code, 0)
+    with writing_in(brokers, version) as one:
+        one.producer.send_offsets("g", {T0: 9})
+    assert brokers.answers.count("txn_offset_commit") == 2
+    assert brokers.answers.count("add_offsets_to_txn") == (3 if version == 1 else 0)
+
+
+@BOTH
+@pytest.mark.parametrize("code", [*FENCED, *OVER, 30])
+def test_offsets_that_are_refused(version: TransactionVersion, code: int) -> None:
+    brokers = Coordinated(OK)
+    brokers.answers.answers["add_offsets_to_txn"] = [{"error_code": 0}]
+    brokers.answers.answers["txn_offset_commit"] = commits(code)
+    kind: type[KafkaError] = ProducerFenced if code in FENCED else DeliveryFailed
+    kind = AuthenticationFailed if code == 30 else kind
+    expected = rf"committing offsets of group 'g' in .*'{ID}'.*GROUP_AUTHORIZATION_FAILED"
+    if code != 30:
+        name = {**FENCED, **OVER}[code]
+        expected = rf"offsets of group 'g' were not committed: the coordinator said {name}"
+    with writing_in(brokers, version) as one:
+        with pytest.raises(kind, match=expected) as told:
+            one.producer.send_offsets("g", {T0: 9})
+        if code != 30:
+            check_words(code, str(told.value))
+        with pytest.raises(kind, match=expected):
+            one.producer.flush()
+    assert brokers.answers.count("txn_offset_commit") == 1
