@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -43,7 +43,11 @@ SETTINGS = {
 }
 EACH_LEADS_ONE = ([1, 2, 3], [2, 3, 1], [3, 1, 2])
 MIN_ISR = {"min.insync.replicas": "2"}
-SMALL = {"batch_size": "1000", "buffer_memory": "131072", "retry_backoff_max_ms": "200"}
+SMALL: dict[str, Any] = {
+    "batch_size": "1000",
+    "buffer_memory": "131072",
+    "retry_backoff_max_ms": "200",
+}
 TIMEOUT_MS = 600_000
 ROWS = 200
 PARTITIONS = 3
@@ -192,7 +196,7 @@ def test_a_leader_hangs_until_others_lead_and_then_goes_on(
     """What it still has in its sockets it may append, or not: never twice."""
     bootstrap = nodes.cluster.bootstrap_servers
     name = nodes.create(unique_name(), *EACH_LEADS_ONE, **MIN_ISR)
-    settings = {**SMALL, "request_timeout_ms": "1000"}
+    settings: dict[str, Any] = {**SMALL, "request_timeout_ms": "1000"}
     with transactions(bootstrap, version, **settings) as begun:
         one = begun.begin(unique_name(), timeout_ms=TIMEOUT_MS)
         with Load(one, name) as load:

@@ -48,7 +48,8 @@ SENT = [sent("t", 0, b"x" * 200), sent("ü", 1, b"yy"), sent("t", 300, b"z")]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_request_is_what_kio_writes(version: int) -> None:
+@pytest.mark.parametrize("transactional_id", [None, "X/ü/0/1-2"])
+def test_a_request_is_what_kio_writes(version: int, transactional_id: str | None) -> None:
     def topic(name: str, ones: list[ProducePartition]) -> dict[str, Any]:
         named: dict[str, Any] = {"name": name} if version <= 12 else {"topic_id": IDS[name]}
         data = [
@@ -59,12 +60,13 @@ def test_a_request_is_what_kio_writes(version: int) -> None:
     expected = raw.request(
         "produce",
         version,
-        transactional_id=None,
+        transactional_id=transactional_id,
         acks=-1,
         timeout=12_345,
         topic_data=[topic("t", [SENT[0], SENT[2]]), topic("ü", [SENT[1]])],
     )
-    body = produce_request(version, SENT, timeout_ms=12_345).body
+    request = produce_request(version, SENT, timeout_ms=12_345, transactional_id=transactional_id)
+    body = request.body
     assert b"".join(bytes(part) for part in body) == entity_bytes(expected)
 
 
