@@ -241,7 +241,9 @@ class _Batch:
             if rewritten[entry.partition].totals != entry.totals:
                 raise ReplayMismatch(
                     f"{self._name} has lost {_listing([entry])}, and other rows were written for "
-                    "them, which will not be seen. Restore the lost ones by hand"
+                    "them, which will not be seen. Write the lost ones by other means, and then "
+                    "call the batch settled with 'python -m pyspark_kafka transactions --id "
+                    f"{self._x} --recover --accept-loss'"
                 )
 
     def decide(self, decision: Decision) -> None:
@@ -332,7 +334,8 @@ class _Batch:
         if self.answers.task.batch_id is None:
             then = (
                 "A job without 'batchId' cannot be repeated in part: write these rows again by "
-                f"hand, and then 'python -m pyspark_kafka transactions --id {self._x} --forget'"
+                "other means, and then call it settled with 'python -m pyspark_kafka transactions "
+                f"--id {self._x} --recover --accept-loss'"
             )
         else:
             then = "Run it again (restart the query): that writes the lost rows alone"
@@ -407,13 +410,12 @@ def _fault(entry: Entry, found: TransactionDescription | None, now_ms: int) -> s
     if found.partitions != wrote_to:
         listed = [", ".join(map(str, sorted(some))) for some in (found.partitions, wrote_to)]
         return f"is of the partitions {listed[0]}, and its task has written to {listed[1]}"
-    # Two clocks, neither ours: the one that leaves less time counts.
-    began_ms = min(entry.started_ms, found.started_ms or entry.started_ms)
+    began_ms = found.started_ms or entry.started_ms
     left_ms = began_ms + found.timeout_ms - now_ms
     if left_ms < min(_TIME_LEFT_MS_MIN, found.timeout_ms // _TIME_LEFT_SHARE):
         return (
-            f"will time out in {left_ms} ms, which is too soon to begin (it is {now_ms - began_ms} "
-            f"ms old and may become {found.timeout_ms})"
+            f"is {now_ms - began_ms} ms old and will time out in {left_ms} ms, by the clocks of "
+            "its broker and this driver, which is too soon to begin"
         )
     return None
 

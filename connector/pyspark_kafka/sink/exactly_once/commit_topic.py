@@ -270,5 +270,5 @@ def _check_marks(states: Mapping[str, QueryState]) -> None:
                 f"transactionalId '{x}' are gone, or were removed while a query was running. "
                 "Which rows were decided is not known, and nothing is written: compare the output "
                 "with the input, then remove the state with `python -m pyspark_kafka transactions "
-                f"--id {x} --forget`"
+                f"--id {x} --forget --accept-loss`"
             )

@@ -322,7 +322,7 @@ class _Reading:
             f"transactionalId '{self.x}' were decided is not known without it, and nothing is "
             "written: restore the topic, or upgrade pyspark-kafka where the format is newer; else "
             "compare the output with the input, and remove the state with `python -m "
-            f"pyspark_kafka transactions --id {self.x} --forget`"
+            f"pyspark_kafka transactions --id {self.x} --forget --accept-loss`"
         )
 
 

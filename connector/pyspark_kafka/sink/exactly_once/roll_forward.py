@@ -257,7 +257,7 @@ def _cannot_be_told(
         f"markers that ended them are gone from the logs (retention).{refused} Nothing else was "
         "touched. Look whether the rows are there for a read_committed reader, at and before these "
         "offsets, write by hand what is not, and then have the decision settled with `python -m "
-        f"pyspark_kafka transactions --id {decision.x}`"
+        f"pyspark_kafka transactions --id {decision.x} --recover --accept-loss`"
     )
 
 

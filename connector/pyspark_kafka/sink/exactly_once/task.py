@@ -234,7 +234,8 @@ class _Attempt:
                 f"{wanted.row_count} rows (checksum {wanted.checksum}), and those that are to "
                 f"replace them are others: {self.totals.row_count} (checksum "
                 f"{self.totals.checksum}). None of these will be seen. The lost rows have to be "
-                f"restored by hand: {_by_hand(self.options.transactional_id)}"
+                "written by other means; then "
+                f"{_settled_by_hand(self.options.transactional_id)}"
             )
 
     def _give_up(self, own_id: str, own: ProducerIdAndEpoch) -> None:
@@ -280,13 +281,20 @@ def _rows_lost_before(x: str, task: Task, last: LastDecision) -> RowsLost:
         f"{task.batch} cannot be written: batch {last.batch_id} before it has lost the rows of "
         f"its partitions {partitions}. Nothing was written. Run the {again} again from where "
         f"batch {last.batch_id} began, which writes the lost rows alone; or, to go on without "
-        f"them, {_by_hand(x)}"
+        f"them, {_settled_by_hand(x)}"
     )
 
 
 def _by_hand(x: str) -> str:
     return (
         f"remove what is known of it with 'python -m pyspark_kafka transactions --id {x} --forget'"
+    )
+
+
+def _settled_by_hand(x: str) -> str:
+    return (
+        "call the batch settled with 'python -m pyspark_kafka transactions "
+        f"--id {x} --recover --accept-loss'"
     )
 
 
