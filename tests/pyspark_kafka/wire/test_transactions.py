@@ -428,7 +428,8 @@ def find_all(answers: Answers, *names: str) -> None:
 
     def answer(peer: Peer, asked: Asked) -> None:
         port = peer._socket.getsockname()[1]
-        peer.answer(asked, "find_coordinator", **coordinators(*names, port=port))
+        wanted = [name for name in names if string(name, flexible=True) in asked.rest]
+        peer.answer(asked, "find_coordinator", **coordinators(*wanted, port=port))
 
     answers.answers["find_coordinator"] = [answer]
 

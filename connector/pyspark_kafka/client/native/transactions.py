@@ -329,30 +329,32 @@ class _Listing:
     def __call__(self, deadline: float) -> Sequence[TransactionListing]:
         found: dict[str, TransactionListing] = {}
         failures: list[Refused | KafkaError] = []
+        given_up: list[Refused | KafkaError] = []
         brokers = topics.brokers(self._router, deadline=deadline)
         answers = wire.list_transactions(self._router, self._id_prefix, brokers, deadline=deadline)
         for broker, answer in answers.items():
-            if isinstance(answer, Refused) or (
-                isinstance(answer, KafkaError) and self._is_worth_another(broker, answer)
-            ):
+            if isinstance(answer, KafkaError) and not self._is_worth_another(broker, answer):
+                given_up.append(answer)
+            elif isinstance(answer, Refused | KafkaError):
                 failures.append(answer)
-            elif not isinstance(answer, KafkaError):
+            else:
                 for one in answer:
                     # While a coordinator moves two brokers may have an id: what is open counts.
                     if one.transactional_id not in found or one.state is TransactionState.ONGOING:
                         found[one.transactional_id] = one
+        if len(given_up) == len(answers):
+            failures += given_up
         if failures:
             raise max(failures, key=may_pass)
+        for error in given_up:
+            LOG.warning("transactions of %r are listed without %s", self._id_prefix, error)
         return list(found.values())
 
     def _is_worth_another(self, broker: Broker, error: KafkaError) -> bool:
         """What a broker that is gone coordinated is another one's, which is asked too."""
         failures = self._failures.get(broker.broker_id, 0) + 1
         self._failures[broker.broker_id] = failures
-        is_worth = not isinstance(error, BrokerUnreachable) or failures < _LISTING_TRIES
-        if not is_worth:
-            LOG.warning("transactions of %r are listed without %s", self._id_prefix, error)
-        return is_worth
+        return not isinstance(error, BrokerUnreachable) or failures < _LISTING_TRIES
 
 
 def _final(

@@ -1,0 +1,208 @@
+"""The log as it is, of a cluster: whoever wrote it, and whatever became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as RdTopicPartition
+from confluent_kafka.admin import AdminClient
+
+from pyspark_kafka.client.base import EARLIEST, LATEST, IsolationLevel, TopicPartition
+from pyspark_kafka.client.factory import open_transactional
+from pyspark_kafka.client.transactions import LogBatch, TransactionalClient, Verdict
+from pyspark_kafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from tests.conftest import TopicFactory
+from tests.pyspark_kafka.client.records import Record, options, producer, put
+
+UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
+TIMEOUT_S = 30
+
+
+def opened(bootstrap: str, *, poll_timeout_ms: int = 30_000) -> TransactionalClient:
+    return open_transactional(options(bootstrap, engine="native", poll_timeout_ms=poll_timeout_ms))
+
+
+@pytest.fixture
+def client(bootstrap: str) -> Iterator[TransactionalClient]:
+    with opened(bootstrap) as made:
+        yield made
+
+
+@pytest.fixture
+def transaction(bootstrap: str, unique_name: Callable[[], str]) -> Callable[..., Producer]:
+    """Writes these values to a topic in a transaction of its own, and leaves it open."""
+
+    def begin(topic: str, *values: bytes) -> Producer:
+        one = producer(bootstrap, transactional_id=unique_name())
+        one.init_transactions(TIMEOUT_S)
+        one.begin_transaction()
+        for value in values:
+            one.produce(topic, key=b"key", value=value, partition=0)
+        one.flush(TIMEOUT_S)
+        return one
+
+    return begin
+
+
+def end_of(client: TransactionalClient, topic: str) -> int:
+    partition = TopicPartition(topic, 0)
+    found = client.list_offsets({partition: LATEST}, UNCOMMITTED)[partition]
+    assert found is not None
+    return found
+
+
+def log(client: TransactionalClient, topic: str, start: int = 0, end: int = -1) -> list[LogBatch]:
+    end = end if end >= 0 else end_of(client, topic)
+    return list(client.read_log(TopicPartition(topic, 0), start, end))
+
+
+def values(batches: list[LogBatch]) -> list[bytes | None]:
+    return [value for one in batches for _, value in one.records]
+
+
+def test_all_that_is_in_the_log_whatever_became_of_it(
+    client: TransactionalClient,
+    topic: TopicFactory,
+    bootstrap: str,
+    transaction: Callable[..., Producer],
+) -> None:
+    name = topic()
+    committed = transaction(name, b"committed")
+    hanging = transaction(name, b"open")
+    aborted = transaction(name, b"aborted")
+    put(producer(bootstrap), name, [Record(value=b"plain")])
+    committed.commit_transaction(TIMEOUT_S)
+    aborted.abort_transaction(TIMEOUT_S)
+    found = log(client, name)
+    assert values(found) == [b"committed", b"open", b"aborted", b"plain"]
+    assert [(one.is_transactional, one.verdict) for one in found] == [
+        (True, None),
+        (True, None),
+        (True, None),
+        (False, None),
+        (True, Verdict.COMMIT),
+        (True, Verdict.ABORT),
+    ]
+    data, markers = found[:4], found[4:]
+    assert [one.producer.producer_id for one in markers] == [
+        data[0].producer.producer_id,
+        data[2].producer.producer_id,
+    ]
+    assert [(one.base_offset, one.last_offset) for one in found] == [(o, o) for o in range(6)]
+    assert data[0].records[0] == (b"key", b"committed")
+    hanging.abort_transaction(TIMEOUT_S)
+    last = log(client, name)[-1]
+    assert (last.producer.producer_id, last.verdict) == (
+        found[1].producer.producer_id,
+        Verdict.ABORT,
+    )
+
+
+def test_the_first_marker_behind_an_offset(
+    client: TransactionalClient, topic: TopicFactory, bootstrap: str, unique_name: Callable[[], str]
+) -> None:
+    """How it is told what became of a transaction that its coordinator has forgotten."""
+    name = topic()
+    one = producer(bootstrap, transactional_id=unique_name())
+    one.init_transactions(TIMEOUT_S)
+    last_offsets = []
+    for is_commit in (True, False, True):
+        one.begin_transaction()
+        one.produce(name, b"v" * 1000, partition=0)
+        one.flush(TIMEOUT_S)
+        last_offsets.append(end_of(client, name) - 1)
+        if is_commit:
+            one.commit_transaction(TIMEOUT_S)
+        else:
+            one.abort_transaction(TIMEOUT_S)
+    found = []
+    for last_offset in last_offsets:
+        batches = client.read_log(TopicPartition(name, 0), last_offset + 1, end_of(client, name))
+        found.append(next(one.verdict for one in batches if one.verdict is not None))
+    assert found == [Verdict.COMMIT, Verdict.ABORT, Verdict.COMMIT]
+
+
+def test_ranges_begin_and_end_within_batches(
+    client: TransactionalClient, topic: TopicFactory, bootstrap: str
+) -> None:
+    name = topic()
+    put(
+        producer(bootstrap, linger_ms=1_000, batch_num_messages=10),
+        name,
+        [Record(value=b"%d" % i) for i in range(30)],
+    )
+    whole = log(client, name)
+    assert len(whole) < 30
+    assert values(whole) == [b"%d" % i for i in range(30)]
+    found = log(client, name, 12, 21)
+    expected = [one for one in whole if one.last_offset >= 12 and one.base_offset < 21]
+    assert [one.base_offset for one in found] == [one.base_offset for one in expected]
+    assert log(client, name, 5, 5) == []
+
+
+def test_a_log_of_many_fetches(
+    client: TransactionalClient, topic: TopicFactory, bootstrap: str
+) -> None:
+    name = topic(**{"max.message.bytes": "2000000"})
+    large = [Record(value=b"%d" % i + bytes(900_000)) for i in range(25)]
+    put(producer(bootstrap, message_max_bytes=2_000_000), name, large)
+    found = values(log(client, name))
+    assert [(value or b"")[:2].rstrip(b"\0") for value in found] == [b"%d" % i for i in range(25)]
+
+
+def test_what_was_deleted_before_is_left_out(
+    client: TransactionalClient, topic: TopicFactory, bootstrap: str
+) -> None:
+    name = topic()
+    one = producer(bootstrap)
+    for i in range(6):
+        put(one, name, [Record(value=b"%d" % i)])
+    delete(bootstrap, name, 4)
+    assert client.list_offsets({TopicPartition(name, 0): EARLIEST}, UNCOMMITTED) == {
+        TopicPartition(name, 0): 4
+    }
+    assert values(log(client, name)) == [b"4", b"5"]
+    assert values(log(client, name, 2, 5)) == [b"4"]
+    assert log(client, name, 0, 3) == []
+
+
+def delete(bootstrap: str, topic: str, before: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (future,) = admin.delete_records([RdTopicPartition(topic, 0, before)]).values()
+    future.result(TIMEOUT_S)
+
+
+def test_what_is_deleted_meanwhile_is_no_gap(
+    client: TransactionalClient, topic: TopicFactory, bootstrap: str
+) -> None:
+    name = topic(**{"max.message.bytes": "2000000"})
+    large = [Record(value=bytes(1_000_000)) for _ in range(30)]
+    put(producer(bootstrap, message_max_bytes=2_000_000), name, large)
+    batches = client.read_log(TopicPartition(name, 0), 0, end_of(client, name))
+    assert next(batches).base_offset == 0
+    delete(bootstrap, name, 29)
+    with pytest.raises(OffsetOutOfRange, match=f"{name}-0: .* are wanted, but the log begins"):
+        list(batches)
+
+
+def test_what_is_not_there_yet_is_waited_for_and_no_longer(
+    bootstrap: str, topic: TopicFactory
+) -> None:
+    name = topic()
+    put(producer(bootstrap), name, [Record(value=b"v")])
+    with opened(bootstrap, poll_timeout_ms=1_000) as client:
+        batches = client.read_log(TopicPartition(name, 0), 0, 2)
+        assert values([next(batches)]) == [b"v"]
+        with pytest.raises(OffsetOutOfRange, match=f"{name}-0: offsets 1 to 2"):
+            list(batches)
+        with pytest.raises(OffsetOutOfRange, match=f"{name}-0: offsets 5 to 9"):
+            log(client, name, 5, 9)
+
+
+def test_a_topic_that_does_not_exist(
+    client: TransactionalClient, unique_name: Callable[[], str]
+) -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="does not exist"):
+        log(client, unique_name(), 0, 1)

@@ -1,0 +1,154 @@
+"""Batches as the log has them: control batches, foreign transactions, records when looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_kafka.client.transactions import LogBatch, Verdict
+from pyspark_kafka.errors import CorruptBatchError, KafkaError
+from pyspark_kafka.records.log_batches import log_batches
+from tests.pyspark_kafka.records.batches import (
+    ABORT,
+    COMMIT,
+    CONTROL,
+    TRANSACTIONAL,
+    ZSTD,
+    Row,
+    batch,
+    marker,
+    plain,
+    raw_batch,
+    wanted,
+)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def all_of(generator: Generator[T, None, R]) -> tuple[list[T], R]:
+    """What a generator yields, and what it returns."""
+    found: list[T] = []
+    while True:
+        try:
+            found.append(next(generator))
+        except StopIteration as end:
+            return found, end.value
+
+
+def walk(data: bytes, start: int = 0, end: int = 1 << 40) -> tuple[list[LogBatch], int]:
+    return all_of(log_batches(data, wanted(start, end)))
+
+
+LOG = (
+    batch([Row(key=b"k", value=None), Row(value=b"v")], attributes=TRANSACTIONAL, producer_id=7)
+    + plain([b"open"], base_offset=2, attributes=TRANSACTIONAL, producer_id=8)
+    + marker(ABORT, base_offset=3, producer_id=7)
+    + plain([b"x"], base_offset=4, codec=ZSTD, producer_id=9)
+    + marker(COMMIT, base_offset=6, producer_id=8)
+)
+
+
+def test_every_batch_is_told() -> None:
+    found, next_offset = walk(LOG)
+    assert next_offset == 7
+    assert [
+        (b.base_offset, b.last_offset, b.producer.producer_id, b.is_transactional, b.verdict)
+        for b in found
+    ] == [
+        (0, 1, 7, True, None),
+        (2, 2, 8, True, None),
+        (3, 3, 7, True, Verdict.ABORT),
+        (4, 4, 9, False, None),
+        (6, 6, 8, True, Verdict.COMMIT),
+    ]
+    assert [list(b.records) for b in found] == [
+        [(b"k", None), (None, b"v")],
+        [(None, b"open")],
+        [],
+        [(None, b"x")],
+        [],
+    ]
+    first = found[0].records
+    assert (len(first), first[-1], list(first[1:])) == (2, (None, b"v"), [(None, b"v")])
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "bases", "next_offset"),
+    [
+        (1, 3, [0, 2], 3),
+        (2, 4, [2, 3], 4),
+        (4, 6, [4], 6),
+        (5, 7, [6], 7),
+        (7, 9, [], 7),
+        (3, 5, [3, 4], 5),
+    ],
+)
+def test_batches_that_overlap(start: int, end: int, bases: list[int], next_offset: int) -> None:
+    found, following = walk(LOG, start, end)
+    assert [one.base_offset for one in found] == bases
+    assert following == next_offset
+
+
+def test_a_part_of_a_batch_is_left_for_the_next_fetch() -> None:
+    whole, _ = walk(LOG)
+    for length in range(len(LOG)):
+        found, next_offset = walk(LOG[:length])
+        count = len(found)
+        assert [b.base_offset for b in found] == [b.base_offset for b in whole[:count]]
+        assert next_offset == (whole[count - 1].last_offset + 1 if count else 0)
+
+
+def test_what_is_in_a_batch_is_looked_at_when_somebody_asks() -> None:
+    damaged = raw_batch(b"\xff" * 9, count=1, last_offset_delta=0, producer_id=5)
+    found, next_offset = walk(damaged + marker(COMMIT, base_offset=1, producer_id=5))
+    assert next_offset == 2
+    assert [one.verdict for one in found] == [None, Verdict.COMMIT]
+    with pytest.raises(CorruptBatchError, match="clicks-3: the record batch at offset 0"):
+        len(found[0].records)
+
+
+def test_a_damaged_batch_is_not_told() -> None:
+    data = bytearray(LOG)
+    data[30] ^= 1
+    with pytest.raises(CorruptBatchError, match=r"clicks-3: .* offset 0 is damaged: its CRC"):
+        walk(bytes(data))
+
+
+def test_control_batches_that_end_nothing() -> None:
+    """Types to come, and what compaction leaves of a marker, are no verdicts."""
+    unknown = marker(6, base_offset=0, producer_id=7)
+    emptied = raw_batch(
+        b"",
+        count=0,
+        last_offset_delta=0,
+        base_offset=1,
+        attributes=CONTROL | TRANSACTIONAL,
+        producer_id=7,
+    )
+    found, next_offset = walk(unknown + emptied)
+    assert [(one.verdict, list(one.records)) for one in found] == [(None, []), (None, [])]
+    assert next_offset == 2
+
+
+def test_a_marker_without_a_key_is_damaged() -> None:
+    keyless = batch([Row()], attributes=CONTROL | TRANSACTIONAL, producer_id=7)
+    with pytest.raises(CorruptBatchError, match="key of its control record has 0 bytes"):
+        walk(keyless)
+
+
+@given(st.data())
+def test_damaged_bytes_are_an_error_of_ours_or_batches(data: st.DataObject) -> None:
+    found = bytearray(LOG)
+    for _ in range(data.draw(st.integers(1, 3))):
+        found[data.draw(st.integers(0, len(found) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        batches, _ = walk(bytes(found))
+        for one in batches:
+            len(one.records)
+    except KafkaError as error:
+        assert "clicks-3" in str(error)  # noqa: PT017
