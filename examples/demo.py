@@ -1,11 +1,13 @@
 """The main job, start to end, on real logs: `make demo`.
 
-Starts the reference broker, writes three log files into topics with a batch job, runs a streaming
-query that counts failed SSH logins per address and writes alerts to a second topic, kills it
-half-way (SIGKILL, driver and JVM), resumes it from its checkpoint, and holds what came out against
-what the log file says.
+Starts the reference broker, writes three log files into topics with a batch job, and runs a streaming
+query that counts failed SSH logins per address and writes alerts to a second topic, exactly once. In
+the midst of a commit the query is killed (SIGKILL, driver and JVM); then it is resumed from its
+checkpoint. What came out is held against what the log file says: every alert of every micro-batch,
+those of the commit that was cut short too, is there once.
 """
 
+import json
 import os
 import re
 import signal
@@ -14,22 +16,26 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from broker_ref import Cluster
+from examples import crash
 from examples.top_attackers import newest_alerts
 from examples.write_logs import DATA, LOGS
 
 EXAMPLES = Path(__file__).parent
-KILL_AFTER_BATCHES = 5
-STEP_TIMEOUT_S = 300
+KILL_IN_COMMIT = 5
+STEP_TIMEOUT_S = 900
 FAILED_LOGIN = re.compile(r"Failed password for (?:invalid user )?.* from (\S+) port")
 REPEATED = re.compile(r"message repeated (\d+) times")
+
+Alerts = Counter[tuple[str, int]]
+"""How often there is an alert with this address and this count."""
 
 
 def say(text: str) -> None:
@@ -37,7 +43,9 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def example(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def example(
+    script: str, *arguments: str, environment: dict[str, str]
+) -> Iterator[subprocess.Popen[str]]:
     """Run an example as a user does, in a process group of its own, which is killed at the end."""
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -46,6 +54,7 @@ def example(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             stderr=errors,
             text=True,
             start_new_session=True,
+            env={**os.environ, **environment},
         )
         watchdog = signal.signal(signal.SIGALRM, lambda *_: kill(process))
         signal.alarm(STEP_TIMEOUT_S)
@@ -69,33 +78,79 @@ def kill(process: subprocess.Popen[str]) -> None:
         return  # it has ended by itself
 
 
-def run(script: str, *arguments: str, kill_after_batches: int | None = None) -> int:
-    """Run an example and show its lines; returns the rows its micro-batches read."""
+def run(script: str, *arguments: str, environment: dict[str, str] | None = None) -> int:
+    """Run an example and show its lines; returns the rows that its micro-batches have read.
+
+    With an `environment` it is to be killed, else to end.
+    """
     rows = 0
-    with example(script, *arguments) as process:
+    with example(script, *arguments, environment=environment or {}) as process:
         assert process.stdout is not None
         for line in process.stdout:
             print(f"    {line}", end="", flush=True)
-            batch = re.match(r"batch (\d+): (\d+) lines read", line)
-            if batch:
-                rows += int(batch[2])
-                if kill_after_batches is not None and int(batch[1]) + 1 >= kill_after_batches:
-                    kill(process)
-                    return rows
-        if process.wait() != 0 or kill_after_batches is not None:
-            sys.exit(f"{script} ended with status {process.returncode} before it was done")
+            batch = re.match(r"batch \d+: (\d+) lines read", line)
+            rows += int(batch[1]) if batch else 0
+        if process.wait() != (-signal.SIGKILL if environment else 0):
+            sys.exit(f"{script} ended with status {process.returncode}, which was not to be")
     return rows
 
 
-def failed_logins_of(log_file: Path) -> Counter[str]:
-    """What the query should find, counted without Spark and without Kafka."""
+@contextmanager
+def crash_in_commit() -> Iterator[dict[str, str]]:
+    """What makes a query die in the midst of a commit."""
+    with tempfile.TemporaryDirectory(prefix="pyspark-kafka-crash-") as directory:
+        yield {
+            "PYSPARK_KAFKA_FAILPOINTS": f"{crash.__name__}:{crash.in_commit.__name__}",
+            "PYTHONPATH": os.pathsep.join([str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")]),
+            "DEMO_CRASH_COMMIT": str(KILL_IN_COMMIT),
+            "DEMO_CRASH_DIRECTORY": directory,
+        }
+
+
+def failed_logins_of(lines: Iterable[str]) -> Counter[str]:
+    """What the query should find, counted without Spark's help."""
     failures: Counter[str] = Counter()
-    for line in log_file.read_text().splitlines():
+    for line in lines:
         match = FAILED_LOGIN.search(line)
         if match:
             repeated = REPEATED.search(line)
             failures[match[1]] += int(repeated[1]) if repeated else 1
     return failures
+
+
+def expected_alerts(lines: list[Row], checkpoint: Path) -> Alerts:
+    """What the query should have written: after each micro-batch every count so far.
+
+    Which lines were whose is in the checkpoint: Spark notes the end of a micro-batch before it
+    runs it.
+    """
+    alerts, failures, left = Alerts(), Counter[str](), lines
+    for file in sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name)):
+        ends = json.loads(file.read_text().splitlines()[2])["ssh-log"]
+        read = [line for line in left if line.offset < ends[str(line.partition)]]
+        left = [line for line in left if line.offset >= ends[str(line.partition)]]
+        failures += failed_logins_of(line.text for line in read)
+        alerts.update(failures.items())
+    return alerts
+
+
+def rows_of(
+    spark: SparkSession, bootstrap_servers: str, topic: str, isolation_level: str = "read_committed"
+) -> list[Row]:
+    """The records of a topic: partition, offset and text."""
+    records = (
+        spark.read.format("pyspark_kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("kafka.isolation.level", isolation_level)
+        .option("subscribe", topic)
+        .load()
+    )
+    return records.selectExpr("partition", "offset", "string(value) AS text").collect()
+
+
+def alerts_of(rows: list[Row]) -> Alerts:
+    alerts = (json.loads(row.text) for row in rows)
+    return Counter((alert["address"], alert["failed_logins"]) for alert in alerts)
 
 
 def show_topics(spark: SparkSession, bootstrap_servers: str) -> int:
@@ -123,43 +178,59 @@ def main() -> None:
         Cluster(configs={"num.partitions": "3"}) as cluster,
     ):
         bootstrap_servers = cluster.bootstrap_servers
-        checkpoint = f"{directory}/checkpoint"
+        checkpoint = Path(directory, "checkpoint")
         say(f"A reference broker serves {bootstrap_servers}")
         say("A batch job writes three log files into topics")
         run("write_logs.py", bootstrap_servers)
 
-        say("A streaming query counts failed SSH logins; it is killed (SIGKILL) half-way")
-        rows_before = run(
-            "failed_logins.py", bootstrap_servers, checkpoint, kill_after_batches=KILL_AFTER_BATCHES
-        )
-        say(f"Killed after {rows_before} lines. Started again from its checkpoint, it goes on")
-        rows_after = run("failed_logins.py", bootstrap_servers, checkpoint)
+        say("A streaming query counts failed SSH logins and writes alerts exactly once")
+        arguments = ("failed_logins.py", bootstrap_servers, str(checkpoint))
+        with crash_in_commit() as environment:
+            rows_before = run(*arguments, environment=environment)
 
-        say("What is in Kafka now, and the top attackers")
+        say(f"Killed (SIGKILL) after {rows_before} lines, in the midst of its next commit")
         spark = (
             SparkSession.builder.appName("demo")
             .config("spark.log.level", "ERROR")
             .config("spark.ui.showConsoleProgress", "false")
             .getOrCreate()
         )
+        in_topic = len(rows_of(spark, bootstrap_servers, "alerts", "read_uncommitted"))
+        visible = len(rows_of(spark, bootstrap_servers, "alerts"))
+        print(
+            f"    alerts in the topic {in_topic}, of which readers of what is committed see {visible}"
+        )
+        if visible == in_topic:
+            sys.exit("There was nothing to be committed when the query was killed")
+
+        say("Started again from its checkpoint, it ends that commit and goes on")
+        rows_after = run(*arguments)
+
+        say("What is in Kafka now, and the top attackers")
         rows_written = show_topics(spark, bootstrap_servers)
-        alerts = newest_alerts(spark, bootstrap_servers)
-        alerts.orderBy(alerts.failed_logins.desc(), "address").show(10, truncate=False)
-        found = {row["address"]: row["failed_logins"] for row in alerts.collect()}
+        newest = newest_alerts(spark, bootstrap_servers)
+        newest.orderBy(newest.failed_logins.desc(), "address").show(10, truncate=False)
+        found = {row["address"]: row["failed_logins"] for row in newest.collect()}
+        alerts = alerts_of(rows_of(spark, bootstrap_servers, "alerts"))
+        expected_of_all = expected_alerts(rows_of(spark, bootstrap_servers, "ssh-log"), checkpoint)
         spark.stop()
 
     lines_in_files = sum(len((DATA / name).read_text().splitlines()) for name, _ in LOGS.values())
-    expected = failed_logins_of(DATA / LOGS["ssh-log"][0])
+    expected = failed_logins_of((DATA / LOGS["ssh-log"][0]).read_text().splitlines())
     say("The result")
     print(f"    lines in the files        {lines_in_files}")
     print(f"    rows in the log topics    {rows_written}")
     print(f"    rows read by the query    {rows_before} before the kill, {rows_after} after it")
     print(f"    failed logins in the file {expected.total()} from {len(expected)} addresses")
     print(f"    failed logins in alerts   {sum(found.values())} from {len(found)} addresses")
+    print(f"    alerts to be written      {expected_of_all.total()}")
+    print(f"    alerts written            {alerts.total()}")
     print(f"    time                      {time.monotonic() - started:.0f} s")
-    if rows_written != lines_in_files or found != expected:
-        sys.exit("Lines are missing, or were counted twice: this is a bug, please report it")
-    print("    No line is missing, none was counted twice.")
+    if rows_written != lines_in_files or found != expected or alerts != expected_of_all:
+        sys.exit("Something is missing, or is there twice: this is a bug, please report it")
+    print(
+        "    No line is missing, none was counted twice, and every alert was written exactly once."
+    )
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python examples/failed_logins.py 127.0.0.1:9092 /tmp/failed-logins-checkpoint
 
 A streaming query from topic `ssh-log` to topic `alerts`. Started again with the same checkpoint
-it goes on where it stopped, however it was stopped. It ends when it has read what is there;
-without `availableNow` it would run on.
+it goes on where it stopped, however it was stopped, and with `transactionalId` it has written every
+alert exactly once. It ends when it has read what is there; without `availableNow` it would run on.
 """
 
 import sys
@@ -80,6 +80,7 @@ def main(bootstrap_servers: str, checkpoint: str) -> None:
         .outputMode("complete")  # every count, every time: the newest one of an address is true
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("topic", "alerts")
+        .option("transactionalId", "alerts")
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
         .start()

@@ -1,5 +1,6 @@
 """The examples run as a user runs them, and print what they promise."""
 
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from nbclient import NotebookClient
 
 from broker_ref import Cluster
+from tests.pyspark_kafka.client.records import Record, read_all, write
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENVIRONMENT = {"PYSPARK_PYTHON": sys.executable, **os.environ}
@@ -56,11 +58,29 @@ def test_logs_to_alerts_script_by_script(bootstrap_servers: str, tmp_path: Path)
     assert re.search(r"\|183\.62\.140\.253\s*\|286\s*\|", attackers)
 
 
-def test_the_demo_loses_no_line_to_a_kill() -> None:
+def test_the_demo_writes_exactly_once_though_it_is_killed_in_mid_commit() -> None:
     output = run("demo.py")
-    assert re.search(r"Killed after \d+ lines", output)
+    assert re.search(r"Killed \(SIGKILL\) after \d+ lines, in the midst", output)
+    hidden = re.search(r"alerts in the topic (\d+), of which readers .* see (\d+)", output)
+    assert hidden is not None
+    assert int(hidden[1]) > int(hidden[2])
     assert re.search(r"rows in the log topics\s+6000\b", output)
-    assert "No line is missing, none was counted twice." in output
+    assert "none was counted twice, and every alert was written exactly once." in output
+
+
+def test_exactly_once(bootstrap_servers: str, tmp_path: Path) -> None:
+    lines = (EXAMPLES / "data" / "Apache_2k.log").read_text().splitlines()
+    errors = sum("[error]" in line for line in lines)
+    output = ""
+    for part in (lines[:1200], lines[1200:]):
+        write(bootstrap_servers, "apache-log", [Record(value=line.encode()) for line in part])
+        output = run("exactly_once.py", bootstrap_servers, str(tmp_path / "checkpoint"))
+    assert f"{errors} errors in topic apache-errors" in output
+    committed = re.findall(r"group apache-errors: apache-log-\d read to (-?\d+), lag (\d+)", output)
+    assert sum(int(offset) for offset, _ in committed) == 2000
+    assert {lag for _, lag in committed} == {"0"}
+    first = json.loads(read_all(bootstrap_servers, "apache-errors", partitions=3)[0].value or b"")
+    assert re.fullmatch(r"2005-12-0\d \d\d:\d\d:\d\d", first["time"])
 
 
 def test_the_notebook(monkeypatch: pytest.MonkeyPatch) -> None:

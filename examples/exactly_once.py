@@ -1,0 +1,92 @@
+"""Read, transform, write: each error of a web server's log once in another topic.
+
+    python examples/exactly_once.py 127.0.0.1:9092 /tmp/exactly-once-checkpoint
+
+A streaming query from topic `apache-log` to topic `apache-errors`. With `transactionalId` a reader of
+what is committed sees the rows of a micro-batch all at once and never twice, however often the query
+is killed and started again with this checkpoint. With `commitOffsets` the offsets that were read are
+committed to the group `apache-errors` in the same transaction, so that any tool which watches consumer
+groups sees how far the rows in the topic have come; this script asks as such a tool would, by
+confluent-kafka, and so may you:
+
+    kafka-consumer-groups.sh --bootstrap-server 127.0.0.1:9092 --describe --group apache-errors
+"""
+
+import sys
+
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+SOURCE, TARGET, GROUP = "apache-log", "apache-errors", "apache-errors"
+LINE = r"^\[([^\]]+)\] \[(\w+)\] (?:\[client ([^\]]+)\] )?(.*)$"
+
+
+def errors(lines: DataFrame) -> DataFrame:
+    """The lines of level `error`, each as JSON of time, client and message, keyed by client."""
+    line = F.col("value").cast("string")
+    time, level, client, message = (F.regexp_extract(line, LINE, group) for group in range(1, 5))
+    return lines.where(level == "error").select(
+        F.when(client != "", client).alias("key"),
+        F.to_json(
+            F.struct(
+                F.date_format(
+                    F.to_timestamp(F.substring(time, 5, 20), "MMM dd HH:mm:ss yyyy"),
+                    "yyyy-MM-dd HH:mm:ss",
+                ).alias("time"),
+                F.when(client != "", client).alias("client"),
+                message.alias("message"),
+            )
+        ).alias("value"),
+    )
+
+
+def show_group(bootstrap_servers: str) -> None:
+    """What another tool sees of the group: committed offset and lag by partition."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": GROUP})
+    partitions = consumer.list_topics(SOURCE, timeout=30).topics[SOURCE].partitions
+    for committed in consumer.committed([TopicPartition(SOURCE, p) for p in partitions], 30):
+        _, end = consumer.get_watermark_offsets(committed, timeout=30)
+        print(
+            f"group {GROUP}: {SOURCE}-{committed.partition} read to {committed.offset}, "
+            f"lag {end - committed.offset}",
+            flush=True,
+        )
+    consumer.close()
+
+
+def main(bootstrap_servers: str, checkpoint: str) -> None:
+    spark = SparkSession.builder.appName("exactly once").getOrCreate()
+    lines = (
+        spark.readStream.format("pyspark_kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", SOURCE)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    query = (
+        errors(lines)
+        .writeStream.format("pyspark_kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("topic", TARGET)
+        .option("transactionalId", "apache-errors")
+        .option("commitOffsets", "true")
+        .option("kafka.group.id", GROUP)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    written = (
+        spark.read.format("pyspark_kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", TARGET)
+        .load()
+    )
+    print(f"{written.count()} errors in topic {TARGET}", flush=True)
+    show_group(bootstrap_servers)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
