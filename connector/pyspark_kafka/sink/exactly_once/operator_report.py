@@ -134,6 +134,8 @@ class Report:
     """Why the decisions cannot be read."""
     open_transactions: tuple[OpenTransaction, ...]
     held: tuple[HeldPartition, ...]
+    held_is_unknown: str | None
+    """Why it cannot be told whose readers wait."""
     known_ids: int
     is_two_phase: bool
 
@@ -149,7 +151,11 @@ class Report:
     @property
     def leftover(self) -> tuple[OpenTransaction, ...]:
         """Open and not decided: of a batch that is under way, or of one that has failed."""
-        return tuple(one for one in self.open_transactions if not one.is_decided)
+        return tuple(
+            one
+            for one in self.open_transactions
+            if not one.is_decided and one.description.state is TransactionState.ONGOING
+        )
 
     @property
     def needs_judgement(self) -> bool:
@@ -185,6 +191,7 @@ def examine(client: TransactionalClient, x: str, commit_topic: str, *, now_ms: i
     described = client.describe_transactions({*listed, *decided})
     tasks = sorted(described.values(), key=lambda one: one.transactional_id)
     everybody = [*tasks, *([owner] if owner else [])]
+    held, held_is_unknown = _held(client, [one for one in everybody if is_open(one.state)])
     return Report(
         x=x,
         commit_topic=commit_topic,
@@ -198,7 +205,8 @@ def examine(client: TransactionalClient, x: str, commit_topic: str, *, now_ms: i
             for one in tasks
             if is_open(one.state)
         ),
-        held=_held(client, [one for one in everybody if is_open(one.state)]),
+        held=held,
+        held_is_unknown=held_is_unknown,
         known_ids=len(tasks),
         is_two_phase=any(one.timeout_ms == NEVER_TIMES_OUT_MS for one in tasks),
     )
@@ -274,7 +282,10 @@ def row_ranges(client: TransactionalClient, entry: Entry) -> tuple[RowRange, ...
     An entry says where they end. Where they begin is searched backwards from there, in windows that
     grow, until as many rows are found as were counted.
     """
-    first = _first_offsets(client, entry)
+    try:
+        first = _first_offsets(client, entry)
+    except AuthenticationFailed:
+        first = {}
     return tuple(
         RowRange(
             partition=partition,
@@ -323,6 +334,16 @@ def _rows_between(
 
 def _held(
     client: TransactionalClient, transactions: Collection[TransactionDescription]
+) -> tuple[tuple[HeldPartition, ...], str | None]:
+    """Who may not read the topics is told all else, and why not this."""
+    try:
+        return _held_partitions(client, transactions), None
+    except AuthenticationFailed as error:
+        return (), str(error)
+
+
+def _held_partitions(
+    client: TransactionalClient, transactions: Collection[TransactionDescription]
 ) -> tuple[HeldPartition, ...]:
     """The partitions of open transactions in which read_committed readers wait."""
     partitions = _existing(client, {p for one in transactions for p in one.partitions})
@@ -359,12 +380,14 @@ def _writer_at(
 def _existing(
     client: TransactionalClient, partitions: Collection[TopicPartition]
 ) -> list[TopicPartition]:
-    """In order, without those of topics that were deleted since."""
+    """In order, without those of topics that were deleted since, and of groups' offsets."""
     described = client.describe_topics({one.topic for one in partitions}) if partitions else {}
     return sorted(
         one
         for one in partitions
-        if one.topic in described and one.partition in described[one.topic].partitions
+        if one.topic in described
+        and one.partition in described[one.topic].partitions
+        and not described[one.topic].is_internal
     )
 
 

@@ -51,7 +51,9 @@ def lines(report: Report) -> Iterator[str]:
         yield f"transaction none open, of {report.known_ids} known ids of tasks"
     for held in report.held:
         yield _held(held, report.taken_ms)
-    if not report.held:
+    if report.held_is_unknown is not None:
+        yield f"held UNKNOWN {report.held_is_unknown}"
+    elif not report.held:
         yield "held none: no read_committed reader waits for a transaction of this sink"
 
 
@@ -70,6 +72,7 @@ def as_json(report: Report) -> dict[str, Any]:
             for one in report.open_transactions
         ],
         "held_partitions": [_held_json(held) for held in report.held],
+        "held_is_unknown": report.held_is_unknown,
         "known_ids": report.known_ids,
         "is_two_phase": report.is_two_phase,
         "needs_judgement": report.needs_judgement,

@@ -1,0 +1,74 @@
+"""What an operator meets: runs that were killed, lost or damaged; and what he does about it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
+from pyspark_kafka.sink.exactly_once.operator import (
+    Wish,
+    carry_out,
+    check,
+)
+from pyspark_kafka.sink.exactly_once.operator_report import (
+    Report,
+    examine,
+)
+from tests.pyspark_kafka.sink.exactly_once.play import Killed, Run, World, at, kill
+from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
+
+COMMIT_TOPIC = "__spark_commits"
+RECOVER, FORGET = Wish(), Wish(forgets=True)
+
+
+def run_of(world: World, partitions: int = 1) -> Run:
+    return Run(world=world, topic=world.topic(partitions), x=world.name())
+
+
+def look(world: World, x: str) -> Report:
+    with world.client("operator") as client:
+        return examine(client, x, COMMIT_TOPIC, now_ms=world.now_ms())
+
+
+def do(world: World, x: str, wish: Wish) -> list[str]:
+    """What the operator is told that was done."""
+    report, done = look(world, x), list[str]()
+    check(report, wish, names_topic=False)
+    with world.client("operator") as client:
+        carry_out(client, report, wish, done.append)
+    return done
+
+
+def decided_and_killed(world: World, *, partitions: int = 1) -> Run:
+    """A run whose driver died when its batch 0 of 3 rows was decided, and not committed yet."""
+    run = run_of(world, partitions)
+    with at("commit.roll_forward.before", kill), suppress(Killed):
+        run.write(0, [b"a", b"b"], [b"c"])
+    return run
+
+
+def lost(world: FakeWorld) -> Run:
+    """The same, and its transactions have timed out."""
+    run = decided_and_killed(world)
+    world.cluster.advance(run.timeout_ms + 1)
+    return run
+
+
+def unknown(world: FakeWorld) -> Run:
+    """A decided run of whose transactions no trace is left."""
+    run = lost(world)
+    for transactional_id in list(world.cluster.ids):
+        world.cluster.expire(transactional_id)
+    world.cluster.log(TopicPartition(run.topic, 0)).delete_before(5)
+    return run
+
+
+def damaged(world: FakeWorld) -> Run:
+    run = run_of(world)
+    run.write(0, [b"a"])
+    run.begin(1).task(0, [b"b"])
+    with world.client("somebody") as client:
+        topic = CommitTopic(client, COMMIT_TOPIC)
+        topic.write_plain([(key, b"?") for key in topic.keys(run.x)[:1]])
+    return run

@@ -1,0 +1,227 @@
+"""What stands under a `transactionalId`: what looking finds, and that it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Literal, cast
+
+import pytest
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.transactions import TransactionState
+from pyspark_kafka.sink.exactly_once.operator import (
+    Wish,
+    intentions,
+)
+from pyspark_kafka.sink.exactly_once.operator_report import (
+    RowRange,
+    Standing,
+)
+from pyspark_kafka.sink.exactly_once.operator_text import lines, range_text
+from tests.conftest import TopicFactory
+from tests.pyspark_kafka.sink.exactly_once.operating import (
+    RECOVER,
+    decided_and_killed,
+    look,
+    lost,
+    run_of,
+)
+from tests.pyspark_kafka.sink.exactly_once.play import Killed, Run, World, at, kill
+from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld, RealWorld
+
+LOOKS = {
+    "describe_transactions",
+    "list_transactions",
+    "describe_topics",
+    "list_offsets",
+    "read_log",
+}
+
+
+@pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
+def world(request: pytest.FixtureRequest) -> FakeWorld:
+    """Of each `transaction.version`."""
+    return FakeWorld(cast("Literal[1, 2]", request.param))
+
+
+@pytest.fixture
+def real(bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]) -> RealWorld:
+    """The cluster of the run."""
+    return RealWorld(bootstrap, topic, lambda: unique_name().replace("[", "-").replace("]", "-"))
+
+
+def check_decided(world: World) -> None:
+    run = decided_and_killed(world)
+    report = look(world, run.x)
+    [decision] = report.unfinished
+    assert [one.standing for one in decision.entries] == [Standing.PREPARED] * 2
+    assert [one.is_decided for one in report.open_transactions] == [True, True]
+    assert report.leftover == ()
+    [held] = report.held
+    assert (held.partition, held.last_stable_offset) == (TopicPartition(run.topic, 0), 0)
+    assert held.high_watermark == 3
+    assert held.transactional_id == f"{run.x}/run-1/0/0-0"
+    assert held.started_ms is not None
+    assert report.owner is not None
+    assert report.owner.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+    assert not report.needs_judgement
+
+
+def test_a_decided_batch_is_found_waiting(world: FakeWorld) -> None:
+    check_decided(world)
+
+
+def test_a_decided_batch_is_found_waiting_on_brokers(real: RealWorld) -> None:
+    check_decided(real)
+
+
+def check_undecided(world: World) -> None:
+    run = run_of(world)
+    run.begin(0).task(0, [b"a"])
+    report = look(world, run.x)
+    assert report.decisions == ()
+    [open_one] = report.leftover
+    assert open_one.description.partitions == {TopicPartition(run.topic, 0)}
+    assert [one.partition.topic for one in report.held] == [run.topic]
+    assert not report.is_two_phase
+
+
+def test_an_undecided_batch_is_found(world: FakeWorld) -> None:
+    check_undecided(world)
+
+
+def test_an_undecided_batch_is_found_on_brokers(real: RealWorld) -> None:
+    check_undecided(real)
+
+
+def test_a_finished_batch_leaves_nothing_to_do(world: FakeWorld) -> None:
+    run = run_of(world)
+    run.write(0, [b"a"])
+    report = look(world, run.x)
+    [decision] = report.decisions
+    assert decision.is_finished
+    assert (report.open_transactions, report.held) == ((), ())
+    assert intentions(report, RECOVER) == ()
+
+
+def test_decisions_of_every_query_are_found(world: FakeWorld) -> None:
+    run = run_of(world)
+    run.write(3, [b"a"])
+    replace(run, query_id="other", run="run-9").write(7, [b"b"])
+    found = [(one.decision.query_id, one.decision.batch_id) for one in look(world, run.x).decisions]
+    assert found == [("other", 7), ("query", 3)]
+
+
+def test_lost_rows_are_named(world: FakeWorld) -> None:
+    run = run_of(world, 2)
+    before, behind = TopicPartition(run.topic, 0), TopicPartition(run.topic, 1)
+    run.write(0, [b"x"] * 1_500)
+    with at("commit.roll_forward.before", kill), suppress(Killed):
+        run.write(1, [b"a", b"b"], [b"c"])
+    others = run_of(world)
+    replace(others, topic=run.topic).write(0, [b"z"] * 2_000)
+    world.cluster.advance(run.timeout_ms + 1)
+    report = look(world, run.x)
+    assert report.needs_judgement
+    [decision] = report.unfinished
+    assert [one.standing for one in decision.entries] == [Standing.LOST] * 2
+    ranges = [rows for one in decision.entries for rows in one.rows]
+    log = {p: world.cluster.log(p) for p in (before, behind)}
+    for rows in ranges:
+        wrote = [
+            batch
+            for batch in log[rows.partition].batches
+            if batch.last_offset == rows.last_offset and batch.verdict is None
+        ]
+        assert rows.first_offset == wrote[0].base_offset
+    assert len(ranges) == 2
+
+
+def test_rows_are_searched_behind_much_else(world: FakeWorld) -> None:
+    """The first row of a transaction lies further back than one window, among others' rows."""
+    run = run_of(world)
+    batch = run.begin(0)
+    with run.process("task") as client:
+        other = run_of(world)
+        with at("task.produce.flush.before", lambda: other_writes(other, run.topic)):
+            batch.task(0, [b"a"])
+        assert client is not None
+    batch.task(1, [b"b"])
+    with at("commit.roll_forward.before", kill), suppress(Killed):
+        batch.commit()
+    world.cluster.advance(run.timeout_ms + 1)
+    [decision] = look(world, run.x).unfinished
+    assert [one.rows[0].first_offset for one in decision.entries] == [0, 5_001 + 1]
+
+
+def other_writes(other: Run, topic: str) -> None:
+    replace(other, topic=topic).write(0, [b"z"] * 5_000)
+
+
+def test_rows_whose_beginning_is_gone_are_named_by_their_end(world: FakeWorld) -> None:
+    run = lost(world)
+    partition = TopicPartition(run.topic, 0)
+    world.cluster.log(partition).delete_before(1)
+    [decision] = look(world, run.x).unfinished
+    by_partition = {one.entry.partition: one.rows for one in decision.entries}
+    assert by_partition[1] == (RowRange(partition=partition, first_offset=2, last_offset=2),)
+    world.cluster.log(partition).delete_before(3)
+    [decision] = look(world, run.x).unfinished
+    assert [one.rows[0].first_offset for one in decision.entries] == [None, None]
+    assert range_text(decision.entries[0].rows[0]).endswith(
+        "-0 up to offset 1 (the first is not found any more)"
+    )
+
+
+def test_rows_of_a_deleted_topic_are_named_all_the_same(world: FakeWorld) -> None:
+    run = lost(world)
+    for transactional_id in list(world.cluster.ids):
+        world.cluster.expire(transactional_id)
+    del world.cluster.topics[run.topic]
+    [decision] = look(world, run.x).unfinished
+    assert [one.standing for one in decision.entries] == [Standing.UNKNOWN] * 2
+    assert [one.rows[0].last_offset for one in decision.entries] == [1, 2]
+
+
+def test_readers_held_back_by_others_are_told_apart(world: FakeWorld) -> None:
+    """The partition of ours waits for another application's transaction, which came first."""
+    run, other = run_of(world), run_of(world)
+    replace(other, topic=run.topic).begin(0).task(0, [b"z"])
+    run.begin(0).task(0, [b"a"])
+    [held] = look(world, run.x).held
+    assert held.transactional_id is None
+    assert held.holder is not None
+    assert "another application" in "\n".join(lines(look(world, run.x)))
+
+
+def test_a_two_phase_sink_is_recognised(world: FakeWorld) -> None:
+    world.cluster.enables_two_phase_commit = True
+    run = replace(run_of(world), two_phase_commit=True)
+    run.begin(0).task(0, [b"a"])
+    report = look(world, run.x)
+    assert report.is_two_phase
+    assert "times_out=never" in "\n".join(lines(report))
+
+
+def test_looking_changes_nothing(world: FakeWorld) -> None:
+    run = lost(world)
+    world.cluster.requests.clear()
+    report = look(world, run.x)
+    intentions(report, Wish(forgets=True, accepts_loss=True))
+    assert {request.name for request in world.cluster.requests} <= LOOKS
+
+
+def test_nothing_known_is_told_from_nothing_to_do(world: FakeWorld) -> None:
+    assert look(world, "nobody").is_unknown
+    run = run_of(world)
+    run.begin(0)
+    assert not look(world, run.x).is_unknown
+
+
+def test_another_id_with_the_same_beginning_is_not_looked_at(world: FakeWorld) -> None:
+    run = replace(run_of(world), x="sink")
+    replace(run, x="sink-2").begin(0).task(0, [b"a"])
+    run.write(0, [b"b"])
+    assert look(world, "sink").open_transactions == ()
