@@ -25,7 +25,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup python java demo test test-all test-kafka test-pysparks bench bench-quick sim \
-        check lint format lock clean
+        failpoints chaos check lint format lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -90,6 +90,14 @@ SEEDS := 0:2000
 
 sim: $(VENV)/.ready ## a simulated cluster under faults: SEED=n replays one, SEEDS=0:2000 runs many
 	@$(BIN)/python -m integration.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+BACKEND := reference-processes
+
+failpoints: $(VENV)/.ready ## kill the sink at every failpoint (10 minutes); BACKEND=kafka, docs/failpoints.md
+	@$(BIN)/python -m integration.failpoints --all --write-docs --backend $(BACKEND)
+
+chaos: java $(VENV)/.ready ## a query while everything around it fails: SEED=n, BACKEND=kafka, SECONDS=60
+	@$(BIN)/python -m integration.chaos --seed $(or $(SEED),1) --backend $(BACKEND) --seconds $(or $(SECONDS),60)
 
 .cache/pyspark-%: | $(VENV)/.ready
 	@rm -rf $@.part && mkdir -p .cache

@@ -41,9 +41,9 @@ class Driver:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._done = threading.Event()
-        self._batches = 0
         self._failures = 0
         self._starts = 0
+        self._is_running = False
         self._progress = threading.Condition()
         self._process: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
@@ -59,20 +59,20 @@ class Driver:
         """How often the query failed in a driver that lived on."""
         return self._failures
 
-    @property
-    def batches(self) -> int:
-        """Micro-batches that it told of, empty ones too; not all of them are told."""
-        return self._batches
+    def is_running(self) -> bool:
+        """Whether this driver has told of a micro-batch."""
+        return self._is_running
 
-    def await_batch(self, timeout_s: float) -> None:
-        """Return when one more micro-batch is told; raises `DriverGaveUp`."""
+    def await_running(self, timeout_s: float) -> None:
+        """Return when this driver has told of a micro-batch; raises `DriverGaveUp`."""
         with self._progress:
-            wanted = self._batches + 1
-            if not self._progress.wait_for(lambda: self._batches >= wanted, timeout_s):
+            if not self._progress.wait_for(self.is_running, timeout_s):
                 raise DriverGaveUp(f"no micro-batch within {timeout_s:g} s:\n{self.log_end()}")
 
     def kill(self) -> None:
         """SIGKILL of driver, JVM and, with them, all of its Python processes."""
+        with self._progress:
+            self._is_running = False
         with self._lock:
             if self._process is not None:
                 with suppress(ProcessLookupError):
@@ -136,6 +136,8 @@ class Driver:
         status = process.wait()
         with self._lock:
             self._process = None
+        with self._progress:
+            self._is_running = False
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # what a dead driver leaves of its group
         if status == 0:
@@ -144,7 +146,7 @@ class Driver:
     def _note(self, line: str) -> None:
         with self._progress:
             if line.startswith("batch "):
-                self._batches += 1
+                self._is_running = True
                 self._progress.notify_all()
                 return
             self._failures += line.startswith("failed: ")

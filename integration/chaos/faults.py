@@ -1,14 +1,13 @@
 """A schedule carried out on a cluster behind proxies and on a driver.
 
-Purpose: `carry_out`, and `mend`. Invariant: what a fault took away is back when its time is over; in
-the end `mend` brings back everything. What it must not know: which faults come together.
+Purpose: `carry_out`. Invariant: what a fault took away is back when its time is over, and in the end
+everything is. What it must not know: which faults come together.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from integration.chaos.driver import Driver, Say
-from integration.chaos.schedule import Fault, Kind
+from integration.chaos.schedule import Fault, Kind, Schedule
 from integration.clusters import Cluster
 from integration.faults.links import ProxiedLinks
 from integration.faults.rules import of_api
@@ -31,6 +30,7 @@ _LOST: Final = of_api(
     "list_transactions",
 )
 _LOST_AT_ONCE: Final = 2
+RUNNING_TIMEOUT_S: Final = 240.0
 _DELAY_S: Final = 0.3
 
 
@@ -42,29 +42,35 @@ class Chaos:
         self._links = links
         self._driver = driver
         self._say = say
-        self._ended = threading.Event()
         self._down: set[int] = set()
         self._paused: set[int] = set()
 
-    def carry_out(self, faults: Sequence[Fault], *, seconds: float) -> None:
-        """One fault after another when its time comes; those that last do so beside others."""
-        begun_s = time.monotonic()
-        with ThreadPoolExecutor(4) as executor:
-            running = []
-            for fault in faults:
-                self._wait_until(begun_s + fault.at_s)
-                running.append(executor.submit(self._carry_out, fault))
-            self._wait_until(begun_s + seconds)
-            for each in running:
-                each.result()
+    def carry_out(self, schedule: Schedule) -> None:
+        """Faults of both sorts side by side, and in the end everything is mended.
 
-    def mend(self) -> None:
-        """Everything runs, and every link is as it was."""
+        None comes before the query runs, or runs again.
+        """
+        try:
+            with ThreadPoolExecutor(2) as executor:
+                tracks = [schedule.of_cluster, schedule.of_query]
+                for done in [executor.submit(self._one_by_one, track) for track in tracks]:
+                    done.result()
+        finally:
+            self._mend()
+
+    def _one_by_one(self, faults: Sequence[Fault]) -> None:
+        for fault in faults:
+            time.sleep(fault.pause_s)
+            self._driver.await_running(RUNNING_TIMEOUT_S)
+            self._carry_out(fault)
+
+    def _mend(self) -> None:
         for broker_id in sorted(self._paused):
             self._resume(broker_id)
         for broker_id in sorted(self._down):
             self._start(broker_id)
         self._links.heal()
+        self._say("all is mended")
 
     def _carry_out(self, fault: Fault) -> None:
         self._say(str(fault))
@@ -89,7 +95,7 @@ class Chaos:
     def _kill_broker(self, broker_id: int, seconds: float) -> None:
         self._down.add(broker_id)
         self._cluster.kill_broker(broker_id)
-        self._sleep(seconds)
+        time.sleep(seconds)
         self._start(broker_id)
 
     def _restart_broker(self, broker_id: int, _seconds: float) -> None:
@@ -104,7 +110,7 @@ class Chaos:
     def _pause_broker(self, broker_id: int, seconds: float) -> None:
         self._paused.add(broker_id)
         self._cluster.pause_broker(broker_id)
-        self._sleep(seconds)
+        time.sleep(seconds)
         self._resume(broker_id)
 
     def _resume(self, broker_id: int) -> None:
@@ -114,14 +120,14 @@ class Chaos:
     def _cut_link(self, broker_id: int, seconds: float) -> None:
         proxy = self._links.brokers[broker_id]
         proxy.cut()
-        self._sleep(seconds)
+        time.sleep(seconds)
         proxy.heal()
         proxy.drop_connections()
 
     def _delay_link(self, broker_id: int, seconds: float) -> None:
         proxy = self._links.brokers[broker_id]
         proxy.delay(_DELAY_S)
-        self._sleep(seconds)
+        time.sleep(seconds)
         proxy.delay(0)
 
     def _drop_connections(self, broker_id: int, _seconds: float) -> None:
@@ -139,12 +145,6 @@ class Chaos:
         Kind.DROP_CONNECTIONS: _drop_connections,
         Kind.LOSE_ANSWERS: _lose_answers,
     }
-
-    def _sleep(self, seconds: float) -> None:
-        self._wait_until(time.monotonic() + seconds)
-
-    def _wait_until(self, moment_s: float) -> None:
-        self._ended.wait(max(0.0, moment_s - time.monotonic()))
 
 
 def _kill(process_id: int) -> None:

@@ -1,13 +1,14 @@
 """The load: numbered records into the source topic, until told to stop.
 
-Invariant: paced, so that the query keeps up when nothing fails; every record is confirmed before the
-feed has ended. A record that is there twice does no harm: each is known by its place. What it must
+Invariant: paced, and slow while the query does not run, so that it keeps up; every record is
+confirmed before the feed has ended. A record that is there twice does no harm: each is known by its place. What it must
 not know: the query.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Final
 
 import confluent_kafka
@@ -17,10 +18,18 @@ _TICK_S: Final = 0.05
 
 
 class Feed:
-    """A thread that writes `records_per_second`; a context manager that stops it."""
+    """A thread that writes `records_per_second` where `is_read`, else few, until `stop`."""
 
-    def __init__(self, bootstrap_servers: str, topic: str, *, records_per_second: int) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        *,
+        records_per_second: int,
+        is_read: Callable[[], bool],
+    ) -> None:
         self._topic = topic
+        self._is_read = is_read
         self._per_tick = max(1, round(records_per_second * _TICK_S))
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
@@ -56,7 +65,7 @@ class Feed:
     def _run(self) -> None:
         number = 0
         while not self._stopped.wait(_TICK_S):
-            for _ in range(self._per_tick):
+            for _ in range(self._per_tick if self._is_read() else 1):
                 try:
                     self._producer.produce(self._topic, b"%d" % number, on_delivery=self._told)
                 except BufferError:

@@ -66,6 +66,7 @@ def open_session(job: Job) -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.jars": ",".join(job.jars),
         "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
     }
     builder = SparkSession.builder.master("local[2,4]").appName("chaos")
     for name, value in settings.items():

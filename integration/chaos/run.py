@@ -10,6 +10,8 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -54,7 +56,7 @@ class Setup:
 
 
 class Timeline:
-    """What happened, with the second in which it did; lines go to `tell` as well."""
+    """What happened, with the second in which it did."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -89,7 +91,7 @@ def run(setup: Setup) -> Outcome:
     """Run a seed to its end; raises only where the cluster does not start."""
     timeline = Timeline()
     begun_s = time.monotonic()
-    faults = schedule_of(setup.seed, seconds=setup.seconds, brokers=BROKERS)
+    schedule = schedule_of(setup.seed, seconds=setup.seconds, brokers=BROKERS)
     verdict, failure = None, None
     with (
         tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as directory,
@@ -98,17 +100,24 @@ def run(setup: Setup) -> Outcome:
     ):
         job = _job(setup, cluster, Path(directory))
         with Driver(job, timeline.say) as driver:
+            chaos = Chaos(cluster, links, driver, timeline.say)
             try:
-                verdict = _ordeal(setup, cluster, links, driver, job, timeline)
+                with _load(job, driver, timeline):
+                    driver.await_running(START_TIMEOUT_S)
+                    timeline.say("the query runs: faults begin")
+                    chaos.carry_out(schedule)
+                driver.finish(FINISH_TIMEOUT_S)
+                timeline.say("the query has processed all")
+                verdict = judge(cluster.bootstrap_servers, job.source, job.target)
             except Exception as error:
                 failure = f"{type(error).__name__}: {error}"
                 timeline.say(failure)
-        starts, failures = driver.starts, driver.failures
+            starts, failures = driver.starts, driver.failures
     return Outcome(
         setup=setup,
         verdict=verdict,
         failure=failure,
-        faults=len(faults),
+        faults=len(schedule),
         driver_starts=starts,
         query_failures=failures,
         seconds=time.monotonic() - begun_s,
@@ -116,29 +125,20 @@ def run(setup: Setup) -> Outcome:
     )
 
 
-def _ordeal(
-    setup: Setup,
-    cluster: Cluster,
-    links: ProxiedLinks,
-    driver: Driver,
-    job: Job,
-    timeline: Timeline,
-) -> Verdict:
-    faults = schedule_of(setup.seed, seconds=setup.seconds, brokers=BROKERS)
-    feed = Feed(cluster.bootstrap_servers, job.source, records_per_second=RECORDS_PER_SECOND)
-    chaos = Chaos(cluster, links, driver, timeline.say)
+@contextmanager
+def _load(job: Job, driver: Driver, timeline: Timeline) -> Iterator[None]:
+    """Records come in meanwhile; in the end all of them are confirmed."""
+    feed = Feed(
+        job.bootstrap_servers,
+        job.source,
+        records_per_second=RECORDS_PER_SECOND,
+        is_read=driver.is_running,
+    )
     try:
-        driver.await_batch(START_TIMEOUT_S)
-        timeline.say("the query runs: faults begin")
-        chaos.carry_out(faults, seconds=setup.seconds)
+        yield
     finally:
-        chaos.mend()
-        timeline.say("all is mended")
         feed.stop()
-    timeline.say(f"{feed.confirmed} records were fed")
-    driver.finish(FINISH_TIMEOUT_S)
-    timeline.say("the query has processed all")
-    return judge(cluster.bootstrap_servers, job.source, job.target)
+        timeline.say(f"{feed.confirmed} records were fed")
 
 
 def _job(setup: Setup, cluster: Cluster, directory: Path) -> Job:

@@ -1,16 +1,15 @@
 """What fails, when and for how long: a schedule, drawn by a seed.
 
 Purpose: `schedule_of`. Invariant: the same seed and settings give the same schedule; of the cluster
-one thing fails at a time, and what fails comes back with time to catch up, since a replica that is
-gone while another is not in sync yet would be Kafka's loss and not the sink's. What it must not know:
+one thing fails at a time, and what fails comes back with time to catch up. What it must not know:
 how a fault is brought about.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain
 from random import Random
 from typing import Final
 
@@ -38,26 +37,28 @@ OF_CLUSTER: Final = (
     Kind.DELAY_LINK,
 )
 OF_QUERY: Final = (
-    Kind.KILL_WORKER,
-    Kind.KILL_WORKERS,
-    Kind.LOSE_ANSWERS,
-    Kind.DROP_CONNECTIONS,
+    *(Kind.KILL_WORKER, Kind.LOSE_ANSWERS) * 3,
+    *(Kind.KILL_WORKERS, Kind.DROP_CONNECTIONS) * 2,
+    Kind.KILL_DRIVER,
 )
-ALWAYS: Final = (Kind.KILL_BROKER, Kind.KILL_WORKER, Kind.KILL_DRIVER, Kind.LOSE_ANSWERS)
-"""Each of these is in every schedule that is long enough."""
+"""As often as each is drawn."""
 
-_SECONDS_OF_A_DRIVER: Final = 20.0
-"""Spark needs so long to be there again; faults meanwhile would hit nothing of it."""
+FIRST_OF_CLUSTER: Final = (Kind.KILL_BROKER, Kind.PAUSE_BROKER)
+FIRST_OF_QUERY: Final = (Kind.KILL_WORKER, Kind.KILL_DRIVER, Kind.LOSE_ANSWERS)
+"""Each of these is in every schedule that is long enough, in any order."""
+
+_LASTING: Final = frozenset({*OF_CLUSTER} - {Kind.RESTART_BROKER})
+_OF_NO_BROKER: Final = frozenset({Kind.KILL_WORKER, Kind.KILL_WORKERS, Kind.KILL_DRIVER})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """`at_s` after the beginning; `seconds` until it is over, 0 for what is over at once.
+    """`pause_s` after the one before is over; `seconds` it lasts, 0 for what is over at once.
 
     `share` is a number from 0 to 1 that chooses among what there is then, such as workers.
     """
 
-    at_s: float
+    pause_s: float
     kind: Kind
     broker: int | None = None
     seconds: float = 0.0
@@ -69,42 +70,37 @@ class Fault:
         return f"{self.kind.value}{broker}{lasts}"
 
 
-def schedule_of(seed: int, *, seconds: float, brokers: int) -> list[Fault]:
-    """The faults of a seed, in order."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Faults of the cluster one after another, and beside them those of the query."""
+
+    of_cluster: tuple[Fault, ...]
+    of_query: tuple[Fault, ...]
+
+    def __len__(self) -> int:
+        return len(self.of_cluster) + len(self.of_query)
+
+
+def schedule_of(seed: int, *, seconds: float, brokers: int) -> Schedule:
+    """The faults of a seed, about so many seconds of each sort."""
     random = Random(seed)  # noqa: S311
-    of_cluster = _track(random, OF_CLUSTER, seconds=seconds, pause_s=(3.0, 7.0))
-    of_query = _track(random, OF_QUERY, seconds=seconds, pause_s=(2.0, 6.0))
-    faults = [
-        Fault(
-            at_s=at_s,
-            kind=kind,
-            broker=None if kind in _OF_NO_BROKER else random.randint(1, brokers),
-            seconds=lasts_s,
-            share=random.random(),
-        )
-        for at_s, kind, lasts_s in chain(of_cluster, of_query)
-    ]
-    return sorted(faults, key=lambda fault: fault.at_s)
 
+    def track(first: Sequence[Kind], others: Sequence[Kind], longest_s: float) -> tuple[Fault, ...]:
+        left = random.sample(first, len(first))
+        faults: list[Fault] = []
+        while sum(fault.pause_s + fault.seconds for fault in faults) < seconds:
+            kind = left.pop() if left else random.choice(others)
+            fault = Fault(
+                pause_s=random.uniform(1.0, longest_s),
+                kind=kind,
+                broker=None if kind in _OF_NO_BROKER else random.randint(1, brokers),
+                seconds=random.uniform(1.0, 5.0) if kind in _LASTING else 0.0,
+                share=random.random(),
+            )
+            faults.append(fault)
+        return tuple(faults)
 
-_OF_NO_BROKER: Final = frozenset({Kind.KILL_WORKER, Kind.KILL_WORKERS, Kind.KILL_DRIVER})
-_LASTING: Final = frozenset({*OF_CLUSTER} - {Kind.RESTART_BROKER})
-
-
-def _track(
-    random: Random, kinds: tuple[Kind, ...], *, seconds: float, pause_s: tuple[float, float]
-) -> list[tuple[float, Kind, float]]:
-    """Faults one after another; first those that are always there, in any order."""
-    first = [
-        kind for kind in ALWAYS if kind in kinds or (kinds is OF_QUERY and kind not in OF_CLUSTER)
-    ]
-    random.shuffle(first)
-    found = []
-    at_s = random.uniform(0.5, 3.0)
-    while at_s < seconds:
-        kind = first.pop() if first else random.choice(kinds)
-        lasts_s = random.uniform(1.0, 5.0) if kind in _LASTING else 0.0
-        found.append((at_s, kind, lasts_s))
-        at_s += lasts_s + random.uniform(*pause_s)
-        at_s += _SECONDS_OF_A_DRIVER if kind is Kind.KILL_DRIVER else 0.0
-    return found
+    return Schedule(
+        of_cluster=track(FIRST_OF_CLUSTER, OF_CLUSTER, 6.0),
+        of_query=track(FIRST_OF_QUERY, OF_QUERY, 8.0),
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 _TIMEOUT_S: Final = 60.0
 _STUCK_AFTER_S: Final = 30.0
@@ -75,7 +75,8 @@ def _ends(bootstrap_servers: str, topic: str, isolation_level: IsolationLevel) -
     """High watermarks, or last stable offsets."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
     partitions = admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
-    asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    asked = {TopicPartition(topic, partition): latest for partition in partitions}
     answers = admin.list_offsets(asked, isolation_level=isolation_level, request_timeout=_TIMEOUT_S)
     found = {where.partition: answer.result(_TIMEOUT_S).offset for where, answer in answers.items()}
     return [found[partition] for partition in sorted(found)]

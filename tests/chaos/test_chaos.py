@@ -1,0 +1,27 @@
+"""A streaming query writes each row once while brokers, workers, driver and links fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from integration.chaos.__main__ import report
+from integration.chaos.run import Setup, run
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SECONDS = 15.0
+
+
+@pytest.mark.timeout(600)
+def test_a_seed_ends_exactly_once(seed: int) -> None:
+    outcome = run(Setup(seed=seed, backend="reference-processes", seconds=SECONDS))
+    assert outcome.is_well, report(outcome)
+    assert outcome.driver_starts > 1, "the driver was to be killed"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_seeds_end_exactly_once(seed: int) -> None:
+    for each in range(seed + 1, seed + 4):
+        outcome = run(Setup(seed=each, backend="reference-processes", seconds=60.0))
+        assert outcome.is_well, report(outcome)
