@@ -148,10 +148,10 @@ def _all_answered(x: str, messages: Sequence[WriterCommitMessage | None]) -> lis
     if len(answered) == len(messages) and answered:
         return answered
     silent = [str(n) for n, m in enumerate(messages) if not isinstance(m, TaskMessage)]
-    which = f"the tasks of partitions {_few(silent)} have" if silent else "no task has"
+    which = f"the tasks of partitions {_few(silent)} have not" if silent else "no task has"
     raise BatchNotCommitted(
-        f"a batch under transactionalId '{x}' is not committed: {which} not said what became of "
-        "their rows. Nothing of it will be seen; run it again"
+        f"a batch under transactionalId '{x}' is not committed: {which} said what became of its "
+        "rows. Nothing of it will be seen; run it again"
     )
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import pytest
 
+from pyspark_kafka.client.transactions import EndTransaction
 from pyspark_kafka.errors import (
     BatchNotCommitted,
     BrokerUnreachable,
@@ -21,6 +22,7 @@ from pyspark_kafka.errors import (
 )
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Prepared
+from tests.pyspark_kafka.sink.exactly_once.fake_client import FakeClient
 from tests.pyspark_kafka.sink.exactly_once.play import Batch, Killed, World, at, kill
 from tests.pyspark_kafka.sink.exactly_once.query import SHORT, Query, flat
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
@@ -29,9 +31,6 @@ from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
 
 
 def abort_after_a_commit_that_has_decided(world: World) -> None:
-    def fail() -> None:
-        raise BrokerUnreachable("the network")
-
     for where in (
         "commit.decide.after",
         "commit.roll_forward.before",
@@ -39,7 +38,7 @@ def abort_after_a_commit_that_has_decided(world: World) -> None:
         "commit.sweep.after",
     ):
         query = Query.of(world, SHORT)
-        with at(where, fail), pytest.raises(BrokerUnreachable):
+        with at(where, _no_network), pytest.raises(BrokerUnreachable):
             query.drive(query.first)
         query.restarted().begin(0)
         query.check()
@@ -58,6 +57,19 @@ def the_answer_to_the_decision_is_lost(world: FakeWorld) -> None:
     query.check()
 
 
+def the_network_fails_around_the_decision(world: World) -> None:
+    """Before the request, and behind it."""
+    for edge in ("before", "after"):
+        query = Query.of(world, SHORT)
+        batch = _prepared(query)
+        where = f"commit.decide.end_transactions.{edge}"
+        with at(where, _no_network), pytest.raises(OutcomeUnknown, match="the request failed"):
+            batch.commit()
+        batch.abort()
+        query.drive(query.restarted())
+        query.check(where)
+
+
 def the_decision_is_lost(world: FakeWorld) -> None:
     """It was not done: nobody may take the batch for decided."""
     query = Query.of(world, SHORT)
@@ -72,19 +84,12 @@ def the_decision_is_lost(world: FakeWorld) -> None:
 
 def _with_fault_at_decision(query: Query, how: str) -> Batch:
     """A prepared batch; the EndTxn of X fails, done or not."""
-    batch = query.first.begin(0)
-    for partition, rows in enumerate(query.input[0]):
-        batch.task(partition, rows)
-    _fault_of_decisions(query, how)
-    return batch
-
-
-def _fault_of_decisions(query: Query, how: str) -> None:
+    batch = _prepared(query)
     world = query.world
     assert isinstance(world, FakeWorld)
     original = world.cluster.client
 
-    def client(name: str = "client") -> object:
+    def client(name: str = "client") -> FakeClient:
         opened = original(name)
         if name.endswith("-commit"):
             world.cluster.client = original  # type: ignore[method-assign]
@@ -94,29 +99,40 @@ def _fault_of_decisions(query: Query, how: str) -> None:
                 opened.fail("end_transactions", BrokerUnreachable("not sent"))
         return opened
 
-    world.cluster.client = client  # type: ignore[method-assign, assignment]
+    world.cluster.client = client  # type: ignore[method-assign]
+    return batch
 
 
-def a_decision_is_delivered_late(world: World) -> int:
+def _prepared(query: Query) -> Batch:
+    batch = query.first.begin(0)
+    for partition, rows in enumerate(query.input[0]):
+        batch.task(partition, rows)
+    return batch
+
+
+def a_decision_is_delivered_late(world: World, *, every: int = 1) -> int:
     """At every failpoint of what comes after: of abort(), and of the next start.
 
     Either it is refused, or it was decided before anybody aborted the rows.
     """
-    return _delivered_late(world, calls_abort=True)
+    return _delivered_late(world, calls_abort=True, every=every)
 
 
-def a_decision_of_a_dead_driver_is_delivered_late(world: World) -> int:
+def a_decision_of_a_dead_driver_is_delivered_late(world: World, *, every: int = 1) -> int:
     """As above, where nobody calls abort()."""
-    return _delivered_late(world, calls_abort=False)
+    return _delivered_late(world, calls_abort=False, every=every)
 
 
-def _delivered_late(world: World, *, calls_abort: bool) -> int:
+def _delivered_late(world: World, *, calls_abort: bool, every: int = 1) -> int:
     place = 0
     while True:
         world = world.fresh()
         query = Query.of(world, SHORT)
-        batch = _with_fault_at_decision(query, "fail")
-        with pytest.raises(OutcomeUnknown):
+        batch = _prepared(query)
+        with (
+            at("commit.decide.end_transactions.before", _no_network),
+            pytest.raises(OutcomeUnknown),
+        ):
             batch.commit()
         with at(place, _end_of(batch)) as failpoints:
             if calls_abort:
@@ -128,21 +144,26 @@ def _delivered_late(world: World, *, calls_abort: bool) -> int:
         where = f"delivered at failpoint {place} ({failpoints.met[place]})"
         assert not any(last.lost for last in again.plan.last.values()), where
         query.check(where)
-        place += 1
+        place += every
 
 
 def _end_of(batch: Batch) -> Callable[[], object]:
-    from pyspark_kafka.client.transactions import EndTransaction  # noqa: PLC0415
-
-    world = batch.run.world
-    assert isinstance(world, FakeWorld)
     end = EndTransaction(
         transactional_id=batch.run.x,
         producer=batch.plan.owner,
         is_commit=True,
         version=batch.plan.version,
     )
-    return lambda: world.cluster.end(end)
+
+    def deliver() -> None:
+        with batch.run.world.client("late") as client:
+            client.end_transactions([end])
+
+    return deliver
+
+
+def _no_network() -> None:
+    raise BrokerUnreachable("the network")
 
 
 def an_answer_that_may_mean_anything(world: FakeWorld) -> None:
@@ -158,9 +179,7 @@ def an_answer_that_may_mean_anything(world: FakeWorld) -> None:
         None,
     ):
         query = Query.of(world, SHORT)
-        batch = query.first.begin(0)
-        for partition, rows in enumerate(query.input[0]):
-            batch.task(partition, rows)
+        batch = _prepared(query)
         world.cluster.answer(query.first.x, code)
         with pytest.raises(OutcomeUnknown):
             batch.commit()
@@ -173,9 +192,7 @@ def an_answer_that_may_mean_anything(world: FakeWorld) -> None:
 def markers_are_late(world: FakeWorld) -> None:
     """What is decided is committed, although no reader sees it yet."""
     query = Query.of(world, SHORT)
-    batch = query.first.begin(0)
-    for partition, rows in enumerate(query.input[0]):
-        batch.task(partition, rows)
+    batch = _prepared(query)
     world.cluster.holds_markers = True
     with suppress(PysparkKafkaError):
         batch.commit()
@@ -221,11 +238,9 @@ def a_prepared_transaction_times_out_before_the_decision(world: FakeWorld) -> No
 
 def a_batch_close_to_its_timeout_is_not_begun(world: FakeWorld) -> None:
     query = Query.of(world, SHORT)
-    batch = query.first.begin(0)
-    for partition, rows in enumerate(query.input[0]):
-        batch.task(partition, rows)
+    batch = _prepared(query)
     world.cluster.advance(query.first.timeout_ms - 59_000)
-    with pytest.raises(BatchNotCommitted, match=r"will time out in 59000 ms.*transactionTimeout"):
+    with pytest.raises(BatchNotCommitted, match=r"time out in 59000 ms.*transactionTimeout"):
         batch.commit()
     batch.abort()
     query.drive(query.restarted())

@@ -81,10 +81,10 @@ def a_driver_killed_twice(world: World) -> int:
             query.drive(query.restarted())
             query.check(f"killed at failpoints {first} and {second}")
             cases += 1
-            second += 7
+            second += 13
             if not was_killed:
                 break
-        first += 1
+        first += 2
 
 
 def replay_of_what_was_not_decided(world: World) -> None:

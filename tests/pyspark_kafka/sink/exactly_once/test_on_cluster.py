@@ -40,6 +40,7 @@ SCENARIOS: tuple[Callable[[RealWorld], object], ...] = (
     scenarios.jobs_without_a_batch_id,
     scenarios.offsets_are_committed_with_the_rows,
     faults.abort_after_a_commit_that_has_decided,
+    faults.the_network_fails_around_the_decision,
 )
 
 
@@ -56,14 +57,26 @@ def test_scenario(world: RealWorld, scenario: Callable[[RealWorld], object]) -> 
 
 @pytest.mark.timeout(240)
 def test_a_driver_killed_at_some_failpoints(world: RealWorld) -> None:
-    assert scenarios.a_driver_killed_anywhere(world, every=11, input=MIDDLE) > 80
+    assert scenarios.a_driver_killed_anywhere(world, every=23, input=MIDDLE) > 80
 
 
 @pytest.mark.timeout(240)
 def test_an_old_driver_wakes_up_at_some_failpoints(world: RealWorld) -> None:
-    assert scenarios.an_old_driver_wakes_up_anywhere(world, every=13) > 80
+    assert scenarios.an_old_driver_wakes_up_anywhere(world, every=29) > 80
 
 
 @pytest.mark.timeout(240)
 def test_an_old_driver_works_while_the_new_one_writes(world: RealWorld) -> None:
-    assert scenarios.an_old_driver_works_while_the_new_one_writes(world, every=13) > 80
+    assert scenarios.an_old_driver_works_while_the_new_one_writes(world, every=29) > 80
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "scenario",
+    [faults.a_decision_is_delivered_late, faults.a_decision_of_a_dead_driver_is_delivered_late],
+    ids=lambda scenario: scenario.__name__,
+)
+def test_a_decision_is_delivered_late_at_some_failpoints(
+    world: RealWorld, scenario: Callable[..., int]
+) -> None:
+    assert scenario(world, every=17) > 70

@@ -28,6 +28,7 @@ SCENARIOS: tuple[Callable[[FakeWorld], object], ...] = (
     scenarios.a_failed_batch_is_not_seen,
     faults.abort_after_a_commit_that_has_decided,
     faults.the_answer_to_the_decision_is_lost,
+    faults.the_network_fails_around_the_decision,
     faults.the_decision_is_lost,
     faults.a_decision_is_delivered_late,
     faults.a_decision_of_a_dead_driver_is_delivered_late,

@@ -1,0 +1,352 @@
+"""A task leaves its rows prepared, or nothing; and it does not write what is decided."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.transactions import ProducerIdAndEpoch, TransactionState
+from pyspark_kafka.errors import (
+    BrokerUnreachable,
+    DeliveryFailed,
+    Fenced,
+    OptionError,
+    ReplayMismatch,
+    RowError,
+    RowsLost,
+    StaleBatch,
+)
+from pyspark_kafka.options import ExactlyOnce, SinkOptions
+from pyspark_kafka.records.checksums import row_checksums
+from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, RowTotals
+from pyspark_kafka.sink.exactly_once.messages import (
+    AlreadyCommitted,
+    Empty,
+    Prepared,
+    Task,
+    TaskMessage,
+)
+from pyspark_kafka.sink.exactly_once.planning import LastDecision, Plan
+from pyspark_kafka.sink.exactly_once.task import write_task
+from pyspark_kafka.sink.exactly_once.watched import Watched
+from pyspark_kafka.sink.rows import RowPreparation
+from tests.pyspark_kafka.client.records import options
+from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
+from tests.pyspark_kafka.sink.exactly_once.play import at, values
+
+X = "orders"
+TASK = Task(query_id="q", batch_id=7, run="run-1", partition=3, attempt=1, task_attempt_id=37)
+OWN_ID = "orders/run-1/3/1-5"
+OPTIONS = ExactlyOnce(
+    transactional_id=X,
+    transaction_timeout_ms=120_000,
+    commit_topic="commits",
+    group_id=None,
+    checkpoint=None,
+    batch_id=None,
+    fails_on_mismatch=True,
+    two_phase_commit=False,
+)
+ROWS = values([b"a", b"b", b"a"])
+
+
+def totals(batch: pa.RecordBatch, topic: str = "t") -> RowTotals:
+    """As a task counts them."""
+    prepared = RowPreparation(topic=topic, partition_count=lambda _: 1).prepare(batch)
+    return RowTotals(row_count=batch.num_rows, checksum=row_checksums(prepared))
+
+
+def last(batch_id: int | None, lost: Mapping[int, RowTotals] | None = None) -> LastDecision:
+    lost = lost or {}
+    return LastDecision(
+        number=11,
+        batch_id=batch_id,
+        totals=RowTotals(),
+        offsets_hash=None,
+        lost=frozenset(lost),
+        totals_of_lost=lost,
+    )
+
+
+class Attempt:
+    """A task on a cluster in memory, which X's owner has planned."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.client = cluster.client("task")
+        self.batches: list[pa.RecordBatch] | Iterator[pa.RecordBatch] = [ROWS]
+        self.task = TASK
+        self.options = OPTIONS
+        self.topic: str | None = "t"
+        self.last: dict[str, LastDecision] = {}
+        cluster.create_topic("t")
+        self.owner = cluster.client("driver").init_producer_id(X, timeout_ms=30_000)
+
+    def run(self) -> TaskMessage:
+        version = self.cluster.transaction_version
+        return write_task(
+            self.batches,
+            plan=Plan(owner=self.owner, version=version, last=self.last),
+            task=self.task,
+            options=SinkOptions(
+                client=options("none:1"), topic=self.topic, exactly_once=self.options
+            ),
+            client=Watched(self.client),
+            now_ms=lambda: self.cluster.now_ms,
+        )
+
+    def check_aborted(self) -> None:
+        """Nothing is open, and nothing was committed."""
+        assert self.cluster.committed("t") == []
+        assert self.cluster.is_stable("t")
+
+
+@pytest.fixture
+def attempt(fake: FakeCluster) -> Attempt:
+    """Batch 7 of query q, of which nothing was decided yet."""
+    return Attempt(fake)
+
+
+def test_rows_are_left_prepared(attempt: Attempt) -> None:
+    attempt.last = {"q": last(6), "other": last(8)}
+    message = attempt.run()
+    assert isinstance(message, Prepared)
+    assert message.owner == attempt.owner
+    assert message.last_number == 11
+    assert message.rewrites is None
+    assert message.rows_by_topic == {"t": 3}
+    entry = message.entry
+    assert entry.transactional_id == OWN_ID
+    assert entry.partition == 3
+    assert entry.producer == attempt.cluster.producer_of(OWN_ID)
+    assert entry.version == attempt.cluster.transaction_version
+    assert entry.started_ms == attempt.cluster.now_ms
+    assert entry.totals == totals(ROWS)
+    assert entry.last_offsets == {TopicPartition("t", 0): 2}
+    assert attempt.cluster.state(OWN_ID) is TransactionState.ONGOING
+    assert attempt.cluster.committed("t") == []
+    assert [producer.is_closed for producer in attempt.client.producers] == [True]
+
+
+def test_messages_survive_pickling(attempt: Attempt) -> None:
+    message = attempt.run()
+    assert pickle.loads(pickle.dumps(message)) == message
+
+
+def test_several_batches_are_one_transaction(attempt: Attempt) -> None:
+    attempt.batches = [values([]), values([b"a"]), values([]), values([b"b", b"a"])]
+    message = attempt.run()
+    assert isinstance(message, Prepared)
+    assert message.entry.totals == totals(ROWS)
+    assert message.entry.last_offsets == {TopicPartition("t", 0): 2}
+
+
+@pytest.mark.parametrize("batches", [[], [values([])]])
+def test_no_rows_open_nothing(attempt: Attempt, batches: list[pa.RecordBatch]) -> None:
+    attempt.batches = batches
+    message = attempt.run()
+    assert isinstance(message, Empty)
+    assert (message.owner, message.last_number) == (attempt.owner, 0)
+    assert attempt.client.asked() == []
+
+
+def test_a_decided_batch_is_counted_and_not_written(attempt: Attempt) -> None:
+    attempt.last = {"q": last(7)}
+    message = attempt.run()
+    assert isinstance(message, AlreadyCommitted)
+    assert message.totals == totals(ROWS)
+    assert message.decision_number == message.last_number == 11
+    assert message.owner == attempt.owner
+    assert attempt.client.producers == []
+    assert OWN_ID not in attempt.cluster.ids
+
+
+def test_counting_is_a_step(attempt: Attempt) -> None:
+    attempt.last = {"q": last(7)}
+    with at() as failpoints:
+        attempt.run()
+    assert failpoints.met == [
+        "task.check.before",
+        "task.check.after",
+        "task.count.before",
+        "task.count.after",
+    ]
+
+
+def test_rows_to_count_are_checked_as_rows_to_write(attempt: Attempt) -> None:
+    attempt.last = {"q": last(7)}
+    attempt.topic = None
+    attempt.batches = [
+        pa.RecordBatch.from_arrays(
+            [pa.array([b"a"], pa.binary()), pa.array([None], pa.string())], ["value", "topic"]
+        )
+    ]
+    with pytest.raises(RowError, match="null in column 'topic'"):
+        attempt.run()
+
+
+def test_a_batch_older_than_the_decided_one_is_refused(attempt: Attempt) -> None:
+    attempt.last = {"q": last(8)}
+    with pytest.raises(StaleBatch) as raised:
+        attempt.run()
+    text = str(raised.value)
+    assert "batch 7 of query q (run run-1) is older than batch 8" in text
+    assert "transactionalId 'orders'" in text
+    assert "--forget" in text
+    assert attempt.client.asked() == []
+
+
+def test_a_job_with_a_lower_id_is_refused(attempt: Attempt) -> None:
+    attempt.last = {BATCH_JOB: last(8)}
+    attempt.task = replace(TASK, query_id=BATCH_JOB)
+    with pytest.raises(StaleBatch, match="option 'batchId' is 7, and batch 8"):
+        attempt.run()
+
+
+def test_a_job_without_an_id_is_always_written(attempt: Attempt) -> None:
+    attempt.last = {"q": last(None), BATCH_JOB: last(8)}
+    attempt.task = replace(TASK, batch_id=None)
+    message = attempt.run()
+    assert isinstance(message, Prepared)
+    assert message.last_number == 11
+
+
+def test_a_batch_behind_lost_rows_is_refused(attempt: Attempt) -> None:
+    attempt.last = {"q": last(6, {4: RowTotals(), 2: RowTotals()})}
+    with pytest.raises(
+        RowsLost, match="batch 6 before it has lost the rows of its partitions 2, 4"
+    ):
+        attempt.run()
+    assert attempt.client.asked() == []
+
+
+def test_lost_rows_are_written_again(attempt: Attempt) -> None:
+    attempt.last = {"q": last(7, {3: totals(ROWS)})}
+    attempt.batches = [values([b"b", b"a", b"a"])]
+    message = attempt.run()
+    assert isinstance(message, Prepared)
+    assert message.rewrites == 11
+    assert message.entry.totals == totals(ROWS)
+
+
+def test_rows_that_are_not_lost_are_counted_beside_lost_ones(attempt: Attempt) -> None:
+    attempt.last = {"q": last(7, {4: totals(ROWS)})}
+    assert isinstance(attempt.run(), AlreadyCommitted)
+
+
+@pytest.mark.parametrize("rows", [[b"a", b"b"], [b"a", b"b", b"b"], []])
+def test_lost_rows_are_not_replaced_by_others(attempt: Attempt, rows: list[bytes]) -> None:
+    attempt.last = {"q": last(7, {3: totals(ROWS)})}
+    attempt.batches = [values(rows)]
+    with pytest.raises(ReplayMismatch, match=rf"its 3 rows .* are others: {len(rows)} \("):
+        attempt.run()
+    attempt.check_aborted()
+
+
+def test_a_failing_input_aborts(attempt: Attempt) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield ROWS
+        raise ZeroDivisionError
+
+    attempt.batches = batches()
+    with pytest.raises(ZeroDivisionError):
+        attempt.run()
+    attempt.check_aborted()
+
+
+@pytest.mark.parametrize("request_name", ["produce", "flush"])
+def test_a_failure_aborts_and_is_told(attempt: Attempt, request_name: str) -> None:
+    attempt.client.fail(request_name, DeliveryFailed("t-0: no answer"))
+    with pytest.raises(DeliveryFailed, match="t-0: no answer"):
+        attempt.run()
+    assert [producer.is_aborted for producer in attempt.client.producers] == [True]
+    attempt.check_aborted()
+
+
+def test_a_failure_of_aborting_does_not_hide_what_led_there(attempt: Attempt) -> None:
+    attempt.client.fail("flush", DeliveryFailed("t-0: no answer"))
+    attempt.client.fail("end_transactions", BrokerUnreachable("neither here"))
+    with pytest.raises(DeliveryFailed, match="t-0: no answer"):
+        attempt.run()
+
+
+def test_a_row_that_cannot_be_written_aborts(attempt: Attempt) -> None:
+    good = pa.RecordBatch.from_arrays(
+        [pa.array([b"a"], pa.binary()), pa.array([0], pa.int32())], ["value", "partition"]
+    )
+    bad = pa.RecordBatch.from_arrays(
+        [pa.array([b"a"], pa.binary()), pa.array([1], pa.int32())], ["value", "partition"]
+    )
+    attempt.batches = [good, bad]
+    with pytest.raises(RowError, match="partition 1 of topic 't'"):
+        attempt.run()
+    attempt.check_aborted()
+
+
+def test_an_id_that_is_refused_opens_nothing(attempt: Attempt) -> None:
+    attempt.options = replace(OPTIONS, transaction_timeout_ms=10**9)
+    with pytest.raises(OptionError, match="transactionTimeout"):
+        attempt.run()
+    assert attempt.client.producers == []
+
+
+def _other_attempt(attempt: Attempt) -> Callable[[], object]:
+    """Has the same id: by a sweep, or sixteen attempts later."""
+    other = attempt.cluster.client("other")
+    return lambda: other.init_producer_id(OWN_ID, timeout_ms=30_000)
+
+
+@pytest.mark.parametrize("where", ["task.produce.before", "task.produce.produce.before"])
+def test_who_has_lost_its_id_is_told(attempt: Attempt, where: str) -> None:
+    with at(where, _other_attempt(attempt)), pytest.raises(Fenced) as raised:
+        attempt.run()
+    assert f"a task of {TASK.batch} has lost '{OWN_ID}' to another" in str(raised.value)
+    assert attempt.cluster.producer_of(OWN_ID).producer_epoch > 0
+    attempt.check_aborted()
+
+
+class TestTwoPhaseCommit:
+    """Nothing ends its transactions by itself, so a fenced run must not begin one."""
+
+    @pytest.fixture
+    def attempt(self, fake: FakeCluster) -> Attempt:
+        fake.enables_two_phase_commit = True
+        attempt = Attempt(fake)
+        attempt.options = replace(OPTIONS, two_phase_commit=True)
+        return attempt
+
+    def test_rows_are_left_prepared_for_good(self, attempt: Attempt) -> None:
+        assert isinstance(attempt.run(), Prepared)
+        attempt.cluster.advance(10**9)
+        assert attempt.cluster.state(OWN_ID) is TransactionState.ONGOING
+        assert attempt.client.asked().count("describe_transactions") == 2
+
+    @pytest.mark.parametrize("where", ["task.init.before", "task.produce.before"])
+    def test_a_fenced_run_begins_nothing(self, attempt: Attempt, where: str) -> None:
+        with at(where, self._new_owner(attempt)), pytest.raises(Fenced, match="lost 'orders' to"):
+            attempt.run()
+        assert attempt.client.producers == []
+        attempt.check_aborted()
+
+    def test_a_run_that_is_fenced_meanwhile_leaves_nothing(self, attempt: Attempt) -> None:
+        with (
+            at("task.produce.flush.after", self._new_owner(attempt)),
+            pytest.raises(Fenced, match="lost 'orders' to"),
+        ):
+            attempt.run()
+        attempt.check_aborted()
+
+    @staticmethod
+    def _new_owner(attempt: Attempt) -> Callable[[], ProducerIdAndEpoch]:
+        other = attempt.cluster.client("other")
+        return lambda: other.init_producer_id(X, timeout_ms=30_000)
+
+
+def test_without_two_phase_commit_nobody_looks_at_the_owner(attempt: Attempt) -> None:
+    attempt.run()
+    assert "describe_transactions" not in attempt.client.asked()

@@ -1,0 +1,155 @@
+"""Every request of the port is a failpoint, and is asked as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafka.client import transactions
+from pyspark_kafka.client.base import FetchRange, IsolationLevel, KafkaClient, TopicPartition
+from pyspark_kafka.client.transactions import ProducerIdAndEpoch, TransactionalClient
+from pyspark_kafka.sink.exactly_once.steps import Step, step
+from pyspark_kafka.sink.exactly_once.watched import Watched
+from tests.pyspark_kafka.sink.exactly_once.play import at
+
+PARTITION = TopicPartition("t", 0)
+PRODUCER = ProducerIdAndEpoch(producer_id=1, producer_epoch=2)
+ROWS = pa.RecordBatch.from_arrays([pa.array([b"a"], pa.binary())], ["value"])
+QUIET = {"close", "pins_topic_ids", "producer", "transactional_producer"}
+"""Of the port, what asks no broker by itself."""
+
+
+class Recording:
+    """Any client or producer: notes how it is called; lends `producer`; fails if it is to."""
+
+    def __init__(self, producer: object = None, *, error: Exception | None = None) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self._producer = producer
+        self._error = error
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        def call(*positional: Any, **named: Any) -> object:
+            self.calls.append((name, positional, named))
+            if self._error is not None:
+                raise self._error
+            return self._producer if "producer" in name else iter([name])
+
+        return call
+
+
+Ask = Callable[[TransactionalClient], object]
+
+REQUESTS: dict[str, Ask] = {
+    "transaction_version": lambda client: client.transaction_version(),
+    "init_producer_id": lambda client: client.init_producer_id(
+        "x", timeout_ms=1, expected=PRODUCER, two_phase_commit=True
+    ),
+    "end_transactions": lambda client: client.end_transactions([]),
+    "describe_transactions": lambda client: client.describe_transactions(["x"]),
+    "list_transactions": lambda client: client.list_transactions("x"),
+    "read_log": lambda client: list(client.read_log(PARTITION, 1, 2)),
+    "create_topic": lambda client: client.create_topic(
+        "t", partition_count=1, replication_factor=2, config={"a": "b"}
+    ),
+    "topic_config": lambda client: client.topic_config("t"),
+    "broker_config": lambda client: client.broker_config(),
+    "replication_of": lambda client: client.replication_of("t"),
+    "broker_count": lambda client: client.broker_count(),
+    "commit_offsets": lambda client: client.commit_offsets("g", {PARTITION: 1}),
+    "list_topics": lambda client: client.list_topics(),
+    "describe_topics": lambda client: client.describe_topics(["t"]),
+    "list_offsets": lambda client: client.list_offsets(
+        {PARTITION: -1}, IsolationLevel.READ_COMMITTED
+    ),
+    "committed_offsets": lambda client: client.committed_offsets("g", [PARTITION]),
+    "fetch": lambda client: list(
+        client.fetch(
+            FetchRange(topic_partition=PARTITION, start_offset=1, end_offset=2),
+            ("value",),
+            IsolationLevel.READ_COMMITTED,
+            topic_id="id",
+        )
+    ),
+}
+
+
+def watching(inner: Recording) -> Watched:
+    return Watched(cast("TransactionalClient", inner))
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_request_is_a_failpoint_and_is_passed_on(name: str) -> None:
+    plain, inner = Recording(), Recording()
+    REQUESTS[name](cast("TransactionalClient", plain))
+    with at() as failpoints, step(Step.PLAN_READ):
+        REQUESTS[name](watching(inner))
+    assert inner.calls == plain.calls
+    assert failpoints.met == [
+        "plan.read.before",
+        f"plan.read.{name}.before",
+        f"plan.read.{name}.after",
+        "plan.read.after",
+    ]
+
+
+def test_no_request_is_left_out() -> None:
+    methods = {
+        name
+        for port in (KafkaClient, *KafkaClient.__mro__, transactions.TransactionalClient)
+        for name in vars(port)
+        if not name.startswith("_") and port is not object
+    }
+    assert methods - QUIET == REQUESTS.keys()
+
+
+def test_what_a_producer_sends_is_a_failpoint() -> None:
+    sent = Recording()
+    producer = watching(Recording(sent)).transactional_producer("x", PRODUCER, 2)
+    with at() as failpoints, step(Step.COMMIT_DECIDE):
+        producer.send(ROWS)
+        producer.send_offsets("g", {PARTITION: 1})
+        producer.flush()
+        producer.close()
+        producer.abort()
+    assert [name for name, _, _ in sent.calls] == [
+        "send",
+        "send_offsets",
+        "flush",
+        "close",
+        "abort",
+    ]
+    assert failpoints.met[1:-1] == [
+        f"commit.decide.{name}.{edge}"
+        for name in ("produce", "send_offsets", "flush")
+        for edge in ("before", "after")
+    ]
+
+
+def test_what_a_plain_producer_sends_is_a_failpoint() -> None:
+    producer = watching(Recording(Recording())).producer()
+    with at() as failpoints, step(Step.COMMIT_MARK):
+        producer.send(ROWS)
+        producer.flush()
+    assert failpoints.met[1:-1] == [
+        f"commit.mark.{name}.{edge}"
+        for name in ("produce", "flush")
+        for edge in ("before", "after")
+    ]
+
+
+def test_a_request_that_fails_has_no_after() -> None:
+    watched = watching(Recording(error=ZeroDivisionError()))
+    with at() as failpoints, pytest.raises(ZeroDivisionError), step(Step.PLAN_READ):
+        watched.describe_transactions(["x"])
+    assert failpoints.met == ["plan.read.before", "plan.read.describe_transactions.before"]
+
+
+def test_closing_is_passed_on() -> None:
+    inner = Recording()
+    watched = watching(inner)
+    with watched as same:
+        assert same is watched
+    assert [name for name, _, _ in inner.calls] == ["close"]
