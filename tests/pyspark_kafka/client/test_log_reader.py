@@ -13,6 +13,7 @@ from pyspark_kafka.client.base import EARLIEST, LATEST, IsolationLevel, TopicPar
 from pyspark_kafka.client.factory import open_transactional
 from pyspark_kafka.client.transactions import LogBatch, TransactionalClient, Verdict
 from pyspark_kafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from tests.conformance.eventually import eventually
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import Record, options, producer, put
 
@@ -53,6 +54,11 @@ def end_of(client: TransactionalClient, topic: str) -> int:
     return found
 
 
+def await_end(client: TransactionalClient, topic: str, offset: int) -> None:
+    """Markers are written after a transaction's end was answered."""
+    eventually(lambda: end_of(client, topic) == offset)
+
+
 def log(client: TransactionalClient, topic: str, start: int = 0, end: int = -1) -> list[LogBatch]:
     end = end if end >= 0 else end_of(client, topic)
     return list(client.read_log(TopicPartition(topic, 0), start, end))
@@ -74,7 +80,9 @@ def test_all_that_is_in_the_log_whatever_became_of_it(
     aborted = transaction(name, b"aborted")
     put(producer(bootstrap), name, [Record(value=b"plain")])
     committed.commit_transaction(TIMEOUT_S)
+    await_end(client, name, 5)
     aborted.abort_transaction(TIMEOUT_S)
+    await_end(client, name, 6)
     found = log(client, name)
     assert values(found) == [b"committed", b"open", b"aborted", b"plain"]
     assert [(one.is_transactional, one.verdict) for one in found] == [
@@ -93,6 +101,7 @@ def test_all_that_is_in_the_log_whatever_became_of_it(
     assert [(one.base_offset, one.last_offset) for one in found] == [(o, o) for o in range(6)]
     assert data[0].records[0] == (b"key", b"committed")
     hanging.abort_transaction(TIMEOUT_S)
+    await_end(client, name, 7)
     last = log(client, name)[-1]
     assert (last.producer.producer_id, last.verdict) == (
         found[1].producer.producer_id,
@@ -117,6 +126,7 @@ def test_the_first_marker_behind_an_offset(
             one.commit_transaction(TIMEOUT_S)
         else:
             one.abort_transaction(TIMEOUT_S)
+    await_end(client, name, 6)
     found = []
     for last_offset in last_offsets:
         batches = client.read_log(TopicPartition(name, 0), last_offset + 1, end_of(client, name))
