@@ -1,4 +1,4 @@
-"""Kills a job in the midst of a commit, for the demo: SIGKILL for driver, JVM and workers at once.
+"""Stops a query in the midst of a commit, for the demo, which then kills it.
 
 The demo has the connector call `in_commit` at its failpoints, by `PYSPARK_KAFKA_FAILPOINTS`, which
 is there for tests. At this one it is decided that a micro-batch is committed, in the commit topic,
@@ -6,17 +6,21 @@ and the transactions that hold its rows are still open: no reader sees them yet.
 """
 
 import os
-import signal
+import time
 from pathlib import Path
 
 FAILPOINT = "commit.decide.after"
+COMMIT = 5
+DIRECTORY = "DEMO_CRASH_DIRECTORY"
 
 
 def in_commit(failpoint: str) -> None:
-    """Die at the Nth commit, where N is in `DEMO_CRASH_COMMIT`; `DEMO_CRASH_DIRECTORY` counts."""
+    """Stand still at the fifth commit, and never go on."""
     if failpoint != FAILPOINT:
         return
-    directory = Path(os.environ["DEMO_CRASH_DIRECTORY"])
-    (directory / str(os.getpid())).touch()  # each commit is a process of its own
-    if len(list(directory.iterdir())) == int(os.environ["DEMO_CRASH_COMMIT"]):
-        os.kill(0, signal.SIGKILL)  # every process of the job's group
+    directory = Path(os.environ[DIRECTORY])
+    number = len(list(directory.iterdir())) + 1
+    (directory / str(number)).touch()
+    parent = os.getppid()
+    while number == COMMIT and os.getppid() == parent:
+        time.sleep(0.05)

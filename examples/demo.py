@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -29,7 +30,6 @@ from examples.top_attackers import newest_alerts
 from examples.write_logs import DATA, LOGS
 
 EXAMPLES = Path(__file__).parent
-KILL_IN_COMMIT = 5
 STEP_TIMEOUT_S = 900
 FAILED_LOGIN = re.compile(r"Failed password for (?:invalid user )?.* from (\S+) port")
 REPEATED = re.compile(r"message repeated (\d+) times")
@@ -43,9 +43,7 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def example(
-    script: str, *arguments: str, environment: dict[str, str]
-) -> Iterator[subprocess.Popen[str]]:
+def example(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run an example as a user does, in a process group of its own, which is killed at the end."""
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -54,7 +52,6 @@ def example(
             stderr=errors,
             text=True,
             start_new_session=True,
-            env={**os.environ, **environment},
         )
         watchdog = signal.signal(signal.SIGALRM, lambda *_: kill(process))
         signal.alarm(STEP_TIMEOUT_S)
@@ -78,33 +75,37 @@ def kill(process: subprocess.Popen[str]) -> None:
         return  # it has ended by itself
 
 
-def run(script: str, *arguments: str, environment: dict[str, str] | None = None) -> int:
-    """Run an example and show its lines; returns the rows that its micro-batches have read.
-
-    With an `environment` it is to be killed, else to end.
-    """
+def run(script: str, *arguments: str, kill_in_commit: bool = False) -> int:
+    """Run an example and show its lines; returns the rows that its micro-batches have read."""
     rows = 0
-    with example(script, *arguments, environment=environment or {}) as process:
+    with stopping_in_commit(kill_in_commit) as stopped, example(script, *arguments) as process:
+        threading.Thread(target=kill_when, args=(stopped, process), daemon=True).start()
         assert process.stdout is not None
         for line in process.stdout:
             print(f"    {line}", end="", flush=True)
             batch = re.match(r"batch \d+: (\d+) lines read", line)
             rows += int(batch[1]) if batch else 0
-        if process.wait() != (-signal.SIGKILL if environment else 0):
+        if process.wait() != (-signal.SIGKILL if kill_in_commit else 0):
             sys.exit(f"{script} ended with status {process.returncode}, which was not to be")
     return rows
 
 
 @contextmanager
-def crash_in_commit() -> Iterator[dict[str, str]]:
-    """What makes a query die in the midst of a commit."""
-    with tempfile.TemporaryDirectory(prefix="pyspark-kafka-crash-") as directory:
-        yield {
-            "PYSPARK_KAFKA_FAILPOINTS": f"{crash.__name__}:{crash.in_commit.__name__}",
-            "PYTHONPATH": os.pathsep.join([str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")]),
-            "DEMO_CRASH_COMMIT": str(KILL_IN_COMMIT),
-            "DEMO_CRASH_DIRECTORY": directory,
-        }
+def stopping_in_commit(wanted: bool) -> Iterator[Path]:
+    """Have queries stop in the midst of a commit; yields the file that is then there."""
+    with tempfile.TemporaryDirectory(prefix="pyspark-kafka-demo-") as directory:
+        if wanted:
+            os.environ["PYSPARK_KAFKA_FAILPOINTS"] = "examples.crash:in_commit"
+            os.environ[crash.DIRECTORY] = directory
+        yield Path(directory, str(crash.COMMIT))
+        os.environ.pop("PYSPARK_KAFKA_FAILPOINTS", None)
+
+
+def kill_when(stopped: Path, process: subprocess.Popen[str]) -> None:
+    while process.poll() is None:
+        if stopped.exists():
+            kill(process)
+        time.sleep(0.05)
 
 
 def failed_logins_of(lines: Iterable[str]) -> Counter[str]:
@@ -173,6 +174,8 @@ def show_topics(spark: SparkSession, bootstrap_servers: str) -> int:
 def main() -> None:
     started = time.monotonic()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers: this Python
+    python_path = [str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, python_path))  # they find `crash` there
     with (
         tempfile.TemporaryDirectory(prefix="pyspark-kafka-demo-") as directory,
         Cluster(configs={"num.partitions": "3"}) as cluster,
@@ -185,8 +188,7 @@ def main() -> None:
 
         say("A streaming query counts failed SSH logins and writes alerts exactly once")
         arguments = ("failed_logins.py", bootstrap_servers, str(checkpoint))
-        with crash_in_commit() as environment:
-            rows_before = run(*arguments, environment=environment)
+        rows_before = run(*arguments, kill_in_commit=True)
 
         say(f"Killed (SIGKILL) after {rows_before} lines, in the midst of its next commit")
         spark = (

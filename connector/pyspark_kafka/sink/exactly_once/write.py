@@ -101,7 +101,7 @@ class Write:
         if self._planned is None:
             from pyspark_kafka.sink.exactly_once.planning import plan  # noqa: PLC0415
 
-            with _open(self.options.client) as client:
+            with _client(self.options.client) as client:
                 planned = plan(client, self.exactly_once)
             self._planned = Planned(plan=planned, job=uuid4().hex)
         return self._planned
@@ -114,9 +114,9 @@ class Write:
         assert planned is not None, "tasks get a write that was pickled"
         assert context is not None, "rows are written by tasks of Spark"
         task = self._streaming_task(context) if self._is_streaming else self._job_task(context)
-        with _pool().lend(self.options.client) as client:
+        with _client(self.options.client) as client:
             message = write_task(
-                batches, plan=planned.plan, task=task, options=self.options, client=_watched(client)
+                batches, plan=planned.plan, task=task, options=self.options, client=client
             )
         settle()
         return message
@@ -150,7 +150,7 @@ class Write:
         from pyspark_kafka.sink.exactly_once.commit import commit  # noqa: PLC0415
 
         offsets = None if batch_id is None else self._source_offsets(batch_id)
-        with _open(self.options.client) as client:
+        with _client(self.options.client) as client:
             commit(client, self.exactly_once, _of_tasks(messages), offsets=offsets)
 
     def _source_offsets(self, batch_id: int) -> SourceOffsets | None:
@@ -177,7 +177,7 @@ class Write:
         from pyspark_kafka.sink.exactly_once.abort import abort  # noqa: PLC0415
 
         try:
-            with _open(self.options.client) as client:
+            with _client(self.options.client) as client:
                 abort(client, self.exactly_once, _of_tasks(messages))
         except Exception:
             log.warning(
@@ -211,18 +211,16 @@ def _task(context: TaskContext, query_id: str, batch_id: int | None, run: str) -
 
 @cache
 def _pool() -> ClientPool[TransactionalClient]:
-    """Of this process: Spark reuses the Python workers of tasks, and connecting costs."""
+    """Of this process. Spark reuses those of tasks, and those that plan and commit."""
     from pyspark_kafka.client.factory import open_transactional  # noqa: PLC0415
 
     return ClientPool(open_transactional)
 
 
 @contextmanager
-def _open(options: ClientOptions) -> Iterator[TransactionalClient]:
-    """A client for a step on the driver, each in a process of its own."""
-    from pyspark_kafka.client.factory import open_transactional  # noqa: PLC0415
-
-    with open_transactional(options) as client:
+def _client(options: ClientOptions) -> Iterator[TransactionalClient]:
+    """A client for one step; connecting costs, so that it is kept for the next."""
+    with _pool().lend(options) as client:
         yield _watched(client)
 
 
