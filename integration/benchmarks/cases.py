@@ -35,6 +35,7 @@ LIBRDKAFKA_ENGINE: Final = "our librdkafka engine"
 FABRICATING: Final = "a source that fabricates"
 DROPPING_SINK: Final = "a sink that drops"
 TRIVIAL: Final = "a trivial source and sink"
+AT_LEAST_ONCE: Final = "ours, at least once"
 
 GROWTH_LIMIT_MIB: Final = 256
 
@@ -241,6 +242,22 @@ _WRITES: Final = (
     ),
     _write_compressed("lz4"),
     _write_compressed("zstd"),
+    Case(
+        name="write-100-exactly-once",
+        title="Batch write exactly once, 100-byte values",
+        ours=BatchWrite(connector=OWN, value_bytes=100, exactly_once=True),
+        peers={
+            AT_LEAST_ONCE: BatchWrite(connector=OWN, value_bytes=100),
+            SPARKS: BatchWrite(connector=DEFAULT, value_bytes=100),
+        },
+        comparisons=(
+            Comparison(peer=AT_LEAST_ONCE, target=0.9),
+            Comparison(peer=SPARKS),
+            _cpu(AT_LEAST_ONCE, None),
+        ),
+        records=3_000_000,
+        quick_records=1_000_000,
+    ),
 )
 
 _STREAMS: Final = (
@@ -260,6 +277,23 @@ _STREAMS: Final = (
         peers={TRIVIAL: MicroBatches(connector=None), SPARKS: MicroBatches(connector=DEFAULT)},
         comparisons=(
             Comparison(peer=TRIVIAL, target=1.15, quantity=BATCH_SECONDS, at_most=True),
+            Comparison(peer=SPARKS, quantity=BATCH_SECONDS, at_most=True),
+        ),
+        records=300,
+        quick_records=60,
+        rounds=5,
+        takes_records=False,
+    ),
+    Case(
+        name="micro-batch-exactly-once",
+        title="A micro-batch of 10 rows exactly once, Kafka to Kafka",
+        ours=MicroBatches(connector=OWN, exactly_once=True),
+        peers={
+            AT_LEAST_ONCE: MicroBatches(connector=OWN),
+            SPARKS: MicroBatches(connector=DEFAULT),
+        },
+        comparisons=(
+            Comparison(peer=AT_LEAST_ONCE, target=1.2, quantity=BATCH_SECONDS, at_most=True),
             Comparison(peer=SPARKS, quantity=BATCH_SECONDS, at_most=True),
         ),
         records=300,

@@ -48,6 +48,8 @@ _PEERS: Final = """\
 
 - *Spark's connector*: `format("kafka")` with its defaults; *tuned* with the settings below.
 - *our librdkafka engine*: ours with `engine=librdkafka`.
+- *ours, at least once*: beside a case of exactly once, the same without `transactionalId`. Spark's
+  connector has no more than that.
 - *a source that fabricates*: a Python data source that yields one Arrow batch again and again, with
   the same columns in as many tasks: no Python source can be much faster. *A sink that drops*: a
   Python data source that takes Arrow batches and forgets them, and leaves all cores to Spark where a

@@ -69,10 +69,11 @@ class MicroBatches:
     """Micro-batches of `BATCH_ROWS` rows, one after another, from a connector to itself.
 
     `connector` None is the Python source and sink that do nothing. `records` says how many rows
-    in all, and so how many micro-batches.
+    in all, and so how many micro-batches. `exactly_once`: with a `transactionalId`.
     """
 
     connector: Connector | None
+    exactly_once: bool = False
 
     def run(self, resources: Resources, records: int) -> Sample:
         batches = max(records // BATCH_ROWS, 1) + _BATCHES_OF_WARM_UP
@@ -86,6 +87,8 @@ class MicroBatches:
                 reader = self._reader(resources, self.connector, batches)
                 output = opened.enter_context(resources.empty_topic(_PARTITIONS))
                 writer = self._writer(resources, self.connector, reader, output)
+                if self.exactly_once:
+                    writer = writer.option("transactionalId", output)
             query = writer.option("checkpointLocation", str(resources.new_directory())).start()
             opened.callback(query.stop)
             return {BATCH_SECONDS: _median_seconds(query, batches)}
