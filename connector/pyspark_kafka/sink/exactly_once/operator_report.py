@@ -325,10 +325,7 @@ def _rows_between(
     return [
         (batch.base_offset, batch.last_offset)
         for batch in client.read_log(partition, start, end)
-        if batch.producer == entry.producer
-        and batch.is_transactional
-        and batch.verdict is None
-        and start <= batch.last_offset < end
+        if batch.producer == entry.producer and start <= batch.last_offset < end
     ]
 
 

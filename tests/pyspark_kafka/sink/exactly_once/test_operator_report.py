@@ -10,7 +10,10 @@ from typing import Literal, cast
 import pytest
 
 from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.transactions import TransactionState
+from pyspark_kafka.client.transactions import ProducerIdAndEpoch, TransactionState
+from pyspark_kafka.sink.exactly_once.decisions import Entry, RowTotals
+from pyspark_kafka.sink.exactly_once.messages import Prepared
+from pyspark_kafka.sink.exactly_once.names import lies_under
 from pyspark_kafka.sink.exactly_once.operator import (
     Wish,
     intentions,
@@ -18,6 +21,7 @@ from pyspark_kafka.sink.exactly_once.operator import (
 from pyspark_kafka.sink.exactly_once.operator_report import (
     RowRange,
     Standing,
+    row_ranges,
 )
 from pyspark_kafka.sink.exactly_once.operator_text import lines, range_text
 from tests.conftest import TopicFactory
@@ -160,6 +164,30 @@ def other_writes(other: Run, topic: str) -> None:
     replace(other, topic=topic).write(0, [b"z"] * 5_000)
 
 
+def test_rows_are_counted_once_wherever_windows_end(world: FakeWorld) -> None:
+    """1,500 rows lie across the end of a window; before them others' rows, and the first one."""
+    topic = world.topic()
+    log = world.cluster.log(TopicPartition(topic, 0))
+    ours, others = (ProducerIdAndEpoch(producer_id=n, producer_epoch=3) for n in (7, 8))
+    log.append(others, [(None, b"")] * 10)
+    log.append(ours, [(None, b"")], transactional=True)
+    log.append(others, [(None, b"")] * 9_000)
+    last_offset = log.append(ours, [(None, b"")] * 1_500, transactional=True)
+    entry = Entry(
+        partition=0,
+        transactional_id="x/run/0/0-0",
+        producer=ours,
+        version=2,
+        started_ms=0,
+        totals=RowTotals(row_count=1_501, checksum=0),
+        last_offsets={TopicPartition(topic, 0): last_offset},
+    )
+    client = world.client("operator")
+    assert [rows.first_offset for rows in row_ranges(client, entry)] == [10]
+    log.delete_before(20)
+    assert [rows.first_offset for rows in row_ranges(client, entry)] == [None]
+
+
 def test_rows_whose_beginning_is_gone_are_named_by_their_end(world: FakeWorld) -> None:
     run = lost(world)
     partition = TopicPartition(run.topic, 0)
@@ -218,6 +246,38 @@ def test_nothing_known_is_told_from_nothing_to_do(world: FakeWorld) -> None:
     run = run_of(world)
     run.begin(0)
     assert not look(world, run.x).is_unknown
+
+
+def test_ids_that_are_no_tasks_are_not_looked_at(world: FakeWorld) -> None:
+    run = run_of(world)
+    run.write(0, [b"a"])
+    known_ids = look(world, run.x).known_ids
+    with world.client("somebody") as client:
+        client.init_producer_id(f"{run.x}/report", timeout_ms=60_000)
+    assert look(world, run.x).known_ids == known_ids == 1
+
+
+def test_a_partition_without_rows_of_a_transaction_holds_nobody_back(world: FakeWorld) -> None:
+    run = run_of(world, 2)
+    task = run.begin(0).task(0, [b"a"])
+    assert isinstance(task, Prepared)
+    empty = TopicPartition(run.topic, 1)
+    world.cluster.add_partition(
+        task.entry.transactional_id, task.entry.producer, empty, task.entry.version
+    )
+    report = look(world, run.x)
+    assert empty in report.leftover[0].description.partitions
+    assert [held.partition for held in report.held] == [TopicPartition(run.topic, 0)]
+
+
+def test_the_right_to_see_tasks_ids_is_asked_for(world: FakeWorld) -> None:
+    """Lists leave out without a word what may not be seen, but describing an id is refused."""
+    run = run_of(world)
+    run.begin(0)
+    world.cluster.requests.clear()
+    look(world, run.x)
+    described = [r.subject for r in world.cluster.requests if r.name == "describe_transactions"]
+    assert any(lies_under(name, run.x) for name in described[0].split(","))
 
 
 def test_another_id_with_the_same_beginning_is_not_looked_at(world: FakeWorld) -> None:
