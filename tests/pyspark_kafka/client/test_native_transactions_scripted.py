@@ -184,7 +184,8 @@ def test_what_may_pass_is_asked_again_and_what_is_final_is_handed_over() -> None
         asked.append(name)
         peer.answer(request, "end_txn", error_code=codes[name].pop(0))
 
-    with opened(Answers(end_txn=[answer]), *codes) as client:
+    answers = Answers(end_txn=[answer])
+    with opened(answers, *codes) as client:
         assert client.end_transactions(ends(*codes)) == {
             "x": NONE,
             "y": NONE,
@@ -194,6 +195,7 @@ def test_what_may_pass_is_asked_again_and_what_is_final_is_handed_over() -> None
             "u": ErrorCode.transactional_id_not_found,
         }
     assert sorted(asked) == sorted("xxxyzwwvvu")
+    assert answers.count("find_coordinator") == 2  # for all, and for the one that has moved
 
 
 @pytest.mark.parametrize("code", [51, -1], ids=["concurrent", "unknown-server-error"])
@@ -252,13 +254,16 @@ def test_only_what_was_not_described_is_asked_for_again() -> None:
 
     def answer(peer: Peer, asked: Asked) -> None:
         requests.append(asked.rest)
-        states = [state("x"), state("y", error_code=14, state_name="")]
-        states = states if len(requests) == 1 else [state("y", error_code=105, state_name="")]
+        code = {1: 14, 2: 16}.get(len(requests), 105)
+        states = [state("x")] if len(requests) == 1 else []
+        states = [*states, state("y", error_code=code, state_name="")]
         peer.send(frame(asked.correlation_id.to_bytes(4) + b"\0" + described(*states)))
 
-    with opened(Answers(describe_transactions=[answer]), "x", "y") as client:
+    answers = Answers(describe_transactions=[answer])
+    with opened(answers, "x", "y") as client:
         assert client.describe_transactions(["x", "y"]).keys() == {"x"}
-    assert [b"\x02x" in rest for rest in requests] == [True, False]
+    assert [b"\x02x" in rest for rest in requests] == [True, False, False]
+    assert answers.count("find_coordinator") == 2
 
 
 def test_descriptions_that_are_refused() -> None:
