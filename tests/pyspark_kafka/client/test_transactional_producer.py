@@ -15,6 +15,7 @@ from tests.conftest import open_cluster
 from tests.pyspark_kafka.client.records import rows
 from tests.pyspark_kafka.client.transactional import (
     Transactions,
+    await_seen,
     ends,
     seen,
     stored,
@@ -80,8 +81,7 @@ def test_rows_are_seen_once_they_are_committed(
         one.producer.close()
         assert one.producer.last_offsets == ends(bootstrap, name, partitions=3)
         one.commit()
-        found = seen(bootstrap, name, partitions=3)
-        assert found == [before[0] + values[0::2], [], before[2] + values[1::2]]
+        await_seen(bootstrap, name, [*before[0], *values[0::2]], [], [*before[2], *values[1::2]])
 
 
 def test_what_is_aborted_is_not_seen(
@@ -110,7 +110,7 @@ def test_batches_that_are_split(
     one.producer.flush()
     assert one.producer.last_offsets == ends(bootstrap, name, partitions=2)
     one.commit()
-    assert seen(bootstrap, name, partitions=2) == [values[0::2], values[1::2]]
+    await_seen(bootstrap, name, values[0::2], values[1::2])
 
 
 def test_a_transaction_takes_partitions_until_its_end(
@@ -129,7 +129,7 @@ def test_a_transaction_takes_partitions_until_its_end(
     assert one.producer.last_offsets == dict.fromkeys(every, 2)
     one.commit()
     for name in names:
-        assert seen(bootstrap, name, partitions=2) == [[b"x"] * 3] * 2
+        await_seen(bootstrap, name, [b"x"] * 3, [b"x"] * 3)
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["written-to", "new"])
@@ -158,7 +158,7 @@ def test_whoever_takes_the_id_ends_it(
     other.producer.send(rows(name, [b"z"], partition=[partition]))
     other.producer.flush()
     other.commit()
-    assert seen(bootstrap, name, partitions=2)[partition] == [b"z"]
+    await_seen(bootstrap, name, *[[b"z"] if n == partition else [] for n in (0, 1)])
 
 
 def test_a_transaction_that_took_too_long(

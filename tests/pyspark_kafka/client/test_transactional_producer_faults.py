@@ -26,6 +26,7 @@ from tests.pyspark_kafka.client.records import rows
 from tests.pyspark_kafka.client.transactional import (
     Transaction,
     Transactions,
+    await_seen,
     ends,
     seen,
     transactions,
@@ -142,14 +143,13 @@ class Load(threading.Thread):
     def check(self, bootstrap: str) -> None:
         """Every row is there once and in order, as soon as the transaction is committed."""
         assert seen(bootstrap, self._topic, partitions=PARTITIONS) == [[]] * PARTITIONS
-        assert self._one.producer.last_offsets == ends(
-            bootstrap, self._topic, partitions=PARTITIONS
-        )
+        last_offsets = self._one.producer.last_offsets
+        # A new leader does not know at once how far its followers are.
+        eventually(lambda: ends(bootstrap, self._topic, partitions=PARTITIONS) == last_offsets)
         self._one.commit()
-        found = seen(bootstrap, self._topic, partitions=PARTITIONS)
-        for partition, values in enumerate(found):
-            numbers = [int(value or b"") for value in values]
-            assert numbers == list(range(partition, self.sent * ROWS, PARTITIONS))
+        values = [b"%09d" % number for number in range(self.sent * ROWS)]
+        of_partitions = [values[partition::PARTITIONS] for partition in range(PARTITIONS)]
+        await_seen(bootstrap, self._topic, *of_partitions)
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_the_id_is_taken_while_a_leader_is_down(
             other.producer.flush()
             other.commit()
     nodes.start(2)
-    assert seen(bootstrap, name, partitions=PARTITIONS) == [[b"x"]] * PARTITIONS
+    await_seen(bootstrap, name, *[[b"x"]] * PARTITIONS)
 
 
 def test_the_only_broker_is_started_anew(

@@ -37,6 +37,8 @@ from tests.pyspark_kafka.client.transactional import Transaction, transactions
 from tests.pyspark_kafka.wire import scripted
 from tests.pyspark_kafka.wire.scripted import Asked, Peer, ScriptedBroker
 
+PATIENT = {"default_api_timeout_ms": "20000", "request_timeout_ms": "10000"}
+"""Where nobody hangs, a busy machine is none that does."""
 ID = "X/run/0/0-1"
 PRODUCER_ID, EPOCH = 0x1234567890, 7
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -115,7 +117,7 @@ def writing_in(
     for broker_id, one in enumerate(opened, 1):
         brokers.addresses[broker_id] = one.address
     try:
-        settings = {**SHORT, "default_api_timeout_ms": "5000", **kafka}
+        settings = {**SHORT, **PATIENT, **kafka}
         with transactions(opened[0].address, version, clock=clock, **settings) as made:
             yield made.begin(ID)
     finally:
@@ -216,7 +218,7 @@ def test_partitions_that_were_not_tried_are_asked_for_again() -> None:
 def test_an_addition_that_is_not_answered_is_asked_for_again(script: Any) -> None:
     brokers = Coordinated(OK)
     brokers.additions = [script, 0]
-    with writing_in(brokers, 1) as one:
+    with writing_in(brokers, 1, request_timeout_ms="200") as one:
         one.producer.send(rows("t", [b"x"]))
         one.producer.flush()
     assert len(brokers.added) == 2
@@ -323,12 +325,14 @@ def test_what_the_principal_may_not_add() -> None:
 def test_a_topic_that_was_created_anew_has_lost_rows() -> None:
     clock = SkippingClock()
     brokers = Coordinated(OK)
-    brokers.topic_id = UUID(int=1)
     with writing_in(brokers, 1, clock=Clock(now=clock.now)) as one:
-        one.producer.send(rows("t", [b"x"]))
-        one.producer.flush()
+        for topic_id in (None, UUID(int=1)):  # a cluster learns of ids when it is upgraded
+            brokers.topic_id = topic_id
+            clock.skipped_s += 301  # what is known of topics is too old by then
+            one.producer.send(rows("t", [b"x"]))
+            one.producer.flush()
         brokers.topic_id = UUID(int=2)
-        clock.skipped_s += 301  # what is known of topics is too old by then
+        clock.skipped_s += 301
         with pytest.raises(DeliveryFailed, match=r"t was not written: .*deleted and created again"):
             one.producer.send(rows("t", [b"x"]))
 
@@ -399,7 +403,7 @@ def test_the_last_offset_where_answers_come_in_any_order(version: TransactionVer
         answer_produce(peer, asked, base_offset=log[sequence])
 
     brokers = Coordinated(serve)
-    with writing_in(brokers, version, batch_size="1000", request_timeout_ms="20000") as one:
+    with writing_in(brokers, version, batch_size="1000") as one:
         one.producer.send(rows("t", [b"x" * 900] * 4))
         one.producer.flush()
         assert one.producer.last_offsets == {T0: 103}
@@ -420,7 +424,7 @@ def test_the_last_offset_of_a_batch_that_was_split(version: TransactionVersion) 
         written += record_count(batch)
 
     brokers = Coordinated(serve)
-    with writing_in(brokers, version, request_timeout_ms="20000") as one:
+    with writing_in(brokers, version) as one:
         one.producer.send(rows("t", [b"x" * 100] * 200))
         one.producer.flush()
         assert one.producer.last_offsets == {T0: 1_199}

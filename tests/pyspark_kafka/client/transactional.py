@@ -5,7 +5,7 @@ Purpose: clients for both versions of Kafka's transactions, and the log read by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +30,7 @@ from pyspark_kafka.wire.opening import Opening
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import Router
 from pyspark_kafka.wire.transport import Address, Transport, connect
+from tests.conformance.eventually import eventually
 from tests.pyspark_kafka.client.records import TIMEOUT_S, options
 
 TRANSACTION_TIMEOUT_MS = 60_000
@@ -184,6 +185,24 @@ def seen(bootstrap: str, topic: str, *, partitions: int = 1) -> list[list[bytes 
     """The values of each partition that a read_committed reader sees."""
     logs = stored(bootstrap, topic, partitions=partitions, isolation_level="read_committed")
     return [[value for _, value in log] for log in logs]
+
+
+def await_seen(bootstrap: str, topic: str, *expected: Sequence[bytes | None]) -> None:
+    """Return once a read_committed reader sees these values in the partitions.
+
+    Markers are written after EndTxn is answered, and a new leader does not know at once how far its
+    followers are.
+    """
+    last: list[list[bytes | None]] = []
+
+    def so() -> bool:
+        last[:] = seen(bootstrap, topic, partitions=len(expected))
+        return [len(values) for values in last] == [len(values) for values in expected]
+
+    try:
+        eventually(so)
+    finally:
+        assert last == [list(values) for values in expected]
 
 
 def ends(bootstrap: str, topic: str, *, partitions: int = 1) -> dict[TopicPartition, int]:

@@ -31,15 +31,15 @@ class Membership:
 
     def ask(
         self, partitions: Collection[TopicPartition], add: Add
-    ) -> dict[TopicPartition, ErrorCode]:
-        """Try to add these; the answer is why some are not in, those with a final reason first.
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Try to add these; the answer is why some are not in.
 
         A coordinator adds all of a question or none: those that could be added are answered with
         OPERATION_NOT_ATTEMPTED where others could not.
         """
         refused = add(partitions)
         self._inside.update(p for p in partitions if p not in refused)
-        return dict(sorted(refused.items(), key=lambda answer: not is_final(answer[1])))
+        return refused
 
 
 def is_final(code: ErrorCode) -> bool:
