@@ -9,11 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 
+from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.errors import BrokerUnreachable, PysparkKafkaError
+from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
 from tests.pyspark_kafka.sink.exactly_once.play import Batch, Killed, Run, reaching
-from tests.pyspark_kafka.sink.exactly_once.query import Query
+from tests.pyspark_kafka.sink.exactly_once.query import MIDDLE, SHORT, Query, flat
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
 
 _BLOCKED_S = 60.0
@@ -55,10 +58,12 @@ class Schedule:
         self._errors: list[BaseException] = []
         self._current: _Lane | None = None
         self._over = threading.Event()
+        self.is_running = False
         self._switches = self.random.choice((0.02, 0.1, 0.5))
         self._kills = self.random.choice((0.0, 0.004))
         self._losses = self.random.choice((0.0, 0.004, 0.02))
-        self._delays = self.random.choice((0.0, 0.004))
+        self._delays = self.random.choice((0.0, 0.004, 0.03))
+        self._stalls = self.random.choice((0.0, 0.0, 0.02))
 
     def spawn(self, body: Callable[[], object]) -> None:
         self._lanes.append(_Lane(self, body))
@@ -66,8 +71,10 @@ class Schedule:
     def run(self) -> None:
         """Until all lanes have ended; raises what one of them did not expect."""
         with reaching(self):
+            self.is_running = True
             self._next()
             assert self._over.wait(_BLOCKED_S), self.history[-20:]
+            self.is_running = False
         if self._errors:
             raise self._errors[0]
 
@@ -95,6 +102,9 @@ class Schedule:
         self.history.append(f"{id(lane) % 1000} {failpoint}")
         if self.random.random() < self._delays:
             self._world.cluster.advance(self.random.choice((30_001, 300_001, 600_001)))
+        if self.random.random() < self._stalls:
+            self._world.cluster.holds_markers = not self._world.cluster.holds_markers
+            self._world.cluster.write_markers()
         if self.random.random() < self._kills:
             self.history.append("  killed")
             lane.is_killed = True
@@ -109,27 +119,48 @@ class Schedule:
         self._current.is_killed = False
 
 
-def play(seed: int, world: FakeWorld, query: Query) -> list[str]:
-    """Two drivers of one query at once, and stragglers; then one that has its peace.
+def play(seed: int, world: FakeWorld) -> list[str]:
+    """Drivers side by side and stragglers, in circumstances that the seed draws; then peace.
 
     The answer is the history. Raises `AssertionError` where a reader then sees anything else than
-    the input.
+    the input, or a group is not where the input ends.
     """
     schedule = Schedule(seed, world)
-    for _ in range(2):
-        schedule.spawn(lambda: _supervise(schedule, query))
+    queries = _queries(schedule.random, world)
+    for query in (*queries, queries[0]):
+        schedule.spawn(partial(_supervise, schedule, query))
     schedule.run()
-    for _ in range(_RESTARTS):
-        try:
-            query.drive(query.restarted())
-        except PysparkKafkaError as error:
-            schedule.history.append(f"at last: {error}")
-    query.restarted().begin(None)  # what was left open, it ends
-    found, wanted = world.committed(query.first.topic), query.rows()
-    listing = "\n".join(schedule.history)
-    assert found == wanted, f"seed {seed}: {found} instead of {wanted}, after\n{listing}"
-    assert world.cluster.is_stable(query.first.topic), f"seed {seed}: readers wait"
+    world.cluster.holds_markers = False
+    world.cluster.write_markers()
+    for query in queries:
+        for _ in range(_RESTARTS):
+            try:
+                _drive(schedule, query, query.restarted())
+            except PysparkKafkaError as error:
+                schedule.history.append(f"at last: {error}")
+    queries[0].restarted().begin(None)  # what was left open, it ends
+    where = "\n".join([f"seed {seed}", *schedule.history])
+    for query in queries:
+        query.check(where)
+        assert world.cluster.is_stable(query.first.topic), f"readers wait after {where}"
+        group_offset = world.group_offset(query.first.group_id or "", _source(query))
+        assert group_offset == _end_of(query, len(query.input) - 1), where
     return schedule.history
+
+
+def _queries(random: Random, world: FakeWorld) -> list[Query]:
+    """One query, or two that wrongly share their X, whose epochs may be used up almost."""
+    is_two_phase = random.random() < 0.2
+    world.cluster.enables_two_phase_commit = is_two_phase
+    first = Query.of(world, MIDDLE, group_id="first", two_phase_commit=is_two_phase)
+    if random.random() < 0.2:
+        world.client("earlier").init_producer_id(first.first.x, timeout_ms=30_000)
+        world.cluster.exhaust(first.first.x)
+    if random.random() < 0.7:
+        return [first]
+    second = Query.of(world, SHORT, x=first.first.x, query_id="second", group_id="second")
+    second.first.two_phase_commit = is_two_phase
+    return [first, second]
 
 
 def _supervise(schedule: Schedule, query: Query) -> None:
@@ -148,13 +179,15 @@ def _drive(schedule: Schedule, query: Query, run: Run) -> None:
         batch = run.begin(batch_id)
         partitions = query.input[batch_id]
         for partition in range(len(partitions)):
-            if schedule.random.random() < 0.1:
-                _straggle(schedule, query, batch, partition)
-        batch.play(*partitions)
+            if schedule.is_running and schedule.random.random() < 0.1:
+                schedule.spawn(_straggler(schedule, query, batch, partition))
+        batch.play(*partitions, offsets=_offsets(query, batch_id))
         query.completed = max(query.completed, batch_id)
 
 
-def _straggle(schedule: Schedule, query: Query, batch: Batch, partition: int) -> None:
+def _straggler(
+    schedule: Schedule, query: Query, batch: Batch, partition: int
+) -> Callable[[], object]:
     """Another attempt, which nobody waits for."""
     alone = replace(batch, messages={})
     rows = query.input[batch.batch_id or 0][partition]
@@ -165,4 +198,18 @@ def _straggle(schedule: Schedule, query: Query, batch: Batch, partition: int) ->
         except PysparkKafkaError as error:
             schedule.history.append(f"  straggler {type(error).__name__}: {error}")
 
-    schedule.spawn(attempt)
+    return attempt
+
+
+def _source(query: Query) -> TopicPartition:
+    return TopicPartition(f"source of {query.first.query_id}", 0)
+
+
+def _end_of(query: Query, batch_id: int) -> int:
+    """Where the source ends for a batch: one offset for each row so far."""
+    return len(flat(query.input[: batch_id + 1]))
+
+
+def _offsets(query: Query, batch_id: int) -> SourceOffsets:
+    end = _end_of(query, batch_id)
+    return SourceOffsets(hash=str(end), offsets={_source(query): end})
