@@ -158,7 +158,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if getattr(parsed, name) and not asks:
             flag = name.replace("_", "-")
             parser.error(f"--{flag} needs --recover or --forget")
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
         return _transactions(parsed)
     except PysparkKafkaError as error:
@@ -279,4 +278,6 @@ class _Command:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("pyspark_kafka.sink").setLevel(logging.CRITICAL)  # all of it is printed
     sys.exit(main())

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark_kafka.client.transactions import TransactionDescription
+from pyspark_kafka.client.transactions import TransactionDescription, TransactionState
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB
 from pyspark_kafka.sink.exactly_once.operator_report import (
     NEVER_TIMES_OUT_MS,
@@ -83,7 +83,10 @@ def _owner(report: Report) -> str:
     owner = report.owner
     if owner is None:
         return f"owner id={report.x} none: its coordinator does not know it, or has forgotten it"
-    doing = "decides a batch at this moment" if is_open(owner.state) else "decides nothing now"
+    doing = "writes nothing now"
+    if is_open(owner.state):
+        is_writing = owner.state is TransactionState.ONGOING
+        doing = "writes a decision now" if is_writing else "is ending its transaction now"
     return (
         f"owner id={report.x} producer_id={owner.producer.producer_id} "
         f"epoch={owner.producer.producer_epoch} state={owner.state.value}: {doing}"

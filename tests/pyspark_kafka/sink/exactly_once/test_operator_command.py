@@ -45,7 +45,7 @@ def test_the_command_looks(fake_world: FakeWorld, capsys: pytest.CaptureFixture[
     fake_world.cluster.advance(65_000)
     assert call(run.x) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"owner id={run.x} producer_id=1000 epoch=1 state=CompleteCommit: decides nothing now",
+        f"owner id={run.x} producer_id=1000 epoch=1 state=CompleteCommit: writes nothing now",
         (
             "decision query=query batch=0 number=1 state=unfinished rows=3 transactions=2 run=run-1 "
             "decided=1970-01-01T00:16:40Z"
