@@ -9,6 +9,7 @@ transaction open. The driver then decides once, durably, in the commit topic, in
     watched      a client whose every request is a failpoint
     messages     what a task tells the driver
     decisions    what is decided, as records of the commit topic
+    commit_log   the log of the commit topic, as far as this process has read it
     commit_topic that topic: created, checked, read, written
     planning     before the tasks of a batch: fence, read, roll forward, sweep
     task         what a task attempt does
@@ -19,7 +20,9 @@ transaction open. The driver then decides once, durably, in the commit topic, in
     source_offsets  the offsets of a micro-batch, read from its checkpoint
     write        what Spark's writers share: options, planning once, which client
     writers      Spark's writers
-    operator     list, recover and forget by hand
+    operator_report  what stands under X, found by looking alone
+    operator     recover and forget by hand
+    operator_text    the report as text and JSON
 
 Invariant: nothing here but `writers` and `write` knows Spark, and nothing talks to the network but
 by `client.transactions.TransactionalClient`.
