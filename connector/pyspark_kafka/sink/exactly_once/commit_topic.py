@@ -1,9 +1,8 @@
 """The commit topic: where decisions are kept, for all queries that write exactly once.
 
 Purpose: create and check it, read what was decided under one X, mark decisions as finished.
-Invariant: what `read` tells was decided: every batch by the control marker of its own producer, in
-the order of the log, whatever other queries have open meanwhile. What it must not know: what
-decisions are for, Spark.
+Invariant: what `read` tells was decided, whatever other queries have open meanwhile. What it must
+not know: what decisions are for, Spark.
 
 A read_committed reader would stop where any query has a transaction open, in front of decisions of
 this one. So everything up to the high watermark is read. That is enough for who has just taken X:
@@ -14,15 +13,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import pyarrow as pa
 
-from pyspark_kafka.client.base import LATEST, IsolationLevel, TopicPartition
-from pyspark_kafka.client.transactions import LogBatch, TransactionalClient, Verdict
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.transactions import LogBatch, TransactionalClient
 from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import AuthenticationFailed, CommitTopicError
+from pyspark_kafka.sink.exactly_once.commit_log import read_commit_log
 from pyspark_kafka.sink.exactly_once.decisions import (
     QueryState,
     finished_record,
@@ -41,9 +40,10 @@ MESSAGE_BYTES_MIN: Final = 64 * 1024
 CONFIG: Final = {
     "cleanup.policy": "compact",
     "unclean.leader.election.enable": "false",
-    # All of it is read before every batch: what is superseded has to go soon. The broker cleans
-    # whole segments, and drops markers and tombstones when nobody can be reading them any more.
-    "segment.bytes": str(4 * 1024 * 1024),
+    # Every start of a query reads all of it: what is superseded has to go soon. Brokers clean
+    # whole segments, and drop markers and tombstones when nobody can be reading them any more.
+    "segment.bytes": str(1024 * 1024),
+    "max.message.bytes": str(512 * 1024),
     "min.cleanable.dirty.ratio": "0.1",
     "delete.retention.ms": "600000",
 }
@@ -52,14 +52,6 @@ CONFIG: Final = {
 _SCHEMA: Final = pa.schema(
     [PRODUCE_SCHEMA.field(name) for name in ("key", "value", "topic", "partition")]
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
-    """The batches with records of X, in order; `open_count` of them are not decided yet."""
-
-    batches: tuple[LogBatch, ...]
-    open_count: int
 
 
 class CommitTopic:
@@ -72,6 +64,7 @@ class CommitTopic:
         self._client = client
         self._name = name
         self._partition = TopicPartition(name, 0)
+        self._topic_id: str | None = None
 
     # --- created and checked ---
 
@@ -99,7 +92,10 @@ class CommitTopic:
 
     def _partition_count(self) -> int:
         description = self._client.describe_topics([self._name]).get(self._name)
-        return 0 if description is None else len(description.partitions)
+        if description is None:
+            return 0
+        self._topic_id = description.topic_id
+        return len(description.partitions)
 
     def _create(self) -> bool:
         """Whether the topic is new; False where another one was faster."""
@@ -165,15 +161,17 @@ class CommitTopic:
         Whole only for who has taken X before: a decision under way is passed over. Raises
         `CommitTopicError` where records of X are damaged, missing or of a newer format.
         """
-        found = self._read(x)
-        records = [(record, batch) for batch in found.batches for record in batch.records]
+        found = read_commit_log(
+            self._client, self._partition, key_prefix(x), topic_id=self._topic_id
+        )
+        records = [(record, batch) for batch in found.decided for record in batch.records]
         try:
             states = fold(
                 x,
                 (record for record, _ in records),
                 place=lambda position: _offsets(records[position][1]),
             )
-            if not found.open_count:
+            if not found.has_open:
                 _check_marks(states)
         except CommitTopicError as error:
             raise CommitTopicError(f"topic '{self._name}': {error}") from None
@@ -181,39 +179,9 @@ class CommitTopic:
 
     def keys(self, x: str) -> tuple[bytes, ...]:
         """The keys of all records of X that are there, to remove them: tombstones for all."""
-        mine = key_prefix(x)
-        values = {
-            key: value
-            for batch in self._read(x).batches
-            for key, value in batch.records
-            if key is not None and key.startswith(mine)
-        }
-        return tuple(sorted(key for key, value in values.items() if value is not None))
-
-    def _read(self, x: str) -> _Read:
-        """All batches that hold records of X and were not aborted nor are open."""
-        mine = key_prefix(x)
-        ends = self._client.list_offsets({self._partition: LATEST}, IsolationLevel.READ_UNCOMMITTED)
-        end_offset = ends[self._partition]
-        assert end_offset is not None  # only a timestamp can have no offset
-        batches: list[LogBatch] = []
-        open_by_producer: dict[int, list[LogBatch]] = {}
-        aborted: set[int] = set()
-        for batch in self._client.read_log(self._partition, 0, end_offset):
-            producer_id = batch.producer.producer_id
-            if batch.verdict is not None:
-                ended = open_by_producer.pop(producer_id, ())
-                if batch.verdict is Verdict.ABORT:
-                    aborted.update(each.base_offset for each in ended)
-            elif any(key is not None and key.startswith(mine) for key, _ in batch.records):
-                batches.append(batch)
-                if batch.is_transactional:
-                    open_by_producer.setdefault(producer_id, []).append(batch)
-        still_open = {each.base_offset for held in open_by_producer.values() for each in held}
-        return _Read(
-            batches=tuple(b for b in batches if b.base_offset not in aborted | still_open),
-            open_count=len(still_open),
-        )
+        found = read_commit_log(self._client, self._partition, key_prefix(x))
+        keys = {key for batch in found.decided for key, _ in batch.records if key is not None}
+        return tuple(sorted(keys))
 
     # --- written ---
 

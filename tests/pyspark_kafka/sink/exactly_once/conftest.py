@@ -33,10 +33,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.fixturenames = [*item.fixturenames, "cluster"]
 
 
-@pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
+@pytest.fixture(
+    params=[(1, False), (2, False), (2, True)], ids=["version-1", "version-2", "with-topic-ids"]
+)
 def fake(request: pytest.FixtureRequest) -> FakeCluster:
     """Three brokers whose `transaction.version` is each in turn."""
-    return FakeCluster(cast("Literal[1, 2]", request.param))
+    version, has_topic_ids = request.param
+    return FakeCluster(cast("Literal[1, 2]", version), has_topic_ids=has_topic_ids)
 
 
 @pytest.fixture

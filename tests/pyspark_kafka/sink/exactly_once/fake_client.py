@@ -370,7 +370,7 @@ class FakeClient:
             return {
                 name: TopicDescription(
                     name=name,
-                    topic_id=None,
+                    topic_id=self.cluster.topics[name].topic_id,
                     partitions=tuple(range(len(self.cluster.topics[name].logs))),
                     is_internal=False,
                 )

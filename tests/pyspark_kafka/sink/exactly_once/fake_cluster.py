@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
 
@@ -78,6 +79,7 @@ class FakeTopic:
     logs: list[FakeLog]
     replication_factor: int = 1
     config: dict[str, str] = field(default_factory=dict)
+    topic_id: str | None = None
 
     def setting(self, name: str) -> str:
         return self.config.get(name, TOPIC_DEFAULTS[name])
@@ -96,10 +98,16 @@ class FakeCluster:
     """Brokers. Every client of it sees the same."""
 
     def __init__(
-        self, transaction_version: TransactionVersion = 2, *, broker_count: int = 3
+        self,
+        transaction_version: TransactionVersion = 2,
+        *,
+        broker_count: int = 3,
+        has_topic_ids: bool = False,
     ) -> None:
+        """Without topic ids, as old brokers are, no client can rely on what it read before."""
         self.transaction_version = transaction_version
         self.broker_count = broker_count
+        self.has_topic_ids = has_topic_ids
         self.broker_config: dict[str, str] | None = dict(BROKER_DEFAULTS)
         self.topics: dict[str, FakeTopic] = {}
         self.ids: dict[str, TransactionalId] = {}
@@ -140,6 +148,7 @@ class FakeCluster:
             logs=[FakeLog() for _ in range(partitions)],
             replication_factor=replication_factor,
             config=dict(config or {}),
+            topic_id=str(uuid4()) if self.has_topic_ids else None,
         )
         return self.topics[name]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -113,6 +114,20 @@ def test_a_decision_of_an_older_client_is_rolled_forward_by_a_newer_one(setting:
     assert roll(driver, entry, other) == []
     driver.client.init_producer_id(entry.transactional_id, timeout_ms=30_000)
     assert roll(driver, entry, other) == []
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_retry_speaks_the_version_of_the_first(version: Literal[1, 2]) -> None:
+    """Another one is refused though it is committed, and only the ladder would tell."""
+    fake = FakeCluster(2)
+    client = fake.client()
+    fake.create_topic(OUT)
+    driver = Driver(client=client, x="X", commit_topic="commits", version=version)
+    entries = [driver.prepare(n, OUT, "a") for n in range(2)]
+    driver.commit(entries[0])
+    assert roll(driver, *entries) == []
+    assert roll(driver, *entries) == []
+    assert "describe_transactions" not in client.asked()
 
 
 def test_the_decision_of_an_empty_batch_asks_for_nothing(client: FakeClient) -> None:

@@ -1,0 +1,236 @@
+"""What was read before counts on, and where it cannot, all is read anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.transactions import LogBatch, ProducerIdAndEpoch, Verdict
+from pyspark_kafka.errors import BrokerUnreachable
+from pyspark_kafka.sink.exactly_once.commit_log import Record, read_commit_log
+from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
+from pyspark_kafka.sink.exactly_once.decisions import key_prefix
+from tests.pyspark_kafka.sink.exactly_once.drivers import Driver
+from tests.pyspark_kafka.sink.exactly_once.fake_client import FakeClient
+from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
+from tests.pyspark_kafka.sink.exactly_once.fake_log import FakeLog
+
+NAME = "commits"
+PARTITION = TopicPartition(NAME, 0)
+MINE = key_prefix("X")
+
+
+class Reader:
+    """A process that reads again and again; `batches` counts what it was given."""
+
+    def __init__(self) -> None:
+        self.cluster = FakeCluster(2, has_topic_ids=True)
+        self.cluster.create_topic(NAME)
+        self.client = _Counting(self.cluster)
+
+    @property
+    def log(self) -> FakeLog:
+        return self.cluster.log(PARTITION)
+
+    def read(self) -> list[Record]:
+        topic_id = self.cluster.topic(NAME).topic_id
+        found = read_commit_log(self.client, PARTITION, MINE, topic_id=topic_id)
+        return [record for batch in found.decided for record in batch.records]
+
+    def read_all(self) -> list[Record]:
+        found = read_commit_log(self.client, PARTITION, MINE)
+        return [record for batch in found.decided for record in batch.records]
+
+    def given(self) -> int:
+        """Batches since this was asked last."""
+        count, self.client.batch_count = self.client.batch_count, 0
+        return count
+
+
+class _Counting(FakeClient):
+    def __init__(self, cluster: FakeCluster) -> None:
+        super().__init__(cluster, "reader")
+        self.batch_count = 0
+
+    def read_log(
+        self, partition: TopicPartition, start_offset: int, end_offset: int
+    ) -> Iterator[LogBatch]:
+        for batch in super().read_log(partition, start_offset, end_offset):
+            self.batch_count += 1
+            yield batch
+
+
+@pytest.fixture
+def reader() -> Reader:
+    return Reader()
+
+
+def producer(producer_id: int, epoch: int = 0) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(producer_id=producer_id, producer_epoch=epoch)
+
+
+def record(name: str, value: str | None = "v", *, x: str = "X") -> Record:
+    return f'["{x}","{name}"]'.encode(), None if value is None else value.encode()
+
+
+def test_only_what_is_new_is_read_again(reader: Reader) -> None:
+    for n in range(5):
+        reader.log.append(producer(1), [record(f"{n}")])
+    assert len(reader.read()) == 5
+    assert reader.given() == 5
+    reader.log.append(producer(1), [record("5")])
+    assert [key for key, _ in reader.read()] == [record(f"{n}")[0] for n in range(6)]
+    assert reader.given() == 2  # the last one again, and what is new
+    reader.read()
+    assert reader.given() == 1
+
+
+def test_a_planning_reads_on_from_the_last_one() -> None:
+    cluster = FakeCluster(2, has_topic_ids=True)
+    client = _Counting(cluster)
+    driver = Driver(client=client, x="X", commit_topic=NAME)
+    for number in range(1, 30):
+        assert driver.plan().last.keys() == ({"query"} if number > 1 else set())
+        driver.decide(number, number=number)
+    client.batch_count = 0
+    assert driver.plan().last["query"].number == 29
+    assert client.batch_count == 4  # where it stood, the mark, the new decision, and its marker
+
+
+def test_every_x_is_read_for_itself(reader: Reader) -> None:
+    reader.log.append(producer(1), [record("a"), record("b", x="X2")])
+    reader.read()
+    topic_id = reader.cluster.topic(NAME).topic_id
+    found = read_commit_log(reader.client, PARTITION, key_prefix("X2"), topic_id=topic_id)
+    assert [list(batch.records) for batch in found.decided] == [[record("b", x="X2")]]
+    assert reader.read() == [record("a")]
+
+
+def test_what_was_open_is_decided_later(reader: Reader) -> None:
+    reader.log.append(producer(1), [record("kept", "old"), record("gone", "old")])
+    reader.log.append(producer(7), [record("kept", "new")], transactional=True)
+    reader.log.append(producer(8), [record("gone", "new")], transactional=True)
+    for _ in range(2):
+        assert reader.read() == [record("kept", "old"), record("gone", "old")]
+    reader.log.append(producer(8, 1), transactional=True, verdict=Verdict.ABORT)
+    reader.read()
+    reader.log.append(producer(7, 1), transactional=True, verdict=Verdict.COMMIT)
+    assert reader.read() == [record("gone", "old"), record("kept", "new")]
+
+
+def test_what_is_removed_does_not_come_back(reader: Reader) -> None:
+    reader.log.append(producer(7), [record("a"), record("b")], transactional=True)
+    reader.log.append(producer(1), [record("a", None)])
+    reader.read()
+    reader.log.append(producer(7, 1), transactional=True, verdict=Verdict.COMMIT)
+    assert reader.read() == [record("b")]
+    reader.log.append(producer(1), [record("b", None), record("c")])
+    assert reader.read() == [record("c")]
+    assert reader.read() == [record("c")]
+
+
+def test_a_topic_made_anew_is_read_anew(reader: Reader) -> None:
+    reader.log.append(producer(1), [record("old")])
+    reader.read()
+    reader.cluster.create_topic(NAME)
+    reader.log.append(producer(1), [record("new")])
+    assert reader.read() == [record("new")]
+
+
+@pytest.mark.parametrize("grows_to", [0, 1, 2, 3, 5])
+def test_a_log_that_was_cut_is_read_anew(reader: Reader, grows_to: int) -> None:
+    """By an unclean election or a lost disk; it may have grown past us since."""
+    for n in range(3):
+        reader.log.append(producer(1), [record(f"{n}", "before")])
+    reader.read()
+    log = reader.log
+    log.batches, log.end = log.batches[:1], 1
+    for n in range(1, 1 + grows_to):
+        log.append(producer(1), [record(f"{n}", "after")])
+    expected = [record("0", "before")]
+    expected += [record(f"{n}", "after") for n in range(1, 1 + grows_to)]
+    assert reader.read() == expected
+    assert reader.read() == expected
+
+
+def test_a_log_that_was_cleaned_is_read_anew(reader: Reader) -> None:
+    reader.log.append(producer(1), [record("a", "1"), record("b", "1")])
+    reader.log.append(producer(1), [record("a", "2")])
+    reader.read()
+    reader.log.append(producer(1), [record("a", "3")])
+    reader.log.compact()
+    assert reader.read() == [record("b", "1"), record("a", "3")]
+    reader.given()
+    assert reader.read() == [record("b", "1"), record("a", "3")]
+    assert reader.given() == 1
+
+
+def test_a_read_that_fails_is_not_relied_on(reader: Reader) -> None:
+    reader.log.append(producer(1), [record("a")])
+    reader.read()
+    reader.log.append(producer(7), [record("b")], transactional=True)
+    reader.log.append(producer(7, 1), transactional=True, verdict=Verdict.COMMIT)
+    reader.client.fail("read_log", BrokerUnreachable("gone"))
+    with pytest.raises(BrokerUnreachable):
+        reader.read()
+    assert reader.read() == [record("a"), record("b")]
+
+
+def test_without_a_topic_id_nothing_is_relied_on(reader: Reader) -> None:
+    reader.cluster.has_topic_ids = False
+    reader.cluster.create_topic(NAME)
+    for _ in range(3):
+        reader.log.append(producer(1), [record("a")])
+    for _ in range(2):
+        reader.read()
+        assert reader.given() == 3
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_reading_on_is_as_reading_all(number: int) -> None:
+    """Whatever is written, decided, removed, cleaned or cut in between."""
+    draw, reader = Random(number), Reader()
+    writers = {n: producer(100 + n) for n in range(3)}
+    opened: set[int] = set()
+    for step in range(60):
+        who, log = draw.randrange(3), reader.log
+        names = [record(draw.choice("abcd"), draw.choice([f"{step}", f"{step}", None]))]
+        names.append(record("other", x="X2"))
+        match draw.randrange(8):
+            case 0 | 1:
+                log.append(producer(1), names)
+            case 2 | 3 | 4 if who not in opened:
+                log.append(writers[who], names, transactional=True)
+                opened.add(who)
+            case 5 | 6 if who in opened:
+                writers[who] = producer(100 + who, writers[who].producer_epoch + 1)
+                verdict = draw.choice(list(Verdict))
+                log.append(writers[who], transactional=True, verdict=verdict)
+                opened.remove(who)
+            case 7:
+                log.compact()
+        if draw.random() < 0.5:
+            assert dict(_values(reader.read())) == dict(_values(reader.read_all()))
+
+
+def _values(records: list[Record]) -> list[tuple[bytes | None, bytes]]:
+    """Of each key the last, unless it is removed."""
+    last = dict(records)
+    return [(key, value) for key, value in last.items() if value is not None]
+
+
+def test_a_decision_reads_the_same_in_both_ways() -> None:
+    cluster = FakeCluster(2, has_topic_ids=True)
+    client = cluster.client()
+    driver = Driver(client=client, x="X", commit_topic=NAME)
+    for number in range(1, 6):
+        driver.plan()
+        driver.decide(number, number=number)
+        topic = CommitTopic(client, NAME)
+        cold = topic.read("X")
+        topic.ensure()
+        assert topic.read("X") == cold
+        topic.mark_finished("X", "query", number)
