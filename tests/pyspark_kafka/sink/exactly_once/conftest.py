@@ -14,8 +14,9 @@ from typing import Literal, cast
 
 import pytest
 
+from integration.clusters import Cluster
 from pyspark_kafka.client.transactions import TransactionVersion
-from tests.conftest import TopicFactory
+from tests.conftest import open_cluster
 from tests.pyspark_kafka.sink.exactly_once.drivers import Driver
 from tests.pyspark_kafka.sink.exactly_once.fake_client import FakeClient
 from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
@@ -23,7 +24,14 @@ from tests.pyspark_kafka.sink.exactly_once.play import World
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld, RealWorld
 
 _REAL = "cluster"
-_KINDS = ("fake-1", "fake-2", "fake-2-old-client", "cluster-2", "cluster-2-old-client")
+_KINDS = (
+    "fake-1",
+    "fake-2",
+    "fake-2-old-client",
+    "cluster-2",
+    pytest.param("cluster-2-old-client", marks=pytest.mark.full),
+    pytest.param("cluster-1", marks=pytest.mark.full),
+)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -46,6 +54,22 @@ def fake(request: pytest.FixtureRequest) -> FakeCluster:
 def client(fake: FakeCluster) -> FakeClient:
     """A client of the fake cluster."""
     return fake.client("client")
+
+
+@pytest.fixture(scope="package")
+def older_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster whose `transaction.version` is 1."""
+    with open_cluster(request.config, features={"transaction.version": 1}) as opened:
+        yield opened
+
+
+def _world(cluster: Cluster, names: Callable[[], str]) -> RealWorld:
+    def topic(partitions: int = 1) -> str:
+        name = names()
+        cluster.create_topic(name, partitions=partitions, replication_factor=1)
+        return name
+
+    return RealWorld(cluster.bootstrap_servers, topic, names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +99,8 @@ def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
     kind = str(request.param)
     is_old = kind.endswith(("-1", "-old-client"))
     if kind.startswith(_REAL):
-        topics: TopicFactory = request.getfixturevalue("topic")
-        names: Callable[[], str] = request.getfixturevalue("unique_name")
-        world: World = RealWorld(request.getfixturevalue("bootstrap"), topics, names)
+        cluster = request.getfixturevalue("older_cluster" if kind == "cluster-1" else "cluster")
+        world: World = _world(cluster, request.getfixturevalue("unique_name"))
     else:
         world = FakeWorld(1 if kind == "fake-1" else 2)
     with ExitStack() as opened:
