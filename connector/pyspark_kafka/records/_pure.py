@@ -34,12 +34,12 @@ A record; numbers are zigzag varints, of at most 32 bits but for the timestamp's
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from pyspark_kafka.records.compression import Codec, decompress
 from pyspark_kafka.records.contract import (
@@ -141,7 +141,17 @@ class Batch:
         return 1 if self.attributes & _LOG_APPEND_TIME_BIT else 0
 
 
-def read_batch(data: memoryview, offset_min: int) -> Batch | None:
+@cache
+def _crc32c() -> Callable[[Buffer], int]:
+    """Loaded when it is first needed: it brings all of `importlib.metadata` along."""
+    from crc32c import crc32c  # noqa: PLC0415
+
+    return crc32c
+
+
+def read_batch(
+    data: memoryview, offset_min: int, *, crc_of: Callable[[Buffer], int] | None = None
+) -> Batch | None:
     """The batch that `data` begins with; None where not all of it is there."""
     base_offset, length, _, magic = _BEGIN.unpack_from(data)
     if magic in _LEGACY_MAGICS:
@@ -159,7 +169,7 @@ def read_batch(data: memoryview, offset_min: int) -> Batch | None:
         _, _, _, _, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
         producer_id, producer_epoch, _, record_count,
     ) = _HEADER.unpack_from(data)  # fmt: skip
-    if (found := crc32c(data[_ATTRIBUTES:size_bytes])) != crc:
+    if (found := (crc_of or _crc32c())(data[_ATTRIBUTES:size_bytes])) != crc:
         raise BatchFault(Fault.CRC, base_offset, crc, found)
     if last_offset_delta < 0 or base_offset + last_offset_delta >= _INT64_MAX:
         raise BatchFault(Fault.OFFSETS, base_offset, last_offset_delta)

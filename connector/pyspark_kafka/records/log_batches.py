@@ -3,15 +3,17 @@
 Purpose: walk fetched bytes batch by batch, control batches too, for who has to know what brokers
 know: which producer wrote what, and which of its transactions were committed. Invariant: the header
 and the CRC of every batch are checked, its records only when they are looked at. What it must not
-know: connections, what the records mean. Always the pure twin: it is for small topics, and headers.
+know: connections, what the records mean. Always the pure twin, as it is for small topics and for
+headers; but the kernel reckons CRCs where there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, overload
 
 from pyspark_kafka.client.transactions import LogBatch, ProducerIdAndEpoch, Verdict
+from pyspark_kafka.records import TWIN
 from pyspark_kafka.records._pure import (
     BASE_OFFSET,
     UP_TO_MAGIC_BYTES,
@@ -21,6 +23,13 @@ from pyspark_kafka.records._pure import (
 )
 from pyspark_kafka.records.contract import BatchFault, Buffer, Wanted, as_error
 from pyspark_kafka.records.transactions import ABORT, COMMIT, control_type
+
+if TWIN == "cython":
+    from pyspark_kafka.records._kernel import crc_of
+
+    _crc_of: Callable[[Buffer], int] | None = crc_of
+else:
+    _crc_of = None
 
 KeyAndValue = tuple[bytes | None, bytes | None]
 
@@ -40,7 +49,7 @@ def log_batches(data: Buffer, wanted: Wanted) -> Generator[LogBatch, None, int]:
         if base_offset >= wanted.end_offset:
             return wanted.end_offset
         try:
-            batch = read_batch(view[position:], offset_min)
+            batch = read_batch(view[position:], offset_min, crc_of=_crc_of)
             if batch is None:
                 break
             verdict = _verdict(batch, wanted)
