@@ -14,7 +14,6 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka.client.factory import open_transactional
 from pyspark_kafka.client.transactions import (
     EndTransaction,
-    ProducerIdAndEpoch,
     TransactionalClient,
 )
 from pyspark_kafka.errors import (
@@ -26,16 +25,8 @@ from pyspark_kafka.errors import (
     UnsupportedVersion,
 )
 from tests.pyspark_kafka.client.records import options
-from tests.pyspark_kafka.wire.scripted import (
-    ALL_VERSIONS,
-    Answers,
-    Asked,
-    Peer,
-    ScriptedBroker,
-    frame,
-)
-from tests.pyspark_kafka.wire.test_router import cluster
-from tests.pyspark_kafka.wire.test_transactions import (
+from tests.pyspark_kafka.wire.coordinated import (
+    WHO,
     closes,
     coordinators,
     described,
@@ -45,8 +36,16 @@ from tests.pyspark_kafka.wire.test_transactions import (
     initialised,
     state,
 )
+from tests.pyspark_kafka.wire.scripted import (
+    ALL_VERSIONS,
+    Answers,
+    Asked,
+    Peer,
+    ScriptedBroker,
+    frame,
+)
+from tests.pyspark_kafka.wire.test_router import cluster
 
-WHO = ProducerIdAndEpoch(producer_id=2**40, producer_epoch=7)
 NONE = ErrorCode.none
 
 

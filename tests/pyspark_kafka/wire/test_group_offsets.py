@@ -12,9 +12,9 @@ from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError
 from pyspark_kafka.wire.group_offsets import commit_offsets, committed_offsets, committed_topics
 from pyspark_kafka.wire.router import Refused, Router
+from tests.pyspark_kafka.wire.coordinated import closes, coordinated, garbage
 from tests.pyspark_kafka.wire.scripted import Answers, Asked, Peer
 from tests.pyspark_kafka.wire.test_router import soon
-from tests.pyspark_kafka.wire.test_transactions import closes, coordinated, garbage
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 

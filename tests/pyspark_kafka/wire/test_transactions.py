@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,10 +40,21 @@ from pyspark_kafka.wire.transactions import (
 )
 from pyspark_kafka.wire.transport import Address
 from pyspark_kafka.wire.versions import SPOKEN, Api
-from pyspark_kafka.wire.writer import int16, int32, int64, length, string
+from tests.pyspark_kafka.wire.coordinated import (
+    WHO,
+    closes,
+    coordinated,
+    coordinators,
+    described,
+    ended,
+    find_all,
+    garbage,
+    initialised,
+    state,
+    version_asked,
+)
 from tests.pyspark_kafka.wire.messages import entity_bytes
 from tests.pyspark_kafka.wire.scripted import (
-    ALL_VERSIONS,
     Answers,
     Asked,
     Peer,
@@ -53,7 +63,6 @@ from tests.pyspark_kafka.wire.scripted import (
 )
 from tests.pyspark_kafka.wire.test_router import router, soon
 
-WHO = ProducerIdAndEpoch(producer_id=2**40, producer_epoch=7)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -131,34 +140,6 @@ def test_an_end_is_answered_as_kio_answers(version: int) -> None:
 
 
 # --- DescribeTransactions ---
-
-
-def state(
-    name: str = "x",
-    *,
-    error_code: int = 0,
-    state_name: str = "Ongoing",
-    started_ms: int = 5_000,
-    partitions: tuple[int, ...] = (0, 3),
-) -> bytes:
-    """A transaction as brokers describe it; kio cannot write a start time of -1."""
-    indexes = length(len(partitions), flexible=True) + b"".join(int32(p) for p in partitions)
-    topics = length(1, flexible=True) + string("t", flexible=True) + indexes + b"\0"
-    return (
-        int16(error_code)
-        + string(name, flexible=True)
-        + string(state_name, flexible=True)
-        + int32(60_000)
-        + int64(started_ms)
-        + int64(WHO.producer_id)
-        + int16(WHO.producer_epoch)
-        + topics
-        + b"\0"
-    )
-
-
-def described(*states: bytes) -> bytes:
-    return int32(9) + length(len(states), flexible=True) + b"".join(states) + b"\0"
 
 
 def description(**changed: Any) -> TransactionDescription:
@@ -310,48 +291,8 @@ def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -
 # --- one try ---
 
 
-def coordinators(*names: str, port: int) -> dict[str, Any]:
-    found = {"node_id": 1, "host": "127.0.0.1", "port": port, "error_message": None}
-    return {"coordinators": [{"key": name, **found} for name in names]}
-
-
-@contextmanager
-def coordinated(
-    answers: Answers, *names: str, ranges: dict[int, tuple[int, int]] | None = None
-) -> Iterator[Router]:
-    """A router to a broker that answers so and coordinates these, asked for in this order."""
-
-    def script(peer: Peer) -> None:
-        peer.negotiate({**ALL_VERSIONS, **(ranges or {})})
-        answers.serve(peer)
-
-    with ScriptedBroker(script) as broker, router(broker) as one:
-        found = [coordinators(name, port=broker.port) for name in names]
-        answers.answers.setdefault("find_coordinator", found)
-        yield one
-
-
 def init(one: Router, **options: Any) -> ProducerIdAndEpoch:
     return init_producer_id(one, "x", timeout_ms=60_000, **options, deadline=soon())
-
-
-def version_asked(answers: Answers, fields: dict[str, Any]) -> Callable[[Peer, Asked], None]:
-    """An answer that adds to `answers.asked` in which version it was asked for."""
-
-    def answer(peer: Peer, asked: Asked) -> None:
-        api = answers.asked.pop()
-        answers.asked.append(f"{api} v{asked.version}")
-        peer.answer(asked, api, **fields)
-
-    return answer
-
-
-def initialised(error_code: int = 0) -> dict[str, Any]:
-    return {
-        "error_code": error_code,
-        "producer_id": WHO.producer_id,
-        "producer_epoch": WHO.producer_epoch,
-    }
 
 
 @pytest.mark.parametrize(
@@ -399,14 +340,6 @@ def test_a_coordinator_that_is_none_is_found_anew(code: int, asked: int) -> None
         assert answers.count("find_coordinator") == asked
 
 
-def closes(peer: Peer, _: Asked) -> None:
-    peer.close()
-
-
-def garbage(peer: Peer, asked: Asked) -> None:
-    peer.send(frame(asked.correlation_id.to_bytes(4) + b"\xff" * 9))
-
-
 @pytest.mark.parametrize(("how", "kind"), [(closes, BrokerUnreachable), (garbage, ProtocolError)])
 def test_a_coordinator_that_does_not_answer_is_found_anew(
     how: Callable[[Peer, Asked], None], kind: type[KafkaError]
@@ -417,21 +350,6 @@ def test_a_coordinator_that_does_not_answer_is_found_anew(
             init(one)
         assert init(one) == WHO
         assert answers.count("find_coordinator") == 2
-
-
-def ended(error_code: int = 0) -> dict[str, Any]:
-    return {"error_code": error_code}
-
-
-def find_all(answers: Answers, *names: str) -> None:
-    """Have all of them be coordinated by the broker that is asked."""
-
-    def answer(peer: Peer, asked: Asked) -> None:
-        port = peer._socket.getsockname()[1]
-        wanted = [name for name in names if string(name, flexible=True) in asked.rest]
-        peer.answer(asked, "find_coordinator", **coordinators(*wanted, port=port))
-
-    answers.answers["find_coordinator"] = [answer]
 
 
 def test_ends_are_all_sent_before_the_first_answer() -> None:

@@ -1,0 +1,113 @@
+"""Scripts of a broker that coordinates transactions and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark_kafka.client.transactions import ProducerIdAndEpoch
+from pyspark_kafka.wire.router import Router
+from pyspark_kafka.wire.writer import int16, int32, int64, length, string
+from tests.pyspark_kafka.wire.scripted import (
+    ALL_VERSIONS,
+    Answers,
+    Asked,
+    Peer,
+    ScriptedBroker,
+    frame,
+)
+from tests.pyspark_kafka.wire.test_router import router
+
+WHO = ProducerIdAndEpoch(producer_id=2**40, producer_epoch=7)
+
+
+def coordinators(*names: str, port: int) -> dict[str, Any]:
+    found = {"node_id": 1, "host": "127.0.0.1", "port": port, "error_message": None}
+    return {"coordinators": [{"key": name, **found} for name in names]}
+
+
+@contextmanager
+def coordinated(
+    answers: Answers, *names: str, ranges: dict[int, tuple[int, int]] | None = None
+) -> Iterator[Router]:
+    """A router to a broker that answers so and coordinates these, asked for in this order."""
+
+    def script(peer: Peer) -> None:
+        peer.negotiate({**ALL_VERSIONS, **(ranges or {})})
+        answers.serve(peer)
+
+    with ScriptedBroker(script) as broker, router(broker) as one:
+        found = [coordinators(name, port=broker.port) for name in names]
+        answers.answers.setdefault("find_coordinator", found)
+        yield one
+
+
+def version_asked(answers: Answers, fields: dict[str, Any]) -> Callable[[Peer, Asked], None]:
+    """An answer that adds to `answers.asked` in which version it was asked for."""
+
+    def answer(peer: Peer, asked: Asked) -> None:
+        api = answers.asked.pop()
+        answers.asked.append(f"{api} v{asked.version}")
+        peer.answer(asked, api, **fields)
+
+    return answer
+
+
+def initialised(error_code: int = 0) -> dict[str, Any]:
+    return {
+        "error_code": error_code,
+        "producer_id": WHO.producer_id,
+        "producer_epoch": WHO.producer_epoch,
+    }
+
+
+def closes(peer: Peer, _: Asked) -> None:
+    peer.close()
+
+
+def garbage(peer: Peer, asked: Asked) -> None:
+    peer.send(frame(asked.correlation_id.to_bytes(4) + b"\xff" * 9))
+
+
+def ended(error_code: int = 0) -> dict[str, Any]:
+    return {"error_code": error_code}
+
+
+def find_all(answers: Answers, *names: str) -> None:
+    """Have all of them be coordinated by the broker that is asked."""
+
+    def answer(peer: Peer, asked: Asked) -> None:
+        port = peer._socket.getsockname()[1]
+        wanted = [name for name in names if string(name, flexible=True) in asked.rest]
+        peer.answer(asked, "find_coordinator", **coordinators(*wanted, port=port))
+
+    answers.answers["find_coordinator"] = [answer]
+
+
+def state(
+    name: str = "x",
+    *,
+    error_code: int = 0,
+    state_name: str = "Ongoing",
+    started_ms: int = 5_000,
+    partitions: tuple[int, ...] = (0, 3),
+) -> bytes:
+    """A transaction as brokers describe it; kio cannot write a start time of -1."""
+    indexes = length(len(partitions), flexible=True) + b"".join(int32(p) for p in partitions)
+    topics = length(1, flexible=True) + string("t", flexible=True) + indexes + b"\0"
+    return (
+        int16(error_code)
+        + string(name, flexible=True)
+        + string(state_name, flexible=True)
+        + int32(60_000)
+        + int64(started_ms)
+        + int64(WHO.producer_id)
+        + int16(WHO.producer_epoch)
+        + topics
+        + b"\0"
+    )
+
+
+def described(*states: bytes) -> bytes:
+    return int32(9) + length(len(states), flexible=True) + b"".join(states) + b"\0"
