@@ -194,6 +194,18 @@ def test_an_abort_that_is_overtaken_anywhere_does_no_harm(fake: FakeCluster, num
     assert fake.is_stable(OUT)
 
 
+@pytest.mark.parametrize("number", range(1, requests_of_an_abort() + 1))
+def test_an_owner_that_has_only_planned_stays_the_owner(fake: FakeCluster, number: int) -> None:
+    driver, entries = failing(fake)
+    new = of(fake, "new")
+    assert isinstance(driver.client, FakeClient)
+    driver.client.before(driver.client.request_count + number, new.plan)
+    driver.abort(*entries)
+    new.decide(0, new.prepare(0, OUT, "new"))
+    new.plan()
+    assert seen(fake) == ["new"]
+
+
 def test_late_markers_of_the_decision_are_waited_for(fake: FakeCluster) -> None:
     driver, entries = failing(fake)
     driver.write_decision(driver.decision(0, *entries))
@@ -243,6 +255,21 @@ def test_a_decision_of_the_batch_before_does_not_save_this_one(fake: FakeCluster
     driver.abort(entry)
     assert fake.state(entry.transactional_id) in ENDED
     assert seen(fake) == ["first"]
+
+
+def test_an_id_that_was_decided_before_is_not_taken_for_it(fake: FakeCluster) -> None:
+    """After 16 attempts a task gets an id again, with another epoch."""
+    driver = of(fake)
+    driver.plan()
+    first = driver.prepare(0, OUT, "first")
+    driver.decide(0, first)
+    driver.plan()
+    second = driver.prepare(0, OUT, "second")
+    assert second.transactional_id == first.transactional_id
+    driver.abort(second)
+    assert fake.state(second.transactional_id) in ENDED
+    assert seen(fake) == ["first"]
+    assert fake.is_stable(OUT)
 
 
 def test_a_supplement_that_fails_ends_its_own_transactions_alone(fake: FakeCluster) -> None:
