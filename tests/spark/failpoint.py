@@ -25,7 +25,7 @@ from tests.conformance.eventually import eventually
 
 ROOT: Final = Path(__file__).parents[2]
 JOB: Final = Path(__file__).parent / "jobs" / "exactly_once.py"
-TIMEOUT_S: Final = 180
+TIMEOUT_S: Final = 300
 _NAME: Final = "PYSPARK_KAFKA_TESTS_FAILPOINT"
 _MET: Final = "PYSPARK_KAFKA_TESTS_FAILPOINT_MET"
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter
@@ -20,14 +24,15 @@ from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import Record, read_all
 from tests.pyspark_kafka.client.records import write as put
 from tests.spark import engines
+from tests.spark.failpoint import exactly_once_job, run_to_end
 from tests.spark.gate import Gate
+from tests.spark.test_driver_kill import Writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 TIMEOUT_S = 120
 Copy = Callable[..., StreamingQuery]
 WriteJob = Callable[..., None]
-Names = Callable[[], str]
 
 
 class Query:
@@ -330,3 +335,112 @@ def test_refused_on_the_driver(
 ) -> None:
     with pytest.raises(PySparkException, match=message):
         write(frame_of(spark, 0, 1), "target", "x", **options)
+
+
+def a_job(bootstrap: str, source: str, target: str, tmp_path: Path) -> dict[str, Any]:
+    """What `failpoint.exactly_once_job` is told."""
+    return {
+        "bootstrap": bootstrap,
+        "source": source,
+        "target": target,
+        "checkpoint": str(tmp_path / "checkpoint"),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("failpoint", "is_decided"),
+    [
+        ("commit.verify.before", False),
+        pytest.param("plan.sweep.after", False, marks=pytest.mark.full),
+        pytest.param("task.produce.flush.after", False, marks=pytest.mark.full),
+        pytest.param("commit.decide.flush.after", False, marks=pytest.mark.full),
+        ("commit.decide.after", True),
+        pytest.param("commit.mark.before", True, marks=pytest.mark.full),
+    ],
+)
+def test_a_query_that_is_killed_anywhere_writes_exactly_once(
+    failpoint: str, is_decided: bool, bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    source, target = topic(partitions=2), topic(partitions=2)
+    job = a_job(bootstrap, source, target, tmp_path)
+    fill(bootstrap, source, range(100))
+    with exactly_once_job(failpoint, until_end=True, **job) as running:
+        running.await_failpoint()
+        if failpoint != "commit.mark.before":
+            assert read_all(bootstrap, target, partitions=2) == [], "nothing is committed yet"
+        running.kill()
+    fill(bootstrap, source, range(100, 150))
+    run_to_end(**job)
+    assert numbers_in(bootstrap, target, partitions=2) == list(range(150))
+    if is_decided:
+        assert written_in_all(bootstrap, target) == 150, "what was decided was written again"
+
+
+def written_in_all(bootstrap: str, topic: str) -> int:
+    """How many records are in both partitions, aborted ones too, whoever may see them."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "counts",
+            "isolation.level": "read_uncommitted",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(2)])
+    records, ended = 0, 0
+    try:
+        while ended < 2:
+            message = consumer.poll(30)
+            assert message is not None
+            ended += message.error() is not None
+            records += message.error() is None
+    finally:
+        consumer.close()
+    return records
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_task_that_fails_is_tried_again(
+    bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    source, target = topic(partitions=2), topic(partitions=2)
+    fill(bootstrap, source, range(1_000))
+    fail_once = tmp_path / "failed"
+    job = a_job(bootstrap, source, target, tmp_path)
+    run_to_end(**job, master="local[2,4]", fail_once=str(fail_once))
+    assert fail_once.exists(), "no task has failed"
+    assert numbers_in(bootstrap, target, partitions=2) == list(range(1_000))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(2, marks=pytest.mark.timeout(900)),
+        pytest.param(10, marks=[pytest.mark.full, pytest.mark.timeout(900)]),
+    ],
+)
+def test_a_query_that_is_killed_at_random_writes_exactly_once(
+    kills: int, bootstrap: str, topic: TopicFactory, tmp_path: Path, seed: int
+) -> None:
+    moments = random.Random(seed)
+    source, target = topic(partitions=2), topic(partitions=2)
+    job = a_job(bootstrap, source, target, tmp_path)
+    writer = Writer(bootstrap, source)
+    writer.start()
+    try:
+        for _ in range(kills):
+            with exactly_once_job(until_end=False, **job) as running:
+                assert running.process.stdout is not None
+                first_batch = running.process.stdout.readline()
+                assert first_batch.startswith("batch "), "the query ended before its first batch"
+                with pytest.raises(subprocess.TimeoutExpired):  # it runs until it is killed
+                    running.process.wait(timeout=moments.uniform(0, 3))
+    finally:
+        rows_written = writer.stop()
+    run_to_end(**job)
+    assert rows_written > 0
+    assert numbers_in(bootstrap, target, partitions=2) == list(range(rows_written))

@@ -124,7 +124,7 @@ def tools(bootstrap: str) -> Iterator[KafkaTools]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_sink_commits_offsets_in_one_with_the_rows(
     bootstrap: str,
     topic: TopicFactory,

@@ -61,18 +61,11 @@ class Planned:
 class Write:
     """The write of one micro-batch or job. Pickling it plans, unless it is planned."""
 
-    def __init__(
-        self,
-        options: SinkOptions,
-        schema: StructType,
-        *,
-        is_streaming: bool,
-        planned: Planned | None = None,
-    ) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, *, is_streaming: bool) -> None:
         self.options = options
         self.schema = schema
         self._is_streaming = is_streaming
-        self._planned = planned
+        self._planned: Planned | None = None
 
     @classmethod
     def of(cls, options: SinkOptions, schema: StructType, *, is_streaming: bool) -> Write:
