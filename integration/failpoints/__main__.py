@@ -18,6 +18,7 @@ from integration import clusters
 from integration.failpoints import matrix, page
 from integration.failpoints.lanes import SETTINGS
 from integration.failpoints.matrix import AnyCase, Recording, Result
+from integration.failpoints.scenarios import SCENARIOS, SLOW_SCENARIOS
 from integration.failpoints.session import Session, open_session
 
 _BACKENDS = ("reference-processes", "kafka")
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         clusters.open_cluster(asked.backend, configs=SETTINGS) as cluster,
         open_session(cluster, name="matrix") as session,
     ):
-        recordings = matrix.record(session)
+        recordings = matrix.record(session, (*SCENARIOS, *SLOW_SCENARIOS))
         chosen = _chosen(asked, recordings)
         _say(f"{len(chosen)} cases on {cluster.version}")
         results = _run(session, chosen, at_once=asked.at_once)

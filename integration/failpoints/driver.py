@@ -137,13 +137,14 @@ class Work:
     """What is written, and where things go wrong by themselves.
 
     `failing` are tasks (life, batch, partition) whose rows fail in the middle; `attempts_max` is
-    `spark.task.maxFailures`.
+    `spark.task.maxFailures`; `options_of` are options of one batch of one life alone.
     """
 
     sink: Sink
     batches: int
     attempts_max: int = 1
     failing: frozenset[tuple[int, int, int]] = frozenset()
+    options_of: Mapping[tuple[int, int], Mapping[str, str]] = field(default_factory=dict)
 
     def rows(self, batch: int, partition: int) -> Rows:
         """The last task of the last batch has none."""
@@ -159,11 +160,12 @@ class Work:
         places = itertools.product(range(self.batches), range(TASKS))
         return [row for batch, partition in places for row in self.rows(batch, partition)]
 
-    def sink_of(self, batch: int) -> Sink:
-        """A batch job says which it is; a stream's sink is the same for all."""
-        if self.sink.is_streaming:
-            return self.sink
-        return replace(self.sink, options={**self.sink.options, "batchId": str(batch)})
+    def sink_of(self, life: int, batch: int) -> Sink:
+        """A batch job says which it is."""
+        options = {**self.sink.options, **self.options_of.get((life, batch), {})}
+        if not self.sink.is_streaming:
+            options["batchId"] = str(batch)
+        return replace(self.sink, options=options)
 
 
 class Ending(Enum):
@@ -223,7 +225,7 @@ class Life:
 
     def _batch(self, batch: int) -> None:
         self.checkpoint.begin(batch)
-        sink = self.work.sink_of(batch)
+        sink = self.work.sink_of(self.number, batch)
         planning = Seat(life=self.number, batch=batch, kind=Kind.PLANNING)
         planned = self._part(planning, "plan", sink)
         messages: list[bytes | None] = [None] * TASKS

@@ -125,6 +125,14 @@ class Lane:
                 raise NotSettled(f"{transactional_id} cannot be fenced: {answer.error_code.name}")
             time.sleep(_POLL_S)
 
+    def await_timeout(self, prefix: str) -> None:
+        """Return once the brokers have aborted what was open under these ids."""
+        deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
+        while not _CLOSED.issuperset(self.transactions(prefix).values()):
+            if time.monotonic() > deadline_s:
+                raise NotSettled(f"transactions under {prefix} do not time out")
+            time.sleep(_POLL_S)
+
     def committed(self, group_id: str) -> dict[int, int]:
         """The offsets of a group in the lane's topic, by partition."""
         answer = self._call(

@@ -200,7 +200,7 @@ def _in_focus(recording: Recording, focus: Focus) -> tuple[Seat, list[str]]:
     if seat.life == 0 and seat.batch == BATCH:
         premises = [p for p in recording.scenario.premises if p.kind is seat.kind]
         begin = max((met.index(premise.failpoint) + 1 for premise in premises), default=0)
-    return seat, list(met[begin:])
+    return seat, [failpoint for failpoint in met[begin:] if failpoint.startswith(focus.within)]
 
 
 def _moments(failpoints: Sequence[str]) -> list[list[str]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from integration.failpoints.matrix import Result, StallCase
-from integration.failpoints.scenarios import SCENARIOS
+from integration.failpoints.scenarios import SCENARIOS, SLOW_SCENARIOS
 from pyspark_kafka.sink.exactly_once.steps import Step
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "failpoints.md"
@@ -93,7 +93,9 @@ def findings(results: Iterable[Result]) -> Findings:
 
 def render(by_backend: Mapping[str, Findings]) -> str:
     """The page; backends in the order given."""
-    situations = "".join(f"- `{each.name}`: {each.title}\n" for each in SCENARIOS)
+    situations = "".join(
+        f"- `{each.name}`: {each.title}\n" for each in (*SCENARIOS, *SLOW_SCENARIOS)
+    )
     kills = {backend: each.kills for backend, each in by_backend.items()}
     stalls = {backend: each.stalls for backend, each in by_backend.items() if each.stalls}
     parts = [_HEAD, situations, _KILLS, _table(kills)]

@@ -35,12 +35,23 @@ class Death(Enum):
     """It raises an error, as where a connection breaks."""
 
 
+class Loss(Enum):
+    """How prepared transactions are lost."""
+
+    FENCED = "somebody takes the transactional id of task 0"
+    TIMED_OUT = "the time of all transactions is over"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Focus:
-    """Processes of the batch that are killed at each of their failpoints, and in which ways."""
+    """Processes of the batch that are killed at each of their failpoints, and in which ways.
+
+    `within` is what the failpoints' names begin with.
+    """
 
     kind: Kind
     deaths: tuple[Death, ...]
+    within: str = ""
     life: int = 0
     batch: int = BATCH
     partition: int = 0
@@ -50,21 +61,25 @@ class Focus:
 class Premise:
     """What happens in every case of a scenario, to a process of the first life's batch.
 
-    `fences`: it is stalled, the transaction of task 0 is taken away from it, and it goes on.
+    `meanwhile` is what happens while it is stalled; then it goes on.
     """
 
     kind: Kind
     failpoint: str
     with_driver: bool = True
-    fences: bool = False
-    action: Action = Action.KILL
+    meanwhile: Loss | None = None
+
+    @property
+    def action(self) -> Action:
+        return Action.KILL if self.meanwhile is None else Action.STALL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """One situation. `fails` are tasks of the first life's batch whose rows fail in the middle.
 
-    `fences_between_lives`: before the second life somebody takes the transaction of task 0 away.
+    `loss_between_lives` happens before the second life. With `short_transactions` those of the first
+    life's batch time out, after seconds: such scenarios are slow.
     `failures` is how many lives may fail without anything being killed in them.
     """
 
@@ -77,7 +92,8 @@ class Scenario:
     is_streaming: bool = True
     commits_offsets: bool = False
     fresh_commit_topic: bool = False
-    fences_between_lives: bool = False
+    loss_between_lives: Loss | None = None
+    short_transactions: bool = False
     failures: int = 0
 
 
@@ -156,7 +172,7 @@ SCENARIOS: Final = (
         name="lost-before",
         title="a task's rows are lost after the decision, and written again",
         premises=(_DECIDED,),
-        fences_between_lives=True,
+        loss_between_lives=Loss.FENCED,
         focus=(
             Focus(kind=Kind.PLANNING, life=1, deaths=(Death.WITH_DRIVER,)),
             Focus(kind=Kind.TASK, life=1, deaths=_EVERY_WAY),
@@ -170,9 +186,8 @@ SCENARIOS: Final = (
             Premise(
                 kind=Kind.COMMIT,
                 failpoint="commit.decide.after",
-                fences=True,
                 with_driver=False,
-                action=Action.STALL,
+                meanwhile=Loss.FENCED,
             ),
         ),
         failures=1,
@@ -202,3 +217,57 @@ SCENARIOS: Final = (
         ),
     ),
 )
+
+SLOW_SCENARIOS: Final = (
+    Scenario(
+        name="timed-out-before",
+        title="the driver died after it had decided, and all transactions time out meanwhile",
+        premises=(_DECIDED,),
+        short_transactions=True,
+        loss_between_lives=Loss.TIMED_OUT,
+        focus=(
+            Focus(
+                kind=Kind.PLANNING,
+                life=1,
+                deaths=(Death.WITH_DRIVER,),
+                within="plan.roll_forward",
+            ),
+        ),
+    ),
+    Scenario(
+        name="timed-out-unverified",
+        title="all transactions time out before the commit looks at them: it refuses",
+        premises=(
+            Premise(
+                kind=Kind.COMMIT,
+                failpoint="commit.verify.before",
+                with_driver=False,
+                meanwhile=Loss.TIMED_OUT,
+            ),
+        ),
+        short_transactions=True,
+        failures=1,
+        focus=(),
+    ),
+    Scenario(
+        name="timed-out-undecided",
+        title="all transactions time out between the commit's look at them and its decision",
+        premises=(
+            Premise(
+                kind=Kind.COMMIT,
+                failpoint="commit.decide.before",
+                with_driver=False,
+                meanwhile=Loss.TIMED_OUT,
+            ),
+        ),
+        short_transactions=True,
+        failures=1,
+        focus=(),
+    ),
+)
+"""A time of seconds has to pass in each."""
+
+OF_BOTH_VERSIONS: Final = frozenset(
+    {"micro-batch", "failing-task", "decided-before", "lost-before", "lost-in-commit"}
+)
+"""Scenarios for which it makes a difference whether the end of a transaction begins an epoch."""

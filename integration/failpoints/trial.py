@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,11 +32,14 @@ from integration.failpoints.hook import Action, Order
 from integration.failpoints.lanes import Lane
 from integration.failpoints.parts import Sink
 from integration.failpoints.processes import ForkServer
-from integration.failpoints.scenarios import BATCH, BATCHES, Scenario
+from integration.failpoints.scenarios import BATCH, BATCHES, Loss, Scenario
 from integration.failpoints.verdict import Wrong
 
 _FENCED: Final = "0"
 """The task whose transaction is taken away, as its transactional id says it."""
+
+_SHORT: Final = {"transactionTimeout": "4s"}
+"""Enough for a batch, and not long to wait."""
 
 _BEFORE_WAKING: Final = BATCH + 1
 """How far the successor of a zombie gets before that wakes: the batch of both is done."""
@@ -153,6 +157,7 @@ class Trial:
                 batches=batches,
                 attempts_max=self.attempts_max,
                 failing=frozenset((0, BATCH, task) for task in self.scenario.fails),
+                options_of={(0, BATCH): _SHORT} if self.scenario.short_transactions else {},
             )
             checkpoint = Checkpoint(directory=Path(directory), source=self.lane.topic)
             yield work, checkpoint, starts
@@ -187,8 +192,9 @@ class Trial:
             self._failures += ending is not Ending.COMPLETED
             if self._failures > allowed:
                 raise Wrong("a life of the driver failed with nothing that befell it")
-            if self._failures and self._lives == 1 and self.scenario.fences_between_lives:
-                self._fence()
+            loss = self.scenario.loss_between_lives
+            if self._failures and self._lives == 1 and loss is not None:
+                self._lose(loss)
 
     def _life(
         self,
@@ -222,15 +228,18 @@ class Trial:
                 seat=Seat(life=0, batch=BATCH, kind=premise.kind),
                 order=Order(failpoint=premise.failpoint, action=premise.action),
                 takes_driver=premise.with_driver,
-                meanwhile=self._fence if premise.fences else None,
+                meanwhile=premise.meanwhile and partial(self._lose, premise.meanwhile),
             )
             for premise in self.scenario.premises
         ]
 
-    def _fence(self) -> None:
+    def _lose(self, loss: Loss) -> None:
+        self.story.append(loss.value)
+        if loss is Loss.TIMED_OUT:
+            self.lane.await_timeout(f"{self._x}/")
+            return
         for transactional_id, state in self.lane.transactions(f"{self._x}/").items():
             if state == "Ongoing" and transactional_id.split("/")[2] == _FENCED:
-                self.story.append(f"somebody takes {transactional_id}")
                 self.lane.fence(transactional_id)
 
     def _judge(self, work: Work, checkpoint: Checkpoint, starts: Sequence[int]) -> None:

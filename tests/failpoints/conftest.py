@@ -17,10 +17,26 @@ from tests.conftest import open_cluster
 @pytest.fixture(scope="package")
 def processes(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The reference as processes, or Apache Kafka where the run is for it."""
-    is_reference = request.config.getoption("--cluster") == "reference"
-    backend = "reference-processes" if is_reference else None
-    with open_cluster(request.config, backend=backend, configs=SETTINGS) as opened:
+    with open_cluster(request.config, backend=_backend(request), configs=SETTINGS) as opened:
         yield opened
+
+
+def _backend(request: pytest.FixtureRequest) -> str | None:
+    is_reference = request.config.getoption("--cluster") == "reference"
+    return "reference-processes" if is_reference else None
+
+
+@pytest.fixture(scope="package")
+def old_transactions(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """On a cluster with `transaction.version` 1, where the end of a transaction begins no epoch."""
+    features = {"transaction.version": 1}
+    with (
+        open_cluster(
+            request.config, backend=_backend(request), configs=SETTINGS, features=features
+        ) as opened,
+        open_session(opened, name="failpoints") as started,
+    ):
+        yield started
 
 
 @pytest.fixture(scope="package")

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 
 import pytest
 
+from integration.clusters import Cluster
 from integration.failpoints import matrix
 from integration.failpoints.matrix import AnyCase, Recording
+from integration.failpoints.scenarios import OF_BOTH_VERSIONS, SCENARIOS, SLOW_SCENARIOS
 from integration.failpoints.session import Session
 
 pytestmark = [pytest.mark.slow]
@@ -53,7 +55,17 @@ def test_a_sample_of_kills_and_stalls_ends_well(
 @pytest.mark.full
 @pytest.mark.timeout(MATRIX_S)
 def test_every_kill_ends_well(session: Session, recordings: list[Recording]) -> None:
-    check(session, matrix.cases(recordings))
+    slow = matrix.record(session, SLOW_SCENARIOS)
+    check(session, matrix.cases([*recordings, *slow]))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(MATRIX_S)
+def test_every_kill_ends_well_with_old_transactions(
+    processes: Cluster, old_transactions: Session
+) -> None:
+    scenarios = [each for each in SCENARIOS if each.name in OF_BOTH_VERSIONS]
+    check(old_transactions, matrix.cases(matrix.record(old_transactions, scenarios)))
 
 
 @pytest.mark.full
