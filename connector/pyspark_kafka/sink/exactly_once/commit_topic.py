@@ -49,6 +49,9 @@ CONFIG: Final = {
 }
 """Of a topic that is created here, beside what depends on the number of brokers."""
 
+_CHECKED: Final[set[str | None]] = set()
+"""Topics by their ids, by this process: Spark plans every micro-batch in the same one."""
+
 _SCHEMA: Final = pa.schema(
     [PRODUCE_SCHEMA.field(name) for name in ("key", "value", "topic", "partition")]
 )
@@ -68,17 +71,20 @@ class CommitTopic:
 
     # --- created and checked ---
 
-    def ensure(self) -> None:
+    def ensure(self) -> bool:
         """See to it that the topic is there and keeps what is written to it.
 
-        Creates it with three replicas, fewer only where there are fewer brokers. Raises
-        `CommitTopicError` for a topic that could lose decisions or cannot hold them.
+        Creates it with three replicas, fewer only where there are fewer brokers. One that is there
+        is checked once a process; False where that was before. Raises `CommitTopicError` for a
+        topic that could lose decisions or cannot hold them.
         """
         partitions = self._partition_count()
         if partitions == 0:
             if self._create():
-                return
+                return True
             partitions = self._partition_count()  # another one was faster
+        if self._topic_id in _CHECKED:
+            return False
         config = self._config()
         faults = [*_faults(partitions, config)]
         if faults:
@@ -89,6 +95,9 @@ class CommitTopic:
                 "with it, so change it only while nothing is left to finish"
             )
         self._warn_of_few_replicas(config)
+        if self._topic_id is not None:
+            _CHECKED.add(self._topic_id)
+        return True
 
     def _partition_count(self) -> int:
         description = self._client.describe_topics([self._name]).get(self._name)

@@ -76,8 +76,8 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
     topic = CommitTopic(client, options.commit_topic)
     with step(Step.PLAN_CHECK):
         version = client.transaction_version()
-        topic.ensure()
-        _check_brokers(client.broker_config(), options)
+        if topic.ensure():
+            _check_brokers(client.broker_config(), options)
     with step(Step.PLAN_FENCE):
         owner = client.init_producer_id(x, timeout_ms=DECISION_TIMEOUT_MS)
     with step(Step.PLAN_READ):

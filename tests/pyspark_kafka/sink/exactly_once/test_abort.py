@@ -287,18 +287,17 @@ def test_a_supplement_that_fails_ends_its_own_transactions_alone(fake: FakeClust
     assert driver.plan().last["query"].lost == {1}
 
 
-def test_rows_decided_by_another_query_are_spared(fake: FakeCluster) -> None:
-    """Even under the same run: what is decided is not swept."""
+def test_what_is_decided_and_not_rolled_forward_is_not_swept(fake: FakeCluster) -> None:
+    """Not even under the same run."""
     driver, entries = failing(fake)
     other = of(fake)
     other.query_id, other.plans = "other", driver.plans
     decided = other.prepare(9, OUT, "decided")
     other.decide(4, decided)
+    driver.abort(*entries)
+    assert fake.state(decided.transactional_id) is TransactionState.ONGOING
     driver.plan()
-    second = driver.prepare(0, OUT, "second", slot=1)
-    driver.abort(second)
     assert seen(fake) == ["decided"]
-    assert entries
 
 
 def test_what_has_ended_by_itself_does_not_matter(fake: FakeCluster) -> None:

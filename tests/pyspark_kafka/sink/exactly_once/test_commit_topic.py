@@ -64,6 +64,22 @@ def test_what_was_created_passes_the_check(
     assert not warnings()
 
 
+def test_a_topic_is_checked_once_a_process() -> None:
+    """Another topic of the same name is another topic."""
+    cluster = FakeCluster(has_topic_ids=True)
+    client = cluster.client()
+    cluster.create_topic(NAME, config=SOUND)
+    topic = CommitTopic(client, NAME)
+    assert topic.ensure()
+    assert not topic.ensure()
+    assert not CommitTopic(client, NAME).ensure()
+    assert client.asked().count("topic_config") == 1
+    cluster.create_topic(NAME, 2, config=SOUND)
+    for _ in range(2):
+        with pytest.raises(CommitTopicError):
+            ensure(client)
+
+
 def test_a_topic_that_another_one_creates_meanwhile_is_checked(
     fake: FakeCluster, client: FakeClient
 ) -> None:
