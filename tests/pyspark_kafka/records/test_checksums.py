@@ -202,7 +202,13 @@ OTHERS: dict[str, Given] = {
     "a zero behind the value": replace(BASE, value=b"value\0"),
     "bytes moved from key to value": replace(BASE, key=b"ke", value=b"yvalue"),
     "key and value in each other's place": replace(BASE, key=b"value", value=b"key"),
+    "a key alone": replace(BASE, key=b"alone", value=None),
+    "a value alone": replace(BASE, key=None, value=b"alone"),
+    "neither key nor value": replace(BASE, key=None, value=None),
     "no headers": replace(BASE, headers=None),
+    "what was a key is a header": replace(
+        BASE, key=None, headers=(("key", b"value"), *(BASE.headers or ())), value=None
+    ),
     "fewer headers": replace(BASE, headers=BASE.headers[:1] if BASE.headers else None),
     "headers in another order": replace(BASE, headers=(("b", b"2"), ("a", b"1"))),
     "another header key": replace(BASE, headers=(("a", b"1"), ("c", b"2"))),
