@@ -23,7 +23,6 @@ from pyspark_kafka.client.transactions import (
 from pyspark_kafka.sink.exactly_once import (
     abort,
     commit,
-    commit_topic,
     messages,
     names,
     planning,
@@ -36,6 +35,7 @@ from pyspark_kafka.sink.exactly_once.messages import Prepared, TaskMessage
 from pyspark_kafka.sink.exactly_once.planning import LastDecision
 from pyspark_kafka.sink.exactly_once.watched import Watched
 from tests.pyspark_kafka.sink.exactly_once import faults, scenarios
+from tests.pyspark_kafka.sink.exactly_once.play import COMMIT_TOPIC
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
 
 Patch = pytest.MonkeyPatch
@@ -171,10 +171,14 @@ def let_a_late_mark_hide_a_newer_decision(patch: Patch) -> None:
 
 
 def read_the_commit_topic_only_to_its_lso(patch: Patch) -> None:
-    class Committed:
-        READ_UNCOMMITTED = IsolationLevel.READ_COMMITTED
+    original = Watched.list_offsets
 
-    patch.setattr(commit_topic, "IsolationLevel", Committed)
+    def list_offsets(self: Watched, queries: Any, isolation_level: IsolationLevel) -> Any:
+        if any(partition.topic == COMMIT_TOPIC for partition in queries):
+            isolation_level = IsolationLevel.READ_COMMITTED
+        return original(self, queries, isolation_level)
+
+    patch.setattr(Watched, "list_offsets", list_offsets)
 
 
 def rewrite_a_batch_older_than_the_decided_one(patch: Patch) -> None:

@@ -16,6 +16,7 @@ one thread, so a scenario is the same every time. What it must not know: which c
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ import pyarrow as pa
 from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.client.transactions import TransactionalClient
 from pyspark_kafka.options import ClientOptions, ExactlyOnce, SinkOptions
+from pyspark_kafka.sink.exactly_once import commit_log
 from pyspark_kafka.sink.exactly_once.abort import abort
 from pyspark_kafka.sink.exactly_once.commit import commit
 from pyspark_kafka.sink.exactly_once.messages import Task, TaskMessage
@@ -36,7 +38,39 @@ from pyspark_kafka.sink.exactly_once.steps import VARIABLE
 from pyspark_kafka.sink.exactly_once.task import write_task
 from pyspark_kafka.sink.exactly_once.watched import Watched
 
+COMMIT_TOPIC = "__spark_commits"
+
 Rows = Sequence[bytes]
+
+
+class _Memories(dict[Any, Any]):
+    """What processes have read of commit topics: here they are one, and each has to have its own."""
+
+    def __init__(self) -> None:
+        self._process = threading.local()
+
+    @contextmanager
+    def of(self, process: object) -> Iterator[None]:
+        before = self._current
+        self._process.name = process
+        try:
+            yield
+        finally:
+            self._process.name = before
+
+    @property
+    def _current(self) -> object:
+        return getattr(self._process, "name", None)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        super().__setitem__((self._current, key), value)
+
+    def pop(self, key: object, default: object = None) -> Any:
+        return super().pop((self._current, key), default)
+
+
+_MEMORIES = _Memories()
+vars(commit_log)["_READ"] = _MEMORIES
 
 
 class Killed(BaseException):
@@ -91,7 +125,7 @@ class Run:
         return ExactlyOnce(
             transactional_id=self.x,
             transaction_timeout_ms=self.timeout_ms,
-            commit_topic="__spark_commits",
+            commit_topic=COMMIT_TOPIC,
             group_id=self.group_id,
             checkpoint=None,
             batch_id=self.batch_id,
@@ -104,7 +138,7 @@ class Run:
         return replace(self, run=run, **changes)
 
     def begin(self, batch_id: int | None) -> Batch:
-        with self.process("planning") as client:
+        with _MEMORIES.of(id(self)), self.process("planning") as client:
             planned = plan(client, self.options)
         return Batch(run=self, batch_id=batch_id, plan=planned)
 
