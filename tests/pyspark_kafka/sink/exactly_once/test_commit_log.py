@@ -54,11 +54,15 @@ class _Counting(FakeClient):
     def __init__(self, cluster: FakeCluster) -> None:
         super().__init__(cluster, "reader")
         self.batch_count = 0
+        self.fails_after: int | None = None
 
     def read_log(
         self, partition: TopicPartition, start_offset: int, end_offset: int
     ) -> Iterator[LogBatch]:
         for batch in super().read_log(partition, start_offset, end_offset):
+            if self.fails_after is not None and self.batch_count >= self.fails_after:
+                self.fails_after = None
+                raise BrokerUnreachable("gone")
             self.batch_count += 1
             yield batch
 
@@ -168,15 +172,18 @@ def test_a_log_that_was_cleaned_is_read_anew(reader: Reader) -> None:
     assert reader.given() == 1
 
 
-def test_a_read_that_fails_is_not_relied_on(reader: Reader) -> None:
+@pytest.mark.parametrize("count", range(4))
+def test_a_read_that_fails_is_not_relied_on(reader: Reader, count: int) -> None:
     reader.log.append(producer(1), [record("a")])
     reader.read()
     reader.log.append(producer(7), [record("b")], transactional=True)
     reader.log.append(producer(7, 1), transactional=True, verdict=Verdict.COMMIT)
-    reader.client.fail("read_log", BrokerUnreachable("gone"))
+    reader.log.append(producer(1), [record("c")])
+    reader.given()
+    reader.client.fails_after = count
     with pytest.raises(BrokerUnreachable):
         reader.read()
-    assert reader.read() == [record("a"), record("b")]
+    assert reader.read() == [record("a"), record("b"), record("c")]
 
 
 def test_without_a_topic_id_nothing_is_relied_on(reader: Reader) -> None:
