@@ -15,7 +15,7 @@ from random import Random
 from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.errors import BrokerUnreachable, PysparkKafkaError
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
-from tests.pyspark_kafka.sink.exactly_once.play import Batch, Killed, Run, reaching
+from tests.pyspark_kafka.sink.exactly_once.play import COMMIT_TOPIC, Batch, Killed, Run, reaching
 from tests.pyspark_kafka.sink.exactly_once.query import MIDDLE, SHORT, Query, flat
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
 
@@ -64,6 +64,7 @@ class Schedule:
         self._losses = self.random.choice((0.0, 0.004, 0.02))
         self._delays = self.random.choice((0.0, 0.004, 0.03))
         self._stalls = self.random.choice((0.0, 0.0, 0.02))
+        self._compactions = self.random.choice((0.0, 0.02))
 
     def spawn(self, body: Callable[[], object]) -> None:
         self._lanes.append(_Lane(self, body))
@@ -105,6 +106,8 @@ class Schedule:
         if self.random.random() < self._stalls:
             self._world.cluster.holds_markers = not self._world.cluster.holds_markers
             self._world.cluster.write_markers()
+        if self.random.random() < self._compactions and COMMIT_TOPIC in self._world.cluster.topics:
+            self._world.cluster.topic(COMMIT_TOPIC).logs[0].compact()
         if self.random.random() < self._kills:
             self.history.append("  killed")
             lane.is_killed = True

@@ -21,7 +21,7 @@ class FakeWorld:
     """The cluster in memory."""
 
     def __init__(self, version: TransactionVersion = 2) -> None:
-        self.cluster = FakeCluster(version)
+        self.cluster = FakeCluster(version, has_topic_ids=True)
         self._numbers = count(1)
 
     def fresh(self) -> FakeWorld:
