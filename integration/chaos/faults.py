@@ -30,7 +30,7 @@ _LOST: Final = of_api(
     "list_transactions",
 )
 _LOST_AT_ONCE: Final = 2
-RUNNING_TIMEOUT_S: Final = 240.0
+RUNNING_TIMEOUT_S: Final = 400.0
 _DELAY_S: Final = 0.3
 
 

@@ -29,8 +29,8 @@ from integration.faults.links import ProxiedLinks
 BROKERS: Final = 3
 PARTITIONS: Final = 3
 RECORDS_PER_SECOND: Final = 400
-START_TIMEOUT_S: Final = 180.0
-FINISH_TIMEOUT_S: Final = 240.0
+START_TIMEOUT_S: Final = 400.0
+FINISH_TIMEOUT_S: Final = 400.0
 SETTINGS: Final = {
     # A broker that is gone is found out soon.
     "broker.session.timeout.ms": "3000",

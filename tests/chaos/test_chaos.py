@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 SECONDS = 15.0
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_seed_ends_exactly_once(seed: int) -> None:
     outcome = run(Setup(seed=seed, backend="reference-processes", seconds=SECONDS))
     assert outcome.is_well, report(outcome)
