@@ -144,7 +144,7 @@ class Write:
 
         offsets = None if batch_id is None else self._source_offsets(batch_id)
         with _client(self.options.client) as client:
-            commit(client, self.exactly_once, _of_tasks(messages), offsets=offsets)
+            commit(client, self.exactly_once, messages, offsets=offsets)
 
     def _source_offsets(self, batch_id: int) -> SourceOffsets | None:
         """Of the micro-batch, where they are needed or easily had."""
@@ -171,7 +171,7 @@ class Write:
 
         try:
             with _client(self.options.client) as client:
-                abort(client, self.exactly_once, _of_tasks(messages))
+                abort(client, self.exactly_once, messages)
         except Exception:
             log.warning(
                 "a failed batch under transactionalId '%s' could not be cleaned up; the next start "
@@ -183,12 +183,8 @@ class Write:
 
 def new_rows(messages: Sequence[WriterCommitMessage | None]) -> list[Mapping[str, int]]:
     """Rows by topic of each task that has written, which a replayed one has not."""
-    return [m.rows_by_topic for m in _of_tasks(messages) if not isinstance(m, AlreadyCommitted)]
-
-
-def _of_tasks(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
-    """The messages of tasks that finished; those of others are None."""
-    return [message for message in messages if isinstance(message, TaskMessage)]
+    answered = [message for message in messages if isinstance(message, TaskMessage)]
+    return [m.rows_by_topic for m in answered if not isinstance(m, AlreadyCommitted)]
 
 
 def _task(context: TaskContext, query_id: str, batch_id: int | None, run: str) -> Task:

@@ -316,6 +316,12 @@ def test_a_commit_plans_nothing(protocol: Steps) -> None:
     assert (len(messages), offsets, protocol.planned) == (2, None, [])
 
 
+def test_a_task_that_said_nothing_is_not_hidden_from_the_commit(protocol: Steps) -> None:
+    a_write().commit([message(), None], 12)
+    ((messages, _offsets, _client),) = protocol.commits
+    assert messages[1] is None
+
+
 def write_offsets(checkpoint: Path, batch_id: int, line: str) -> None:
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{{}}\n{line}")
@@ -350,13 +356,13 @@ def test_a_failed_commit_is_told(protocol: Steps) -> None:
         a_write().commit([message()], 1)
 
 
-def test_an_abort_gets_what_finished_tasks_said_and_hides_no_other_failure(
+def test_an_abort_gets_all_that_tasks_said_and_hides_no_other_failure(
     protocol: Steps, caplog: pytest.LogCaptureFixture
 ) -> None:
     protocol.failure = BrokerUnreachable("gone")
     with caplog.at_level(logging.WARNING):
         a_write().abort([None, message(), None])
-    assert [len(messages) for messages in protocol.aborts] == [1]
+    assert [len(messages) for messages in protocol.aborts] == [3]
     assert "transactionalId 'x' could not be cleaned up" in caplog.text
     assert "gone" in caplog.text
 
