@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import (
     AuthenticationFailed,
     CommitTopicError,
@@ -343,6 +346,29 @@ def test_keys_of_x_are_all_there_are_to_remove(setting: Setting) -> None:
     assert driver.topic.read(driver.x) == {}
     assert len(other.topic.keys(other.x)) == 3
     assert driver.plan().last == {}
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 100])
+def test_rows_are_what_a_producer_takes(client: FakeClient, count: int) -> None:
+    records = [(b"k" * n, None if n % 3 == 1 else b"v" * n) for n in range(count)]
+    rows = CommitTopic(client, NAME).rows(records)
+    rows.validate(full=True)
+    assert rows.schema.names == ["key", "value", "topic", "partition"]
+    assert all(rows.schema.field(name) == PRODUCE_SCHEMA.field(name) for name in rows.schema.names)
+    assert rows.to_pylist() == [
+        {"key": key, "value": value, "topic": NAME, "partition": 0} for key, value in records
+    ]
+
+
+def test_rows_are_made_without_pandas() -> None:
+    """Which takes longer to import than all that a planning does."""
+    code = (
+        "import sys\n"
+        "from pyspark_kafka.sink.exactly_once.planning import CommitTopic\n"
+        "CommitTopic(None, 'name').rows([(b'k', b'v'), (b'k', None)])\n"
+        "assert 'pandas' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_marks_are_written_outside_of_transactions(fake: FakeCluster, client: FakeClient) -> None:
