@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -33,7 +34,7 @@ from tests.pyspark_kafka.client.test_native_producer import (
     record_count,
     sent_in,
 )
-from tests.pyspark_kafka.client.transactional import Transaction, transactions
+from tests.pyspark_kafka.client.transactional import Transaction, Transactions, transactions
 from tests.pyspark_kafka.wire import scripted
 from tests.pyspark_kafka.wire.scripted import Asked, Peer, ScriptedBroker
 
@@ -64,6 +65,11 @@ class Coordinated(Brokers):
         answers["add_partitions_to_txn"] = [self.take_addition]
         self.ids: list[str | None] = []
         self.versions: list[int] = []
+        self.opened: list[ScriptedBroker] = []
+
+    def connections(self) -> int:
+        """How many there have been."""
+        return sum(broker.connections for broker in self.opened)
 
     def name_coordinator(self, peer: Peer, asked: Asked) -> None:
         host, _, port = self.addresses[1].rpartition(":")
@@ -109,20 +115,29 @@ def request_of(asked: Asked, api_key: int) -> Any:
 
 
 @contextmanager
-def writing_in(
+def begun_at(
     brokers: Coordinated, version: TransactionVersion, *, clock: Clock | None = None, **kafka: str
-) -> Iterator[Transaction]:
-    """One transaction at these brokers."""
-    opened = [ScriptedBroker(brokers.script(broker_id)) for broker_id in (1, 2)]
-    for broker_id, one in enumerate(opened, 1):
+) -> Iterator[Transactions]:
+    """Transactions at these brokers."""
+    brokers.opened = [ScriptedBroker(brokers.script(broker_id)) for broker_id in (1, 2)]
+    for broker_id, one in enumerate(brokers.opened, 1):
         brokers.addresses[broker_id] = one.address
     try:
         settings = {**SHORT, **PATIENT, **kafka}
-        with transactions(opened[0].address, version, clock=clock, **settings) as made:
-            yield made.begin(ID)
+        with transactions(brokers.addresses[1], version, clock=clock, **settings) as made:
+            yield made
     finally:
-        for one in opened:
+        for one in brokers.opened:
             one.__exit__(None, None, None)
+
+
+@contextmanager
+def writing_in(
+    brokers: Coordinated, version: TransactionVersion, *, clock: Clock | None = None, **kafka: str
+) -> Iterator[Transaction]:
+    """One of them."""
+    with begun_at(brokers, version, clock=clock, **kafka) as made:
+        yield made.begin(ID)
 
 
 @pytest.fixture(autouse=True)
@@ -187,6 +202,48 @@ def test_leaders_that_cannot_add(monkeypatch: pytest.MonkeyPatch) -> None:
         one.producer.send(rows("t", [b"x"]))
         with pytest.raises(UnsupportedVersion, match="Produce in versions 3 to 11"):
             one.producer.flush()
+
+
+@BOTH
+def test_connections_are_kept_for_the_next_transaction(version: TransactionVersion) -> None:
+    clock = SkippingClock()
+    brokers = Coordinated(OK)
+    with begun_at(brokers, version, clock=Clock(now=clock.now)) as begun:
+        opened: list[int] = []
+        for turn in range(5):
+            one = begun.begin(ID)
+            one.producer.send(rows("t", [b"%d" % turn]))
+            one.producer.flush()
+            if turn == 1:  # who fails leaves nothing that others could use
+                one.producer.abort()
+            else:
+                one.producer.close()
+                with pytest.raises(DeliveryFailed, match="was closed"):
+                    one.producer.send(rows("t", [b"x"]))
+            if turn == 3:
+                clock.skipped_s += 301  # an old one may be gone without a word
+            opened.append(brokers.connections())
+    # New ones behind the one that was given up, and behind the one that was idle for too long.
+    assert [after - before for before, after in pairwise(opened)] == [0, 1, 0, 1]
+    assert [header(sent[("t", 0)])[3] for _, sent in brokers.batches] == [0] * 5
+
+
+@BOTH
+def test_a_producer_that_was_closed_is_done(version: TransactionVersion) -> None:
+    """Whatever its user does then, the connections are another one's."""
+    brokers = Coordinated(OK)
+    with begun_at(brokers, version) as begun:
+        first = begun.begin(ID)
+        first.producer.send(rows("t", [b"x"]))
+        first.producer.flush()
+        first.producer.close()
+        second = begun.begin(ID)
+        first.producer.abort()
+        second.producer.send(rows("t", [b"y"]))
+        before = brokers.connections()
+        second.producer.flush()
+        assert brokers.connections() == before
+        assert first.producer.last_offsets == {T0: 0}
 
 
 # --- what may pass ---

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pyspark_kafka.client.native.in_flight import Batch
@@ -120,6 +120,12 @@ class LeaderLinks:
         for link in self:
             for call in link.calls:
                 call.deadline += by_s
+
+    def hand_over(self) -> LeaderLinks:
+        """All of them, for another producer; none are left here."""
+        handed_over = replace(self)
+        self._links, self._failures = {}, {}
+        return handed_over
 
     def close(self) -> None:
         """Close all; what was asked is forgotten."""

@@ -99,8 +99,9 @@ class NativeProducer:
         wall_clock_s: Callable[[], float] = time.time,
         transactional_id: str | None = None,
         producer_id: ProducerIdAndEpoch | None = None,
+        links: LeaderLinks | None = None,
     ) -> None:
-        """`producer_id` is asked for where it is not given."""
+        """`producer_id` is asked for where it is not given; `links` are connections to begin with."""
         self.idle_since = 0.0
         self._router = router
         self._clock = router.clock
@@ -114,7 +115,7 @@ class NativeProducer:
             request_bytes_max=settings.request_bytes_max,
         )
         self._topics: dict[str, WrittenTopic] = {}
-        self._links = LeaderLinks(
+        self._links = links or LeaderLinks(
             router,
             request_timeout_s=settings.request_timeout_s,
             connect_timeout_s=settings.connect_timeout_s,

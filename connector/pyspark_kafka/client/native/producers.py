@@ -1,8 +1,9 @@
 """Producers of the engine `native`, one task after the other.
 
 Purpose: lend a producer, and keep it for the next task, since a new one has to ask for an id and to
-connect. Invariant: only a producer whose rows are all confirmed is lent again. What it must not
-know: Spark, how producers write.
+connect; a producer of a transaction is for that one alone, and its connections are kept. Invariant:
+only what belonged to a producer whose rows are all confirmed is lent again. What it must not know:
+Spark, how producers write.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pyspark_kafka.client.delivery_faults import DeliveryFaults
+from pyspark_kafka.client.native.leader_links import LeaderLinks
+from pyspark_kafka.client.native.producer import NativeProducer
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
+from pyspark_kafka.client.transactions import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.wire.router import Router
 
 if TYPE_CHECKING:
-    from pyspark_kafka.client.native.producer import NativeProducer
+    from pyspark_kafka.client.native.transactional_producer import NativeTransactionalProducer
 
 _IDLE_S_MAX: Final = 300.0
 
@@ -27,15 +32,13 @@ class NativeProducers:
     settings: ProducerSettings
     bootstrap_servers: str
     _idle: NativeProducer | None = None
+    _idle_links: LeaderLinks | None = None
+    _links_idle_since: float = 0.0
 
     def lend(self) -> NativeProducer:
         """The idle producer if it is fresh, else a new one."""
-        # Not every process that has a client writes, and loading takes longer than what those do.
-        from pyspark_kafka.client.delivery_faults import DeliveryFaults  # noqa: PLC0415
-        from pyspark_kafka.client.native.producer import NativeProducer  # noqa: PLC0415
-
         idle, self._idle = self._idle, None
-        if idle is not None and self.router.clock.now() - idle.idle_since < _IDLE_S_MAX:
+        if idle is not None and self._is_fresh(idle.idle_since):
             idle.forget_trouble()
             return idle
         if idle is not None:
@@ -46,13 +49,53 @@ class NativeProducers:
         )
         return NativeProducer(self.router, self.settings, faults, give_back=self._take_back)
 
+    def begin(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, version: TransactionVersion
+    ) -> NativeTransactionalProducer:
+        """A producer for one transaction, with the connections of the one before if they are fresh."""
+        from pyspark_kafka.client.native.transactional_producer import (  # noqa: PLC0415
+            NativeTransactionalProducer,
+        )
+
+        links, self._idle_links = self._idle_links, None
+        if links is not None and not self._is_fresh(self._links_idle_since):
+            links.close()
+            links = None
+        return NativeTransactionalProducer.begin(
+            self.router,
+            self.settings,
+            self.bootstrap_servers,
+            transactional_id,
+            producer,
+            version,
+            links=links,
+            keep=self._keep_links,
+        )
+
     def close(self) -> None:
-        """Close the connections of the idle producer."""
+        """Close all connections that are idle."""
+        self._drop_idle()
+        self._drop_idle_links()
+
+    def _is_fresh(self, idle_since: float) -> bool:
+        return self.router.clock.now() - idle_since < _IDLE_S_MAX
+
+    def _take_back(self, producer: NativeProducer) -> None:
+        self._drop_idle()
+        producer.idle_since = self.router.clock.now()
+        self._idle = producer
+
+    def _keep_links(self, links: LeaderLinks) -> None:
+        self._drop_idle_links()
+        self._links_idle_since = self.router.clock.now()
+        self._idle_links = links
+
+    def _drop_idle(self) -> None:
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.end()
 
-    def _take_back(self, producer: NativeProducer) -> None:
-        self.close()
-        producer.idle_since = self.router.clock.now()
-        self._idle = producer
+    def _drop_idle_links(self) -> None:
+        links, self._idle_links = self._idle_links, None
+        if links is not None:
+            links.close()

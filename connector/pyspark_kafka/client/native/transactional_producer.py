@@ -15,7 +15,7 @@ Source: `TransactionManager` and `Sender` of Apache Kafka, for which answers are
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Final, Self
@@ -25,6 +25,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.client.delivery_faults import NOT_WRITTEN, DeliveryFaults
 from pyspark_kafka.client.native.in_flight import Batch
+from pyspark_kafka.client.native.leader_links import LeaderLinks
 from pyspark_kafka.client.native.membership import Membership, is_final
 from pyspark_kafka.client.native.producer import NativeProducer
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
@@ -37,6 +38,7 @@ from pyspark_kafka.client.native.refusals import (
 from pyspark_kafka.client.transactions import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.errors import (
     BrokerUnreachable,
+    DeliveryFailed,
     KafkaError,
     ProtocolError,
     PysparkKafkaError,
@@ -50,13 +52,15 @@ from pyspark_kafka.wire.router import Refused, Router
 from pyspark_kafka.wire.transactions import add_partitions_to_txn, send_offsets_to_transaction
 from pyspark_kafka.wire.versions import Api
 
+KeepLinks = Callable[[LeaderLinks], None]
+
 _NOWHERE: Final = -1
 
 
 class NativeTransactionalProducer(NativeProducer):
     """See `client.transactions.TransactionalProducer`.
 
-    `close` and `abort` end its connections; neither ends the transaction.
+    Neither `close` nor `abort` ends the transaction; `abort` closes the connections.
     """
 
     _transactional_id: str
@@ -70,6 +74,8 @@ class NativeTransactionalProducer(NativeProducer):
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         version: TransactionVersion,
+        links: LeaderLinks | None = None,
+        keep: KeepLinks = LeaderLinks.close,
     ) -> None:
         super().__init__(
             router,
@@ -78,7 +84,9 @@ class NativeTransactionalProducer(NativeProducer):
             give_back=NativeProducer.end,
             transactional_id=transactional_id,
             producer_id=producer,
+            links=links,
         )
+        self._keep = keep
         self._producer = producer
         self._version = version
         self._membership = Membership()
@@ -94,8 +102,14 @@ class NativeTransactionalProducer(NativeProducer):
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         version: TransactionVersion,
+        *,
+        links: LeaderLinks | None = None,
+        keep: KeepLinks = LeaderLinks.close,
     ) -> Self:
-        """For the one transaction of this epoch, in which nothing has been written yet."""
+        """For the one transaction of this epoch, in which nothing has been written yet.
+
+        `links` are connections to begin with, and `keep` gets those that are there when it is closed.
+        """
         faults = DeliveryFaults(
             bootstrap_servers=bootstrap_servers, record_bytes_max=settings.request_bytes_max
         )
@@ -106,6 +120,8 @@ class NativeTransactionalProducer(NativeProducer):
             transactional_id=transactional_id,
             producer=producer,
             version=version,
+            links=links,
+            keep=keep,
         )
 
     # --- the port ---
@@ -132,6 +148,11 @@ class NativeTransactionalProducer(NativeProducer):
                     "in the log they are",
                     NOT_WRITTEN,
                 )
+
+    def close(self) -> None:
+        assert not self._has_work(), "flush goes first"
+        self._failed = self._failed or DeliveryFailed("this producer was closed")
+        self._keep(self._links.hand_over())
 
     def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._begin()
