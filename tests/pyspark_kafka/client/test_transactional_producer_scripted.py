@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -14,6 +15,7 @@ from kio.index import load_request_schema
 from kio.serial import entity_reader
 
 from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.client.native import producer as producer_module
 from pyspark_kafka.client.transactions import TransactionVersion
 from pyspark_kafka.errors import (
     AuthenticationFailed,
@@ -93,17 +95,20 @@ class Coordinated(Brokers):
             turn(peer, asked)
             return
         codes = turn if isinstance(turn, dict) else dict.fromkeys(topic.partitions, turn)
-        results = [
-            {"partition_index": index, "partition_error_code": codes[index]}
-            for index in topic.partitions
-        ]
-        answer = [{"name": "t", "results_by_partition": results}]
-        peer.answer(asked, "add_partitions_to_txn", results_by_topic_v3_and_below=answer)
+        answer_addition(peer, asked, codes)
 
     def take(self, broker_id: int, peer: Peer, asked: Asked) -> None:
         self.ids.append(request_of(asked, 0).transactional_id)
         self.versions.append(asked.version)
         super().take(broker_id, peer, asked)
+
+
+def answer_addition(peer: Peer, asked: Asked, codes: Mapping[int, int]) -> None:
+    results = [
+        {"partition_index": index, "partition_error_code": code} for index, code in codes.items()
+    ]
+    answer = [{"name": "t", "results_by_partition": results}]
+    peer.answer(asked, "add_partitions_to_txn", results_by_topic_v3_and_below=answer)
 
 
 def request_of(asked: Asked, api_key: int) -> Any:
@@ -279,6 +284,21 @@ def test_an_addition_that_is_not_answered_is_asked_for_again(script: Any) -> Non
         one.producer.send(rows("t", [b"x"]))
         one.producer.flush()
     assert len(brokers.added) == 2
+    assert len(brokers.batches) == 1
+
+
+def test_a_coordinator_that_is_slow_gets_longer_and_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_module, "_TRY_S", 0.02)
+    brokers = Coordinated(OK)
+
+    def slowly(peer: Peer, asked: Asked) -> None:
+        time.sleep(0.2)
+        answer_addition(peer, asked, {0: 0})
+
+    brokers.additions = [slowly]
+    with writing_in(brokers, 1) as one:
+        one.producer.send(rows("t", [b"x"]))
+        one.producer.flush()
     assert len(brokers.batches) == 1
 
 
