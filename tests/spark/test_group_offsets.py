@@ -44,7 +44,7 @@ def test_a_stream_tells_the_group_how_far_it_has_read(
     produce: Produce,
 ) -> None:
     source = topic(partitions=2)
-    group = f"group of {source}"
+    group = f"group-of-{source}"
     options = {"subscribe": source, "startingOffsets": "earliest", "commitOffsets": "true"}
     options |= {"kafka.group.id": group, "engine": engine}
     produce(source, ["a", "b", "c"])
@@ -65,7 +65,7 @@ def test_a_group_with_members_does_not_fail_the_stream(
     produce: Produce,
 ) -> None:
     source = topic(partitions=2)
-    group = f"group of {source}"
+    group = f"group-of-{source}"
     produce(source, ["a", "b", "c"])
     member = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     member.subscribe([source])
@@ -96,7 +96,7 @@ def test_reads_start_where_the_group_has_come_to(
     produce: Produce,
 ) -> None:
     source = topic(partitions=2)
-    group = f"group of {source}"
+    group = f"group-of-{source}"
     options = {"subscribe": source, "startingOffsets": "committed", "kafka.group.id": group}
     produce(source, ["a", "b", "c"])
     with pytest.raises(StreamingQueryException, match="has committed no offset for"):
@@ -134,7 +134,7 @@ def test_a_sink_commits_offsets_in_one_with_the_rows(
 ) -> None:
     """The job is killed right before it decides, and right after."""
     source, target = topic(partitions=2), topic(partitions=2)
-    group = f"group of {source}"
+    group = f"group-of-{source}"
     job = {
         "bootstrap": bootstrap,
         "source": source,
