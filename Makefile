@@ -95,6 +95,7 @@ BACKEND := reference-processes
 
 failpoints: $(VENV)/.ready ## kill the sink at every failpoint (10 minutes); BACKEND=kafka, docs/failpoints.md
 	@$(BIN)/python -m integration.failpoints --all --write-docs --backend $(BACKEND)
+	@$(BIN)/python -m integration.failpoints --write-docs --backend $(BACKEND) --old-transactions
 
 chaos: java $(VENV)/.ready ## a query while everything around it fails: SEED=n, BACKEND=kafka, SECONDS=60
 	@$(BIN)/python -m integration.chaos --seed $(or $(SEED),1) --backend $(BACKEND) --seconds $(or $(SECONDS),60)

@@ -4,6 +4,7 @@
 --sample 50 --seed 7   so many cases, drawn by a seed
 --only "commit.decide" cases whose name has this in it
 --stalls               zombies in place of kills; --all is both
+--old-transactions     with transaction.version 1, where that makes a difference
 --write-docs           write docs/failpoints.md, with --all
 """
 
@@ -18,7 +19,12 @@ from integration import clusters
 from integration.failpoints import matrix, page
 from integration.failpoints.lanes import SETTINGS
 from integration.failpoints.matrix import AnyCase, Recording, Result
-from integration.failpoints.scenarios import SCENARIOS, SLOW_SCENARIOS
+from integration.failpoints.scenarios import (
+    OF_BOTH_VERSIONS,
+    SCENARIOS,
+    SLOW_SCENARIOS,
+    Scenario,
+)
 from integration.failpoints.session import Session, open_session
 
 _BACKENDS = ("reference-processes", "kafka")
@@ -28,16 +34,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line says; 0 where all is well, 1 where a case fails."""
     asked = _parser().parse_args(arguments)
     begun_s = time.monotonic()
+    features = {"transaction.version": 1} if asked.old_transactions else {}
     with (
-        clusters.open_cluster(asked.backend, configs=SETTINGS) as cluster,
+        clusters.open_cluster(asked.backend, configs=SETTINGS, features=features) as cluster,
         open_session(cluster, name="matrix") as session,
     ):
-        recordings = matrix.record(session, (*SCENARIOS, *SLOW_SCENARIOS))
+        recordings = matrix.record(session, _scenarios(asked))
         chosen = _chosen(asked, recordings)
         _say(f"{len(chosen)} cases on {cluster.version}")
         results = _run(session, chosen, at_once=asked.at_once)
         version = cluster.version
-    missing = matrix.missing(recordings)
+    missing = set() if asked.old_transactions else matrix.missing(recordings)
     failed = [result for result in results if result.error is not None]
     taken_s = time.monotonic() - begun_s
     each_s = sum(result.seconds for result in results) / max(len(results), 1)
@@ -48,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in sorted(missing):
         _say(f"never met: {name}")
     if asked.write_docs:
-        page.write(version, results)
+        old = ", transaction.version 1" if asked.old_transactions else ""
+        page.write(f"{version}{old}", results)
     return int(bool(failed or missing))
 
 
@@ -64,9 +72,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument("--stalls", action="store_true", help="zombies, in place of kills")
     parser.add_argument("--all", action="store_true", help="kills and zombies")
+    parser.add_argument("--old-transactions", action="store_true", help="transaction.version 1")
     parser.add_argument("--at-once", type=int, default=matrix.AT_ONCE)
     parser.add_argument("--write-docs", action="store_true", help="write docs/failpoints.md")
     return parser
+
+
+def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
+    if asked.old_transactions:
+        return [scenario for scenario in SCENARIOS if scenario.name in OF_BOTH_VERSIONS]
+    return [*SCENARIOS, *SLOW_SCENARIOS]
 
 
 def _chosen(asked: argparse.Namespace, recordings: Sequence[Recording]) -> list[AnyCase]:

@@ -41,6 +41,7 @@ _KILLS: Final = """
 
 How many cases were run at each failpoint, each with the process alone and, where that makes a
 difference, with Spark's driver, with another attempt at the task, or with an error in its place.
+With `transaction.version` 1 only those situations are run in which the end of a transaction matters.
 
 """
 _STALLS: Final = """
