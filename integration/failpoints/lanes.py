@@ -32,6 +32,8 @@ _CLOSED: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 SETTINGS: Final[Mapping[str, str]] = {
     # A transaction whose time is over is aborted soon.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    # Nor is it fenced where a busy machine leaves it no time for heartbeats: it is the only one.
+    "broker.session.timeout.ms": "120000",
     "auto.create.topics.enable": "false",
     "transaction.two.phase.commit.enable": "true",
     "unstable.api.versions.enable": "true",

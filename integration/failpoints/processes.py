@@ -144,6 +144,10 @@ class ForkServer:
         assert isinstance(answer, Finished), answer
         return answer.value
 
+    def has_logged(self, text: str) -> bool:
+        """Whether a process has said this on stderr, as logging does."""
+        return text in self._log.read_text(errors="replace")
+
     def log_end(self) -> str:
         """The end of what processes have said on stderr."""
         return self._log.read_text(errors="replace")[-_LOG_CHARACTERS_MAX:]

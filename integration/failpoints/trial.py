@@ -242,10 +242,17 @@ class Trial:
             if state == "Ongoing" and transactional_id.split("/")[2] == _FENCED:
                 self.lane.fence(transactional_id)
 
+    @property
+    def _expects_loss(self) -> bool:
+        meanwhile = [premise.meanwhile for premise in self.scenario.premises]
+        return self.scenario.loss_between_lives is not None or any(meanwhile)
+
     def _judge(self, work: Work, checkpoint: Checkpoint, starts: Sequence[int]) -> None:
         for assigned in self.assignments:
             if assigned not in self._carried_out:
                 raise NotMet(f"{assigned.seat} did not meet {assigned.order.failpoint}")
+        if not self._expects_loss and self.server.has_logged(f"'{self._x}' has lost rows"):
+            raise Wrong("decided rows were lost, and written again, though nobody took them away")
         if self.transactional:
             verdict.check(self.lane, self._x, work, starts)
         else:
