@@ -7,12 +7,13 @@ what may be decided is left alone. What it must not know: why the batch failed.
 from __future__ import annotations
 
 from integration.sink_model import places
-from integration.sink_model.case import BY_ABORT
+from integration.sink_model.case import BY_ABORT, Violation
 from integration.sink_model.cluster import end_task_transaction, init_x, read_commit_topic
 from integration.sink_model.coordinator import CONCURRENT, REFUSED
 from integration.sink_model.mutations import (
     ABORT_UNDER_ANY_EPOCH,
     ABORT_WHAT_WAS_DECIDED,
+    ABORT_WITHOUT_FENCING,
     ABORT_WITHOUT_LOOKING,
 )
 from integration.sink_model.state import END_ABORT, INIT, STATUS_NAMES, State, TaskRequest
@@ -23,8 +24,10 @@ def look(turn: Turn) -> Transitions:
     """`abort.look`: DescribeTransactions(X)."""
     x = turn.state.x
     text = turn.says(f"X has epoch {x.epoch} and is {STATUS_NAMES[x.status]}")
-    if x.epoch == turn.driver.owner or turn.case.mutation == ABORT_WITHOUT_LOOKING:
-        state = turn.to(turn.state, places.ABORT_FENCE)
+    mutation = turn.case.mutation
+    if x.epoch == turn.driver.owner or mutation == ABORT_WITHOUT_LOOKING:
+        at = places.ABORT_READ if mutation == ABORT_WITHOUT_FENCING else places.ABORT_FENCE
+        state = turn.to(turn.state, at)
         yield text, turn.with_works(state, [w._replace(to_do=(), lost=()) for w in turn.works(state)])
     else:
         yield f"{text}: all is left to the next planning", turn.dies(turn.state)
@@ -42,6 +45,8 @@ def fence(turn: Turn) -> Transitions:
     if answer == REFUSED:
         yield turn.says("InitProducerId(X) is refused"), turn.dies(state)
         return
+    if turn.driver.owner not in (turn.state.x.epoch, turn.state.x.last_epoch):
+        raise Violation("abort() never takes X from a newer owner: it was granted X")
     epoch = state.x.epoch
     state = turn.to(state, places.ABORT_READ, owner=epoch)
     yield turn.says(f"InitProducerId(X) gets epoch {epoch}"), state
@@ -52,8 +57,15 @@ def fence(turn: Turn) -> Transitions:
 
 def read(turn: Turn) -> Transitions:
     """`abort.read`: is our decision there?"""
-    last = read_commit_topic(turn.case, turn.state).get(turn.query)
-    is_ours = last is not None and (last.batch, last.run) == (turn.driver.batch, turn.number)
+    decisions = read_commit_topic(turn.case, turn.state).values()
+    names = {(record.query, record.number) for record in decisions}
+    is_ours = any(
+        entry[2:] == part.works[turn.number].message[2:]
+        for part in turn.state.partitions
+        if part.works[turn.number].message is not None
+        for entry in part.entries
+        if entry[:2] in names
+    )
     if is_ours and turn.case.mutation != ABORT_WHAT_WAS_DECIDED:
         yield turn.says("our decision is there: all is left to roll-forward"), turn.dies(turn.state)
     else:

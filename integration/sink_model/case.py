@@ -6,6 +6,7 @@ it must not know: how the protocol goes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from integration.sink_model.mutations import REUSE_IDS_ACROSS_RUNS
@@ -26,7 +27,8 @@ class Case:
 
     `batches` are written by each query, `version` is that of transactions. `slots_wrap`: all batches
     of a run use the same ids, as after sixteen task attempts. `halves`: a task's rows are two
-    requests. `slow_markers`: other things happen between the end of a transaction and its markers.
+    requests. `slow_decisions` and `slow_markers`: other things happen between the end of X's (of a
+    task's) transaction and its markers.
     `late_inits`: a lost answer may also be that of an InitProducerId, of which a copy comes late.
     `empty` has a bit for each batch without rows, by partition. `mutation` breaks the protocol.
     """
@@ -38,6 +40,7 @@ class Case:
     version: int = 2
     slots_wrap: bool = False
     halves: bool = False
+    slow_decisions: bool = False
     slow_markers: bool = False
     late_inits: bool = False
     empty: tuple[int, ...] = (0, 0)
@@ -81,4 +84,8 @@ class Case:
 
 
 class Violation(Exception):  # noqa: N818 - what is found is no error of the program
-    """A property does not hold."""
+    """A property does not hold. `lines` are what led there from the state that was looked at."""
+
+    def __init__(self, what: str, lines: Sequence[str] = ()) -> None:
+        super().__init__(what)
+        self.lines = tuple(lines)

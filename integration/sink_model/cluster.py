@@ -195,7 +195,7 @@ def init_x(case: Case, state: State, expected: int | None = None) -> tuple[State
         after, answer = coordinator.init_producer_id(state.x, case.version, expected)
         if after is not state.x:
             state = _with_x(case, state, after)
-        if answer != CONCURRENT or case.slow_markers:
+        if answer != CONCURRENT or case.slow_decisions:
             return state, answer
 
 
@@ -235,14 +235,14 @@ def produce_decision(
 
 
 def _with_x(case: Case, state: State, after: TransactionalId) -> State:
-    if after.status in PREPARED and not case.slow_markers:
+    if after.status in PREPARED and not case.slow_decisions:
         return _with_marker(case, state, coordinator.completed(after))
     return state._replace(x=after)
 
 
 def _decided(state: State) -> State:
     """The atomic point: the coordinator cannot go back."""
-    decision = next(record for record in state.log if record.is_open)
+    decision = next(each for each in state.log if each.is_open and each.query != NONE)
     query, batch = decision.query, decision.batch
     for record in state.log:
         if record.query == query and not record.is_open:
@@ -262,8 +262,8 @@ def _with_marker(case: Case, state: State, x: TransactionalId) -> State:
     log = tuple(each for each in state.log if each is not decision)
     if x.status == COMPLETE_COMMIT:
         log = (*log, decision._replace(is_open=False))
-    else:
-        entries_of = (decision.query, decision.number)
+    elif all(each[:2] != decision[:2] for each in log):
+        entries_of = decision[:2]
         state = state._replace(
             partitions=tuple(
                 part._replace(entries=tuple(e for e in part.entries if e[:2] != entries_of))

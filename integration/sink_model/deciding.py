@@ -21,12 +21,48 @@ from integration.sink_model.mutations import (
     AMBIGUOUS_DECISION_IS_SUCCESS,
     DECIDE_TWICE,
     DECIDE_UNDER_A_NEW_EPOCH,
+    MARK_BEFORE_ROLLING_FORWARD,
     MARK_DESPITE_LOST_TASKS,
     ROLL_FORWARD_BEFORE_DECIDING,
 )
 from integration.sink_model.rolling import request_of, rolled, what, with_outcome
-from integration.sink_model.state import END_COMMIT, MARK, NO_WORK, TO_REWRITE, TO_SKIP, Entry, Record, State
+from integration.sink_model.state import END_COMMIT, MARK, NO_WORK, NONE, TO_REWRITE, TO_SKIP, Entry, Record, State
 from integration.sink_model.turn import Transitions, Turn
+
+
+def compare(turn: Turn) -> Transitions:
+    """`commit.compare`: a batch that was decided before is looked at once more."""
+    state = turn.state
+    decision = read_commit_topic(turn.case, state).get(turn.query)
+    if decision is None or decision.number != turn.driver.number:
+        text = "the decision is another one by now, so abort()"
+        yield turn.says(text), turn.to(state, places.ABORT_LOOK)
+        return
+    name = (turn.query, decision.number)
+    is_finished = state.marks[turn.query] >= decision.number
+    works = [
+        part.works[turn.number]._replace(
+            to_do=() if is_finished else tuple(e for e in part.entries if e[:2] == name)
+        )
+        for part in state.partitions
+    ]
+    after = turn.to(turn.with_works(state, works), places.COMMIT_COMPARE_ROLL, unfinished=(name,))
+    text = "the decision is finished" if is_finished else "the decision is not finished"
+    yield turn.says(text), _compared(turn, after, is_finished=is_finished)
+
+
+def _compared(turn: Turn, state: State, *, is_finished: bool = False) -> State:
+    """On to the next decision where what is lost is just what was written again."""
+    works = turn.works(state)
+    if any(work.to_do for work in works):
+        return state
+    lost = [bool(work.lost) for work in works]
+    state = turn.with_works(state, [work._replace(lost=()) for work in works])
+    if lost != [work.message is not None for work in works]:
+        return turn.to(state, places.ABORT_LOOK)
+    if any(lost):
+        return turn.to(state, places.COMMIT_DECIDE)
+    return turn.to(state, places.COMMITTED if is_finished else places.COMMIT_COMPARE_MARK)
 
 
 def decide(turn: Turn) -> Transitions:
@@ -38,16 +74,15 @@ def decide(turn: Turn) -> Transitions:
         if answer == CONCURRENT:
             return
         owner = state.x.epoch
-    last = read_commit_topic(case, state).get(turn.query)
-    number = 1 if last is None else last.number + 1
+    number = driver.number + 1
     works = turn.works(state)
     supplements = any(work.role == TO_REWRITE for work in works)
     decision = Record(turn.query, number, driver.batch, turn.number, supplements, True)
     entries: list[Entry | None] = []
     for part, work in zip(state.partitions, works, strict=True):
         entry = work.message
-        if entry is None and supplements and last is not None and work.role == TO_SKIP:
-            old = (last.query, last.number)
+        if entry is None and supplements and work.role == TO_SKIP:
+            old = (turn.query, driver.number)
             entry = next((each for each in part.entries if each[:2] == old), None)
         entries.append(
             None if entry is None else entry._replace(query=turn.query, number=number)
@@ -95,14 +130,19 @@ def _decided(turn: Turn, state: State) -> State:
         return turn.to(state, places.COMMIT_MARK)
     ((query, number),) = turn.driver.unfinished
     works = [
-        NO_WORK._replace(to_do=tuple(each for each in part.entries if each[:2] == (query, number)))
+        NO_WORK._replace(
+            to_do=tuple(each for each in part.entries if each[:2] == (query, number)),
+            message=part.works[turn.number].message,
+        )
         for part in state.partitions
     ]
+    if turn.case.mutation == MARK_BEFORE_ROLLING_FORWARD:
+        state = mark_finished(turn.case, state, query, number)
     return _rolls(turn, turn.to(turn.with_works(state, works), places.COMMIT_ROLL_FORWARD))
 
 
 def roll_forward(turn: Turn) -> Transitions:
-    """`commit.roll_forward`: EndTxn(commit) for every entry, side by side."""
+    """`commit.roll_forward` and `commit.compare`: EndTxn(commit) for every entry, side by side."""
     for index, part in enumerate(turn.state.partitions):
         for entry in part.works[turn.number].to_do:
             state, outcome = rolled(turn.case, turn.state, index, entry)
@@ -125,22 +165,26 @@ def roll_forward(turn: Turn) -> Transitions:
 
 def _rolls(turn: Turn, state: State) -> State:
     """On to the mark once every entry is known; with lost ones commit() raises."""
+    if turn.driver.at == places.COMMIT_COMPARE_ROLL:
+        return _compared(turn, state)
     works = turn.works(state)
     if any(work.to_do for work in works):
         return state
     if turn.case.mutation == ROLL_FORWARD_BEFORE_DECIDING:
         return turn.to(state, places.COMMIT_DECIDE)
     is_lost = any(work.lost for work in works)
-    state = turn.with_works(state, [work._replace(lost=()) for work in works])
     if is_lost and turn.case.mutation != MARK_DESPITE_LOST_TASKS:
+        state = turn.with_works(state, [work._replace(lost=()) for work in works])
         return turn.to(state, places.ABORT_LOOK)
-    return turn.to(state, places.COMMIT_MARK)
+    return turn.to(turn.with_works(state, [NO_WORK] * len(works)), places.COMMIT_MARK)
 
 
 def mark(turn: Turn) -> Transitions:
     """`commit.mark`: the finished mark."""
     ((query, number),) = turn.driver.unfinished
-    after = turn.to(turn.state, places.COMMIT_SWEEP, unfinished=())
+    is_replay = turn.driver.at == places.COMMIT_COMPARE_MARK
+    at = places.COMMITTED if is_replay else places.COMMIT_SWEEP
+    after = turn.to(turn.state, at, owner=NONE if is_replay else None, unfinished=())
     text = turn.says(f"decision {number} is finished")
     yield text, mark_finished(turn.case, after, query, number)
     if turn.is_lossy:

@@ -28,7 +28,7 @@ from integration.sink_model.turn import Transitions
 def steps(case: Case, state: State) -> Transitions:
     """What may happen without a driver or a task."""
     yield from _starts(case, state)
-    if case.slow_markers:
+    if case.slow_markers or case.slow_decisions:
         yield from markers(case, state)
     if state.late:
         yield from _late(case, state)

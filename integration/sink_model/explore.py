@@ -75,6 +75,7 @@ def explore(case: Case, *, states_max: int = 5_000_000, is_live: bool = True) ->
     faults_left: dict[State, list[Faults]] = {}
     frontier, depth = [first], 0
     violation: str | None = None
+    lines: tuple[str, ...] = ()
     at = first
     gc.disable()  # states hold each other and nothing holds itself
     try:
@@ -92,7 +93,7 @@ def explore(case: Case, *, states_max: int = 5_000_000, is_live: bool = True) ->
             frontier = following
             depth += bool(frontier)
     except Violation as found:
-        violation = str(found)
+        violation, lines = str(found), found.lines
     finally:
         gc.enable()
     return Outcome(
@@ -102,7 +103,7 @@ def explore(case: Case, *, states_max: int = 5_000_000, is_live: bool = True) ->
         seconds=time.process_time() - begun_s,
         is_complete=violation is None and not frontier,
         violation=violation,
-        schedule=() if violation is None else _schedule(case, parents, at),
+        schedule=() if violation is None else _schedule(case, parents, at) + lines,
     )
 
 

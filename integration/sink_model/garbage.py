@@ -23,7 +23,7 @@ def forget(case: Case, state: State) -> State:
 
 
 def _without_garbage(case: Case, part: Partition) -> Partition:
-    if not part.ids:
+    if not part.markers and all(current.status == ONGOING for _, current in part.ids):
         return part
     named: set[tuple[TaskId, int]] = {(entry.task_id, entry.epoch) for entry in part.entries}
     listed: set[TaskId] = {request.task_id for request in part.late}

@@ -48,7 +48,7 @@ from integration.sink_model.turn import Transitions, Turn
 def start(case: Case, number: int, batch: int) -> Driver:
     """A driver that begins with a batch."""
     is_late = case.mutation == TRUST_A_STALE_DECISION
-    return Driver(places.PLAN_READ if is_late else places.PLAN_FENCE, batch, NONE, NONE, ())
+    return Driver(places.PLAN_READ if is_late else places.PLAN_FENCE, batch, NONE, NONE, 0, ())
 
 
 def launched(turn: Turn, state: State) -> State:
@@ -75,7 +75,7 @@ def launched(turn: Turn, state: State) -> State:
         partitions.append(
             part._replace(works=replaced(part.works, turn.number, work), attempts=attempts)
         )
-    driver = Driver(places.TASKS, driver.batch, driver.owner, NONE, ())
+    driver = Driver(places.TASKS, driver.batch, driver.owner, NONE, driver.number, ())
     return state._replace(
         partitions=tuple(partitions), drivers=replaced(state.drivers, turn.number, driver)
     )
@@ -85,7 +85,7 @@ def _mutated_role(case: Case, what: int, *, is_older: bool) -> int:
     if what == TO_REFUSE and is_older and case.mutation == REWRITE_AN_OLDER_BATCH:
         return TO_WRITE
     if what == TO_SKIP and case.mutation == WRITE_A_DECIDED_BATCH_AGAIN:
-        return TO_REWRITE
+        return TO_WRITE
     return what
 
 
@@ -179,9 +179,6 @@ def _verify(turn: Turn, messages: Sequence[Entry | None]) -> Transitions:
     case = turn.case
     state = _ended(turn, turn.state, messages)
     works = turn.works(state)
-    if all(work.role == TO_SKIP for work in works):
-        yield turn.says("all is committed already"), turn.to(state, places.COMMITTED)
-        return
     is_well = all(
         message is None or _is_prepared(part, message)
         for part, message in zip(state.partitions, messages, strict=True)
@@ -198,6 +195,8 @@ def _verify(turn: Turn, messages: Sequence[Entry | None]) -> Transitions:
             work._replace(to_do=() if work.message is None else (work.message,)) for work in works
         ]
         state = turn.to(turn.with_works(state, rolls), places.COMMIT_ROLL_FORWARD)
+    elif any(work.role in (TO_SKIP, TO_REWRITE) for work in works):
+        state = turn.to(state, places.COMMIT_COMPARE)
     else:
         state = turn.to(state, places.COMMIT_DECIDE)
     yield turn.says("is done; commit.verify: all are prepared"), state
@@ -226,7 +225,7 @@ def committed(turn: Turn) -> Transitions:
     following = (
         start(case, turn.number, batch)
         if batch < case.batches_of(turn.number)
-        else Driver(places.FINISHED, 0, NONE, NONE, ())
+        else Driver(places.FINISHED, 0, NONE, NONE, 0, ())
     )
     state = state._replace(drivers=replaced(state.drivers, turn.number, following))
     state = turn.with_works(state, [NO_WORK] * len(state.partitions))

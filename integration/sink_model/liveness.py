@@ -15,7 +15,7 @@ from integration.sink_model.canonical import canonical
 from integration.sink_model.case import Case, Violation
 from integration.sink_model.garbage import forget
 from integration.sink_model.places import DEAD, FINISHED, TASKS
-from integration.sink_model.state import NONE, ONGOING, Faults, State
+from integration.sink_model.state import NO_WORK, NONE, ONGOING, Faults, Partition, State
 from integration.sink_model.turn import DEAD_DRIVER
 
 ERRORS_MAX: Final = 2
@@ -47,39 +47,43 @@ class FreshDrivers:
                 dataclasses.replace(
                     case, queries=case.queries + (query,) * fresh, fresh_drivers=fresh
                 )
-                for fresh in range(ERRORS_MAX + 2)
+                for fresh in range(1, ERRORS_MAX + 2)
             ]
             for query in range(case.query_count)
         ]
+        self._case = case
+        self._known: set[tuple[object, ...]] = set()
         self._seen: set[State] = set()
+        self._lines: list[str] = []
         self.errors_max = 0
 
     def check(self, state: State) -> None:
-        """Raises `Violation` where they do not finish."""
-        case = self._cases[0][0]
-        state = remains(case, state)
+        """Raises `Violation` where they do not finish, with what they did."""
+        what_lasts = (state.x, state.log, state.marks, state.completed, *map(_lasts, state.partitions))
+        if what_lasts in self._known:
+            return
+        self._known.add(what_lasts)
+        state = remains(self._case, state)
         if state in self._seen:
             return
         self._seen.add(state)
-        for cases in self._cases:
-            state = self._finished(cases, state)
-        open_ids = [
-            task_id for part in state.partitions for task_id, now in part.ids if now.status == ONGOING
-        ]
-        if open_ids or state.x.status == ONGOING:
-            raise Violation(f"a fresh driver leaves nothing open: {open_ids or 'X'} stays open")
+        self._lines = ["from here on a fresh driver is alone"]
+        try:
+            for cases in self._cases:
+                state = self._finished(cases, state)
+            _check_nothing_open(state)
+        except Violation as violation:
+            raise Violation(str(violation), self._lines) from None
 
     def _finished(self, cases: list[Case], state: State) -> State:
-        for errors in range(ERRORS_MAX + 1):
-            case = cases[errors + 1]
-            padding = (DEAD_DRIVER,) * (len(case.queries) - 1)
-            state = state._replace(drivers=padding)
-            state = self._run(case, environment.started(case, _with_works(state)))
-            if state.drivers[-1].at == FINISHED:
-                self.errors_max = max(self.errors_max, errors)
-                return remains(case, state)
+        for errors, case in enumerate(cases):
+            state = self._run(case, environment.started(case, _with_dead_drivers(case, state)))
+            has_finished = state.drivers[-1].at == FINISHED
             state = remains(case, state)
-        raise Violation(f"a fresh driver always finishes: {ERRORS_MAX + 1} in a row fail")
+            if has_finished:
+                self.errors_max = max(self.errors_max, errors)
+                return state
+        raise Violation(f"a fresh driver always finishes: {len(cases)} in a row fail")
 
     def _run(self, case: Case, state: State) -> State:
         number = len(state.drivers) - 1
@@ -93,16 +97,28 @@ class FreshDrivers:
             if after is None and at == TASKS:
                 after = next(task.steps(case, state), None)
             if after is None:
-                raise Violation(f"a fresh driver always finishes: it is stuck, {state}")
-            state = after[1]
-        raise Violation("a fresh driver always finishes: it never ends")
+                raise Violation("a fresh driver always finishes: it is stuck")
+            line, state = after
+            self._lines.append(line)
+        raise Violation("a fresh driver always finishes: it goes on and on")
 
 
-def _with_works(state: State) -> State:
-    from integration.sink_model.state import NO_WORK
+def _lasts(part: Partition) -> tuple[object, ...]:
+    return part.ids, part.entries, part.markers, part.committed
 
+
+def _with_dead_drivers(case: Case, state: State) -> State:
+    count = len(case.queries) - 1
     return state._replace(
-        partitions=tuple(
-            part._replace(works=(NO_WORK,) * len(state.drivers)) for part in state.partitions
-        )
+        drivers=(DEAD_DRIVER,) * count,
+        partitions=tuple(part._replace(works=(NO_WORK,) * count) for part in state.partitions),
     )
+
+
+def _check_nothing_open(state: State) -> None:
+    for part in state.partitions:
+        for task_id, current in part.ids:
+            if current.status == ONGOING:
+                raise Violation(f"a fresh driver leaves nothing open: {task_id} is open")
+    if state.x.status == ONGOING:
+        raise Violation("a fresh driver leaves nothing open: X is open")

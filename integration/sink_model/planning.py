@@ -6,7 +6,10 @@ knows neither what its query is called nor which batch is next. What it must not
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from integration.sink_model import places
+from integration.sink_model.case import Case, Violation
 from integration.sink_model.cluster import UNKNOWN, WAIT, init_x, mark_finished, read_commit_topic
 from integration.sink_model.coordinator import CONCURRENT
 from integration.sink_model.mutations import (
@@ -16,7 +19,7 @@ from integration.sink_model.mutations import (
     TRUST_A_STALE_DECISION,
 )
 from integration.sink_model.rolling import request_of, rolled, what, with_outcome
-from integration.sink_model.state import INIT, MARK, NO_WORK, NONE, TO_REWRITE, Driver, State, replaced
+from integration.sink_model.state import INIT, MARK, NO_WORK, NONE, TO_REWRITE, Driver, Record, State, replaced
 from integration.sink_model.turn import Transitions, Turn
 
 
@@ -54,6 +57,7 @@ def read(turn: Turn) -> Transitions:
     }
     if case.mutation == FORGET_ROLL_FORWARD:
         unfinished = set()
+    _check_marks(case, state, decisions)
     own = decisions.get(turn.query)
     after = places.PLAN_ROLL_FORWARD
     if case.mutation == TRUST_A_STALE_DECISION:
@@ -67,11 +71,21 @@ def read(turn: Turn) -> Transitions:
         turn.driver.batch,
         turn.driver.owner,
         NONE if own is None else own.batch,
+        0 if own is None else own.number,
         tuple(sorted(unfinished)),
     )
     state = state._replace(drivers=replaced(state.drivers, turn.number, driver))
     text = f"the last decided batch is {driver.last}, unfinished are {sorted(unfinished)}"
     yield turn.says(text), _rolls(turn, turn.with_works(state, works))
+
+
+def _check_marks(case: Case, state: State, decisions: Mapping[int, Record]) -> None:
+    """A mark never comes without its decision, but for one that is not decided yet."""
+    if case.mutation is not None or any(e.is_open and e.query != NONE for e in state.log):
+        return
+    for query, number in enumerate(state.marks):
+        if number > (decisions[query].number if query in decisions else 0):
+            raise Violation(f"no decision seems gone: {number} of query {query} is finished")
 
 
 def roll_forward(turn: Turn) -> Transitions:

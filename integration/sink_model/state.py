@@ -164,14 +164,15 @@ class Record(NamedTuple):
 class Driver(NamedTuple):
     """A driver incarnation, which is a run of its query. `at` is where it stands (see `driver`).
 
-    `owner` is the epoch of X that planning got, `last` the batch of its query that was decided last
-    by then, `unfinished` the (query, number) of decisions that it rolls forward.
+    `owner` is the epoch of X that planning got, `last` and `number` are of the last decision of its
+    query by then, `unfinished` the (query, number) of decisions that it rolls forward.
     """
 
     at: int
     batch: int
     owner: int
     last: int
+    number: int
     unfinished: tuple[tuple[int, int], ...]
 
 

@@ -18,9 +18,21 @@ from integration.sink_model.mutations import (
     REUSE_IDS_ACROSS_RUNS,
     SWEEP_ALL_RUNS,
     SWEEP_BY_END_TXN,
+    SWEEP_NOTHING_WHEN_PLANNING,
     SWEEP_WITHOUT_LOOKING,
 )
-from integration.sink_model.state import INIT, NONE, ONGOING, State, TaskId, TaskRequest, find, without
+from integration.sink_model.state import (
+    COMPLETE_COMMIT,
+    INIT,
+    NONE,
+    ONGOING,
+    PREPARE_COMMIT,
+    State,
+    TaskId,
+    TaskRequest,
+    find,
+    without,
+)
 from integration.sink_model.turn import Transitions, Turn
 
 _LIST: Final = (places.PLAN_SWEEP, places.COMMIT_SWEEP, places.ABORT_SWEEP)
@@ -33,8 +45,16 @@ _PLAN: Final = (places.PLAN_SWEEP, places.PLAN_SWEEP_LOOK, places.PLAN_SWEEP_FEN
 
 
 def list_open(turn: Turn) -> Transitions:
-    """ListTransactions of all brokers."""
+    """ListTransactions of all brokers. Where nothing is open the look that follows goes with it."""
     case, at = turn.case, turn.driver.at
+    if case.mutation == SWEEP_NOTHING_WHEN_PLANNING and at in _PLAN:
+        yield turn.says("is left out"), _ends(turn, turn.state)
+        return
+    looks_first = case.mutation == LOOK_BEFORE_LISTING
+    if looks_first and at in _LIST:
+        after = turn.to(turn.state, at + 1) if _is_ours(turn) else turn.dies(turn.state)
+        yield turn.says("looks who owns X"), after
+        return
     listed = [
         tuple(
             task_id
@@ -43,7 +63,8 @@ def list_open(turn: Turn) -> Transitions:
         )
         for part in turn.state.partitions
     ]
-    if case.mutation == LOOK_BEFORE_LISTING and not _is_ours(turn, turn.state):
+    looks = case.mutation not in (SWEEP_WITHOUT_LOOKING, LOOK_BEFORE_LISTING)
+    if looks and not any(listed) and not _is_ours(turn):
         yield turn.says("X is not ours any more"), _stops(turn)
         return
     if not any(listed):
@@ -52,29 +73,35 @@ def list_open(turn: Turn) -> Transitions:
     works = [
         work._replace(listed=ids) for work, ids in zip(turn.works(turn.state), listed, strict=True)
     ]
-    skips = case.mutation in (SWEEP_WITHOUT_LOOKING, LOOK_BEFORE_LISTING)
+    skips = case.mutation == SWEEP_WITHOUT_LOOKING
     state = turn.to(turn.with_works(turn.state, works), at + (2 if skips else 1))
     names = [[str(each) for each in ids] for ids in listed]
     yield turn.says(f"lists by partition {names}"), state
 
 
 def _is_asked_for(turn: Turn, task_id: TaskId) -> bool:
-    if turn.driver.at == places.PLAN_SWEEP:
+    if turn.driver.at in _PLAN:
         return True
     if turn.case.mutation in (SWEEP_ALL_RUNS, REUSE_IDS_ACROSS_RUNS):
         return True
     return task_id.run == turn.number
 
 
-def _is_ours(turn: Turn, state: State) -> bool:
-    """Whether X has the epoch that we got, or the one that our own EndTxn left."""
+def _is_ours(turn: Turn) -> bool:
+    """Whether X has the epoch that we got, or is as our own EndTxn left it."""
+    x, owner = turn.state.x, turn.driver.owner
+    if x.epoch == owner:
+        return True
     is_decided = turn.driver.at in _COMMIT and turn.case.version == 2
-    return state.x.epoch == turn.driver.owner + (1 if is_decided else 0)
+    return is_decided and x.epoch == owner + 1 and x.status in (PREPARE_COMMIT, COMPLETE_COMMIT)
 
 
 def look(turn: Turn) -> Transitions:
     """DescribeTransactions(X)."""
-    if _is_ours(turn, turn.state):
+    if turn.case.mutation == LOOK_BEFORE_LISTING:
+        yield from list_open(turn)
+        return
+    if _is_ours(turn):
         yield turn.says("X is ours"), turn.to(turn.state, turn.driver.at + 1)
     else:
         yield turn.says("X is not ours any more"), _stops(turn)
@@ -121,8 +148,5 @@ def _ends(turn: Turn, state: State) -> State:
 
 
 def _stops(turn: Turn) -> State:
-    """Another owner is at work, who sweeps; what is decided stays decided."""
-    if turn.driver.at not in _COMMIT:
-        return turn.dies(turn.state)
-    works = [work._replace(listed=()) for work in turn.works(turn.state)]
-    return turn.to(turn.with_works(turn.state, works), places.COMMITTED, owner=NONE)
+    """Another owner is at work, who sweeps; what is decided stays decided. (abort() does nothing.)"""
+    return turn.dies(turn.state)

@@ -26,7 +26,7 @@ from integration.sink_model.state import (
 Transition = tuple[str, State]
 Transitions = Iterator[Transition]
 
-DEAD_DRIVER: Final = Driver(DEAD, 0, NONE, NONE, ())
+DEAD_DRIVER: Final = Driver(DEAD, 0, NONE, NONE, 0, ())
 
 
 class Turn:
@@ -57,6 +57,7 @@ class Turn:
             old.batch,
             old.owner if owner is None else owner,
             old.last,
+            old.number,
             old.unfinished if unfinished is None else unfinished,
         )
         return state._replace(drivers=replaced(state.drivers, self.number, driver))
