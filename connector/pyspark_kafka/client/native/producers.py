@@ -11,14 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafka.client.delivery_faults import DeliveryFaults
-from pyspark_kafka.client.native.leader_links import LeaderLinks
-from pyspark_kafka.client.native.producer import NativeProducer
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.transactions import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.wire.router import Router
 
 if TYPE_CHECKING:
+    from pyspark_kafka.client.native.leader_links import LeaderLinks
+    from pyspark_kafka.client.native.producer import NativeProducer
     from pyspark_kafka.client.native.transactional_producer import NativeTransactionalProducer
 
 _IDLE_S_MAX: Final = 300.0
@@ -37,6 +36,10 @@ class NativeProducers:
 
     def lend(self) -> NativeProducer:
         """The idle producer if it is fresh, else a new one."""
+        # Planning lends none, and does not wait for what a producer loads.
+        from pyspark_kafka.client.delivery_faults import DeliveryFaults  # noqa: PLC0415
+        from pyspark_kafka.client.native.producer import NativeProducer  # noqa: PLC0415
+
         idle, self._idle = self._idle, None
         if idle is not None and self._is_fresh(idle.idle_since):
             idle.forget_trouble()

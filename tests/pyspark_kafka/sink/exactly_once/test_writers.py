@@ -81,6 +81,7 @@ class Spark:
         return first
 
     def _task(self, pickled: bytes, partition: int, rows: list[str], batch_id: int = 0) -> Any:
+        self._monkeypatch.setattr(TaskContext, "_taskContext", None)  # the one of this process
         context = TaskContext()
         context._partitionId, context._attemptNumber, context._taskAttemptId = partition, 0, 40
         context._localProperties = {
