@@ -66,7 +66,7 @@ test: java $(VENV)/.ready ## every test on the reference broker (15 minutes at m
 	$(BIN)/pytest $(AT_ONCE) -m "not full"
 
 test-all: java lint ## all of `test` and `check`, both engines, Apache Kafka, every PySpark (60 minutes at most)
-	$(BIN)/pytest $(AT_ONCE)
+	$(BIN)/pytest $(AT_ONCE) -m "not by_hand"
 	$(MAKE) --no-print-directory test-kafka test-pysparks
 
 test-kafka: java $(VENV)/.ready ## what tests state about Kafka, on Apache Kafka itself

@@ -20,6 +20,7 @@ def test_a_seed_ends_exactly_once(seed: int) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.by_hand
 @pytest.mark.timeout(1200)
 def test_seeds_end_exactly_once(seed: int) -> None:
     for each in range(seed + 1, seed + 4):

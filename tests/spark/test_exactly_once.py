@@ -352,7 +352,7 @@ def a_job(bootstrap: str, source: str, target: str, tmp_path: Path) -> dict[str,
 @pytest.mark.parametrize(
     ("failpoint", "is_decided"),
     [
-        ("commit.verify.before", False),
+        pytest.param("commit.verify.before", False, marks=pytest.mark.full),
         pytest.param("plan.sweep.after", False, marks=pytest.mark.full),
         pytest.param("task.produce.flush.after", False, marks=pytest.mark.full),
         pytest.param("commit.decide.flush.after", False, marks=pytest.mark.full),
@@ -419,8 +419,8 @@ def test_a_task_that_fails_is_tried_again(
 @pytest.mark.parametrize(
     "kills",
     [
-        pytest.param(2, marks=pytest.mark.timeout(900)),
-        pytest.param(10, marks=[pytest.mark.full, pytest.mark.timeout(900)]),
+        pytest.param(2, marks=[pytest.mark.full, pytest.mark.timeout(900)]),
+        pytest.param(10, marks=[pytest.mark.full, pytest.mark.by_hand, pytest.mark.timeout(900)]),
     ],
 )
 def test_a_query_that_is_killed_at_random_writes_exactly_once(

@@ -123,7 +123,7 @@ def tools(bootstrap: str) -> Iterator[KafkaTools]:
         yield opened
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_a_sink_commits_offsets_in_one_with_the_rows(
     bootstrap: str,

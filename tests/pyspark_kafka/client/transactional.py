@@ -171,7 +171,10 @@ def stored(
             assert message is not None, f"nothing came in {TIMEOUT_S} s"
             error = message.error()
             if error is None:
-                found[message.partition()].append((message.offset(), message.value()))
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None
+                assert offset is not None
+                found[partition].append((offset, message.value()))
             elif error.code() == KafkaError._PARTITION_EOF:
                 ended += 1
             else:
