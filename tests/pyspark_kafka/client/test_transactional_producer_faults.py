@@ -32,7 +32,7 @@ from tests.pyspark_kafka.client.transactional import (
     transactions,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 SETTINGS = {
     # A broker that died is found out soon.
