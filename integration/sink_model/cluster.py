@@ -1,0 +1,334 @@
+"""Requests and what they do to all of the cluster: ids, rows, markers and the commit topic.
+
+Purpose: each function is one request that reached its broker, or one act of the coordinator.
+Invariant: rows count as committed from the moment that the coordinator cannot go back, and only
+here can they; the properties about them are checked here. What it must not know: drivers and tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from integration.sink_model import coordinator
+from integration.sink_model.case import Case, Violation
+from integration.sink_model.coordinator import CONCURRENT
+from integration.sink_model.mutations import (
+    IGNORE_THE_QUERY_ID,
+    LATE_MARK_HIDES_A_NEWER_DECISION,
+    READ_TO_THE_LAST_STABLE_OFFSET,
+)
+from integration.sink_model.state import (
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    EXPIRED,
+    NONE,
+    ONGOING,
+    PREPARE_COMMIT,
+    PREPARED,
+    Entry,
+    Marker,
+    Partition,
+    Record,
+    State,
+    TaskId,
+    TransactionalId,
+    find,
+    replaced,
+)
+
+DONE: Final = 0
+LOST: Final = 1
+WAIT: Final = 2
+UNKNOWN: Final = 3
+"""What became of a decided transaction."""
+
+
+# Ids of task attempts
+
+
+def init_task_id(
+    case: Case, state: State, index: int, task_id: TaskId, who: str
+) -> tuple[State, int, int]:
+    """InitProducerId: the state, the answer, and the epoch that was granted."""
+    while True:
+        before = find(state.partitions[index].ids, task_id)
+        after, answer = coordinator.init_producer_id(before, case.version)
+        if after is not before:
+            state = _store(case, state, index, task_id, after, who)
+        if answer != CONCURRENT or case.slow_markers:
+            return state, answer, after.epoch
+
+
+def end_task_transaction(  # noqa: PLR0917 - a request is what it names
+    case: Case,
+    state: State,
+    index: int,
+    task_id: TaskId,
+    epoch: int,
+    who: str,
+    *,
+    is_commit: bool,
+    version: int | None = None,
+) -> tuple[State, int]:
+    """EndTxn of a task's transaction, in the version of its id unless told otherwise."""
+    before = find(state.partitions[index].ids, task_id)
+    after, answer = coordinator.end(before, epoch, version or case.version, is_commit=is_commit)
+    if after is before:
+        return state, answer
+    return _store(case, state, index, task_id, after, who), answer
+
+
+def time_out(case: Case, state: State, index: int, task_id: TaskId, who: str) -> State:
+    """The coordinator aborts an open transaction."""
+    before = find(state.partitions[index].ids, task_id)
+    return _store(case, state, index, task_id, coordinator.fenced(before, case.version), who)
+
+
+def expire(state: State, index: int, task_id: TaskId) -> State:
+    """The coordinator forgets an idle id."""
+    part = state.partitions[index]
+    after = coordinator.expired(find(part.ids, task_id))
+    return _with_id(state, index, part, task_id, after)
+
+
+def write_markers(state: State, index: int, task_id: TaskId) -> State:
+    """A task's transaction that was ended has all its markers."""
+    part = state.partitions[index]
+    return _with_id(state, index, part, task_id, coordinator.completed(find(part.ids, task_id)))
+
+
+def produce_rows(  # noqa: PLR0917 - a request is what it names
+    case: Case, state: State, index: int, task_id: TaskId, epoch: int, rows: int, *, goes_on: bool
+) -> State | None:
+    """Rows in a transaction; None where they are refused.
+
+    Where transactions are of version 2 the first rows after an end open one by themselves; where
+    they are of version 1 only what begins adds its partitions.
+    """
+    part = state.partitions[index]
+    current = find(part.ids, task_id)
+    if current.epoch != epoch or current.status in PREPARED or current.status == EXPIRED:
+        return None
+    if current.status == ONGOING:
+        rows |= current.rows
+    elif goes_on and case.version == 1:
+        return None
+    return _with_id(
+        state, index, part, task_id, TransactionalId(epoch, ONGOING, current.last_epoch, rows)
+    )
+
+
+def _with_id(
+    state: State, index: int, part: Partition, task_id: TaskId, current: TransactionalId
+) -> State:
+    ids = [each for each in part.ids if each[0] != task_id]
+    ids.append((task_id, current))
+    ids.sort()
+    part = part._replace(ids=tuple(ids))
+    return state._replace(partitions=replaced(state.partitions, index, part))
+
+
+def _store(  # noqa: PLR0917 - a request is what it names
+    case: Case, state: State, index: int, task_id: TaskId, after: TransactionalId, who: str
+) -> State:
+    """What a request made of an id, with what follows from it."""
+    part = state.partitions[index]
+    before = find(part.ids, task_id)
+    if before.status == ONGOING:
+        is_commit = after.status == PREPARE_COMMIT
+        if is_commit:
+            part = part._replace(committed=_committed(part, before.rows, task_id, who))
+        elif not case.may_abort_what_is_decided(who):
+            _check_undecided(state, part, task_id, before.epoch, who)
+        marker = Marker(task_id, before.epoch, is_commit)
+        part = part._replace(markers=tuple(sorted((*part.markers, marker))))
+    if after.status in PREPARED and not case.slow_markers:
+        after = coordinator.completed(after)
+    return _with_id(state, index, part, task_id, after)
+
+
+def _committed(part: Partition, rows: int, task_id: TaskId, who: str) -> int:
+    if part.committed & rows:
+        raise Violation(f"no row is committed twice: {who} commits rows of {task_id} once more")
+    return part.committed | rows
+
+
+def _check_undecided(state: State, part: Partition, task_id: TaskId, epoch: int, who: str) -> None:
+    open_number = NONE
+    for record in state.log:
+        if record.is_open and state.x.status != PREPARE_COMMIT:
+            open_number = record.number
+    for entry in part.entries:
+        if (entry.task_id, entry.epoch) == (task_id, epoch) and entry.number != open_number:
+            raise Violation(
+                f"a decided transaction is never aborted by us: {who} aborts {task_id}, epoch "
+                f"{epoch}, of decision {entry.number}"
+            )
+
+
+def fate(case: Case, part: Partition, entry: Entry, *, trusts_next_epoch: bool = False) -> int:
+    """What became of a transaction of which EndTxn(commit) was refused (rows b and c of the table).
+
+    A decided transaction that is over never changes, so looking a moment later tells the same.
+    """
+    current = find(part.ids, entry.task_id)
+    if current.status in PREPARED:
+        return WAIT
+    bump = 1 if case.version == 2 or trusts_next_epoch else 0
+    if current.epoch == entry.epoch + bump and current.status in (COMPLETE_COMMIT, COMPLETE_ABORT):
+        return DONE if current.status == COMPLETE_COMMIT else LOST
+    for marker in part.markers:
+        if (marker.task_id, marker.epoch) == (entry.task_id, entry.epoch):
+            return DONE if marker.is_commit else LOST
+    return UNKNOWN
+
+
+# X and the commit topic
+
+
+def init_x(case: Case, state: State, expected: int | None = None) -> tuple[State, int]:
+    """InitProducerId(X): the state, whose X has the granted epoch, and the answer."""
+    while True:
+        after, answer = coordinator.init_producer_id(state.x, case.version, expected)
+        if after is not state.x:
+            state = _with_x(case, state, after)
+        if answer != CONCURRENT or case.slow_decisions:
+            return state, answer
+
+
+def end_x(case: Case, state: State, epoch: int) -> tuple[State, int]:
+    """EndTxn(X, commit)."""
+    after, answer = coordinator.end(state.x, epoch, case.version, is_commit=True)
+    if after is state.x:
+        return state, answer
+    return _with_x(case, _decided(state), after), answer
+
+
+def time_out_x(case: Case, state: State) -> State:
+    """The coordinator aborts an open decision."""
+    return _with_x(case, state, coordinator.fenced(state.x, case.version))
+
+
+def write_markers_of_x(case: Case, state: State) -> State:
+    """The decision that was ended has its marker in the commit topic."""
+    return _with_marker(case, state, coordinator.completed(state.x))
+
+
+def produce_decision(
+    state: State, epoch: int, decision: Record, entries: tuple[Entry | None, ...]
+) -> State | None:
+    """A decision and, in the same transaction, offsets; None where that is refused."""
+    x = state.x
+    if x.epoch != epoch or x.status == ONGOING or x.status in PREPARED:
+        return None
+    return state._replace(
+        x=TransactionalId(epoch, ONGOING, x.last_epoch, 0),
+        log=(*state.log, decision),
+        partitions=tuple(
+            part if entry is None else part._replace(entries=(*part.entries, entry))
+            for part, entry in zip(state.partitions, entries, strict=True)
+        ),
+    )
+
+
+def _with_x(case: Case, state: State, after: TransactionalId) -> State:
+    if after.status in PREPARED and not case.slow_decisions:
+        return _with_marker(case, state, coordinator.completed(after))
+    return state._replace(x=after)
+
+
+def _decided(state: State) -> State:
+    """The atomic point: the coordinator cannot go back."""
+    decision = next(each for each in state.log if each.is_open and each.query != NONE)
+    query, batch = decision.query, decision.batch
+    for record in state.log:
+        if record.query == query and not record.is_open:
+            again = batch == record.batch and not decision.supplements
+            if batch < record.batch or again:
+                raise Violation(
+                    f"decided batches only rise: query {query} decides batch {batch} after batch "
+                    f"{record.batch}"
+                )
+    return state._replace(offsets=replaced(state.offsets, query, batch))
+
+
+def _with_marker(case: Case, state: State, x: TransactionalId) -> State:
+    decision = next((each for each in state.log if each.is_open and each.query != NONE), None)
+    if decision is None:
+        return state._replace(x=x)
+    log = tuple(each for each in state.log if each is not decision)
+    if x.status == COMPLETE_COMMIT:
+        log = (*log, decision._replace(is_open=False))
+    elif all(each[:2] != decision[:2] for each in log):
+        entries_of = decision[:2]
+        state = state._replace(
+            partitions=tuple(
+                part._replace(entries=tuple(e for e in part.entries if e[:2] != entries_of))
+                for part in state.partitions
+            )
+        )
+    return compacted(case, state._replace(x=x, log=log))
+
+
+def compacted(case: Case, state: State) -> State:
+    """The commit topic without what it need not have any more.
+
+    A decision goes when its query has a newer one, and the entries of what is finished. While a
+    stranger's transaction is open nothing behind it may be touched.
+    """
+    records = [each for each in state.log if each.query != NONE]
+    if len(records) == len(state.log):
+        newest = {(record.query, record.is_open): record for record in records}
+        log = tuple(sorted(newest.values()))
+        kept = {(record.query, record.number) for record in log}
+        if case.mutation != LATE_MARK_HIDES_A_NEWER_DECISION:
+            kept -= {each for each in kept if state.marks[each[0]] >= each[1]}
+        state = state._replace(log=log)
+    else:
+        kept = {(record.query, record.number) for record in records}
+    return state._replace(
+        partitions=tuple(
+            part
+            if all(entry[:2] in kept for entry in part.entries)
+            else part._replace(entries=tuple(e for e in part.entries if e[:2] in kept))
+            for part in state.partitions
+        )
+    )
+
+
+def mark_finished(case: Case, state: State, query: int, number: int) -> State:
+    """A finished mark arrives in the commit topic."""
+    if case.mutation == LATE_MARK_HIDES_A_NEWER_DECISION:
+        number = max(
+            (each.number for each in state.log if each.query == query and not each.is_open),
+            default=number,
+        )
+    marks = replaced(state.marks, query, max(state.marks[query], number))
+    return compacted(case, state._replace(marks=marks))
+
+
+def begin_stranger(state: State) -> State:
+    """Another sink that shares the commit topic writes its decision."""
+    return state._replace(log=(*state.log, Record(NONE, 0, NONE, NONE, False, True)))
+
+
+def end_stranger(case: Case, state: State) -> State:
+    """... and ends it."""
+    return compacted(
+        case, state._replace(log=tuple(each for each in state.log if each.query != NONE))
+    )
+
+
+def read_commit_topic(case: Case, state: State) -> Mapping[int, Record]:
+    """The last decision of each query, as control markers up to the high watermark tell it."""
+    decisions: dict[int, Record] = {}
+    for record in state.log:
+        if not record.is_open:
+            decisions[record.query] = record
+        elif case.mutation == READ_TO_THE_LAST_STABLE_OFFSET:
+            break
+    if case.mutation == IGNORE_THE_QUERY_ID and decisions:
+        last = max(decisions.values(), key=lambda record: (record.number, record.query))
+        return dict.fromkeys(range(len(state.marks)), last)
+    return decisions

@@ -1,0 +1,70 @@
+"""The model of the exactly-once protocol: it holds, and whatever is broken on purpose is found."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from integration.sink_model import __main__ as command
+from integration.sink_model import mutations
+from integration.sink_model.case import Case
+from integration.sink_model.cases import ALL, FOUND_BY, FULL, SMALL, UNSEEN
+from integration.sink_model.explore import explore
+
+TESTS_OF_THE_CODE = Path(__file__).parents[1] / "pyspark_kafka" / "sink" / "exactly_once"
+PAGE = Path(__file__).parents[2] / "docs" / "sink-model.md"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(pytest.param(case, id=case.name) for case in SMALL),
+        *(pytest.param(case, id=case.name, marks=pytest.mark.full) for case in FULL),
+    ],
+)
+def test_the_protocol_holds(case: Case) -> None:
+    outcome = explore(case)
+    print(command.report(outcome))
+    assert outcome.violation is None, command.report(outcome)
+    assert outcome.is_complete
+    assert outcome.states == pytest.approx(states_on_the_page()[case.name], rel=0.01)
+
+
+def states_on_the_page() -> dict[str, int]:
+    """By case; the hash of None, and with it which mirror images are met, differs between runs."""
+    found = re.findall(r"^\| `([a-z0-9-]+)` \| ([\d,]+) \|$", PAGE.read_text(), re.MULTILINE)
+    return {name: int(states.replace(",", "")) for name, states in found}
+
+
+@pytest.mark.parametrize(("mutation", "name"), FOUND_BY.items())
+def test_the_mutation_is_found(mutation: str, name: str) -> None:
+    outcome = explore(dataclasses.replace(ALL[name], mutation=mutation))
+    assert outcome.violation is not None
+    assert outcome.schedule
+
+
+def test_every_mutation_is_found_or_has_a_reason() -> None:
+    names = {value for name, value in vars(mutations).items() if name.isupper()}
+    assert names == FOUND_BY.keys() | UNSEEN.keys()
+    assert not FOUND_BY.keys() & UNSEEN.keys()
+    assert len(FOUND_BY) >= 15
+
+
+def test_the_page_has_every_case_and_every_mutation() -> None:
+    text = PAGE.read_text()
+    assert list(states_on_the_page()) == list(ALL)
+    for mutation, name in FOUND_BY.items():
+        assert f"| `{mutation}` | `{name}` |" in text
+    for mutation, (_, place) in UNSEEN.items():
+        assert f"| `{mutation}` | " in text
+        assert f"| `{place}` |" in text
+
+
+@pytest.mark.parametrize("place", [place for _, place in UNSEEN.values()])
+def test_what_the_model_cannot_see_a_test_of_the_code_does(place: str) -> None:
+    file, name = place.split("::")
+    assert f"def {name}(" in (TESTS_OF_THE_CODE / file).read_text()
