@@ -17,6 +17,9 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 AT_ONCE := -n 3 $(BY_FILE)
 AT_ONCE_ON_KAFKA := -n 2 $(BY_FILE)
 
+# Halves the start of Spark's drivers, of which tests kill many.
+ARCHIVE_CLASSES := $(BIN)/python -m integration.spark_jvm
+
 # Not ours: PySpark before 4.3 leaves sockets of its workers open.
 LEAKS := -W "ignore:unclosed:ResourceWarning"
 
@@ -63,20 +66,25 @@ demo: java $(VENV)/.ready ## real logs through Spark and the reference broker, w
 	@$(BIN)/python examples/demo.py
 
 test: java $(VENV)/.ready ## every test on the reference broker (15 minutes at most)
+	@$(ARCHIVE_CLASSES)
 	$(BIN)/pytest $(AT_ONCE) -m "not full"
 
 test-all: java lint ## all of `test` and `check`, both engines, Apache Kafka, every PySpark (60 minutes at most)
+	@$(ARCHIVE_CLASSES)
 	$(BIN)/pytest $(AT_ONCE) -m "not by_hand"
 	$(MAKE) --no-print-directory test-kafka test-pysparks
 
 test-kafka: java $(VENV)/.ready ## what tests state about Kafka, on Apache Kafka itself
+	@$(ARCHIVE_CLASSES)
 	$(BIN)/pytest $(AT_ONCE_ON_KAFKA) -m "not full" --cluster=kafka tests/conformance tests/integration tests/pyspark_kafka tests/spark
+	$(BIN)/pytest -m full --cluster=kafka tests/failpoints
 
 test-pysparks: $(OTHER_PYSPARKS:%=test-pyspark-%) ## the Spark tests on the other PySpark versions
 
 .PRECIOUS: .cache/pyspark-%
 test-pyspark-%: java .cache/pyspark-%
 	@echo "== PySpark $* $(TWIN_WITH_$*) $(ENGINE_WITH_$*) =="
+	@PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(ARCHIVE_CLASSES)
 	@$(TWIN_WITH_$*) PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(BIN)/pytest $(AT_ONCE) -m "not full" \
 	  $(LEAKS) $(ENGINE_WITH_$*) tests/spark
 
@@ -98,6 +106,7 @@ failpoints: $(VENV)/.ready ## kill the sink at every failpoint (10 minutes); BAC
 	@$(BIN)/python -m integration.failpoints --write-docs --backend $(BACKEND) --old-transactions
 
 chaos: java $(VENV)/.ready ## a query while everything around it fails: SEED=n, BACKEND=kafka, SECONDS=60
+	@$(ARCHIVE_CLASSES)
 	@$(BIN)/python -m integration.chaos --seed $(or $(SEED),1) --backend $(BACKEND) --seconds $(or $(SECONDS),60)
 
 .cache/pyspark-%: | $(VENV)/.ready

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from integration import clusters
+from integration import clusters, spark_jvm
 from integration.clusters import Cluster
 from integration.raw import RawConnection
 from pyspark_kafka import records
@@ -77,6 +77,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if brokers_of_run(config, default=1) < 1:
         raise pytest.UsageError("--brokers: a cluster has at least one")
     os.environ[engines.VARIABLE] = config.getoption("--engine")
+    for name, value in spark_jvm.environment().items():
+        os.environ.setdefault(name, value)
     config.stash[_CLUSTERS] = []
     asked: int | None = config.getoption("--seed")
     config.stash[_SEED] = randrange(_SEEDS) if asked is None else asked

@@ -10,6 +10,9 @@ import gc
 
 from pyspark import TaskContext
 
+_is_settled = False
+"""gc.get_freeze_count() would tell, but counts one by one what is frozen: milliseconds a task."""
+
 
 def settle() -> None:
     """At the end of a task: take what is loaded by now out of the garbage collector's sight.
@@ -18,7 +21,9 @@ def settle() -> None:
     each time that goes through all that was ever imported: 30 ms and more, which a micro-batch
     waits for. What is there after the first task is modules, and they stay.
     """
-    if TaskContext.get() is None or gc.get_freeze_count():
+    global _is_settled  # noqa: PLW0603 - of the process, as what is frozen
+    if TaskContext.get() is None or _is_settled:
         return
     gc.collect()
     gc.freeze()
+    _is_settled = True

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from integration import spark_jvm
 from integration.benchmarks.processes import command_line, descendants
 from integration.chaos.job import Job
 
@@ -127,7 +128,11 @@ class Driver:
                 stderr=log,
                 text=True,
                 start_new_session=True,
-                env={"PYSPARK_PYTHON": sys.executable, **os.environ},
+                env={
+                    "PYSPARK_PYTHON": sys.executable,
+                    **spark_jvm.environment(),
+                    **os.environ,
+                },
             )
         assert process.stdout is not None
         with process.stdout as lines:

@@ -100,10 +100,11 @@ def start(spark: SparkSession, job: Job) -> StreamingQuery:
     )
 
 
-def follow(query: StreamingQuery, job: Job) -> bool:
-    """Whether the query came to its end because it was told to; else it has failed."""
+def run(spark: SparkSession, job: Job) -> bool:
+    """Start the query; whether it came to its end because it was told to, else it has failed."""
     last_batch = -1
     try:
+        query = start(spark, job)
         while not query.awaitTermination(timeout=_POLL_S):  # type: ignore[arg-type]
             if job.stop.exists():
                 query.processAllAvailable()
@@ -122,7 +123,7 @@ def main(text: str) -> int:
     given = json.loads(text)
     job = Job(**{**given, "jars": tuple(given["jars"])})
     spark = open_session(job)
-    while not follow(start(spark, job), job):
+    while not run(spark, job):
         time.sleep(_PAUSE_S)
     spark.stop()
     return 0

@@ -80,7 +80,8 @@ class Scenario:
 
     `loss_between_lives` happens before the second life. With `short_transactions` those of the first
     life's batch time out, after seconds: such scenarios are slow.
-    `failures` is how many lives may fail without anything being killed in them.
+    `is_refused`: what is lost is noticed before the decision, so that no decided rows are. `failures`
+    is how many lives may fail without anything being killed in them.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Scenario:
     fresh_commit_topic: bool = False
     loss_between_lives: Loss | None = None
     short_transactions: bool = False
+    is_refused: bool = False
     failures: int = 0
 
 
@@ -246,6 +248,7 @@ SLOW_SCENARIOS: Final = (
             ),
         ),
         short_transactions=True,
+        is_refused=True,
         failures=1,
         focus=(),
     ),

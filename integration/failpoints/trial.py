@@ -245,6 +245,8 @@ class Trial:
     @property
     def _expects_loss(self) -> bool:
         meanwhile = [premise.meanwhile for premise in self.scenario.premises]
+        if self.scenario.is_refused:
+            return False
         return self.scenario.loss_between_lives is not None or any(meanwhile)
 
     def _judge(self, work: Work, checkpoint: Checkpoint, starts: Sequence[int]) -> None:

@@ -53,7 +53,6 @@ def test_a_sample_of_kills_and_stalls_ends_well(
 
 
 @pytest.mark.full
-@pytest.mark.by_hand
 @pytest.mark.timeout(MATRIX_S)
 def test_every_kill_ends_well(session: Session, recordings: list[Recording]) -> None:
     slow = matrix.record(session, SLOW_SCENARIOS)
@@ -61,7 +60,6 @@ def test_every_kill_ends_well(session: Session, recordings: list[Recording]) -> 
 
 
 @pytest.mark.full
-@pytest.mark.by_hand
 @pytest.mark.timeout(MATRIX_S)
 def test_every_kill_ends_well_with_old_transactions(
     processes: Cluster, old_transactions: Session
@@ -71,7 +69,6 @@ def test_every_kill_ends_well_with_old_transactions(
 
 
 @pytest.mark.full
-@pytest.mark.by_hand
 @pytest.mark.timeout(MATRIX_S)
 @pytest.mark.parametrize("amid", [False, True], ids=["afterwards", "amid-a-batch"])
 def test_every_zombie_is_harmless(

@@ -12,6 +12,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from pyspark_kafka import worker
 from pyspark_kafka.client.base import FetchRange, TopicPartition
 from pyspark_kafka.options import parse_sink_options, parse_source_options
 from pyspark_kafka.sink.writer import WritePlan
@@ -27,7 +28,8 @@ class Garbage:
 
 
 @pytest.fixture(autouse=True)
-def thawed() -> Iterator[None]:
+def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(worker, "_is_settled", False)
     gc.unfreeze()
     yield
     gc.unfreeze()

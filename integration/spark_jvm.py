@@ -1,0 +1,108 @@
+"""JVMs of Spark drivers that live for a test: quick to start, though not quick for long.
+
+Purpose: `environment`, for whoever starts a driver, and `python -m integration.spark_jvm`, which makes
+ready what it needs. Invariant: a JVM that cannot use what was made ready starts as it would without.
+What it must not know: what a driver does.
+
+A JVM with nothing else to do spends most of its first half minute on loading Spark's classes and on
+compiling them well. So here it compiles little, and takes the classes from an archive (Java's
+application class-data sharing, JEP 310 and 350). Benchmarks do without.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pyspark
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+_CACHE: Final = Path(__file__).resolve().parents[1] / ".cache"
+_JVM_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:disable")
+_TIMEOUT_S: Final = 300
+_CHARACTERS_MAX: Final = 4_000
+
+
+def environment() -> Mapping[str, str]:
+    """The variables that Spark's scripts read; the archive is used where there is one."""
+    shared = (f"-XX:SharedArchiveFile={_archive()}",) if _archive().exists() else ()
+    return _variables(shared)
+
+
+def prepare() -> None:
+    """Make the archive for this PySpark, unless it is there. Says so where that does not work."""
+    if _archive().exists():
+        return
+    _CACHE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=_CACHE) as directory:
+        made = Path(directory, "classes.jsa")
+        variables = _variables((f"-XX:ArchiveClassesAtExit={made}",))
+        # Its output ends when the JVM has ended, which writes the archive last of all.
+        done = subprocess.run(
+            [sys.executable, "-m", "integration.spark_jvm", "--warm-up", directory],
+            env={"PYSPARK_PYTHON": sys.executable, **os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode == 0 and made.exists():
+            made.replace(_archive())
+        else:
+            sys.stderr.write(
+                f"{done.stdout[-_CHARACTERS_MAX:]}\nSpark's classes could not be archived: its "
+                "drivers will take longer to start\n"
+            )
+
+
+def _archive() -> Path:
+    return _CACHE / f"spark-{pyspark.__version__}.jsa"
+
+
+def _variables(more: tuple[str, ...]) -> Mapping[str, str]:
+    return {
+        "SPARK_LAUNCHER_OPTS": " ".join(_JVM_OPTIONS),
+        "SPARK_SUBMIT_OPTS": " ".join((*_JVM_OPTIONS, *more)),
+    }
+
+
+def _warm_up(directory: str) -> None:
+    """Load what drivers of tests load: SQL, Python workers, a stream with its checkpoint."""
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(Path(directory, "warehouse")),
+    }
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    numbers = spark.range(10).selectExpr("id % 3 AS k", "string(id) AS v")
+    numbers.groupBy("k").count().orderBy("k").collect()
+    numbers.select(udf(str.upper)("v")).collect()
+    numbers.write.json(str(Path(directory, "numbers")))
+    stream = spark.readStream.schema("k LONG, v STRING").json(str(Path(directory, "numbers")))
+    query = (
+        stream.writeStream.format("noop")
+        .option("checkpointLocation", str(Path(directory, "checkpoint")))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--warm-up"]:
+        _warm_up(sys.argv[2])
+    else:
+        prepare()
