@@ -63,7 +63,9 @@ def older_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield opened
 
 
-def _world(cluster: Cluster, names: Callable[[], str]) -> RealWorld:
+def world_of(cluster: Cluster, names: Callable[[], str]) -> RealWorld:
+    """A cluster of brokers to play on."""
+
     def topic(partitions: int = 1) -> str:
         name = names()
         cluster.create_topic(name, partitions=partitions, replication_factor=1)
@@ -100,7 +102,7 @@ def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
     is_old = kind.endswith(("-1", "-old-client"))
     if kind.startswith(_REAL):
         cluster = request.getfixturevalue("older_cluster" if kind == "cluster-1" else "cluster")
-        world: World = _world(cluster, request.getfixturevalue("unique_name"))
+        world: World = world_of(cluster, request.getfixturevalue("unique_name"))
     else:
         world = FakeWorld(1 if kind == "fake-1" else 2)
     with ExitStack() as opened:

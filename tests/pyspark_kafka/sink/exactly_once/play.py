@@ -111,6 +111,7 @@ class Run:
     world: World
     topic: str
     x: str
+    commit_topic: str = COMMIT_TOPIC
     query_id: str = "query"
     run: str = "run-1"
     group_id: str | None = None
@@ -125,7 +126,7 @@ class Run:
         return ExactlyOnce(
             transactional_id=self.x,
             transaction_timeout_ms=self.timeout_ms,
-            commit_topic=COMMIT_TOPIC,
+            commit_topic=self.commit_topic,
             group_id=self.group_id,
             checkpoint=None,
             batch_id=self.batch_id,

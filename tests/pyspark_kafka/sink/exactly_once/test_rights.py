@@ -1,0 +1,247 @@
+"""ACLs: the rights that the guide lists are enough, and each that is missing is told by its name.
+
+On Apache Kafka with its StandardAuthorizer; `broker_ref` has no ACLs. Nobody logs in here, so the
+principal is the one that Kafka calls ANONYMOUS, and brokers are it as well: rights are kept from it by
+giving others some on the same resource, since what has no ACL is free to everybody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from integration.clusters import Cluster
+from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.errors import CommitTopicError, KafkaError
+from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
+from tests.conformance.eventually import eventually
+from tests.conftest import ClusterFactory
+from tests.pyspark_kafka.sink.exactly_once.conftest import world_of
+from tests.pyspark_kafka.sink.exactly_once.play import Run
+from tests.pyspark_kafka.sink.exactly_once.worlds import RealWorld
+
+pytestmark = [pytest.mark.kafka_only, pytest.mark.timeout(240)]
+
+SETTINGS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+OURS, ANOTHERS = "User:ANONYMOUS", "User:another"
+LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
+GUIDE = Path(__file__).parents[4] / "docs" / "exactly-once.md"
+ROWS = (b"a", b"b", b"c")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Right:
+    """What the guide's table says; `of` is the kind of name that it is about."""
+
+    of: str
+    resource: ResourceType
+    operation: AclOperation
+    pattern: ResourcePatternType = LITERAL
+
+    def __str__(self) -> str:
+        return f"{self.of} {self.operation.name}"
+
+
+ID, TOPIC, GROUP = ResourceType.TRANSACTIONAL_ID, ResourceType.TOPIC, ResourceType.GROUP
+RIGHTS = (
+    Right(of="id", resource=ID, operation=AclOperation.WRITE, pattern=PREFIXED),
+    Right(of="id", resource=ID, operation=AclOperation.DESCRIBE, pattern=PREFIXED),
+    Right(of="output", resource=TOPIC, operation=AclOperation.WRITE),
+    Right(of="output", resource=TOPIC, operation=AclOperation.DESCRIBE),
+    Right(of="output", resource=TOPIC, operation=AclOperation.READ),
+    Right(of="commits", resource=TOPIC, operation=AclOperation.READ),
+    Right(of="commits", resource=TOPIC, operation=AclOperation.WRITE),
+    Right(of="commits", resource=TOPIC, operation=AclOperation.DESCRIBE),
+    Right(of="commits", resource=TOPIC, operation=AclOperation.DESCRIBE_CONFIGS),
+    Right(of="commits", resource=TOPIC, operation=AclOperation.CREATE),
+    Right(of="group", resource=GROUP, operation=AclOperation.READ),
+)
+"""DESCRIBE is never the one that is missing: who may read or write may describe."""
+
+ID_ALONE = Right(of="id", resource=ID, operation=AclOperation.WRITE)
+FOR_A_CRASH = "output READ"
+"""Only for the markers of a transaction whose id is in use again."""
+
+CLUSTER = "kafka-cluster"
+OF_BROKERS = (
+    AclOperation.CLUSTER_ACTION,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
+    AclOperation.ALTER_CONFIGS,
+)
+"""What this principal may do to the cluster, because brokers and this test have to."""
+
+
+def allowed(
+    principal: str,
+    resource: ResourceType,
+    name: str,
+    operation: AclOperation,
+    pattern: ResourcePatternType = LITERAL,
+) -> AclBinding:
+    """From any host."""
+    return AclBinding(resource, name, pattern, principal, "*", operation, AclPermissionType.ALLOW)
+
+
+def make(admin: AdminClient, bindings: Iterable[AclBinding]) -> None:
+    """Make ACLs, and return when the broker goes by them."""
+    wanted = list(bindings)
+    for future in admin.create_acls(wanted).values():
+        future.result(timeout=30)
+    for each in wanted:
+        exactly = AclBindingFilter(
+            each.restype,
+            each.name,
+            each.resource_pattern_type,
+            each.principal,
+            each.host,
+            each.operation,
+            each.permission_type,
+        )
+        eventually(partial(_is_there, admin, exactly))
+
+
+def _is_there(admin: AdminClient, acl: AclBindingFilter) -> bool:
+    return bool(admin.describe_acls(acl).result(timeout=30))
+
+
+class Guarded:
+    """A query whose names have the rights that it is given, and no others."""
+
+    def __init__(self, world: RealWorld, bootstrap_servers: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self.world = world
+        self.names = {
+            "id": world.name(),
+            "output": world.topic(),
+            "commits": world.name(),
+            "group": world.name(),
+        }
+        self._source = TopicPartition(world.topic(), 0)
+        guarded = {(right.of, right.resource, right.pattern) for right in RIGHTS}
+        make(
+            self._admin,
+            [
+                allowed(ANOTHERS, resource, self.names[of], AclOperation.ALL, pattern)
+                for of, resource, pattern in guarded
+            ],
+        )
+
+    def allow(self, rights: Iterable[Right]) -> None:
+        """Returns when the broker goes by them."""
+        make(
+            self._admin,
+            [
+                allowed(OURS, right.resource, self.names[right.of], right.operation, right.pattern)
+                for right in rights
+            ],
+        )
+
+    def write(self, batch_id: int, *, run: str) -> None:
+        """A batch of one row, as Spark plays it."""
+        Run(
+            world=self.world,
+            topic=self.names["output"],
+            x=self.names["id"],
+            commit_topic=self.names["commits"],
+            group_id=self.names["group"],
+            run=run,
+        ).write(
+            batch_id,
+            [ROWS[batch_id]],
+            offsets=SourceOffsets(hash=str(batch_id), offsets={self._source: batch_id + 1}),
+        )
+
+    def write_until_refused(self) -> tuple[int, KafkaError | CommitTopicError]:
+        """How many batches were written, and what the next one was told.
+
+        What there is to be read, or checked, is there from the second start on.
+        """
+        for batch_id in range(len(ROWS)):
+            try:
+                self.write(batch_id, run=f"run-{batch_id}")
+            except (KafkaError, CommitTopicError) as refusal:
+                return batch_id, refusal
+        raise AssertionError("nothing was refused")
+
+    def rows(self) -> list[bytes]:
+        """What a reader sees, once it may."""
+        self.allow(RIGHTS)
+        return self.world.committed(self.names["output"])
+
+
+@pytest.fixture(scope="module")
+def secured(cluster_with: ClusterFactory) -> Cluster:
+    """A broker that has ACLs, and lets this principal do to the cluster what it has to."""
+    cluster = cluster_with(SETTINGS)
+    make(
+        AdminClient({"bootstrap.servers": cluster.bootstrap_servers}),
+        [allowed(OURS, ResourceType.BROKER, CLUSTER, operation) for operation in OF_BROKERS],
+    )
+    return cluster
+
+
+@pytest.fixture
+def guarded(secured: Cluster, unique_name: Callable[[], str]) -> Guarded:
+    """Names on which nobody has any rights but another."""
+    return Guarded(world_of(secured, unique_name), secured.bootstrap_servers)
+
+
+def test_the_rights_of_the_guide_are_enough(guarded: Guarded) -> None:
+    guarded.allow(right for right in RIGHTS if str(right) != FOR_A_CRASH)
+    for batch_id in range(len(ROWS)):
+        guarded.write(batch_id, run=f"run-{batch_id // 2}")
+    assert guarded.rows() == [*ROWS]
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        ("id WRITE", "{id}.*TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
+        ("output WRITE", "{output}.*TOPIC_AUTHORIZATION_FAILED"),
+        ("commits READ", "{commits}.*TOPIC_AUTHORIZATION_FAILED"),
+        ("commits WRITE", "{commits}.*TOPIC_AUTHORIZATION_FAILED"),
+        ("commits DESCRIBE_CONFIGS", "{commits}.*allow DESCRIBE_CONFIGS on it"),
+        ("commits CREATE", "{commits}.*does not exist.*kafka-topics.sh --create"),
+        ("group READ", "{group}.*GROUP_AUTHORIZATION_FAILED"),
+    ],
+    ids=str,
+)
+def test_a_right_that_is_missing_is_named(guarded: Guarded, missing: str, told: str) -> None:
+    guarded.allow(right for right in RIGHTS if str(right) != missing)
+    written, refusal = guarded.write_until_refused()
+    print(refusal)
+    assert re.search(told.format(**guarded.names), str(refusal))
+    assert guarded.rows() == [*ROWS[:written]]
+    guarded.write(written, run="run-later")
+    assert guarded.rows() == [*ROWS[: written + 1]], "nothing stands in its way"
+
+
+def test_an_id_that_is_allowed_without_its_prefix_is_told_before_any_row(guarded: Guarded) -> None:
+    guarded.allow([ID_ALONE, *(right for right in RIGHTS if right.of != "id")])
+    with pytest.raises(KafkaError, match=r"allow DESCRIBE and WRITE .* with the prefix"):
+        guarded.write(0, run="run-1")
+    assert guarded.rows() == []
+
+
+def test_the_guide_has_every_right() -> None:
+    table = GUIDE.read_text().partition("**Rights**")[2].partition("\n## ")[0]
+    for right in RIGHTS:
+        assert f"`{right.operation.name}`" in table
