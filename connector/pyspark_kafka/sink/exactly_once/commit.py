@@ -349,7 +349,7 @@ class _Batch:
         topic = CommitTopic(self.client, self.options.commit_topic)
         try:
             with step(Step.COMMIT_MARK):
-                topic.mark_finished(self._x, decision.query_id, decision.number)
+                topic.mark_finished(decision)
         except KafkaError as error:
             log.warning(
                 "%s is committed, but could not be marked as finished, which the next start of a "

@@ -25,6 +25,7 @@ from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import AuthenticationFailed, CommitTopicError
 from pyspark_kafka.sink.exactly_once.commit_log import read_commit_log
 from pyspark_kafka.sink.exactly_once.decisions import (
+    Decision,
     QueryState,
     finished_record,
     fold,
@@ -207,9 +208,9 @@ class CommitTopic:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
-    def mark_finished(self, x: str, query_id: str, number: int) -> None:
+    def mark_finished(self, decision: Decision) -> None:
         """Say that every transaction of a decision is committed; returns when that is confirmed."""
-        self.write_plain([finished_record(x, query_id, number)])
+        self.write_plain([finished_record(decision)])
 
     def write_plain(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Write records, if any, outside of transactions; returns when they are confirmed."""

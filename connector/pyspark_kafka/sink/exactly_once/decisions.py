@@ -7,12 +7,13 @@ it must not know: clients, where the records are.
     key                            value
     ["X","query","decision",0]     {"chunks":2,"format":1,"number":7}\\n and the first part
     ["X","query","decision",1]     {"chunks":2,"format":1,"number":7}\\n and the rest
-    ["X","query","finished"]       {"format":1,"number":7}
+    ["X","query","finished"]       {"format":1,"number":7,"run":"..."}
 
 The parts are one JSON document, cut where a chunk is full; all chunks are in one transaction. A
 shorter decision leaves chunks of an older one behind, which their number tells. Keys hold X, the
 query and the kind, so that no query can hide or compact away another's. A finished mark counts
-where it stands behind the decision that it names: what is older is of another life of X.
+where it stands behind the decision that it names, by number and run: others are of another life
+of X, which ended with `--forget`.
 """
 
 from __future__ import annotations
@@ -126,16 +127,21 @@ def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes,
     ]
 
 
-def finished_record(x: str, query_id: str, number: int) -> tuple[bytes, bytes]:
+def finished_record(decision: Decision) -> tuple[bytes, bytes]:
     """Key and value of the mark that every transaction of a decision is committed."""
-    return _json([x, query_id, _FINISHED]), _json({"format": FORMAT, "number": number})
+    value = {"format": FORMAT, "number": decision.number, "run": decision.run}
+    return _finished_key(decision.x, decision.query_id), _json(value)
 
 
 def tombstones(state: QueryState) -> list[tuple[bytes, None]]:
     """Keys and no values: they remove all that is kept of a query. For one batch of a producer."""
     x, query_id = state.decision.x, state.decision.query_id
-    chunks = [[x, query_id, _DECISION, chunk] for chunk in range(state.chunk_count)]
-    return [(_json(key), None) for key in (*chunks, [x, query_id, _FINISHED])]
+    chunks = [_json([x, query_id, _DECISION, chunk]) for chunk in range(state.chunk_count)]
+    return [(key, None) for key in (*chunks, _finished_key(x, query_id))]
+
+
+def _finished_key(x: str, query_id: str) -> bytes:
+    return _json([x, query_id, _FINISHED])
 
 
 def key_prefix(x: str) -> bytes:
@@ -270,7 +276,9 @@ class _Reading:
         except _Unreadable as wrong:
             raise self._damaged(self._key(query_id, 0), chunks[0].position, wrong) from None
         finished = [
-            self._mark(query_id, mark) for mark in query.marks if mark.position > chunks[0].position
+            self._mark(query_id, mark, decision)
+            for mark in query.marks
+            if mark.position > chunks[0].position
         ]
         return QueryState(
             decision=decision,
@@ -305,12 +313,15 @@ class _Reading:
         except _Unreadable as wrong:
             raise self._damaged(key, record.position, wrong) from None
 
-    def _mark(self, query_id: str, record: _Record) -> int:
+    def _mark(self, query_id: str, record: _Record, decision: Decision) -> int:
+        """The number that is finished; 0 where the mark means another decision of this number."""
         try:
-            return _number(_of_this_format(record.value), "number", least=1)
+            fields = _of_this_format(record.value)
+            number, run = _number(fields, "number", least=1), _field(fields, "run", str)
         except _Unreadable as wrong:
-            key, _ = finished_record(self.x, query_id, 0)
+            key = _finished_key(self.x, query_id)
             raise self._damaged(key, record.position, wrong) from None
+        return 0 if (number == decision.number and run != decision.run) else number
 
     def _key(self, query_id: str, chunk: int) -> bytes:
         return _json([self.x, query_id, _DECISION, chunk])

@@ -203,7 +203,7 @@ def _finish(
         if state.is_finished:
             continue
         if _settle(client, state, wish, say):
-            topic.mark_finished(x, query_id, state.decision.number)
+            topic.mark_finished(state.decision)
             say(f"marked {decision_text(state.decision)} as finished")
         else:
             unfinished[query_id] = state

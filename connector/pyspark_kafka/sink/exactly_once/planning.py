@@ -118,7 +118,7 @@ def _settled(
         if decision.batch_id is None:
             records += tombstones(state)
         elif not state.is_finished:
-            records.append(finished_record(decision.x, decision.query_id, decision.number))
+            records.append(finished_record(decision))
     return records
 
 

@@ -229,11 +229,12 @@ def a_late_mark_of_an_old_decision(world: World) -> None:
     """An older driver has stalled before marking what is finished since long."""
     query = Query.of(world, MIDDLE)
     query.first.write(0, *query.input[0])
-    with at("commit.roll_forward.before", kill), suppress(Killed):
-        query.restarted().write(1, *query.input[1])
     with query.first.process("late") as client:
         topic = CommitTopic(client, query.first.options.commit_topic)
-        topic.mark_finished(query.first.x, query.first.query_id, 1)
+        old = topic.read(query.first.x)[query.first.query_id].decision
+        with at("commit.roll_forward.before", kill), suppress(Killed):
+            query.restarted().write(1, *query.input[1])
+        topic.mark_finished(old)
     query.restarted().begin(1)
     query.check()
 

@@ -235,9 +235,9 @@ def test_a_decision_reads_the_same_in_both_ways() -> None:
     driver = Driver(client=client, x="X", commit_topic=NAME)
     for number in range(1, 6):
         driver.plan()
-        driver.decide(number, number=number)
+        decision = driver.decide(number, number=number)
         topic = CommitTopic(client, NAME)
         cold = topic.read("X")
         topic.ensure()
         assert topic.read("X") == cold
-        topic.mark_finished("X", "query", number)
+        topic.mark_finished(decision)

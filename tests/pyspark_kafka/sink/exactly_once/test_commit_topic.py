@@ -191,7 +191,7 @@ def test_decisions_are_read_as_they_were_made(setting: Setting) -> None:
     (state,) = driver.topic.read(driver.x).values()
     assert state.decision == decision
     assert not state.is_finished
-    driver.topic.mark_finished(driver.x, "query", 1)
+    driver.topic.mark_finished(decision)
     (state,) = driver.topic.read(driver.x).values()
     assert state.is_finished
 
@@ -299,7 +299,7 @@ def test_a_mark_without_its_decision_means_that_decisions_are_gone(
     driver = Driver(client=client, x="X", commit_topic=NAME, version=fake.transaction_version)
     driver.plan()
     driver.decide(1)
-    driver.topic.mark_finished("X", "query", 2)
+    driver.topic.mark_finished(driver.decision(2, number=2))
     with pytest.raises(CommitTopicError, match="decisions of transactionalId 'X' are gone"):
         driver.topic.read("X")
     with pytest.raises(CommitTopicError):
@@ -317,7 +317,7 @@ def test_a_mark_may_come_before_the_markers_of_its_decision(
     fake.holds_markers = True
     driver.write_decision(driver.decision(2, number=2))
     driver.end("X", driver.owner)
-    driver.topic.mark_finished("X", "query", 2)
+    driver.topic.mark_finished(driver.decision(2, number=2))
     (state,) = driver.topic.read("X").values()
     assert (state.decision.number, state.is_finished) == (1, True)
     fake.write_markers()
@@ -333,7 +333,7 @@ def test_keys_of_x_are_all_there_are_to_remove(setting: Setting) -> None:
     for each in (driver, other):
         each.plan()
         each.decide(1)
-        each.topic.mark_finished(each.x, "query", 1)
+        each.topic.mark_finished(each.decision(1))
         each.topic.write_plain([(f'["{each.x}","old","finished"]'.encode(), b"?")])
     keys = driver.topic.keys(driver.x)
     assert keys == (
@@ -373,18 +373,21 @@ def test_rows_are_made_without_pandas() -> None:
 
 def test_marks_are_written_outside_of_transactions(fake: FakeCluster, client: FakeClient) -> None:
     ensure(client)
-    CommitTopic(client, NAME).mark_finished("X", "query", 3)
+    driver = Driver(client=client, x="X", commit_topic=NAME)
+    decision = driver.decision(1, number=3)
+    driver.topic.mark_finished(decision)
     (batch,) = fake.log(TopicPartition(NAME, 0)).batches
     assert not batch.is_transactional
-    assert list(batch.records) == [finished_record("X", "query", 3)]
+    assert list(batch.records) == [finished_record(decision)]
     assert client.producers[-1].is_closed
 
 
 def test_a_mark_that_fails_gives_its_producer_up(fake: FakeCluster, client: FakeClient) -> None:
     ensure(client)
     client.fail("flush", DeliveryFailed("no"))
+    driver = Driver(client=client, x="X", commit_topic=NAME)
     with pytest.raises(DeliveryFailed):
-        CommitTopic(client, NAME).mark_finished("X", "query", 3)
+        driver.topic.mark_finished(driver.decision(1, number=3))
     assert client.producers[-1].is_aborted
 
 

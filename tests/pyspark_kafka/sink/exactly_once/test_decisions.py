@@ -130,9 +130,9 @@ def test_queries_and_xs_are_kept_apart() -> None:
         for one in (others[0], first, others[1], second, others[2])
         for record in to_records(one, chunk_bytes_max=400)
     ]
-    records.insert(3, finished_record("X2", first.query_id, 1))
-    records.insert(4, finished_record("X", "another", 9))
-    states = fold("X", [*records, finished_record("X", "a third", 4)])
+    records.insert(3, finished_record(decision(1, x="X2")))
+    records.insert(4, finished_record(second))
+    states = fold("X", [*records, finished_record(decision(4, query_id="a third"))])
     assert {query: state.decision for query, state in states.items()} == {
         first.query_id: first,
         "another": second,
@@ -144,7 +144,7 @@ def test_queries_and_xs_are_kept_apart() -> None:
 @pytest.mark.parametrize("x", ["X", "X2", "a.b"])
 def test_keys_begin_with_their_x(x: str) -> None:
     keys = [key for key, _ in to_records(decision(x=x, entries=0), chunk_bytes_max=200)]
-    keys.append(finished_record(x, "query", 1)[0])
+    keys.append(finished_record(decision(x=x))[0])
     for key in keys:
         found = [
             other for other in ("X", "X2", "X.", "a", "a.b") if key.startswith(key_prefix(other))
@@ -173,8 +173,8 @@ def records_of(*numbers: int) -> Records:
     ]
 
 
-def mark(number: int) -> tuple[bytes, bytes]:
-    return finished_record("X", decision().query_id, number)
+def mark(number: int, **changes: Any) -> tuple[bytes, bytes]:
+    return finished_record(decision(number, **changes))
 
 
 @pytest.mark.parametrize(
@@ -192,6 +192,8 @@ def mark(number: int) -> tuple[bytes, bytes]:
         ([mark(3), *records_of(4)], False),
         # Of an earlier life of X, in front of its removal or late behind it.
         ([mark(9), *records_of(1)], False),
+        ([*records_of(1), mark(1, run="forgotten")], False),
+        ([*records_of(1), mark(1, run="forgotten"), mark(1)], True),
     ],
 )
 def test_a_mark_is_of_the_decision_in_front_of_it(records: Records, is_finished: bool) -> None:

@@ -164,7 +164,7 @@ def test_a_zombie_finishes_what_it_has_decided_while_a_new_owner_writes(setting:
     second = new.prepare(0, topic, "second")
     assert roll_forward(old.client, QueryState(decision=decision)) == ()
     new.decide(2, second, number=2)
-    old.topic.mark_finished(old.x, "query", 1)
+    old.topic.mark_finished(decision)
     for decided_with in (None, old.version):
         with pytest.raises(Fenced):
             sweep(old.client, old.x, old.owner, run="old", decided_with=decided_with)
@@ -248,13 +248,13 @@ def test_jobs_that_nobody_can_repeat_leave_nothing_behind(fake: FakeCluster) -> 
         job.decide(None, job.prepare(0, OUT, f"{number}", slot=number))
     finished, last = of(fake, query_id="job-2"), of(fake, query_id="other")
     roll_forward(finished.client, finished.topic.read("X")["job-2"])
-    finished.topic.mark_finished("X", "job-2", 1)
+    finished.topic.mark_finished(finished.decision(None))
     last.plan()
     assert last.topic.read("X") == {}
     assert last.topic.keys("X") == ()
     assert seen(fake) == ["0", "1", "2"]
     # A driver of such a job that comes late finds nothing to do, and does no harm.
-    finished.topic.mark_finished("X", "job-2", 1)
+    finished.topic.mark_finished(finished.decision(None))
     assert last.plan().last == {}
 
 
@@ -315,7 +315,7 @@ def test_an_outcome_that_is_unknown_stops_planning_and_says_what_to_do(fake: Fak
     with pytest.raises(OutcomeUnknown, match="decision 1 of query other") as error:
         driver.plan()
     assert "python -m pyspark_kafka transactions --id X" in str(error.value)
-    other.topic.mark_finished("X", "other", 1)
+    other.topic.mark_finished(other.decision(1, entry))
     assert driver.plan().last["other"].lost == frozenset()
 
 
