@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -35,13 +35,24 @@ def stand_still(failpoint: str) -> None:
     if failpoint != os.environ[_NAME]:
         return
     try:
-        Path(os.environ[_MET]).touch(exist_ok=False)
+        with Path(os.environ[_MET]).open("x") as file:
+            file.write(str(os.getpid()))
     except FileExistsError:
         return
     parent = os.getppid()
     while os.getppid() == parent:  # a process that is not of the job's group ends with its parent
         time.sleep(0.05)
     os._exit(1)
+
+
+def environment(failpoint: str, met: Path) -> Mapping[str, str]:
+    """What makes one process stand still there, and write its number to the file `met`."""
+    return {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        steps.VARIABLE: f"{__name__}:{stand_still.__name__}",
+        _NAME: failpoint,
+        _MET: str(met),
+    }
 
 
 class Job:
@@ -72,24 +83,14 @@ def exactly_once_job(failpoint: str | None = None, **job: Any) -> Iterator[Job]:
     """The job in a process group of its own, killed at the end if it still runs."""
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile("w+") as errors:
         met = Path(directory, "met")
-        environment = {
-            "PYSPARK_PYTHON": sys.executable,
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        }
-        if failpoint is not None:
-            environment |= {
-                steps.VARIABLE: f"{__name__}:{stand_still.__name__}",
-                _NAME: failpoint,
-                _MET: str(met),
-            }
+        stands_still = {} if failpoint is None else environment(failpoint, met)
         process = subprocess.Popen(
             [sys.executable, str(JOB), json.dumps(job)],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
             start_new_session=True,
-            env=environment,
+            env={"PYSPARK_PYTHON": sys.executable, **os.environ, **stands_still},
         )
         running = Job(process, met)
         watchdog = threading.Timer(TIMEOUT_S, running.kill)

@@ -1,7 +1,7 @@
 """Copy one topic to another exactly once, until killed or, with `until_end`, to its end.
 
 Argument: a JSON object of `bootstrap`, `source`, `target`, `checkpoint`, `until_end`, and optionally
-`master`, `options` of the sink, `rows_per_batch` and `fail_once`, the path of a file that the first
+`master`, `conf` of Spark, `options` of the sink, `rows_per_batch` and `fail_once`, the path of a file that the first
 attempt of a task creates when it fails behind its first rows. Prints one line a micro-batch.
 """
 
@@ -32,9 +32,11 @@ def failing_once(records: DataFrame, path: str) -> DataFrame:
 
 
 def main(job: dict[str, Any]) -> None:
+    builder = SparkSession.builder.master(job.get("master", "local[2]"))
+    for name, value in job.get("conf", {}).items():
+        builder = builder.config(name, value)
     spark = (
-        SparkSession.builder.master(job.get("master", "local[2]"))
-        .config("spark.ui.enabled", "false")
+        builder.config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")

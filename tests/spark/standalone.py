@@ -1,0 +1,90 @@
+"""A standalone Spark cluster of two hosts, so that tasks have somewhere else to go.
+
+Purpose: `standalone`. Invariant: all that it starts has ended when the context is left. What it must
+not know: jobs.
+
+In `local` mode a task is never tried elsewhere, and Spark never puts a copy of a task on the host of
+the first: so there are two loopback addresses, with a worker of one core on each.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+_HOSTS: Final = ("127.0.0.1", "127.0.0.2")
+_START_TIMEOUT_S: Final = 120
+_CLASS: Final = Path(pyspark.__file__).parent / "bin" / "spark-class"
+
+
+@contextmanager
+def standalone(directory: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    """The master's URL. `environment` is what executors, and their Python workers, have besides."""
+    inherited = {
+        "PYSPARK_PYTHON": sys.executable,
+        **os.environ,
+        "SPARK_DAEMON_JAVA_OPTS": os.environ.get("SPARK_SUBMIT_OPTS", ""),
+        "SPARK_NO_DAEMONIZE": "1",
+        **environment,
+    }
+    with ExitStack() as running:
+
+        def start(main: str, *arguments: str, told: str) -> str:
+            command = [str(_CLASS), f"org.apache.spark.deploy.{main}", "--port", "0"]
+            daemon = _daemon([*command, "--webui-port", "0", *arguments], inherited, told)
+            return running.enter_context(daemon)
+
+        master = start("master.Master", "--host", _HOSTS[0], told=r"(spark://\S+:\d+)")
+        for host in _HOSTS:
+            where = ("--host", host, "--work-dir", str(directory / host))
+            start(
+                "worker.Worker",
+                *where,
+                *("--cores", "1", "--memory", "1g", master),
+                told="(Successfully registered) with master",
+            )
+        yield master
+
+
+@contextmanager
+def _daemon(command: list[str], environment: Mapping[str, str], told: str) -> Iterator[str]:
+    """What the pattern `told` finds in its log, once it is there."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment,
+    )
+    watchdog = threading.Timer(_START_TIMEOUT_S, process.kill)
+    watchdog.start()
+    try:
+        assert process.stderr is not None
+        log: list[str] = []
+        for line in process.stderr:
+            log.append(line)
+            if found := re.search(told, line):
+                break
+        else:
+            raise AssertionError(f"{command[1]} did not start:\n{''.join(log)}")
+        watchdog.cancel()
+        reader = threading.Thread(target=process.stderr.read, daemon=True)
+        reader.start()  # so that it never waits for who reads its log
+        yield found.group(1)
+    finally:
+        watchdog.cancel()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
