@@ -77,7 +77,7 @@ test-all: java lint ## all of `test` and `check`, both engines, Apache Kafka, ev
 test-kafka: java $(VENV)/.ready ## what tests state about Kafka, on Apache Kafka itself
 	@$(ARCHIVE_CLASSES)
 	$(BIN)/pytest $(AT_ONCE_ON_KAFKA) -m "not full" --cluster=kafka tests/conformance tests/integration tests/pyspark_kafka tests/spark
-	$(BIN)/pytest -m full --cluster=kafka tests/failpoints
+	$(BIN)/pytest -m full --cluster=kafka tests/failpoints -k "not old_transactions"
 
 test-pysparks: $(OTHER_PYSPARKS:%=test-pyspark-%) ## the Spark tests on the other PySpark versions
 

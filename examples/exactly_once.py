@@ -1,5 +1,6 @@
 """Read, transform, write: each error of a web server's log once in another topic.
 
+    python examples/write_logs.py 127.0.0.1:9092
     python examples/exactly_once.py 127.0.0.1:9092 /tmp/exactly-once-checkpoint
 
 A streaming query from topic `apache-log` to topic `apache-errors`. With `transactionalId` a reader of

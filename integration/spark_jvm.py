@@ -12,6 +12,7 @@ application class-data sharing, JEP 310 and 350). Benchmarks do without.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,23 +44,35 @@ def prepare() -> None:
     with tempfile.TemporaryDirectory(dir=_CACHE) as directory:
         made = Path(directory, "classes.jsa")
         variables = _variables((f"-XX:ArchiveClassesAtExit={made}",))
-        # Its output ends when the JVM has ended, which writes the archive last of all.
-        done = subprocess.run(
-            [sys.executable, "-m", "integration.spark_jvm", "--warm-up", directory],
-            env={"PYSPARK_PYTHON": sys.executable, **os.environ, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode == 0 and made.exists():
+        told, status = _run("--warm-up", directory, variables=variables)
+        if status == 0 and made.exists():
             made.replace(_archive())
         else:
             sys.stderr.write(
-                f"{done.stdout[-_CHARACTERS_MAX:]}\nSpark's classes could not be archived: its "
-                "drivers will take longer to start\n"
+                f"{told[-_CHARACTERS_MAX:]}\nSpark's classes could not be archived: its drivers "
+                "will take longer to start\n"
             )
+
+
+def _run(*arguments: str, variables: Mapping[str, str]) -> tuple[str, int]:
+    """This module as a program: what it said, and its status.
+
+    Its output ends when its JVM has ended, which writes the archive last of all.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "integration.spark_jvm", *arguments],
+        env={"PYSPARK_PYTHON": sys.executable, **os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        told, _ = process.communicate(timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        told, _ = process.communicate()
+    return told, process.returncode
 
 
 def _archive() -> Path:

@@ -1,1 +1,1 @@
-"""What the clusters cost and how fast they are, side by side."""
+"""How fast the connector is beside Spark's own, and the clusters beside each other."""

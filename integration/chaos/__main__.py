@@ -18,6 +18,7 @@ from pathlib import Path
 from integration.chaos import page
 from integration.chaos.run import Outcome, Setup, run
 
+_SECONDS_MAX = 86_400.0
 _BACKENDS = ("reference-processes", "kafka")
 
 
@@ -71,10 +72,23 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--seed", type=_one, dest="seeds", help="this one")
     what.add_argument("--seeds", type=_range, help="those from FIRST up to END: FIRST:END")
     parser.add_argument("--backend", choices=_BACKENDS, default=_BACKENDS[0])
-    parser.add_argument("--seconds", type=float, default=60.0, help="of faults")
+    parser.add_argument("--seconds", type=_seconds, default=60.0, help="of faults")
     parser.add_argument("--control", action="store_true", help="Spark's own connector")
     parser.add_argument("--table", type=Path, metavar="FILE", help="put results into its table")
     return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _SECONDS_MAX:
+        raise argparse.ArgumentTypeError(
+            f"faults cannot go on for {text!r}: give seconds, more than 0 and at most "
+            f"{_SECONDS_MAX:g}"
+        )
+    return seconds
 
 
 def _one(text: str) -> range:

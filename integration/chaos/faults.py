@@ -35,7 +35,10 @@ _DELAY_S: Final = 0.3
 
 
 class Chaos:
-    """Faults of a cluster with proxied links, and of the driver of a query."""
+    """Faults of a cluster with proxied links, and of the driver of a query.
+
+    `fault_count` is how many there were, without those that found nothing to hit.
+    """
 
     def __init__(self, cluster: Cluster, links: ProxiedLinks, driver: Driver, say: Say) -> None:
         self._cluster = cluster
@@ -44,6 +47,11 @@ class Chaos:
         self._say = say
         self._down: set[int] = set()
         self._paused: set[int] = set()
+        self._hits: list[Fault] = []
+
+    @property
+    def fault_count(self) -> int:
+        return len(self._hits)
 
     def carry_out(self, schedule: Schedule) -> None:
         """Faults of both sorts side by side, and in the end everything is mended.
@@ -74,19 +82,22 @@ class Chaos:
 
     def _carry_out(self, fault: Fault) -> None:
         self._say(str(fault))
-        if fault.broker is None:
-            self._hit_query(fault)
-        else:
+        if fault.broker is not None:
+            self._hits.append(fault)
             self._HITS[fault.kind](self, fault.broker, fault.seconds)
-
-    def _hit_query(self, fault: Fault) -> None:
-        if fault.kind is Kind.KILL_DRIVER:
+        elif fault.kind is Kind.KILL_DRIVER:
+            self._hits.append(fault)
             self._driver.kill()
-            return
+        else:
+            self._kill_workers(fault)
+
+    def _kill_workers(self, fault: Fault) -> None:
         workers = self._driver.workers()
         if not workers:
             self._say("there is no Python worker to kill")
-        elif fault.kind is Kind.KILL_WORKERS:
+            return
+        self._hits.append(fault)
+        if fault.kind is Kind.KILL_WORKERS:
             for worker in workers:
                 _kill(worker)
         else:
@@ -121,7 +132,7 @@ class Chaos:
         proxy = self._links.brokers[broker_id]
         proxy.cut()
         time.sleep(seconds)
-        proxy.heal()
+        proxy.uncut()
         proxy.drop_connections()
 
     def _delay_link(self, broker_id: int, seconds: float) -> None:

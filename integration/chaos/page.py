@@ -13,7 +13,6 @@ from typing import Final
 
 from integration.chaos.run import Outcome
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "chaos.md"
 _COLUMNS: Final = (
     "backend",
     "connector",

@@ -92,7 +92,7 @@ def run(setup: Setup) -> Outcome:
     timeline = Timeline()
     begun_s = time.monotonic()
     schedule = schedule_of(setup.seed, seconds=setup.seconds, brokers=BROKERS)
-    verdict, failure = None, None
+    verdict, failure, fault_count = None, None, 0
     with (
         tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as directory,
         ProxiedLinks() as links,
@@ -102,22 +102,25 @@ def run(setup: Setup) -> Outcome:
         with Driver(job, timeline.say) as driver:
             chaos = Chaos(cluster, links, driver, timeline.say)
             try:
-                with _load(job, driver, timeline):
+                with _load(job, driver, timeline) as feed:
                     driver.await_running(START_TIMEOUT_S)
                     timeline.say("the query runs: faults begin")
                     chaos.carry_out(schedule)
                 driver.finish(FINISH_TIMEOUT_S)
                 timeline.say("the query has processed all")
-                verdict = judge(cluster.bootstrap_servers, job.source, job.target)
+                verdict = judge(
+                    cluster.bootstrap_servers, job.source, job.target, fed=feed.confirmed
+                )
             except Exception as error:
                 failure = f"{type(error).__name__}: {error}"
                 timeline.say(failure)
+            fault_count = chaos.fault_count
             starts, failures = driver.starts, driver.failures
     return Outcome(
         setup=setup,
         verdict=verdict,
         failure=failure,
-        faults=len(schedule),
+        faults=fault_count,
         driver_starts=starts,
         query_failures=failures,
         seconds=time.monotonic() - begun_s,
@@ -126,7 +129,7 @@ def run(setup: Setup) -> Outcome:
 
 
 @contextmanager
-def _load(job: Job, driver: Driver, timeline: Timeline) -> Iterator[None]:
+def _load(job: Job, driver: Driver, timeline: Timeline) -> Iterator[Feed]:
     """Records come in meanwhile; in the end all of them are confirmed."""
     feed = Feed(
         job.bootstrap_servers,
@@ -135,7 +138,7 @@ def _load(job: Job, driver: Driver, timeline: Timeline) -> Iterator[None]:
         is_read=driver.is_running,
     )
     try:
-        yield
+        yield feed
     finally:
         feed.stop()
         timeline.say(f"{feed.confirmed} records were fed")

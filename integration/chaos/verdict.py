@@ -35,8 +35,12 @@ class Verdict:
         return not self.lost and not self.duplicates and not self.stuck
 
 
-def judge(bootstrap_servers: str, source: str, target: str) -> Verdict:
-    """Read both topics to their ends."""
+def judge(bootstrap_servers: str, source: str, target: str, *, fed: int) -> Verdict:
+    """Read both topics to their ends.
+
+    `fed` is how many records the source took, of which brokers may lose none. Raises
+    `AssertionError` where they have, or where there were none: then there is nothing to judge by.
+    """
     stuck = _await_closed(bootstrap_servers, target)
     wanted = {
         f"{partition}:{offset}".encode()
@@ -45,6 +49,7 @@ def judge(bootstrap_servers: str, source: str, target: str) -> Verdict:
         )
         for offset in range(end)
     }
+    assert 0 < fed <= len(wanted), f"{fed} records were fed, and the source has {len(wanted)}"
     found = _values(bootstrap_servers, target)
     return Verdict(
         rows=len(wanted),

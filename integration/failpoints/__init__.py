@@ -1,6 +1,6 @@
 """The failpoint matrix: every process that writes exactly once is killed at every failpoint.
 
-    hook       what a failpoint does in a process: count, die, wait, raise
+    hook       what a failpoint does in a process: note it, die, wait, raise
     server     forks processes that have imported everything
     processes  those processes, as the one who starts them sees them
     parts      what they do: plan, write, commit, abort

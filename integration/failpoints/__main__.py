@@ -5,7 +5,7 @@
 --only "commit.decide" cases whose name has this in it
 --stalls               zombies in place of kills; --all is both
 --old-transactions     with transaction.version 1, where that makes a difference
---write-docs           write docs/failpoints.md, with --all
+--write-docs           write docs/failpoints.md, with --all or --old-transactions
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ _BACKENDS = ("reference-processes", "kafka")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line says; 0 where all is well, 1 where a case fails."""
-    asked = _parser().parse_args(arguments)
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    is_whole = asked.all or asked.old_transactions
+    if asked.write_docs and (not is_whole or asked.stalls or asked.only or asked.sample):
+        parser.error("--write-docs takes all cases: give it --all or --old-transactions alone")
     begun_s = time.monotonic()
     features = {"transaction.version": 1} if asked.old_transactions else {}
     with (
@@ -41,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         recordings = matrix.record(session, _scenarios(asked))
         chosen = _chosen(asked, recordings)
+        if not chosen:
+            parser.error(f"--only {asked.only!r}: no case has this in its name")
         _say(f"{len(chosen)} cases on {cluster.version}")
         results = _run(session, chosen, at_once=asked.at_once)
         version = cluster.version
@@ -67,15 +73,21 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--backend", choices=_BACKENDS, default=_BACKENDS[0])
-    parser.add_argument("--sample", type=int, help="how many cases (default: all)")
+    parser.add_argument("--sample", type=_count, help="how many cases (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="what a sample is drawn by")
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument("--stalls", action="store_true", help="zombies, in place of kills")
     parser.add_argument("--all", action="store_true", help="kills and zombies")
     parser.add_argument("--old-transactions", action="store_true", help="transaction.version 1")
-    parser.add_argument("--at-once", type=int, default=matrix.AT_ONCE)
+    parser.add_argument("--at-once", type=_count, default=matrix.AT_ONCE)
     parser.add_argument("--write-docs", action="store_true", help="write docs/failpoints.md")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of cases: give 1 or more")
+    return int(text)
 
 
 def _scenarios(asked: argparse.Namespace) -> list[Scenario]:

@@ -79,12 +79,14 @@ class Stall:
     def __init__(self) -> None:
         self._reached = threading.Event()
         self._released = threading.Event()
+        self.was_killed = False
 
     def hold(self, process: Process) -> None:
-        """Stop the process, and return when it was woken."""
+        """Stop the process, and return when it was woken; or, where nobody does, was killed."""
         process.stop()
         self._reached.set()
         if not self._released.wait(STALL_TIMEOUT_S):
+            self.was_killed = True
             process.kill()
             return
         process.wake()

@@ -1,7 +1,7 @@
 """What happens at a failpoint: it is written down, and an order may be carried out.
 
-Purpose: `met`, which `PYSPARK_KAFKA_FAILPOINTS` names. Invariant: an order is carried out at most
-once, at the occurrence that it names; who gave it is told before it is. What it must not know: what
+Purpose: `met`, which `PYSPARK_KAFKA_FAILPOINTS` names. Invariant: an order is carried out once,
+where its failpoint is first met; who gave it is told before it is. What it must not know: what
 the process does.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -33,11 +32,10 @@ class FailedHere(OSError):  # noqa: N818
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Do this when the failpoint is met for the `occurrence`th time, counted from 1."""
+    """Do this when the failpoint is met for the first time."""
 
     failpoint: str
     action: Action
-    occurrence: int = 1
 
 
 @dataclass(kw_only=True)
@@ -52,13 +50,12 @@ class Watch:
     tell: Callable[[Order], None]
     wait: Callable[[], None]
     met: list[str] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
 
     def meet(self, failpoint: str) -> None:
+        is_first = failpoint not in self.met
         self.met.append(failpoint)
-        self.counts[failpoint] += 1
         for order in self.orders:
-            if order.failpoint == failpoint and order.occurrence == self.counts[failpoint]:
+            if is_first and order.failpoint == failpoint:
                 self.tell(order)
                 self._carry_out(order)
 

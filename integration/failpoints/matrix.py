@@ -273,7 +273,9 @@ def run(
         try:
             case.run(session)
         except Exception as failed:
-            error = "\n".join([f"{type(failed).__name__}: {failed}", *failed.__notes__])
+            error = "\n".join(
+                [f"{type(failed).__name__}: {failed}", *getattr(failed, "__notes__", ())]
+            )
         return Result(case=case, seconds=time.monotonic() - begun_s, error=error)
 
     with ThreadPoolExecutor(at_once) as executor:

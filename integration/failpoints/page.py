@@ -25,13 +25,15 @@ _HEAD: Final = """\
 # Failpoints
 
 Every step of [exactly once](exactly-once-protocol.md), and every request in it, has a failpoint
-before and after it. At each of them a process is killed (`SIGKILL`), in every situation in which
-one is met; Spark's part is then played to its end, and a `read_committed` reader has to see each
-row once, with no transaction left open and a group's offsets where the last batch ended.
+before and after it. A process is killed there (`SIGKILL`); Spark's part is then played to its end,
+and a `read_committed` reader has to see each row once, with no transaction left open and a group's
+offsets where the last batch ended. Between two requests nothing changes outside of a process: in
+every situation it is killed, in all ways, at one of the failpoints that lie between them, and at
+each of the others at least once in some situation.
 
-`make failpoints` runs all of it, `make test` a sample; `python -m integration.failpoints
---write-docs` writes this page. Which failpoints there are is found out by recording: a step or
-request that no situation meets fails the test.
+`make failpoints` runs all of it and writes this page, `make test` runs a sample. Which failpoints
+there are is found out by recording: a step or request that no situation meets fails the test. (Of
+`read_log` in roll-forward there is no *after*: it reads until it has found what it looks for.)
 
 ## Situations
 

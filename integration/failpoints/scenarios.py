@@ -254,7 +254,7 @@ SLOW_SCENARIOS: Final = (
     ),
     Scenario(
         name="timed-out-undecided",
-        title="all transactions time out between the commit's look at them and its decision",
+        title="all transactions time out after the commit has looked at them: it refuses",
         premises=(
             Premise(
                 kind=Kind.COMMIT,
@@ -264,6 +264,7 @@ SLOW_SCENARIOS: Final = (
             ),
         ),
         short_transactions=True,
+        is_refused=True,
         failures=1,
         focus=(),
     ),

@@ -71,6 +71,15 @@ class Trial:
         self._lives = 0
         self._failures = 0
         self._carried_out: list[Assignment] = []
+        self._premises = [
+            Assignment(
+                seat=Seat(life=0, batch=BATCH, kind=premise.kind),
+                order=Order(failpoint=premise.failpoint, action=premise.action),
+                takes_driver=premise.with_driver,
+                meanwhile=premise.meanwhile and partial(self._lose, premise.meanwhile),
+            )
+            for premise in self.scenario.premises
+        ]
 
     def run(self) -> None:
         """Lives until all batches are done. Raises `Wrong`, `NotSettled` or `NotMet`."""
@@ -95,13 +104,16 @@ class Trial:
                 spares_stalled_tasks=lost_task,
                 until=_BEFORE_WAKING if lost_task else None,
             )
-            thread = threading.Thread(target=zombie.run, daemon=True)
+            endings: list[Ending] = []
+            thread = threading.Thread(target=lambda: endings.append(zombie.run()), daemon=True)
             thread.start()
             try:
                 if not stall.await_reached(thread):
                     raise NotMet("the failpoint was not met")
                 if lost_task:
                     thread.join(STALL_TIMEOUT_S)
+                    if endings != [Ending.COMPLETED]:
+                        raise Wrong("the batch failed, though another attempt was made")
                 else:
                     self._live_to_the_end(work, checkpoint, until=_BEFORE_WAKING)
                 if amid:
@@ -117,6 +129,8 @@ class Trial:
             self._judge(work, checkpoint, starts)
 
     def _wake(self, stall: Stall, zombie: Life, thread: threading.Thread) -> None:
+        if stall.was_killed:
+            raise NotMet("the zombie was killed: it stood too long")
         self.story.append("the zombie wakes")
         stall.release()
         for each in (thread, *zombie.zombies):
@@ -188,13 +202,16 @@ class Trial:
         until = work.batches if until is None else until
         while checkpoint.done < until:
             ending = self._life(work, checkpoint, until=until).run()
-            allowed = len(self._carried_out) + self.scenario.failures
+            allowed = sum(map(self._may_fail_a_life, self._carried_out)) + self.scenario.failures
             self._failures += ending is not Ending.COMPLETED
             if self._failures > allowed:
                 raise Wrong("a life of the driver failed with nothing that befell it")
             loss = self.scenario.loss_between_lives
             if self._failures and self._lives == 1 and loss is not None:
                 self._lose(loss)
+
+    def _may_fail_a_life(self, assigned: Assignment) -> bool:
+        return self.attempts_max == 1 or assigned.seat.kind is not Kind.TASK
 
     def _life(
         self,
@@ -213,7 +230,7 @@ class Trial:
             work=work,
             checkpoint=checkpoint,
             number=number,
-            assignments=(*self.assignments, *self._premises(), *assignments),
+            assignments=(*self.assignments, *self._premises, *assignments),
             stall=stall,
             spares_stalled_tasks=spares_stalled_tasks,
             until=until,
@@ -221,17 +238,6 @@ class Trial:
             met=self.met,
             carried_out=self._carried_out,
         )
-
-    def _premises(self) -> list[Assignment]:
-        return [
-            Assignment(
-                seat=Seat(life=0, batch=BATCH, kind=premise.kind),
-                order=Order(failpoint=premise.failpoint, action=premise.action),
-                takes_driver=premise.with_driver,
-                meanwhile=premise.meanwhile and partial(self._lose, premise.meanwhile),
-            )
-            for premise in self.scenario.premises
-        ]
 
     def _lose(self, loss: Loss) -> None:
         self.story.append(loss.value)
@@ -250,11 +256,14 @@ class Trial:
         return self.scenario.loss_between_lives is not None or any(meanwhile)
 
     def _judge(self, work: Work, checkpoint: Checkpoint, starts: Sequence[int]) -> None:
-        for assigned in self.assignments:
+        for assigned in (*self._premises, *self.assignments):
             if assigned not in self._carried_out:
                 raise NotMet(f"{assigned.seat} did not meet {assigned.order.failpoint}")
-        if not self._expects_loss and self.server.has_logged(f"'{self._x}' has lost rows"):
+        has_lost = self.server.has_logged(f"'{self._x}' has lost rows")
+        if has_lost and not self._expects_loss:
             raise Wrong("decided rows were lost, and written again, though nobody took them away")
+        if self._expects_loss and not has_lost:
+            raise NotMet("no decided rows were lost, though the scenario takes them away")
         if self.transactional:
             verdict.check(self.lane, self._x, work, starts)
         else:

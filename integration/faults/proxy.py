@@ -120,9 +120,13 @@ class TcpProxy:
         """Let nothing pass, not even the end of a connection, as where packets are lost.
 
         New connections are accepted and, where the way to the broker is cut, never get there: a
-        black hole. What was sent meanwhile passes after `heal`.
+        black hole. What was sent meanwhile passes after `uncut` or `heal`.
         """
         self._call(self._close_gates(directions))
+
+    def uncut(self) -> None:
+        """Bytes pass again, both ways; rules stay as they are."""
+        self._call(self._open_gates(BOTH))
 
     def drop_connections(self) -> None:
         """End every connection; new ones are served."""

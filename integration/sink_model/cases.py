@@ -8,7 +8,7 @@ must not know: the protocol.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from integration.sink_model import mutations
 from integration.sink_model.case import Case
@@ -22,6 +22,9 @@ SMALL: Final = (
     Case(name="one-batch-with-a-lost-answer", batches=1, faults=Faults(answers=1)),
     Case(name="one-batch-expiring", batches=1, faults=Faults(expiries=1, timeouts=1)),
     Case(name="one-batch-in-halves", batches=1, halves=True),
+    Case(name="one-batch-with-slow-markers", batches=1, slow_markers=True),
+    Case(name="one-batch-half-empty", batches=1, empty=(1, 0)),
+    Case(name="one-batch-without-rows", batches=1, empty=(1, 1)),
     Case(name="one-batch-beside-a-stranger", batches=1, faults=Faults(strangers=1)),
     Case(name="one-batch-version-1", batches=1, version=1, faults=Faults(timeouts=1)),
     Case(name="two-batches", batches=2),
@@ -60,6 +63,13 @@ FULL: Final = (
         slots_wrap=True,
         faults=Faults(expiries=1, answers=1),
     ),
+    Case(
+        name="slow-markers",
+        batches=2,
+        slow_markers=True,
+        slow_decisions=True,
+        faults=Faults(timeouts=1),
+    ),
     Case(name="wrapped-slots", batches=2, slots_wrap=True, faults=Faults(timeouts=1, answers=1)),
     Case(name="late-inits", batches=2, late_inits=True, faults=Faults(answers=1)),
     Case(name="speculation", batches=2, faults=Faults(attempts=1)),
@@ -68,34 +78,54 @@ FULL: Final = (
 
 ALL: Final[Mapping[str, Case]] = {case.name: case for case in SMALL + FULL}
 
-FOUND_BY: Final[Mapping[str, str]] = {
-    mutations.SKIP_THE_FENCE: "one-batch",
-    mutations.DECIDE_TWICE: "one-batch-with-a-lost-answer",
-    mutations.COMMIT_BEFORE_PREPARE: "one-batch-in-halves",
-    mutations.ROLL_FORWARD_BEFORE_DECIDING: "one-batch",
-    mutations.FORGET_ROLL_FORWARD: "one-batch",
-    mutations.REUSE_IDS_ACROSS_RUNS: "one-batch",
-    mutations.TRUST_A_STALE_DECISION: "one-batch",
-    mutations.OFFSETS_OUTSIDE_THE_TRANSACTION: "one-batch",
-    mutations.SWALLOW_A_LOST_TASK: "one-batch-timing-out",
-    mutations.IGNORE_THE_QUERY_ID: "one-batch-of-two-queries",
-    mutations.ABORT_WHAT_WAS_DECIDED: "one-batch-with-a-lost-answer",
-    mutations.SWEEP_WITHOUT_LOOKING: "one-batch",
-    mutations.LATE_MARK_HIDES_A_NEWER_DECISION: "two-batches",
-    mutations.READ_TO_THE_LAST_STABLE_OFFSET: "one-batch-beside-a-stranger",
-    mutations.REWRITE_AN_OLDER_BATCH: "two-batches",
-    mutations.AMBIGUOUS_END_IS_SUCCESS: "one-batch-timing-out",
-    mutations.AMBIGUOUS_DECISION_IS_SUCCESS: "one-batch",
-    mutations.DECIDE_UNDER_A_NEW_EPOCH: "one-batch",
-    mutations.SWEEP_BY_END_TXN: "one-task-in-halves",
-    mutations.MARK_DESPITE_LOST_TASKS: "one-batch-timing-out",
-    mutations.WRITE_A_DECIDED_BATCH_AGAIN: "one-batch",
-    mutations.ABORT_UNDER_ANY_EPOCH: "one-batch-failing",
-    mutations.TRUST_THE_NEXT_EPOCH: "one-task-version-1",
-    mutations.LOOK_BEFORE_LISTING: "one-batch",
-    mutations.MARK_BEFORE_ROLLING_FORWARD: "one-batch",
-    mutations.SWEEP_NOTHING_WHEN_PLANNING: "one-batch",
-    mutations.ABORT_WITHOUT_FENCING: "one-batch-with-a-lost-answer",
+
+class Found(NamedTuple):
+    """The case that finds a mutation, and what it violates there, in the words of `Violation`."""
+
+    case: str
+    violates: str
+
+
+NO_ROW_TWICE: Final = "no row is committed twice"
+NO_ROW_MISSING: Final = "no completed batch has a row missing"
+BATCHES_RISE: Final = "decided batches only rise"
+DECIDED_STAYS: Final = "a decided transaction is never aborted by us"
+OFFSETS_WITH_DECISION: Final = "offsets commit with their decision or not at all"
+FINISHES: Final = "a fresh driver always finishes"
+NOTHING_OPEN: Final = "a fresh driver leaves nothing open"
+NEWER_OWNER_STAYS: Final = "abort() never takes X from a newer owner"
+NO_DECISION_GONE: Final = "no decision seems gone"
+
+FOUND_BY: Final[Mapping[str, Found]] = {
+    mutations.SKIP_THE_FENCE: Found("one-batch", DECIDED_STAYS),
+    mutations.DECIDE_TWICE: Found("one-batch-with-a-lost-answer", BATCHES_RISE),
+    mutations.COMMIT_BEFORE_PREPARE: Found("one-batch-in-halves", NO_ROW_MISSING),
+    mutations.ROLL_FORWARD_BEFORE_DECIDING: Found("one-batch", NO_ROW_TWICE),
+    mutations.FORGET_ROLL_FORWARD: Found("one-batch", DECIDED_STAYS),
+    mutations.REUSE_IDS_ACROSS_RUNS: Found("one-batch", DECIDED_STAYS),
+    mutations.TRUST_A_STALE_DECISION: Found("one-batch", DECIDED_STAYS),
+    mutations.OFFSETS_OUTSIDE_THE_TRANSACTION: Found("one-batch", OFFSETS_WITH_DECISION),
+    mutations.SWALLOW_A_LOST_TASK: Found("one-batch-timing-out", NO_ROW_MISSING),
+    mutations.IGNORE_THE_QUERY_ID: Found("one-batch-of-two-queries", FINISHES),
+    mutations.ABORT_WHAT_WAS_DECIDED: Found("one-batch-with-a-lost-answer", DECIDED_STAYS),
+    mutations.SWEEP_WITHOUT_LOOKING: Found("one-batch", DECIDED_STAYS),
+    mutations.LATE_MARK_HIDES_A_NEWER_DECISION: Found("two-batches", DECIDED_STAYS),
+    mutations.READ_TO_THE_LAST_STABLE_OFFSET: Found(
+        "one-batch-beside-a-stranger", NO_DECISION_GONE
+    ),
+    mutations.REWRITE_AN_OLDER_BATCH: Found("two-batches", BATCHES_RISE),
+    mutations.AMBIGUOUS_END_IS_SUCCESS: Found("one-batch-timing-out", NO_ROW_MISSING),
+    mutations.AMBIGUOUS_DECISION_IS_SUCCESS: Found("one-batch", NO_DECISION_GONE),
+    mutations.DECIDE_UNDER_A_NEW_EPOCH: Found("one-batch", DECIDED_STAYS),
+    mutations.SWEEP_BY_END_TXN: Found("one-task-in-halves", NO_ROW_MISSING),
+    mutations.MARK_DESPITE_LOST_TASKS: Found("one-batch-timing-out", NO_ROW_MISSING),
+    mutations.WRITE_A_DECIDED_BATCH_AGAIN: Found("one-batch", BATCHES_RISE),
+    mutations.ABORT_UNDER_ANY_EPOCH: Found("one-batch-failing", NEWER_OWNER_STAYS),
+    mutations.TRUST_THE_NEXT_EPOCH: Found("one-task-version-1", NO_ROW_TWICE),
+    mutations.LOOK_BEFORE_LISTING: Found("one-batch", DECIDED_STAYS),
+    mutations.MARK_BEFORE_ROLLING_FORWARD: Found("one-batch", NO_ROW_MISSING),
+    mutations.SWEEP_NOTHING_WHEN_PLANNING: Found("one-batch", NOTHING_OPEN),
+    mutations.ABORT_WITHOUT_FENCING: Found("one-batch-with-a-lost-answer", DECIDED_STAYS),
 }
 
 UNSEEN: Final[Mapping[str, tuple[str, str]]] = {

@@ -155,12 +155,12 @@ def _committed(part: Partition, rows: int, task_id: TaskId, who: str) -> int:
 
 
 def _check_undecided(state: State, part: Partition, task_id: TaskId, epoch: int, who: str) -> None:
-    open_number = NONE
+    undecided = None
     for record in state.log:
-        if record.is_open and state.x.status != PREPARE_COMMIT:
-            open_number = record.number
+        if record.is_open and record.query != NONE and state.x.status != PREPARE_COMMIT:
+            undecided = record.query, record.number
     for entry in part.entries:
-        if (entry.task_id, entry.epoch) == (task_id, epoch) and entry.number != open_number:
+        if (entry.task_id, entry.epoch) == (task_id, epoch) and entry[:2] != undecided:
             raise Violation(
                 f"a decided transaction is never aborted by us: {who} aborts {task_id}, epoch "
                 f"{epoch}, of decision {entry.number}"

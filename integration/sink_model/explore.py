@@ -26,7 +26,8 @@ Transition = tuple[str, State]
 class Outcome:
     """What exploring a case has found. `is_complete` is False where there were too many states.
 
-    `schedule` leads from the beginning to the violation, a line for each transition.
+    `schedule` leads from the beginning to where the violation is one transition away, or a fresh
+    driver's whole way; a line for each transition.
     """
 
     case: Case
@@ -64,10 +65,10 @@ def _check_offsets(state: State) -> None:
         )
 
 
-def explore(case: Case, *, states_max: int = 5_000_000, is_live: bool = True) -> Outcome:
-    """Every state of a case, until a property is violated."""
+def explore(case: Case, *, states_max: int = 5_000_000) -> Outcome:
+    """Every state of a case, until a property is violated or there are too many."""
     begun_s = time.process_time()
-    fresh_drivers = FreshDrivers(case) if is_live else None
+    fresh_drivers = FreshDrivers(case)
     first = canonical(beginning(case))
     parents: dict[State, State | None] = {first: None}
     faults_left: dict[State, list[Faults]] = {}
@@ -81,8 +82,7 @@ def explore(case: Case, *, states_max: int = 5_000_000, is_live: bool = True) ->
             following: list[State] = []
             for at in frontier:
                 _check_offsets(at)
-                if fresh_drivers is not None:
-                    fresh_drivers.check(at)
+                fresh_drivers.check(at)
                 for _, following_state in transitions(case, at):
                     after = canonical(following_state)
                     if _is_new(faults_left, after):
@@ -117,7 +117,7 @@ def _is_new(faults_left: dict[State, list[Faults]], state: State) -> bool:
 
 
 def _schedule(case: Case, parents: dict[State, State | None], last: State) -> tuple[str, ...]:
-    """How a state is reached, and the transition from it that violates a property, if one does."""
+    """How a state is reached: that from which the next transition violates, or which does itself."""
     chain: list[State] = []
     here: State | None = last
     while here is not None:

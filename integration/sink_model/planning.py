@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from integration.sink_model import places
-from integration.sink_model.case import Case, Violation
+from integration.sink_model.case import Violation
 from integration.sink_model.cluster import UNKNOWN, WAIT, init_x, mark_finished, read_commit_topic
 from integration.sink_model.coordinator import CONCURRENT
 from integration.sink_model.mutations import (
@@ -67,7 +67,7 @@ def read(turn: Turn) -> Transitions:
     }
     if case.mutation == FORGET_ROLL_FORWARD:
         unfinished = set()
-    _check_marks(case, state, decisions)
+    _check_marks(state, decisions)
     own = decisions.get(turn.query)
     after = places.PLAN_ROLL_FORWARD
     if case.mutation == TRUST_A_STALE_DECISION:
@@ -89,9 +89,9 @@ def read(turn: Turn) -> Transitions:
     yield turn.says(text), _rolls(turn, turn.with_works(state, works))
 
 
-def _check_marks(case: Case, state: State, decisions: Mapping[int, Record]) -> None:
+def _check_marks(state: State, decisions: Mapping[int, Record]) -> None:
     """A mark never comes without its decision, but for one that is not decided yet."""
-    if case.mutation is not None or any(e.is_open and e.query != NONE for e in state.log):
+    if any(each.is_open and each.query != NONE for each in state.log):
         return
     for query, number in enumerate(state.marks):
         if number > (decisions[query].number if query in decisions else 0):

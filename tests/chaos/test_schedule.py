@@ -78,6 +78,10 @@ def test_results_take_the_place_of_those_of_their_seed(tmp_path: Path) -> None:
         (("--seeds", "5"), "'5' names no seeds"),
         (("--seeds", "9:3"), "'9:3' names no seeds"),
         ((), "one of the arguments --seed --seeds is required"),
+        (("--seed", "1", "--seconds", "0"), "faults cannot go on for '0'"),
+        (("--seed", "1", "--seconds", "nan"), "faults cannot go on for 'nan'"),
+        (("--seed", "1", "--seconds", "inf"), "faults cannot go on for 'inf'"),
+        (("--seed", "1", "--seconds", "a minute"), "faults cannot go on for 'a minute'"),
     ],
 )
 def test_what_is_no_seed_is_refused(

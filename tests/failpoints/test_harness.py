@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from integration.failpoints import __main__ as command
 from integration.failpoints import page, verdict
 from integration.failpoints.driver import Assignment, Kind, Seat
 from integration.failpoints.hook import Action, Order
@@ -93,6 +94,24 @@ def test_results_are_counted_by_failpoint() -> None:
     found = page.findings(results)
     assert found.kills == {"commit.mark.after": Tally(well=1, all=2)}
     assert found.stalls == {"commit.mark.after": Tally(well=1, all=1)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--write-docs",), "--write-docs takes all cases"),
+        (("--write-docs", "--all", "--only", "commit"), "--write-docs takes all cases"),
+        (("--sample", "-5"), "'-5' is no number of cases"),
+        (("--at-once", "0"), "'0' is no number of cases"),
+    ],
+)
+def test_what_would_spoil_the_page_or_run_nothing_is_refused(
+    arguments: tuple[str, ...], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(arguments)
+    assert ended.value.code == 2
+    assert error in capsys.readouterr().err
 
 
 @pytest.mark.slow

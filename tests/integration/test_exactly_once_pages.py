@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafka import errors
+from pyspark_kafka.sink.exactly_once.commit_topic import (
+    CONFIG,
+    IN_SYNC_REPLICAS_MIN,
+    REPLICAS,
+)
 from pyspark_kafka.sink.exactly_once.operator_report import Standing
 from pyspark_kafka.sink.exactly_once.steps import Step
 
@@ -53,6 +58,14 @@ def test_every_error_of_the_tree_is_explained() -> None:
 def test_every_standing_of_a_transaction_is_explained() -> None:
     page = GUIDE.read_text()
     assert [one.value for one in Standing if f"`{one.value}`" not in page] == []
+
+
+def test_the_commit_topic_is_created_by_hand_as_it_is_created_here() -> None:
+    page = GUIDE.read_text()
+    by_hand = page[page.index("kafka-topics.sh --create") :].partition("```")[0]
+    configs = dict(re.findall(r"--config ([a-z.]+)=(\S+)", by_hand))
+    assert configs == {**CONFIG, "min.insync.replicas": str(IN_SYNC_REPLICAS_MIN)}
+    assert f"--replication-factor {REPLICAS} " in by_hand
 
 
 def anchors(page: Path) -> set[str]:

@@ -11,7 +11,7 @@ import pytest
 from integration.sink_model import __main__ as command
 from integration.sink_model import mutations
 from integration.sink_model.case import Case
-from integration.sink_model.cases import ALL, FOUND_BY, FULL, SMALL, UNSEEN
+from integration.sink_model.cases import ALL, FOUND_BY, FULL, SMALL, UNSEEN, Found
 from integration.sink_model.explore import explore
 
 TESTS_OF_THE_CODE = Path(__file__).parents[1] / "pyspark_kafka" / "sink" / "exactly_once"
@@ -40,10 +40,11 @@ def states_on_the_page() -> dict[str, int]:
     return {name: int(states.replace(",", "")) for name, states in found}
 
 
-@pytest.mark.parametrize(("mutation", "name"), FOUND_BY.items())
-def test_the_mutation_is_found(mutation: str, name: str) -> None:
-    outcome = explore(dataclasses.replace(ALL[name], mutation=mutation))
+@pytest.mark.parametrize(("mutation", "found"), FOUND_BY.items())
+def test_the_mutation_is_found(mutation: str, found: Found) -> None:
+    outcome = explore(dataclasses.replace(ALL[found.case], mutation=mutation))
     assert outcome.violation is not None
+    assert outcome.violation.startswith(f"{found.violates}: ")
     assert outcome.schedule
 
 
@@ -57,11 +58,10 @@ def test_every_mutation_is_found_or_has_a_reason() -> None:
 def test_the_page_has_every_case_and_every_mutation() -> None:
     text = PAGE.read_text()
     assert list(states_on_the_page()) == list(ALL)
-    for mutation, name in FOUND_BY.items():
-        assert f"| `{mutation}` | `{name}` |" in text
-    for mutation, (_, place) in UNSEEN.items():
-        assert f"| `{mutation}` | " in text
-        assert f"| `{place}` |" in text
+    for mutation, (name, violates) in FOUND_BY.items():
+        assert f"| `{mutation}` | `{name}` | {violates} |" in text
+    for mutation, (reason, place) in UNSEEN.items():
+        assert f"| `{mutation}` | {reason} | `{place}` |" in text
 
 
 @pytest.mark.parametrize("place", [place for _, place in UNSEEN.values()])

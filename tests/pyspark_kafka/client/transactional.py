@@ -86,7 +86,7 @@ class Transactions:
         """Take the id, and begin. `via` is where its producer connects to, whatever it means."""
         owner = self.client.init_producer_id(transactional_id, timeout_ms=timeout_ms)
         if via is None:
-            producer = self.client.producers.begin(transactional_id, owner, self.version)
+            producer = self.client.transactional_producer(transactional_id, owner, self.version)
         else:
             producer = NativeTransactionalProducer.begin(
                 self._router(via),

@@ -177,18 +177,7 @@ class NativeTransactionalClient(NativeClient):
         producer: ProducerIdAndEpoch,
         version: TransactionVersion,
     ) -> NativeTransactionalProducer:
-        from pyspark_kafka.client.native.transactional_producer import (  # noqa: PLC0415
-            NativeTransactionalProducer,
-        )
-
-        return NativeTransactionalProducer.begin(
-            self.router,
-            self.producers.settings,
-            self.producers.bootstrap_servers,
-            transactional_id,
-            producer,
-            version,
-        )
+        return self.producers.begin(transactional_id, producer, version)
 
     # --- the log ---
 

@@ -18,12 +18,14 @@ transaction open. The driver then decides once, durably, in the commit topic, in
     roll_forward commits what was decided: a ladder of outcomes
     sweep        fences what earlier attempts and runs left open
     source_offsets  the offsets of a micro-batch, read from its checkpoint
+    by_hand      the command that an error names where only an operator can go on
+    clock        the time that transactions are as old by
     write        what Spark's writers share: options, planning once, which client
-    writers      Spark's writers
+    writers      Spark's writers; stream_arrow_writer is the one that Spark 4.1 has
     operator_report  what stands under X, found by looking alone
     operator     recover and forget by hand
     operator_text    the report as text and JSON
 
-Invariant: nothing here but `writers` and `write` knows Spark, and nothing talks to the network but
-by `client.transactions.TransactionalClient`.
+Invariant: nothing here but writers and `write` knows what Spark calls when (its messages are of a
+class of Spark's); nothing talks to the network but by `client.transactions.TransactionalClient`.
 """

@@ -23,7 +23,7 @@ from pyspark_kafka.errors import ExactlyOnceError, KafkaError, ProducerFenced
 from pyspark_kafka.options import ExactlyOnce
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.messages import Prepared, TaskMessage
-from pyspark_kafka.sink.exactly_once.planning import DECISION_TIMEOUT_MS
+from pyspark_kafka.sink.exactly_once.planning import decision_timeout_ms
 from pyspark_kafka.sink.exactly_once.steps import Step, step
 from pyspark_kafka.sink.exactly_once.sweep import sweep
 
@@ -69,7 +69,7 @@ def _abort(
     if not is_free:
         return
     with step(Step.ABORT_FENCE):
-        owner = _take_over(client, x, first.owner)
+        owner = _take_over(client, options, first.owner)
     if owner is None:
         return
     prepared = [message for message in answered if isinstance(message, Prepared)]
@@ -113,11 +113,12 @@ def _may_be_undecided(client: TransactionalClient, x: str, owner: ProducerIdAndE
 
 
 def _take_over(
-    client: TransactionalClient, x: str, owner: ProducerIdAndEpoch
+    client: TransactionalClient, options: ExactlyOnce, owner: ProducerIdAndEpoch
 ) -> ProducerIdAndEpoch | None:
     """Move X's epoch on, so that no request that is still under way can decide the batch."""
+    x = options.transactional_id
     try:
-        return client.init_producer_id(x, timeout_ms=DECISION_TIMEOUT_MS, expected=owner)
+        return client.init_producer_id(x, timeout_ms=decision_timeout_ms(options), expected=owner)
     except ProducerFenced as error:
         log.info("'%s' is left as it is, since another run has taken over: %s", x, error)
         return None

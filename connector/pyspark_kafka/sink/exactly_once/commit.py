@@ -9,6 +9,7 @@ asked and answered so counts as decided. What it must not know: Spark.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from pyspark_kafka.errors import (
     RowsLost,
 )
 from pyspark_kafka.options import ExactlyOnce
+from pyspark_kafka.sink.exactly_once.by_hand import command
 from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, QueryState, to_records
@@ -46,7 +48,10 @@ from pyspark_kafka.sink.exactly_once.sweep import sweep
 log = logging.getLogger(__name__)
 
 _TIME_LEFT_MS_MIN: Final = 60_000
-"""Of a task's transaction: deciding and rolling forward have to be over before its timeout."""
+"""Of a task's transaction, at the look at it: what follows has to be over before its timeout.
+
+Half of it has to be left when the batch is decided.
+"""
 
 _TIME_LEFT_SHARE: Final = 4
 """Of a short timeout a quarter is enough, or no batch could ever be committed."""
@@ -71,12 +76,12 @@ def commit(
     answers = Answers.of(options.transactional_id, messages)
     batch = _Batch(client=client, options=options, answers=answers, offsets=offsets, now_ms=now_ms)
     with step(Step.COMMIT_VERIFY):
-        batch.verify()
+        decide_before_ms = batch.verify()
     decision = batch.decision() if answers.replays is None else batch.supplement()
     if decision is None:
         return
     with step(Step.COMMIT_DECIDE):
-        batch.decide(decision)
+        batch.decide(decision, before_ms=decide_before_ms)
     with _told_as_decided(answers):
         batch.finish(decision)
 
@@ -99,11 +104,14 @@ class _Batch:
     def _name(self) -> str:
         return f"{self.answers.task.batch}, transactionalId '{self._x}',"
 
-    def verify(self) -> None:
-        """Step 7: every prepared transaction is as its task left it, with time to go on."""
+    def verify(self) -> float:
+        """Step 7: every prepared transaction is as its task left it, with time to go on.
+
+        The answer is until when they can be decided, in ms of this driver's clock.
+        """
         entries = [message.entry for message in self.answers.prepared]
         if not entries:
-            return
+            return math.inf
         found = self.client.describe_transactions([entry.transactional_id for entry in entries])
         faults = [
             f"'{entry.transactional_id}' (partition {entry.partition}, {entry.totals.row_count} "
@@ -119,6 +127,11 @@ class _Batch:
                 "run it again. If batches take so long, raise option 'transactionTimeout'; if "
                 "another query runs with this transactionalId, give each its own"
             )
+        return min(
+            _began_ms(entry, one) + one.timeout_ms - _time_left_ms_min(one) // 2
+            for entry in entries
+            for one in [found[entry.transactional_id]]
+        )
 
     def decision(self) -> Decision | None:
         """What is to be decided of a batch that was not decided before.
@@ -242,13 +255,22 @@ class _Batch:
                 raise ReplayMismatch(
                     f"{self._name} has lost {_listing([entry])}, and other rows were written for "
                     "them, which will not be seen. Write the lost ones by other means, and then "
-                    "call the batch settled with 'python -m pyspark_kafka transactions --id "
-                    f"{self._x} --recover --accept-loss'"
+                    f"call the batch settled with {command(self._x, '--recover --accept-loss')}"
                 )
 
-    def decide(self, decision: Decision) -> None:
-        """Step 8. When this returns the batch is committed, whatever happens."""
+    def decide(self, decision: Decision, *, before_ms: float) -> None:
+        """Step 8. When this returns the batch is committed, whatever happens.
+
+        It is not even asked for once `before_ms` is past: a decision whose rows time out is lost.
+        """
         self._write_decision(decision)
+        if self.now_ms() >= before_ms:
+            raise BatchNotCommitted(
+                f"{self._name} is not committed: writing down what is to be committed took so long "
+                "that the transactions of its tasks are about to time out. Nothing of it will be "
+                "seen; run it again. If that comes again, raise option 'transactionTimeout', or "
+                f"see what slows topic '{self.options.commit_topic}' down"
+            )
         end = EndTransaction(
             transactional_id=self._x,
             producer=self.answers.owner,
@@ -334,8 +356,8 @@ class _Batch:
         if self.answers.task.batch_id is None:
             then = (
                 "A job without 'batchId' cannot be repeated in part: write these rows again by "
-                "other means, and then call it settled with 'python -m pyspark_kafka transactions "
-                f"--id {self._x} --recover --accept-loss'"
+                "other means, and then call it settled with "
+                f"{command(self._x, '--recover --accept-loss')}"
             )
         else:
             then = "Run it again (restart the query): that writes the lost rows alone"
@@ -410,14 +432,22 @@ def _fault(entry: Entry, found: TransactionDescription | None, now_ms: int) -> s
     if found.partitions != wrote_to:
         listed = [", ".join(map(str, sorted(some))) for some in (found.partitions, wrote_to)]
         return f"is of the partitions {listed[0]}, and its task has written to {listed[1]}"
-    began_ms = found.started_ms or entry.started_ms
+    began_ms = _began_ms(entry, found)
     left_ms = began_ms + found.timeout_ms - now_ms
-    if left_ms < min(_TIME_LEFT_MS_MIN, found.timeout_ms // _TIME_LEFT_SHARE):
+    if left_ms < _time_left_ms_min(found):
         return (
             f"is {now_ms - began_ms} ms old and will time out in {left_ms} ms, by the clocks of "
             "its broker and this driver, which is too soon to begin"
         )
     return None
+
+
+def _began_ms(entry: Entry, found: TransactionDescription) -> int:
+    return found.started_ms or entry.started_ms
+
+
+def _time_left_ms_min(found: TransactionDescription) -> int:
+    return min(_TIME_LEFT_MS_MIN, found.timeout_ms // _TIME_LEFT_SHARE)
 
 
 def _listing(entries: Sequence[Entry]) -> str:

@@ -3,19 +3,23 @@
 Purpose: find the records of X that were decided, and at the next batch read only what is new: the
 log has all decisions of hours, and Spark plans every micro-batch in the same process. Invariant: a
 batch counts by the control marker of its own producer, and in the order of the log. What was read
-before counts on only where the log still has the last batch of it, in the topic of the same id; of
-a log that was cut, or cleaned up to there, all is read anew. What it must not know: what the
-records say.
+before counts on for minutes, and only where the log still has the last batch of it, in the topic of
+the same id; of a log that was cut, or cleaned up to there, all is read anew. What it must not know:
+what the records say.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 from pyspark_kafka.client.base import LATEST, IsolationLevel, TopicPartition
 from pyspark_kafka.client.transactions import LogBatch, TransactionalClient, Verdict
+
+_FRESH_S: Final = 300.0
+"""Half of the time for which the topic keeps tombstones and markers (`delete.retention.ms`)."""
 
 Record = tuple[bytes | None, bytes | None]
 
@@ -28,6 +32,12 @@ class CommitLog:
         self._batches: list[LogBatch] = []
         self._open: dict[int, list[int]] = {}
         self._last: LogBatch | None = None
+        self._read_s = time.monotonic()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no tombstone or marker behind what was read can have come and gone since."""
+        return time.monotonic() - self._read_s < _FRESH_S
 
     @property
     def decided(self) -> tuple[LogBatch, ...]:
@@ -42,6 +52,7 @@ class CommitLog:
 
     def read(self, client: TransactionalClient, partition: TopicPartition, end_offset: int) -> bool:
         """Read on to `end_offset`; False where the log is another than was read before."""
+        began_s = time.monotonic()
         start_offset = 0 if self._last is None else self._last.base_offset
         batches = client.read_log(partition, start_offset, end_offset)
         if self._last is not None:
@@ -49,6 +60,7 @@ class CommitLog:
             if first is None or _whole(first) != self._last:
                 return False
         self._take(batches)
+        self._read_s = began_s
         return True
 
     def _take(self, batches: Iterable[LogBatch]) -> None:
@@ -116,7 +128,7 @@ def read_commit_log(
     assert end_offset is not None  # only a timestamp can have no offset
     if topic_id is not None:
         known = _READ.pop((topic_id, key_prefix), None)
-        if known is not None and known.read(client, partition, end_offset):
+        if known is not None and known.is_fresh and known.read(client, partition, end_offset):
             _READ[topic_id, key_prefix] = known
             return known
     fresh = CommitLog(key_prefix)

@@ -23,6 +23,7 @@ from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.client.transactions import LogBatch, TransactionalClient
 from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import AuthenticationFailed, CommitTopicError
+from pyspark_kafka.sink.exactly_once.by_hand import command
 from pyspark_kafka.sink.exactly_once.commit_log import read_commit_log
 from pyspark_kafka.sink.exactly_once.decisions import (
     Decision,
@@ -71,6 +72,11 @@ class CommitTopic:
         self._name = name
         self._partition = TopicPartition(name, 0)
         self._topic_id: str | None = None
+
+    @property
+    def topic_id(self) -> str | None:
+        """Once `ensure` has found the topic, where brokers have topic ids."""
+        return self._topic_id
 
     # --- created and checked ---
 
@@ -264,6 +270,5 @@ def _check_marks(states: Mapping[str, QueryState]) -> None:
                 f"number {state.finished_number} is marked as finished: decisions of "
                 f"transactionalId '{x}' are gone, or were removed while a query was running. "
                 "Which rows were decided is not known, and nothing is written: compare the output "
-                "with the input, then remove the state with `python -m pyspark_kafka transactions "
-                f"--id {x} --forget --accept-loss`"
+                f"with the input, then remove the state with {command(x, '--forget --accept-loss')}"
             )

@@ -26,6 +26,7 @@ from typing import Final, TypeVar, cast
 from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.client.transactions import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.errors import CommitTopicError
+from pyspark_kafka.sink.exactly_once.by_hand import command
 from pyspark_kafka.sink.exactly_once.names import lies_under
 
 FORMAT: Final = 1
@@ -332,8 +333,8 @@ class _Reading:
             f"the record with the key {key.decode(errors='replace')}{at} is {wrong}. Which rows of "
             f"transactionalId '{self.x}' were decided is not known without it, and nothing is "
             "written: restore the topic, or upgrade pyspark-kafka where the format is newer; else "
-            "compare the output with the input, and remove the state with `python -m "
-            f"pyspark_kafka transactions --id {self.x} --forget --accept-loss`"
+            "compare the output with the input, and remove the state with "
+            f"{command(self.x, '--forget --accept-loss')}"
         )
 
 

@@ -31,9 +31,8 @@ from pyspark_kafka.sink.exactly_once.operator_report import (
     standings,
 )
 from pyspark_kafka.sink.exactly_once.operator_text import duration_text, time_text
-from pyspark_kafka.sink.exactly_once.planning import DECISION_TIMEOUT_MS
 from pyspark_kafka.sink.exactly_once.roll_forward import roll_forward
-from pyspark_kafka.sink.exactly_once.sweep import sweep
+from pyspark_kafka.sink.exactly_once.sweep import FENCING_TIMEOUT_MS, sweep
 
 Say = Callable[[str], None]
 
@@ -167,7 +166,7 @@ def carry_out(client: TransactionalClient, report: Report, wish: Wish, say: Say)
     errors of `KafkaError`, `Fenced` where a query has taken X back meanwhile, `OutcomeUnknown`.
     """
     x = report.x
-    owner = client.init_producer_id(x, timeout_ms=DECISION_TIMEOUT_MS)
+    owner = client.init_producer_id(x, timeout_ms=FENCING_TIMEOUT_MS)
     say(f"took '{x}' ({owner})")
     topic = CommitTopic(client, report.commit_topic)
     is_readable = report.has_commit_topic and report.damage is None

@@ -9,7 +9,7 @@ neither query nor batch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +28,7 @@ from pyspark_kafka.sink.exactly_once.decisions import (
     finished_record,
     tombstones,
 )
-from pyspark_kafka.sink.exactly_once.roll_forward import roll_forward
+from pyspark_kafka.sink.exactly_once.roll_forward import Untold, roll_forward
 from pyspark_kafka.sink.exactly_once.steps import Step, step
 from pyspark_kafka.sink.exactly_once.sweep import sweep
 
@@ -36,7 +36,10 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT_MAX: Final = "transaction.max.timeout.ms"
 _VERIFICATION: Final = "transaction.partition.verification.enable"
-DECISION_TIMEOUT_MS: Final = 30_000
+_CHECKED: Final[set[tuple[str | None, int]]] = set()
+"""Commit topics, by id, and the timeouts that their brokers allow, as this process knows."""
+
+_DECISION_TIMEOUT_MS: Final = 30_000
 """Of X's own transactions: each is written in one go."""
 
 
@@ -44,15 +47,15 @@ DECISION_TIMEOUT_MS: Final = 30_000
 class LastDecision:
     """Of one query: what tasks compare themselves with. `lost` are Spark's partitions.
 
-    `totals_of_lost` are what has to be written again, by partition.
+    `totals_of_lost` are what has to be written again, by partition. `untold` says why this query
+    cannot go on, where it will never be known what became of the decision's rows.
     """
 
     number: int
     batch_id: int | None
-    totals: RowTotals
-    offsets_hash: str | None
     lost: frozenset[int]
     totals_of_lost: Mapping[int, RowTotals]
+    untold: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +71,7 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
     """Take X, settle what earlier batches have left, and see what was decided last.
 
     Raises `CommitTopicError` for a topic that cannot keep decisions, `OutcomeUnknown` for a
-    decision of which cannot be told whether its rows are there, `Fenced` where another run has
+    decision of which cannot be told yet whether its rows are there, `Fenced` where another run has
     taken over meanwhile, `OptionError` for a timeout that the brokers do not allow, and errors of
     `KafkaError`. Planning again is always safe.
     """
@@ -76,17 +79,20 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
     topic = CommitTopic(client, options.commit_topic)
     with step(Step.PLAN_CHECK):
         version = client.transaction_version()
-        if topic.ensure():
+        is_unknown = topic.ensure()
+        checked = (topic.topic_id, options.transaction_timeout_ms)
+        if is_unknown or checked not in _CHECKED:
             _check_brokers(client.broker_config(), options)
+            _CHECKED.add(checked)
     with step(Step.PLAN_FENCE):
-        owner = client.init_producer_id(x, timeout_ms=DECISION_TIMEOUT_MS)
+        owner = client.init_producer_id(x, timeout_ms=decision_timeout_ms(options))
     with step(Step.PLAN_READ):
         states = topic.read(x)
     unfinished = [state for state in states.values() if not state.is_finished]
     with step(Step.PLAN_ROLL_FORWARD):
-        lost = {state.decision.query_id: roll_forward(client, state) for state in unfinished}
+        lost, untold = _rolled_forward(client, unfinished)
     with step(Step.PLAN_MARK):
-        topic.write_plain(_settled(states.values(), lost))
+        topic.write_plain(_settled(states.values(), lost, untold))
     with step(Step.PLAN_SWEEP):
         sweep(
             client,
@@ -97,13 +103,40 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
             ),
             two_phase_commit=options.two_phase_commit,
         )
-    last = {query: _last(state, lost.get(query, ())) for query, state in states.items()}
+    last = {
+        query: _last(state, lost.get(query, ()), untold.get(query))
+        for query, state in states.items()
+    }
     log.info("'%s' is ours (%s); decided under it: %s", x, owner, _listing(last) or "nothing yet")
     return Plan(owner=owner, version=version, last=last)
 
 
+def decision_timeout_ms(options: ExactlyOnce) -> int:
+    """Of X's own transactions: brokers that allow the tasks' timeout allow this one."""
+    return min(_DECISION_TIMEOUT_MS, options.transaction_timeout_ms)
+
+
+def _rolled_forward(
+    client: TransactionalClient, unfinished: Iterable[QueryState]
+) -> tuple[dict[str, Sequence[Entry]], dict[str, str]]:
+    """By query, the entries that are lost, and why it will never be told what became of some.
+
+    That stops the query whose decision it is, and no other one under X.
+    """
+    lost: dict[str, Sequence[Entry]] = {}
+    untold: dict[str, str] = {}
+    for state in unfinished:
+        query_id = state.decision.query_id
+        try:
+            lost[query_id] = roll_forward(client, state)
+        except Untold as error:
+            log.error("%s", error)
+            untold[query_id] = str(error)
+    return lost, untold
+
+
 def _settled(
-    states: Iterable[QueryState], lost: Mapping[str, Sequence[Entry]]
+    states: Iterable[QueryState], lost: Mapping[str, Sequence[Entry]], untold: Container[str]
 ) -> list[tuple[bytes, bytes | None]]:
     """Marks for what is finished now; what nobody can repeat is not even kept.
 
@@ -113,7 +146,7 @@ def _settled(
     records: list[tuple[bytes, bytes | None]] = []
     for state in states:
         decision = state.decision
-        if lost.get(decision.query_id):
+        if lost.get(decision.query_id) or decision.query_id in untold:
             continue
         if decision.batch_id is None:
             records += tombstones(state)
@@ -122,13 +155,12 @@ def _settled(
     return records
 
 
-def _last(state: QueryState, lost: Sequence[Entry]) -> LastDecision:
+def _last(state: QueryState, lost: Sequence[Entry], untold: str | None) -> LastDecision:
     decision = state.decision
     return LastDecision(
         number=decision.number,
         batch_id=decision.batch_id,
-        totals=decision.totals,
-        offsets_hash=decision.offsets_hash,
+        untold=untold,
         lost=frozenset(entry.partition for entry in lost),
         totals_of_lost={entry.partition: entry.totals for entry in lost},
     )

@@ -42,6 +42,7 @@ from pyspark_kafka.errors import (
     OutcomeUnknown,
     UnknownTopicOrPartition,
 )
+from pyspark_kafka.sink.exactly_once.by_hand import command
 from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, QueryState
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,10 @@ class Outcome(Enum):
     LOST = "lost"
     AGAIN = "not known yet"
     UNKNOWN = "unknown"
+
+
+class Untold(OutcomeUnknown):
+    """What became of an entry is written nowhere any more: asking again will not tell."""
 
 
 _BY_STATE: Final = {
@@ -88,7 +93,8 @@ def roll_forward(
 ) -> tuple[Entry, ...]:
     """Commit every transaction of a decision; the answer is the entries that are lost.
 
-    Raises `OutcomeUnknown` for entries of which it cannot be told, naming them.
+    Raises `OutcomeUnknown` for entries of which it cannot be told now, and `Untold` for those of
+    which it never will be, naming them.
     """
     if state.is_finished:
         return ()
@@ -249,15 +255,15 @@ _GOES_ON: Final = "Nothing is lost by that: the next start of the query goes on 
 
 def _cannot_be_told(
     decision: Decision, entries: Sequence[Entry], refusals: Sequence[str]
-) -> OutcomeUnknown:
+) -> Untold:
     refused = f" Not read: {'; '.join(refusals[:_NAMED_MAX])}." if refusals else ""
-    return OutcomeUnknown(
+    return Untold(
         f"{_name(decision)} stands, but whether these transactions of it were committed or aborted "
         f"cannot be told any more: {_listing(entries)}. Their coordinators have gone on, and the "
         f"markers that ended them are gone from the logs (retention).{refused} Nothing else was "
         "touched. Look whether the rows are there for a read_committed reader, at and before these "
-        "offsets, write by hand what is not, and then have the decision settled with `python -m "
-        f"pyspark_kafka transactions --id {decision.x} --recover --accept-loss`"
+        "offsets, write by hand what is not, and then have the decision settled with "
+        f"{command(decision.x, '--recover --accept-loss')}"
     )
 
 

@@ -27,6 +27,7 @@ from pyspark_kafka.source.offsets import OffsetFormatError, from_json_object
 
 _OPTION: Final = "checkpointLocation"
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
+_LOCAL: Final = "file"
 _SCHEMES: Final = {
     "s3": "s3",
     "s3a": "s3",
@@ -60,11 +61,10 @@ def read_source_offsets(checkpoint: str, batch_id: int) -> SourceOffsets:
     Raises `OptionError` for a file system that it cannot, and `CheckpointError` where the file is
     missing, incomplete or damaged.
     """
+    check_store(checkpoint)
     path = f"{checkpoint.rstrip('/')}/offsets/{batch_id}"
     try:
         content = _read(path)
-    except OptionError:
-        raise
     except FileNotFoundError:
         raise CheckpointError(
             f"there is no {path}, where Spark keeps the offsets of batch {batch_id}: option "
@@ -85,19 +85,24 @@ def read_source_offsets(checkpoint: str, batch_id: int) -> SourceOffsets:
         ) from None
 
 
+def check_store(checkpoint: str) -> None:
+    """Whether checkpoints are read from such a place; raises `OptionError`."""
+    match = _SCHEME.fullmatch(checkpoint)
+    if match is not None and match[1].lower() not in (_LOCAL, *_SCHEMES):
+        raise OptionError(
+            f"option '{_OPTION}' has the value '{checkpoint}', and files of '{match[1].lower()}:' "
+            "cannot be read here: use a local path, file:, s3:, gs:, abfs: or hdfs:, or remove the "
+            "option (and 'commitOffsets')"
+        )
+
+
 def _read(path: str) -> bytes:
     match = _SCHEME.fullmatch(path)
     if match is None:
         return Path(path).read_bytes()
     scheme, rest = match[1].lower(), match[2]
-    if scheme == "file":
+    if scheme == _LOCAL:
         return Path(f"/{rest.lstrip('/')}").read_bytes()
-    if scheme not in _SCHEMES:
-        raise OptionError(
-            f"option '{_OPTION}' has the value '{path.rpartition('/offsets/')[0]}', and files of "
-            f"'{scheme}:' cannot be read here: use a local path, file:, s3:, gs:, abfs: or hdfs:, "
-            "or remove the option (and 'commitOffsets')"
-        )
     # Loads the clients of all these stores, which a local checkpoint has no need of.
     from pyarrow.fs import FileSystem  # noqa: PLC0415
 

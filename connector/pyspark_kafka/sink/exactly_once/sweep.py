@@ -11,7 +11,7 @@ version 1 a task that is still writing would silently begin another transaction 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from pyspark_kafka.client.transactions import (
@@ -27,8 +27,11 @@ from pyspark_kafka.sink.exactly_once.names import lies_under, prefix, task_id
 
 log = logging.getLogger(__name__)
 
-FENCING_TIMEOUT_MS: Final = 30_000
-"""Of the transactions that nobody is going to write: the coordinator wants one to be said."""
+FENCING_TIMEOUT_MS: Final = 1_000
+"""Of transactions that nobody is going to write: a coordinator wants one to be said.
+
+Who had the id before told another one, so that an id that was fenced can be told.
+"""
 _ROUNDS_MAX: Final = 5
 _MADE_UP_RUN: Final = "probe"
 _DECIDED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
@@ -55,13 +58,16 @@ def sweep(
     """
     fenced: list[str] = []
     for _ in range(_ROUNDS_MAX):
-        left_open = [
-            one.transactional_id
+        listed = [
+            one
             for one in client.list_transactions(prefix(x, run=run))
-            if lies_under(one.transactional_id, x, run=run)
-            and one.transactional_id not in spare
-            and _is_open(one, two_phase_commit and one.transactional_id not in fenced)
+            if lies_under(one.transactional_id, x, run=run) and one.transactional_id not in spare
         ]
+        left_open = [
+            one.transactional_id for one in listed if one.state is TransactionState.ONGOING
+        ]
+        if two_phase_commit:
+            left_open += _taken(client, listed)
         _check_owner(client, x, owner, decided_with)
         if not left_open:
             break
@@ -79,11 +85,11 @@ def sweep(
     return tuple(fenced)
 
 
-def _is_open(one: TransactionListing, counts_empty: bool) -> bool:
-    """Empty is also who has just got its id, and writes its first record after we have looked."""
-    if counts_empty and one.state is TransactionState.EMPTY:
-        return True
-    return one.state is TransactionState.ONGOING
+def _taken(client: TransactionalClient, listed: Sequence[TransactionListing]) -> list[str]:
+    """Ids that somebody has just got, and may write under when we have looked; not what we fenced."""
+    empty = [one.transactional_id for one in listed if one.state is TransactionState.EMPTY]
+    found = client.describe_transactions(empty) if empty else {}
+    return [name for name, one in found.items() if one.timeout_ms != FENCING_TIMEOUT_MS]
 
 
 def _check_owner(

@@ -20,9 +20,17 @@ from pyspark_kafka.client.transactions import (
     TransactionalClient,
     TransactionalProducer,
 )
-from pyspark_kafka.errors import Fenced, ProducerFenced, ReplayMismatch, RowsLost, StaleBatch
+from pyspark_kafka.errors import (
+    Fenced,
+    OutcomeUnknown,
+    ProducerFenced,
+    ReplayMismatch,
+    RowsLost,
+    StaleBatch,
+)
 from pyspark_kafka.options import ExactlyOnce, SinkOptions
 from pyspark_kafka.records.checksums import row_checksums
+from pyspark_kafka.sink.exactly_once.by_hand import command
 from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, Entry, RowTotals
 from pyspark_kafka.sink.exactly_once.messages import (
@@ -90,6 +98,8 @@ class _Attempt:
         """The decision of this very batch, if there is one; raises where it must not be written."""
         last = self.plan.last.get(self.task.query_id)
         batch_id = self.task.batch_id
+        if last is not None and last.untold is not None:
+            raise OutcomeUnknown(last.untold)
         if last is None or last.batch_id is None or batch_id is None:
             return None
         if last.batch_id > batch_id:
@@ -286,16 +296,11 @@ def _rows_lost_before(x: str, task: Task, last: LastDecision) -> RowsLost:
 
 
 def _by_hand(x: str) -> str:
-    return (
-        f"remove what is known of it with 'python -m pyspark_kafka transactions --id {x} --forget'"
-    )
+    return f"remove what is known of it with {command(x, '--forget')}"
 
 
 def _settled_by_hand(x: str) -> str:
-    return (
-        "call the batch settled with 'python -m pyspark_kafka transactions "
-        f"--id {x} --recover --accept-loss'"
-    )
+    return f"call the batch settled with {command(x, '--recover --accept-loss')}"
 
 
 def _partition_count(client: TransactionalClient, topic: str) -> int | None:

@@ -74,6 +74,11 @@ class Write:
 
         check_columns(schema, options.topic)
         check_transactional(options.client)
+        exactly_once = options.exactly_once
+        if exactly_once is not None and exactly_once.group_id is not None:
+            from pyspark_kafka.sink.exactly_once.source_offsets import check_store  # noqa: PLC0415
+
+            check_store(str(exactly_once.checkpoint))
         return cls(options, schema, is_streaming=is_streaming)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ how scenarios are played.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -207,7 +208,7 @@ def take_an_ambiguous_answer_for_success(patch: Patch) -> None:
 
 
 def take_no_look_before_deciding(patch: Patch) -> None:
-    patch.setattr(commit._Batch, "verify", lambda _: None)
+    patch.setattr(commit._Batch, "verify", lambda _: math.inf)
 
 
 def begin_right_before_the_timeout(patch: Patch) -> None:
@@ -274,9 +275,10 @@ def take_x_anew_to_decide(patch: Patch) -> None:
     """Commit asks for an epoch of its own, which makes whoever asks the owner."""
     original = commit._Batch.decide
 
-    def decide(self: Any, decision: Decision) -> None:
+    def decide(self: Any, decision: Decision, *, before_ms: float) -> None:
         owner = self.client.init_producer_id(self.options.transactional_id, timeout_ms=30_000)
-        original(replace(self, answers=replace(self.answers, owner=owner)), decision)
+        answers = replace(self.answers, owner=owner)
+        original(replace(self, answers=answers), decision, before_ms=before_ms)
 
     patch.setattr(commit._Batch, "decide", decide)
 

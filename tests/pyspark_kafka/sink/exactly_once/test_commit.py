@@ -284,6 +284,24 @@ def test_the_time_that_has_to_be_left(
         assert "'transactionTimeout'" in text
 
 
+@pytest.mark.parametrize(("left_ms", "is_decided"), [(30_000, False), (30_001, True)])
+def test_a_decision_that_took_long_to_write_is_not_made(
+    query: Query, world: FakeWorld, left_ms: int, is_decided: bool
+) -> None:
+    """Half of the time that had to be left before is left, or its rows would be lost."""
+    batch = prepared(query.first)
+
+    def wait() -> None:
+        world.cluster.advance(query.first.timeout_ms - left_ms)
+
+    with at("commit.decide.before", wait):
+        if is_decided:
+            batch.commit()
+            return
+        text = not_committed(batch)
+    assert "writing down what is to be committed took so long" in text
+
+
 def test_a_look_that_fails_decides_nothing(query: Query) -> None:
     batch = prepared(query.first)
     with (

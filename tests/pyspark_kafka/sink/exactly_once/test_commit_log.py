@@ -10,6 +10,7 @@ import pytest
 from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.client.transactions import LogBatch, ProducerIdAndEpoch, Verdict
 from pyspark_kafka.errors import BrokerUnreachable
+from pyspark_kafka.sink.exactly_once import commit_log
 from pyspark_kafka.sink.exactly_once.commit_log import Record, read_commit_log
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import key_prefix
@@ -241,3 +242,17 @@ def test_a_decision_reads_the_same_in_both_ways() -> None:
         topic.ensure()
         assert topic.read("X") == cold
         topic.mark_finished(decision)
+
+
+def test_what_was_read_long_ago_is_read_anew(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tombstones may have come and gone since."""
+    for n in range(5):
+        reader.log.append(producer(1), [record(f"{n}")])
+    reader.read()
+    reader.read()
+    assert reader.given() == 5 + 1
+    monkeypatch.setattr(commit_log, "_FRESH_S", 0.0)
+    reader.read()
+    assert reader.given() == 5

@@ -175,7 +175,7 @@ def test_what_nobody_knows_stops_a_query_until_it_is_given_up(world: FakeWorld) 
     [decision] = look(world, run.x).unfinished
     assert [one.standing for one in decision.entries] == [Standing.UNKNOWN] * 2
     with pytest.raises(OutcomeUnknown):
-        run.successor().begin(1)
+        run.successor().write(1, [b"d"])
     assert "left decision 1" in do(world, run.x, RECOVER)[-1]
     do(world, run.x, Wish(accepts_loss=True))
     run.successor().write(1, [b"d"])

@@ -21,6 +21,7 @@ from pyspark_kafka.errors import (
     ProducerFenced,
 )
 from pyspark_kafka.sink.exactly_once.decisions import QueryState
+from pyspark_kafka.sink.exactly_once.planning import plan
 from pyspark_kafka.sink.exactly_once.roll_forward import roll_forward
 from pyspark_kafka.sink.exactly_once.sweep import sweep
 from tests.conftest import ClusterFactory
@@ -75,7 +76,7 @@ def test_a_batch_that_was_decided_is_finished_by_the_next_planning(setting: Sett
     found = new.plan()
     assert setting.world.committed(topic) == [b"a", b"a", b"b", b"c"]
     last = found.last["query"]
-    assert (last.number, last.batch_id, last.totals) == (1, 7, decision.totals)
+    assert (last.number, last.batch_id) == (1, 7) == (decision.number, decision.batch_id)
     assert (last.lost, last.totals_of_lost) == (frozenset(), {})
     assert is_finished(new)
     (listed,) = [
@@ -284,6 +285,24 @@ def test_a_timeout_above_the_brokers_limit(fake: FakeCluster, limit: str, is_ref
     assert "X" not in fake.ids
 
 
+def test_each_timeout_is_held_against_the_limit(fake: FakeCluster) -> None:
+    """Spark plans all that a driver starts in one process."""
+    driver = of(fake)
+    assert fake.broker_config is not None
+    fake.broker_config["transaction.max.timeout.ms"] = "120000"
+    driver.plan()
+    driver.plan()
+    with pytest.raises(OptionError, match=r"'transactionTimeout' is 120001 ms"):
+        plan(driver.client, replace(driver.options, transaction_timeout_ms=120_001))
+
+
+def test_a_short_timeout_is_that_of_decisions_too(fake: FakeCluster) -> None:
+    """Or brokers that allow no longer one would refuse X."""
+    driver = of(fake)
+    plan(driver.client, replace(driver.options, transaction_timeout_ms=1_000))
+    assert driver.client.describe_transactions(["X"])["X"].timeout_ms == 1_000
+
+
 def test_brokers_that_may_not_be_asked_are_not_asked_twice(fake: FakeCluster) -> None:
     fake.broker_config = None
     of(fake).plan()
@@ -303,8 +322,10 @@ def test_brokers_that_can_leave_transactions_hanging_are_warned_of(
 # --- what is not known ---
 
 
-def test_an_outcome_that_is_unknown_stops_planning_and_says_what_to_do(fake: FakeCluster) -> None:
-    """Also of another query: its rows are nobody else's to lose."""
+def test_an_outcome_that_will_never_be_told_stops_its_own_query_alone(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its decision stays, and what it names is not swept; an operator is told what to do."""
     other, driver = of(fake, "other", query_id="other"), of(fake)
     other.plan()
     entry = other.prepare(0, OUT, "a")
@@ -312,11 +333,29 @@ def test_an_outcome_that_is_unknown_stops_planning_and_says_what_to_do(fake: Fak
     other.commit(entry)
     fake.expire(entry.transactional_id)
     fake.log(TopicPartition(OUT, 0)).delete_before(2)
-    with pytest.raises(OutcomeUnknown, match="decision 1 of query other") as error:
-        driver.plan()
-    assert "python -m pyspark_kafka transactions --id X" in str(error.value)
+    for _ in range(2):
+        planned = driver.plan().last["other"]
+        assert planned.untold is not None
+        assert "decision 1 of query other" in planned.untold
+        assert "python -m pyspark_kafka transactions --id X" in planned.untold
+        assert planned.untold in caplog.text
     other.topic.mark_finished(other.decision(1, entry))
-    assert driver.plan().last["other"].lost == frozenset()
+    assert driver.plan().last["other"].untold is None
+
+
+def test_an_outcome_that_is_not_known_yet_stops_planning(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever's it is: the next start finds out."""
+    monkeypatch.setattr("pyspark_kafka.sink.exactly_once.roll_forward._PAUSES_S", ())
+    other, driver = of(fake, "other", query_id="other"), of(fake)
+    other.plan()
+    other.decide(1, other.prepare(0, OUT, "a"))
+    client = fake.client("failing")
+    client.fail("end_transactions", BrokerUnreachable("nobody answers"))
+    with pytest.raises(OutcomeUnknown, match="the next start of the query goes on with it"):
+        plan(client, driver.options)
+    assert driver.plan().last["other"].untold is None
 
 
 def test_lost_rows_of_one_query_do_not_stop_another(fake: FakeCluster) -> None:

@@ -263,6 +263,18 @@ def test_with_two_phases_who_has_not_begun_yet_is_fenced_too(
     assert fake.is_stable(OUT)
 
 
+def test_with_two_phases_an_id_is_fenced_once(
+    fake: FakeCluster, driver: Driver, client: FakeClient
+) -> None:
+    """Or each planning would fence all that ever were, and they would never expire."""
+    fake.enables_two_phase_commit = True
+    waiting = driver.id_of(1)
+    for _ in range(2):
+        client.init_producer_id(waiting, timeout_ms=60_000, two_phase_commit=True)
+        assert sweep(client, "X", driver.owner, two_phase_commit=True) == (waiting,)
+        assert sweep(client, "X", driver.owner, two_phase_commit=True) == ()
+
+
 def test_with_two_phases_what_never_times_out_is_ended(
     fake: FakeCluster, driver: Driver, client: FakeClient
 ) -> None:

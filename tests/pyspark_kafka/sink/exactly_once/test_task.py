@@ -16,6 +16,7 @@ from pyspark_kafka.errors import (
     DeliveryFailed,
     Fenced,
     OptionError,
+    OutcomeUnknown,
     ReplayMismatch,
     RowError,
     RowsLost,
@@ -66,8 +67,6 @@ def last(batch_id: int | None, lost: Mapping[int, RowTotals] | None = None) -> L
     return LastDecision(
         number=11,
         batch_id=batch_id,
-        totals=RowTotals(),
-        offsets_hash=None,
         lost=frozenset(lost),
         totals_of_lost=lost,
     )
@@ -214,6 +213,14 @@ def test_a_job_without_an_id_is_always_written(attempt: Attempt) -> None:
     message = attempt.run()
     assert isinstance(message, Prepared)
     assert message.last_number == 11
+
+
+def test_a_query_whose_outcome_will_never_be_told_is_refused(attempt: Attempt) -> None:
+    attempt.last = {"q": replace(last(6), untold="look, and settle it by hand")}
+    with pytest.raises(OutcomeUnknown, match="look, and settle it by hand"):
+        attempt.run()
+    attempt.last = {"another": replace(last(6), untold="no business of ours")}
+    assert isinstance(attempt.run(), Prepared)
 
 
 def test_a_batch_behind_lost_rows_is_refused(attempt: Attempt) -> None:

@@ -195,6 +195,16 @@ def test_what_is_wrong_is_told_when_a_write_is_made(protocol: Steps) -> None:
     for wrong in ({"engine": "librdkafka"}, {"kafka.security.protocol": "SSL"}):
         with pytest.raises(OptionError, match=f"'transactionalId' needs .*{next(iter(wrong))}"):
             Write.of(options(**wrong), SCHEMA, is_streaming=True)
+    with pytest.raises(OptionError, match="files of 'dbfs:' cannot be read here"):
+        Write.of(
+            options(
+                commitOffsets="true",
+                checkpointLocation="dbfs:/checkpoint",
+                **{"kafka.group.id": "g"},
+            ),
+            SCHEMA,
+            is_streaming=True,
+        )
     assert protocol.opened == []
 
 
