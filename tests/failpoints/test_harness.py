@@ -8,12 +8,20 @@ import pytest
 
 from integration.failpoints import __main__ as command
 from integration.failpoints import page, verdict
-from integration.failpoints.driver import Assignment, Kind, Seat
+from integration.failpoints.driver import Assignment, Kind, Life, Seat, _PartFailed
 from integration.failpoints.hook import Action, Order
 from integration.failpoints.lanes import NotSettled
 from integration.failpoints.matrix import Case, Recording, Result, StallCase, cases, missing, stalls
 from integration.failpoints.page import Findings, Tally
-from integration.failpoints.scenarios import BATCH, SCENARIOS, Death, Scenario
+from integration.failpoints.processes import Process
+from integration.failpoints.scenarios import (
+    BATCH,
+    SCENARIOS,
+    Death,
+    Loss,
+    Premise,
+    Scenario,
+)
 from integration.failpoints.session import Session
 from integration.failpoints.trial import NotMet, Trial
 from integration.failpoints.verdict import Wrong
@@ -140,6 +148,29 @@ class TestWithProcesses:
         ):
             self.trial(session, scenario=PLAIN, assignments=self.kill("no.such.failpoint"))
 
+    def test_a_premise_that_is_not_met_is_found_out(self, session: Session) -> None:
+        premise = Premise(kind=Kind.COMMIT, failpoint="no.such.failpoint")
+        with pytest.raises(NotMet, match=r"life 0 did not meet no.such.failpoint"):
+            self.trial(session, scenario=replace(PLAIN, premises=(premise,)))
+
+    def test_a_loss_that_did_not_come_about_is_found_out(self, session: Session) -> None:
+        """What is taken away was not decided yet: it is written again as a matter of course."""
+        premise = Premise(kind=Kind.COMMIT, failpoint="commit.decide.before")
+        losing = replace(PLAIN, premises=(premise,), loss_between_lives=Loss.FENCED)
+        with pytest.raises(NotMet, match="no decided rows were lost"):
+            self.trial(session, scenario=losing)
+
+    def test_a_retry_that_does_not_help_is_found_out(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Life, "_start_task", start_first_attempts_alone)
+        first = Seat(life=0, batch=BATCH, kind=Kind.TASK)
+        orders = [
+            Assignment(seat=first, order=Order(failpoint="task.check.before", action=Action.KILL))
+        ]
+        with pytest.raises(Wrong, match="failed with nothing that befell it"):
+            self.trial(session, scenario=PLAIN, assignments=orders, attempts_max=2)
+
     def test_a_life_that_fails_for_no_reason_is_found_out(self, session: Session) -> None:
         failing = replace(PLAIN, fails=frozenset({1}))
         with pytest.raises(Wrong, match="failed with nothing that befell it"):
@@ -152,6 +183,18 @@ class TestWithProcesses:
         monkeypatch.setattr(Trial, "_live_to_the_end", live_once)
         with pytest.raises(NotSettled, match=r"is Ongoing.* ends at .* and can be read up to"):
             self.trial(session, scenario=PLAIN, assignments=self.kill("commit.decide.before"))
+
+
+_start_task = Life._start_task
+
+
+def start_first_attempts_alone(
+    life: Life, batch: int, planned: bytes, partition: int, *, attempt: int
+) -> tuple[Seat, Process]:
+    """In place of starting any attempt: a second one fails the batch."""
+    if attempt > 0:
+        raise _PartFailed("no second attempt is made")
+    return _start_task(life, batch, planned, partition, attempt=attempt)
 
 
 def live_once(trial: Trial, work: object, checkpoint: object) -> None:
