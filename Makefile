@@ -69,7 +69,7 @@ test: java $(VENV)/.ready ## every test on the reference broker (15 minutes at m
 	@$(ARCHIVE_CLASSES)
 	$(BIN)/pytest $(AT_ONCE) -m "not full"
 
-test-all: java lint ## all of `test` and `check`, both engines, Apache Kafka, every PySpark (60 minutes at most)
+test-all: java lint ## all of `test` and `check`, both engines, Apache Kafka, every PySpark (more than an hour)
 	@$(ARCHIVE_CLASSES)
 	$(BIN)/pytest $(AT_ONCE) -m "not by_hand"
 	$(MAKE) --no-print-directory test-kafka test-pysparks

@@ -24,6 +24,7 @@ from kio.schema.errors import ErrorCode
 TIMEOUT_S = 30.0
 PYTHON_SILENT = {"metrics_enabled": False}
 
+
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
@@ -423,3 +424,12 @@ def _python_errors() -> Iterator[None]:
         if not isinstance(code, int) or code < 0:
             raise
         raise ClientError(code) from error
+
+
+def learn_partitions(consumer: Any, topic: str) -> None:
+    """To be called before a member by kafka-python joins its group.
+
+    One that joins without knowing the partitions joins again as soon as it does; and if a poll ends
+    meanwhile, kafka-python 3.0.12 forgets to take up what it is assigned then.
+    """
+    assert consumer.partitions_for_topic(topic)

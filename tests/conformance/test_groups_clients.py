@@ -10,6 +10,7 @@ import kafka
 import pytest
 
 from integration.clusters import Cluster
+from tests.conformance.clients import PYTHON_SILENT, learn_partitions
 from tests.conformance.eventually import eventually
 
 PARTITIONS = 4
@@ -103,8 +104,9 @@ def test_clients_of_two_kinds_share_a_topic(
         bootstrap_servers=groups.bootstrap_servers,
         group_id=group,
         heartbeat_interval_ms=200,
-        metrics_enabled=False,
+        **PYTHON_SILENT,
     )
+    learn_partitions(python, topic)
     other = confluent(groups, group, topic)
 
     def halves() -> bool:

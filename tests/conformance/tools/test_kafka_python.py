@@ -12,7 +12,7 @@ import pytest
 from kafka.admin import ConfigResource, KafkaAdminClient
 
 from integration.clusters import Cluster
-from tests.conformance.clients import PYTHON_SILENT, TIMEOUT_S
+from tests.conformance.clients import PYTHON_SILENT, TIMEOUT_S, learn_partitions
 from tests.conformance.eventually import eventually
 from tests.conformance.wire import partitions_led
 
@@ -72,11 +72,10 @@ def member(processes: Cluster, topic: str, group: str) -> Iterator[Any]:
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         session_timeout_ms=10_000,
-        # A broker that has not heard of the topic yet leaves it unassigned until the next look.
-        metadata_max_age_ms=1_000,
         **PYTHON_SILENT,
     )
     try:
+        learn_partitions(consumer, topic)
         yield consumer
     finally:
         consumer.close()

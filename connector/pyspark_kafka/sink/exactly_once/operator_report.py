@@ -8,7 +8,8 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -24,17 +25,14 @@ from pyspark_kafka.errors import AuthenticationFailed, CommitTopicError
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, QueryState
 from pyspark_kafka.sink.exactly_once.names import lies_under, prefix, task_id
-from pyspark_kafka.sink.exactly_once.roll_forward import Outcome, look
+from pyspark_kafka.sink.exactly_once.roll_forward import ENDING, Outcome, look
 
 NEVER_TIMES_OUT_MS: Final = 2**31 - 1
 """What brokers keep as the timeout of a two-phase transaction."""
 
-_OPEN: Final = {
-    TransactionState.ONGOING,
-    TransactionState.PREPARE_COMMIT,
-    TransactionState.PREPARE_ABORT,
-    TransactionState.PREPARE_EPOCH_FENCE,
-}
+_OPEN: Final = ENDING | {TransactionState.ONGOING}
+_PAUSES_S: Final = (0.05, 0.2, 0.8, 3.2)
+"""Between looks at an owner that is ending its transaction."""
 _FIRST_WINDOW: Final = 1_000
 _SEARCHED_MAX: Final = 1_000_000
 """Offsets that are searched in a partition for the first row of an aborted transaction."""
@@ -168,13 +166,26 @@ def is_open(state: TransactionState) -> bool:
     return state in _OPEN
 
 
-def examine(client: TransactionalClient, x: str, commit_topic: str, *, now_ms: int) -> Report:
+def examine(
+    client: TransactionalClient,
+    x: str,
+    commit_topic: str,
+    *,
+    now_ms: int,
+    pause: Callable[[float], None] = time.sleep,
+) -> Report:
     """Look at all of X; raises errors of `KafkaError`.
 
     What is open is listed before the decisions are read: so what is called undecided was so when
-    it was listed.
+    it was listed. A decision that its coordinator has, and the commit topic not yet (EndTxn is
+    answered before its markers are written), is waited for some seconds.
     """
     owner = _owner(client, x)
+    for pause_s in _PAUSES_S:
+        if owner is None or owner.state not in ENDING:
+            break
+        pause(pause_s)
+        owner = _owner(client, x)
     listed = [
         one.transactional_id
         for one in client.list_transactions(prefix(x))

@@ -73,7 +73,7 @@ _BY_STATE: Final = {
 }
 """Of the very transaction. What is prepared can only end so."""
 
-_ENDING: Final = frozenset(
+ENDING: Final = frozenset(
     {
         TransactionState.PREPARE_COMMIT,
         TransactionState.PREPARE_ABORT,
@@ -172,7 +172,7 @@ class _Ladder:
         outcome = _by_coordinator(entry, found)
         if outcome is Outcome.UNKNOWN:
             outcome = self._by_log(entry)
-        if outcome is Outcome.UNKNOWN and found is not None and found.state in _ENDING:
+        if outcome is Outcome.UNKNOWN and found is not None and found.state in ENDING:
             return Outcome.AGAIN
         return outcome
 

@@ -21,11 +21,13 @@ from pyspark_kafka.sink.exactly_once.operator import (
 from pyspark_kafka.sink.exactly_once.operator_report import (
     RowRange,
     Standing,
+    examine,
     row_ranges,
 )
 from pyspark_kafka.sink.exactly_once.operator_text import lines, range_text
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.sink.exactly_once.operating import (
+    COMMIT_TOPIC,
     RECOVER,
     decided_and_killed,
     look,
@@ -79,6 +81,38 @@ def test_a_decided_batch_is_found_waiting(world: FakeWorld) -> None:
 
 def test_a_decided_batch_is_found_waiting_on_brokers(real: RealWorld) -> None:
     check_decided(real)
+
+
+def decided_without_markers(world: FakeWorld) -> Run:
+    """A run whose driver died when its coordinator had a decision that the log had not yet."""
+    run = run_of(world)
+    batch = run.begin(0)
+    batch.task(0, [b"a"])
+    world.cluster.holds_markers = True
+    with at("commit.roll_forward.before", kill), suppress(Killed):
+        batch.commit()
+    return run
+
+
+def test_markers_of_a_decision_are_waited_for(world: FakeWorld) -> None:
+    run = decided_without_markers(world)
+    with world.client("operator") as client:
+        report = examine(
+            client,
+            run.x,
+            COMMIT_TOPIC,
+            now_ms=world.now_ms(),
+            pause=lambda _: world.cluster.write_markers(),
+        )
+    assert [one.is_decided for one in report.open_transactions] == [True]
+    assert report.leftover == ()
+
+
+def test_an_owner_whose_markers_do_not_come_is_told(world: FakeWorld) -> None:
+    run = decided_without_markers(world)
+    with world.client("operator") as client:
+        report = examine(client, run.x, COMMIT_TOPIC, now_ms=world.now_ms(), pause=lambda _: None)
+    assert "state=PrepareCommit: is ending its transaction now" in next(lines(report))
 
 
 def check_undecided(world: World) -> None:
