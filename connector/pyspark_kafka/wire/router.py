@@ -91,7 +91,7 @@ class Router:
         self._bootstrap = _rotated(bootstrap, opening.clock.random())
         self._opening = opening
         self._metadata_age_s_max = metadata_age_s_max
-        self._idle_s_max = idle_s_max
+        self.idle_s_max = idle_s_max
         self._learnt_at: dict[str, float] = {}
         self._coordinators: dict[CoordinatorKey, Broker] = {}
         self._pool: dict[Address, Connection] = {}
@@ -154,7 +154,7 @@ class Router:
 
     def _is_usable(self, connection: Connection) -> bool:
         idle_s = self.clock.now() - connection.used_at if connection.is_idle else 0.0
-        return connection.is_usable and idle_s <= self._idle_s_max
+        return connection.is_usable and idle_s <= self.idle_s_max
 
     def failed(self, connection: Connection) -> None:
         """Say that this connection failed in use, so that its broker is not the next one tried."""

@@ -233,6 +233,22 @@ def test_connections_are_kept_for_the_next_transaction(version: TransactionVersi
     assert [header(sent[("t", 0)])[3] for _, sent in brokers.batches] == [0] * 5
 
 
+def test_connections_are_kept_no_longer_than_was_asked_for() -> None:
+    clock = SkippingClock()
+    brokers = Coordinated(OK, leader=2)
+    own_clock = Clock(now=clock.now)
+    with begun_at(brokers, 2, clock=own_clock, connections_max_idle_ms="60000") as begun:
+        opened: list[int] = []
+        for skipped_s in (59, 61, 0):
+            one = begun.begin(ID)
+            one.producer.send(rows("t", [b"x"]))
+            one.producer.flush()
+            one.producer.close()
+            opened.append(brokers.opened[1].connections)  # which leads, and is asked nothing else
+            clock.skipped_s += skipped_s
+    assert opened == [1, 1, 2]
+
+
 @BOTH
 def test_a_producer_that_was_closed_is_done(version: TransactionVersion) -> None:
     """Whatever its user does then, the connections are another one's."""

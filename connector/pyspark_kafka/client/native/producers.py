@@ -81,7 +81,8 @@ class NativeProducers:
         self._drop_idle_links()
 
     def _is_fresh(self, idle_since: float) -> bool:
-        return self.router.clock.now() - idle_since < _IDLE_S_MAX
+        idle_s = self.router.clock.now() - idle_since
+        return idle_s < min(_IDLE_S_MAX, self.router.idle_s_max)
 
     def _take_back(self, producer: NativeProducer) -> None:
         self._drop_idle()

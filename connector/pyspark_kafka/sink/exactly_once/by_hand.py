@@ -12,7 +12,7 @@ import shlex
 def command(x: str, flags: str) -> str:
     """With `flags` such as `--forget`. Without `--yes` it only says what it would do."""
     return (
-        f"`python -m pyspark_kafka transactions --id {shlex.quote(x)} {flags} "
+        f"`python -m pyspark_kafka transactions {shlex.quote(f'--id={x}')} {flags} "
         "--bootstrap-servers HOST:PORT` (and --commit-topic, where the sink has that option; it "
         "says what it would do, and does it with --yes)"
     )

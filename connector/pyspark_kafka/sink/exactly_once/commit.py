@@ -40,7 +40,7 @@ from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, QueryState, to_records
 from pyspark_kafka.sink.exactly_once.messages import Answers
-from pyspark_kafka.sink.exactly_once.roll_forward import roll_forward
+from pyspark_kafka.sink.exactly_once.roll_forward import Untold, roll_forward
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
 from pyspark_kafka.sink.exactly_once.steps import Step, step
 from pyspark_kafka.sink.exactly_once.sweep import sweep
@@ -104,6 +104,13 @@ class _Batch:
     def _name(self) -> str:
         return f"{self.answers.task.batch}, transactionalId '{self._x}',"
 
+    @property
+    def _not_seen(self) -> str:
+        number = self.answers.replays
+        if number is None:
+            return "Nothing of it will be seen"
+        return f"Of what decision {number} of it has lost, nothing will be seen"
+
     def verify(self) -> float:
         """Step 7: every prepared transaction is as its task left it, with time to go on.
 
@@ -123,7 +130,7 @@ class _Batch:
             more = f"; and {len(faults) - _NAMED_MAX} more" if faults[_NAMED_MAX:] else ""
             raise BatchNotCommitted(
                 f"{self._name} is not committed, since transactions of its tasks are not as they "
-                f"were left: {'; '.join(faults[:_NAMED_MAX])}{more}. Nothing of it will be seen; "
+                f"were left: {'; '.join(faults[:_NAMED_MAX])}{more}. {self._not_seen}; "
                 "run it again. If batches take so long, raise option 'transactionTimeout'; if "
                 "another query runs with this transactionalId, give each its own"
             )
@@ -267,9 +274,9 @@ class _Batch:
         if self.now_ms() >= before_ms:
             raise BatchNotCommitted(
                 f"{self._name} is not committed: writing down what is to be committed took so long "
-                "that the transactions of its tasks are about to time out. Nothing of it will be "
-                "seen; run it again. If that comes again, raise option 'transactionTimeout', or "
-                f"see what slows topic '{self.options.commit_topic}' down"
+                "that the transactions of its tasks are about to time out. "
+                f"{self._not_seen}; run it again. If that comes again, raise option "
+                f"'transactionTimeout', or see what slows topic '{self.options.commit_topic}' down"
             )
         end = EndTransaction(
             transactional_id=self._x,
@@ -409,7 +416,7 @@ class _Batch:
 def _told_as_decided(answers: Answers) -> Iterator[None]:
     try:
         yield
-    except RowsLost:
+    except (RowsLost, Untold):
         raise
     except Exception as error:
         error.add_note(

@@ -18,8 +18,9 @@ from typing import Final
 from pyspark_kafka.client.base import LATEST, IsolationLevel, TopicPartition
 from pyspark_kafka.client.transactions import LogBatch, TransactionalClient, Verdict
 
-_FRESH_S: Final = 300.0
-"""Half of the time for which the topic keeps tombstones and markers (`delete.retention.ms`)."""
+KEPT_MS_MIN: Final = 600_000
+"""For so long at least the topic keeps tombstones and markers (`delete.retention.ms`)."""
+_FRESH_S: Final = KEPT_MS_MIN / 1_000 / 2
 
 Record = tuple[bytes | None, bytes | None]
 

@@ -24,7 +24,7 @@ from pyspark_kafka.client.transactions import LogBatch, TransactionalClient
 from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import AuthenticationFailed, CommitTopicError
 from pyspark_kafka.sink.exactly_once.by_hand import command
-from pyspark_kafka.sink.exactly_once.commit_log import read_commit_log
+from pyspark_kafka.sink.exactly_once.commit_log import KEPT_MS_MIN, read_commit_log
 from pyspark_kafka.sink.exactly_once.decisions import (
     Decision,
     QueryState,
@@ -49,7 +49,7 @@ CONFIG: Final = {
     "segment.bytes": str(1024 * 1024),
     "max.message.bytes": str(512 * 1024),
     "min.cleanable.dirty.ratio": "0.1",
-    "delete.retention.ms": "600000",
+    "delete.retention.ms": str(KEPT_MS_MIN),
 }
 """Of a topic that is created here, beside what depends on the number of brokers."""
 
@@ -252,6 +252,11 @@ def _faults(partitions: int, config: Mapping[str, str]) -> Iterator[str]:
         yield f"its cleanup.policy is '{policy}', and only 'compact' keeps every last decision"
     if config.get("unclean.leader.election.enable") != "false":
         yield "its unclean.leader.election.enable is not 'false', and such an election drops some"
+    if int(config.get("delete.retention.ms", KEPT_MS_MIN)) < KEPT_MS_MIN:
+        yield (
+            f"its delete.retention.ms is {config['delete.retention.ms']}, and markers have to be "
+            f"kept for {KEPT_MS_MIN} or more"
+        )
     for name in ("max.message.bytes", "segment.bytes"):
         if int(config.get(name, MESSAGE_BYTES_MIN)) < MESSAGE_BYTES_MIN:
             yield f"its {name} is {config[name]}, and a decision needs {MESSAGE_BYTES_MIN} or more"

@@ -31,8 +31,9 @@ from pyspark_kafka.sink.exactly_once.operator_report import (
     standings,
 )
 from pyspark_kafka.sink.exactly_once.operator_text import duration_text, time_text
-from pyspark_kafka.sink.exactly_once.roll_forward import roll_forward
-from pyspark_kafka.sink.exactly_once.sweep import FENCING_TIMEOUT_MS, sweep
+from pyspark_kafka.sink.exactly_once.planning import DECISION_TIMEOUT_MS, TIMEOUT_MAX
+from pyspark_kafka.sink.exactly_once.roll_forward import Forgotten, roll_forward
+from pyspark_kafka.sink.exactly_once.sweep import sweep
 
 Say = Callable[[str], None]
 
@@ -166,7 +167,7 @@ def carry_out(client: TransactionalClient, report: Report, wish: Wish, say: Say)
     errors of `KafkaError`, `Fenced` where a query has taken X back meanwhile, `OutcomeUnknown`.
     """
     x = report.x
-    owner = client.init_producer_id(x, timeout_ms=FENCING_TIMEOUT_MS)
+    owner = client.init_producer_id(x, timeout_ms=_timeout_ms(client))
     say(f"took '{x}' ({owner})")
     topic = CommitTopic(client, report.commit_topic)
     is_readable = report.has_commit_topic and report.damage is None
@@ -193,6 +194,12 @@ def carry_out(client: TransactionalClient, report: Report, wish: Wish, say: Say)
     say(f"removed every record of '{x}' from topic '{report.commit_topic}'")
 
 
+def _timeout_ms(client: TransactionalClient) -> int:
+    """Of the transaction that forgets; brokers may allow less than a query asks for."""
+    config = client.broker_config() or {}
+    return min(DECISION_TIMEOUT_MS, int(config.get(TIMEOUT_MAX, DECISION_TIMEOUT_MS)))
+
+
 def _finish(
     client: TransactionalClient, topic: CommitTopic, x: str, wish: Wish, say: Say
 ) -> dict[str, QueryState]:
@@ -215,9 +222,10 @@ def _settle(client: TransactionalClient, state: QueryState, wish: Wish, say: Say
     try:
         lost = roll_forward(client, state)
     except OutcomeUnknown as error:
-        # Also where brokers do not answer: then nothing may be given up.
-        now = standings(client, decision.entries).values()
-        if not wish.accepts_loss or {Standing.PREPARED, Standing.COMMITTING} & set(now):
+        # Also where brokers do not answer, or do not allow to look: then nothing may be given up.
+        may_give_up = wish.accepts_loss and isinstance(error, Forgotten)
+        now = standings(client, decision.entries).values() if may_give_up else ()
+        if not may_give_up or {Standing.PREPARED, Standing.COMMITTING} & set(now):
             say(f"left {decision_text(decision)} unfinished: {error}")
             return False
         say(f"gave up what is not known of {decision_text(decision)}: {error}")
@@ -252,8 +260,9 @@ def _forget(
     except ProducerFenced as error:
         producer.abort()
         raise Fenced(
-            f"a query has taken '{x}' back meanwhile, and so its decisions were not removed. Stop "
-            "that query, and do this again"
+            f"'{x}' is not ours any more, and so its decisions were not removed: a query has taken "
+            "it back, or brokers took too long to write. Stop the query if there is one, and do this "
+            "again"
         ) from error
     except BaseException:
         producer.abort()

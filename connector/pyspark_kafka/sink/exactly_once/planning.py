@@ -1,9 +1,9 @@
 """Planning: what the driver does before the tasks of every batch.
 
 Purpose: steps 1 to 4 of the protocol: fence, read, roll forward, mark, sweep. Invariant: when a
-`Plan` is there, no older driver can decide anything, every earlier decision of X is finished or its
-lost rows are named, and nothing else under X is open. What it must not know: Spark; planning is told
-neither query nor batch.
+`Plan` is there, no older driver can decide anything, every earlier decision of X is finished, or its
+lost rows are named, or why that cannot be told; and nothing else under X is open. What it must not
+know: Spark; planning is told neither query nor batch.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ from pyspark_kafka.sink.exactly_once.decisions import (
     finished_record,
     tombstones,
 )
-from pyspark_kafka.sink.exactly_once.roll_forward import Untold, roll_forward
+from pyspark_kafka.sink.exactly_once.roll_forward import Forgotten, Untold, roll_forward
 from pyspark_kafka.sink.exactly_once.steps import Step, step
 from pyspark_kafka.sink.exactly_once.sweep import sweep
 
 log = logging.getLogger(__name__)
 
-_TIMEOUT_MAX: Final = "transaction.max.timeout.ms"
+TIMEOUT_MAX: Final = "transaction.max.timeout.ms"
+DECISION_TIMEOUT_MS: Final = 30_000
+"""Of X's own transactions: each is written in one go."""
 _VERIFICATION: Final = "transaction.partition.verification.enable"
 _CHECKED: Final[set[tuple[str | None, int]]] = set()
 """Commit topics, by id, and the timeouts that their brokers allow, as this process knows."""
-
-_DECISION_TIMEOUT_MS: Final = 30_000
-"""Of X's own transactions: each is written in one go."""
+_FORGOTTEN: Final[dict[tuple[str | None, str, str, int, str], str]] = {}
+"""Why decisions cannot be told any more, by topic id, X, query, number and run: finding that out
+reads logs to their ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class LastDecision:
     """Of one query: what tasks compare themselves with. `lost` are Spark's partitions.
 
     `totals_of_lost` are what has to be written again, by partition. `untold` says why this query
-    cannot go on, where it will never be known what became of the decision's rows.
+    cannot go on, where it cannot be told what became of the decision's rows.
     """
 
     number: int
@@ -90,7 +92,7 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
         states = topic.read(x)
     unfinished = [state for state in states.values() if not state.is_finished]
     with step(Step.PLAN_ROLL_FORWARD):
-        lost, untold = _rolled_forward(client, unfinished)
+        lost, untold = _rolled_forward(client, unfinished, topic.topic_id)
     with step(Step.PLAN_MARK):
         topic.write_plain(_settled(states.values(), lost, untold))
     with step(Step.PLAN_SWEEP):
@@ -113,25 +115,32 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
 
 def decision_timeout_ms(options: ExactlyOnce) -> int:
     """Of X's own transactions: brokers that allow the tasks' timeout allow this one."""
-    return min(_DECISION_TIMEOUT_MS, options.transaction_timeout_ms)
+    return min(DECISION_TIMEOUT_MS, options.transaction_timeout_ms)
 
 
 def _rolled_forward(
-    client: TransactionalClient, unfinished: Iterable[QueryState]
+    client: TransactionalClient, unfinished: Iterable[QueryState], topic_id: str | None
 ) -> tuple[dict[str, Sequence[Entry]], dict[str, str]]:
-    """By query, the entries that are lost, and why it will never be told what became of some.
+    """By query, the entries that are lost, and why it cannot be told what became of some.
 
     That stops the query whose decision it is, and no other one under X.
     """
     lost: dict[str, Sequence[Entry]] = {}
     untold: dict[str, str] = {}
     for state in unfinished:
-        query_id = state.decision.query_id
+        decision = state.decision
+        query_id = decision.query_id
+        known = (topic_id, decision.x, query_id, decision.number, decision.run)
+        if known in _FORGOTTEN:
+            untold[query_id] = _FORGOTTEN[known]
+            continue
         try:
             lost[query_id] = roll_forward(client, state)
         except Untold as error:
             log.error("%s", error)
             untold[query_id] = str(error)
+            if isinstance(error, Forgotten) and topic_id is not None:
+                _FORGOTTEN[known] = str(error)
     return lost, untold
 
 
@@ -177,11 +186,11 @@ def _check_brokers(config: Mapping[str, str] | None, options: ExactlyOnce) -> No
     """What brokers' settings say; where they may not be asked, a task meets a limit by itself."""
     if config is None:
         return
-    longest_ms = config.get(_TIMEOUT_MAX)
+    longest_ms = config.get(TIMEOUT_MAX)
     if longest_ms is not None and options.transaction_timeout_ms > int(longest_ms):
         raise OptionError(
             f"option 'transactionTimeout' is {options.transaction_timeout_ms} ms, and the brokers "
-            f"allow {longest_ms} ms ({_TIMEOUT_MAX}): lower the first or raise the second"
+            f"allow {longest_ms} ms ({TIMEOUT_MAX}): lower the first or raise the second"
         )
     if config.get(_VERIFICATION) != "true":
         log.warning(

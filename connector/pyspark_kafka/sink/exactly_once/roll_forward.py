@@ -62,7 +62,11 @@ class Outcome(Enum):
 
 
 class Untold(OutcomeUnknown):
-    """What became of an entry is written nowhere any more: asking again will not tell."""
+    """What became of an entry cannot be found out, which stops the query of its decision alone."""
+
+
+class Forgotten(Untold):
+    """It is written nowhere any more: asking again will not tell."""
 
 
 _BY_STATE: Final = {
@@ -94,7 +98,7 @@ def roll_forward(
     """Commit every transaction of a decision; the answer is the entries that are lost.
 
     Raises `OutcomeUnknown` for entries of which it cannot be told now, and `Untold` for those of
-    which it never will be, naming them.
+    which it cannot be found out, naming them.
     """
     if state.is_finished:
         return ()
@@ -113,7 +117,9 @@ def roll_forward(
             f"{_GOES_ON}"
         ) from error
     if gone := ladder.where(decision, Outcome.UNKNOWN):
-        raise _cannot_be_told(decision, gone, ladder.refusals)
+        raise (_may_not_be_told if ladder.may_not_read else _forgotten)(
+            decision, gone, ladder.refusals
+        )
     if left := ladder.where(decision, Outcome.AGAIN):
         raise OutcomeUnknown(
             f"{_name(decision)} stands, but the brokers have not said yet that these are "
@@ -142,11 +148,15 @@ def look(
 
 @dataclass(slots=True)
 class _Ladder:
-    """What is known so far, by transactional id; `refusals` are of partitions not to be read."""
+    """What is known so far, by transactional id; `refusals` are of partitions not to be read.
+
+    `may_not_read` says that one of these is for want of a right.
+    """
 
     client: TransactionalClient
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
+    may_not_read: bool = False
 
     def where(self, decision: Decision, outcome: Outcome) -> tuple[Entry, ...]:
         found = self.outcomes
@@ -183,6 +193,7 @@ class _Ladder:
                 verdict = self._verdict(entry, partition)
             except (AuthenticationFailed, UnknownTopicOrPartition) as error:
                 self.refusals.append(f"{partition}: {error}")
+                self.may_not_read |= isinstance(error, AuthenticationFailed)
                 continue
             if verdict is not None:
                 return _BY_VERDICT[verdict]
@@ -253,11 +264,20 @@ def _commit(entry: Entry) -> EndTransaction:
 _GOES_ON: Final = "Nothing is lost by that: the next start of the query goes on with it"
 
 
-def _cannot_be_told(
+def _may_not_be_told(
     decision: Decision, entries: Sequence[Entry], refusals: Sequence[str]
 ) -> Untold:
-    refused = f" Not read: {'; '.join(refusals[:_NAMED_MAX])}." if refusals else ""
     return Untold(
+        f"{_name(decision)} stands, but whether these transactions of it were committed or aborted "
+        f"cannot be told: {_listing(entries)}. Their coordinators have gone on, and this principal "
+        f"may not read the markers that ended them: {'; '.join(refusals[:_NAMED_MAX])}. Allow it "
+        f"READ on these topics. {_GOES_ON}"
+    )
+
+
+def _forgotten(decision: Decision, entries: Sequence[Entry], refusals: Sequence[str]) -> Forgotten:
+    refused = f" Not read: {'; '.join(refusals[:_NAMED_MAX])}." if refusals else ""
+    return Forgotten(
         f"{_name(decision)} stands, but whether these transactions of it were committed or aborted "
         f"cannot be told any more: {_listing(entries)}. Their coordinators have gone on, and the "
         f"markers that ended them are gone from the logs (retention).{refused} Nothing else was "

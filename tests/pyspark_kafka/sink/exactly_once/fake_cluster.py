@@ -63,6 +63,7 @@ Action = Callable[[], object]
 GROUPS_TOPIC = "__consumer_offsets"
 TOPIC_DEFAULTS = {
     "cleanup.policy": "delete",
+    "delete.retention.ms": "86400000",
     "max.message.bytes": "1048588",
     "min.insync.replicas": "1",
     "segment.bytes": "1073741824",

@@ -135,6 +135,17 @@ def test_a_supplement_is_of_the_run_that_wrote_it(query: Query, world: FakeWorld
     query.check()
 
 
+def test_a_supplement_that_cannot_be_decided_does_not_deny_what_was(
+    query: Query, world: FakeWorld
+) -> None:
+    with at("commit.roll_forward.before", kill), suppress(Killed):
+        query.drive(query.first)
+    world.cluster.advance(query.first.timeout_ms + 1)
+    batch = prepared(query.restarted())
+    world.cluster.advance(query.first.timeout_ms + 1)
+    assert "Of what decision 1 of it has lost, nothing will be seen" in not_committed(batch)
+
+
 # --- what is not: tasks that do not agree ---
 
 
@@ -290,11 +301,12 @@ def test_a_decision_that_took_long_to_write_is_not_made(
 ) -> None:
     """Half of the time that had to be left before is left, or its rows would be lost."""
     batch = prepared(query.first)
+    world.cluster.advance(query.first.timeout_ms - 60_000)
 
     def wait() -> None:
-        world.cluster.advance(query.first.timeout_ms - left_ms)
+        world.cluster.advance(60_000 - left_ms)
 
-    with at("commit.decide.before", wait):
+    with at("commit.decide.flush.after", wait):
         if is_decided:
             batch.commit()
             return

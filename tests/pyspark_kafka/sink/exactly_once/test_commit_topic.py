@@ -100,6 +100,7 @@ def test_a_topic_that_another_one_creates_meanwhile_is_checked(
         (1, {"unclean.leader.election.enable": "true"}, "unclean.leader.election.enable"),
         (1, {"max.message.bytes": "65535"}, "its max.message.bytes is 65535"),
         (1, {"segment.bytes": "20000"}, "its segment.bytes is 20000"),
+        (1, {"delete.retention.ms": "599999"}, "its delete.retention.ms is 599999"),
     ],
 )
 def test_a_topic_that_could_lose_decisions_is_refused(
@@ -281,7 +282,7 @@ def test_a_damaged_record_is_told_with_its_place(fake: FakeCluster, client: Fake
     told = str(error.value)
     assert f"topic '{NAME}'" in told
     assert '["X","query","decision",0] (partition 0, offset 4 to 4) is damaged' in told
-    assert "transactions --id X" in told
+    assert "transactions --id=X" in told
 
 
 def test_a_missing_chunk_is_told_with_the_topic(fake: FakeCluster, client: FakeClient) -> None:

@@ -238,7 +238,7 @@ def damaged(records: list[tuple[bytes | None, bytes | None]]) -> str:
     with pytest.raises(CommitTopicError) as told:
         fold("X", records)
     text = str(told.value)
-    assert "python -m pyspark_kafka transactions --id X" in text
+    assert "python -m pyspark_kafka transactions --id=X" in text
     return text
 
 

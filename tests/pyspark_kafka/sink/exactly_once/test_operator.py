@@ -182,6 +182,25 @@ def test_what_nobody_knows_stops_a_query_until_it_is_given_up(world: FakeWorld) 
     assert world.committed(run.topic) == [b"d"]
 
 
+def test_what_may_not_be_read_is_never_given_up(world: FakeWorld) -> None:
+    """Its rows may be there: who has the right to look finds out."""
+    run = decided_and_killed(world)
+    for transactional_id in list(world.cluster.ids):
+        world.cluster.expire(transactional_id)
+    report, done = look(world, run.x), list[str]()
+    client = world.cluster.client("operator")
+
+    def refuse() -> None:
+        for _ in range(2):
+            client.fail("read_log", AuthenticationFailed("TOPIC_AUTHORIZATION_FAILED"))
+
+    client.before("end_transactions", refuse)
+    carry_out(client, report, Wish(accepts_loss=True), done.append)
+    [left] = [text for text in done if "decision" in text]
+    assert left.startswith("left decision 1")
+    assert "Allow it READ" in left
+
+
 def test_what_may_still_be_committed_is_never_given_up(world: FakeWorld) -> None:
     run = decided_and_killed(world)
     report, done = look(world, run.x), list[str]()
@@ -245,9 +264,31 @@ def test_forgetting_is_fenced_by_a_query_that_goes_on(world: FakeWorld) -> None:
     report, done = look(world, run.x), list[str]()
     client = world.cluster.client("operator")
     client.before("produce", lambda: run.begin(1))
-    with pytest.raises(Fenced, match="back meanwhile"):
+    with pytest.raises(Fenced, match="a query has taken it back"):
         carry_out(client, report, FORGET, done.append)
     assert len(look(world, run.x).decisions) == 1
+
+
+def test_forgetting_may_take_its_time(world: FakeWorld) -> None:
+    """A commit topic that is short of replicas, or has no leader for a while."""
+    run = run_of(world)
+    run.write(0, [b"a"])
+    report, done = look(world, run.x), list[str]()
+    client = world.cluster.client("operator")
+    client.before("end_transactions", lambda: world.cluster.advance(20_000))
+    carry_out(client, report, FORGET, done.append)
+    assert look(world, run.x).decisions == ()
+
+
+def test_brokers_may_allow_less_time(world: FakeWorld) -> None:
+    run = run_of(world)
+    run.write(0, [b"a"])
+    assert world.cluster.broker_config is not None
+    world.cluster.broker_config["transaction.max.timeout.ms"] = "5000"
+    do(world, run.x, FORGET)
+    owner = look(world, run.x).owner
+    assert owner is not None
+    assert owner.timeout_ms == 5_000
 
 
 def test_a_removal_that_is_not_confirmed_is_told(world: FakeWorld) -> None:

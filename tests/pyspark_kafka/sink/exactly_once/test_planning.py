@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.client.transactions import TransactionState
 from pyspark_kafka.errors import (
+    AuthenticationFailed,
     BrokerUnreachable,
     CommitTopicError,
     Fenced,
@@ -20,7 +21,7 @@ from pyspark_kafka.errors import (
     OutcomeUnknown,
     ProducerFenced,
 )
-from pyspark_kafka.sink.exactly_once.decisions import QueryState
+from pyspark_kafka.sink.exactly_once.decisions import Entry, QueryState
 from pyspark_kafka.sink.exactly_once.planning import plan
 from pyspark_kafka.sink.exactly_once.roll_forward import roll_forward
 from pyspark_kafka.sink.exactly_once.sweep import sweep
@@ -303,9 +304,14 @@ def test_a_short_timeout_is_that_of_decisions_too(fake: FakeCluster) -> None:
     assert driver.client.describe_transactions(["X"])["X"].timeout_ms == 1_000
 
 
-def test_brokers_that_may_not_be_asked_are_not_asked_twice(fake: FakeCluster) -> None:
+def test_brokers_that_may_not_be_asked_are_not_asked_twice() -> None:
+    fake = FakeCluster(2, has_topic_ids=True)
     fake.broker_config = None
-    of(fake).plan()
+    driver = of(fake)
+    for _ in range(3):
+        driver.plan()
+    # The first planning creates the topic, and does not know its id yet.
+    assert asked_by(driver).count("broker_config") == 2
 
 
 @pytest.mark.parametrize("value", ["true", "false", None])
@@ -322,24 +328,55 @@ def test_brokers_that_can_leave_transactions_hanging_are_warned_of(
 # --- what is not known ---
 
 
-def test_an_outcome_that_will_never_be_told_stops_its_own_query_alone(
-    fake: FakeCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its decision stays, and what it names is not swept; an operator is told what to do."""
-    other, driver = of(fake, "other", query_id="other"), of(fake)
+def forgotten(fake: FakeCluster) -> tuple[Driver, Entry]:
+    """The driver of another query, whose coordinator knows its transaction no more."""
+    other = of(fake, "other", query_id="other")
     other.plan()
     entry = other.prepare(0, OUT, "a")
     other.decide(1, entry)
     other.commit(entry)
     fake.expire(entry.transactional_id)
+    return other, entry
+
+
+def test_an_outcome_that_will_never_be_told_stops_its_own_query_alone(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its decision stays, and what it names is not swept; an operator is told what to do."""
+    other, entry = forgotten(fake)
     fake.log(TopicPartition(OUT, 0)).delete_before(2)
+    driver = of(fake)
     for _ in range(2):
         planned = driver.plan().last["other"]
         assert planned.untold is not None
         assert "decision 1 of query other" in planned.untold
-        assert "python -m pyspark_kafka transactions --id X" in planned.untold
+        assert "python -m pyspark_kafka transactions --id=X" in planned.untold
         assert planned.untold in caplog.text
     other.topic.mark_finished(other.decision(1, entry))
+    assert driver.plan().last["other"].untold is None
+
+
+def test_what_will_never_be_told_is_looked_for_once() -> None:
+    """To find that out, logs are read to their ends."""
+    fake = FakeCluster(2, has_topic_ids=True)
+    forgotten(fake)
+    fake.log(TopicPartition(OUT, 0)).delete_before(2)
+    driver = of(fake)
+    driver.plan()
+    client = fake.client("later")
+    assert plan(client, driver.options).last["other"].untold is not None
+    assert "end_transactions" not in client.asked()
+
+
+def test_an_outcome_that_may_not_be_read_is_looked_for_again(fake: FakeCluster) -> None:
+    """The right to is given, and nothing else has to be done."""
+    forgotten(fake)
+    driver, client = of(fake), fake.client("without rights")
+    refusal = AuthenticationFailed("TOPIC_AUTHORIZATION_FAILED")
+    client.before("end_transactions", lambda: client.fail("read_log", refusal))
+    untold = plan(client, driver.options).last["other"].untold
+    assert untold is not None
+    assert "Allow it READ" in untold
     assert driver.plan().last["other"].untold is None
 
 

@@ -357,7 +357,7 @@ def test_a_marker_that_retention_has_taken_is_told(fake: FakeCluster, driver: Dr
     text = told(driver, entry)
     assert f"'{entry.transactional_id}' with 2 rows up to out-0 offset 1" in text
     assert "(retention)" in text
-    assert "python -m pyspark_kafka transactions --id X" in text
+    assert "python -m pyspark_kafka transactions --id=X" in text
 
 
 def test_the_marker_of_a_later_transaction_is_not_taken_for_one_that_is_gone(
@@ -414,7 +414,10 @@ def test_a_log_that_may_not_be_read_is_told(
     driver.commit(entry)
     fake.expire(entry.transactional_id)
     client.fail("read_log", AuthenticationFailed("TOPIC_AUTHORIZATION_FAILED"))
-    assert "Not read: out-0: TOPIC_AUTHORIZATION_FAILED" in told(driver, entry)
+    text = told(driver, entry)
+    assert "may not read the markers that ended them: out-0: TOPIC_AUTHORIZATION_FAILED" in text
+    assert "Allow it READ on these topics" in text
+    assert "--accept-loss" not in text
 
 
 def test_one_that_cannot_be_told_does_not_keep_others_from_being_committed(
