@@ -99,7 +99,7 @@ def failover(asked: argparse.Namespace) -> Iterator[Figure]:
     """Seconds from the kill of a leader to the next acknowledged record of its partition."""
     for backend in BACKENDS:
         times = []
-        with clusters.open_cluster(backend, brokers=3) as cluster:
+        with clusters.open_cluster(backend, brokers=3, is_measured=True) as cluster:
             for round_number in range(asked.rounds):
                 victim = cluster.broker_ids[round_number % 3]
                 times.append(_fail_over(cluster, f"failover-{round_number}", victim))
@@ -116,7 +116,7 @@ def failover(asked: argparse.Namespace) -> Iterator[Figure]:
 def idle(asked: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
     """Percent of a core that a cluster of three uses with nobody connected."""
     for backend in BACKENDS:
-        with clusters.open_cluster(backend, brokers=3):
+        with clusters.open_cluster(backend, brokers=3, is_measured=True):
             # Settling is time that passes, not something to wait for: no condition ends it.
             time.sleep(IDLE_SETTLING_S)
             since_s = time.monotonic()
@@ -129,7 +129,7 @@ def idle(asked: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
 def memory(asked: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
     """Megabytes resident before and after a broker gets a thousand partitions."""
     for backend in BACKENDS:
-        with clusters.open_cluster(backend, brokers=1) as cluster:
+        with clusters.open_cluster(backend, brokers=1, is_measured=True) as cluster:
             before = _resident_bytes()
             cluster.create_topic("many", partitions=MANY_PARTITIONS, replication_factor=1)
             after = _resident_bytes()
@@ -175,7 +175,10 @@ def coordinator_failover(asked: argparse.Namespace) -> Iterator[Figure]:
     for _ in range(asked.rounds):
         for backend, times in found.items():
             with clusters.open_cluster(
-                backend, brokers=3, configs=cluster_transactions.STATE_TOPIC_SETTINGS
+                backend,
+                brokers=3,
+                configs=cluster_transactions.STATE_TOPIC_SETTINGS,
+                is_measured=True,
             ) as cluster:
                 times.append(cluster_transactions.coordinator_failover(cluster, TRANSACTIONAL_IDS))
     for backend, times in found.items():
@@ -204,7 +207,9 @@ MEASURES: Final[Mapping[str, Callable[[argparse.Namespace], Iterator[Figure]]]] 
 
 def _open_all(opened: ExitStack, backends: Sequence[str], *, brokers: int) -> dict[str, Cluster]:
     return {
-        backend: opened.enter_context(clusters.open_cluster(backend, brokers=brokers))
+        backend: opened.enter_context(
+            clusters.open_cluster(backend, brokers=brokers, is_measured=True)
+        )
         for backend in backends
     }
 

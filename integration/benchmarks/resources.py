@@ -64,7 +64,7 @@ class Resources:
         """One broker and its controller."""
         self._say(f"starting {clusters.describe(self._backend)}")
         before = processes.descendants()
-        opened = clusters.open_cluster(self._backend, configs=_BROKER_SETTINGS)
+        opened = clusters.open_cluster(self._backend, configs=_BROKER_SETTINGS, is_measured=True)
         self._opened.enter_context(opened)
         self._brokers = frozenset(processes.descendants() - before)
         return opened

@@ -39,13 +39,15 @@ def open_cluster(
     racks: Mapping[int, str] | None = None,
     features: Mapping[str, int] | None = None,
     links: Links | None = None,
+    is_measured: bool = False,
 ) -> Cluster:
     """Start a cluster of brokers 1 to n; close it, or use it as a context manager.
 
     `configs` are broker settings by Kafka's names, `racks` the rack of each broker that has one,
     `features` what it finalizes at other versions than the backend does by itself, such as
     `{"transaction.version": 1}`, `links` the addresses that nodes are known by (proxies, for
-    example). Raises `ClusterUnavailable` where this machine lacks what the backend needs,
+    example). `is_measured` is for benchmarks: then Kafka's JVMs run as users' do, where they else
+    start soon and never run fast. Raises `ClusterUnavailable` where this machine lacks what the backend needs,
     `ClusterFailed` where it does not start, `NotOfThisBackend` for links where nodes are no
     processes, `ValueError` for a backend that does not exist.
     """
@@ -66,9 +68,15 @@ def open_cluster(
         )
     if backend == "kafka":
         from integration.clusters.kafka import KafkaCluster  # noqa: PLC0415
+        from integration.clusters.kafka_jvm import lives_long  # noqa: PLC0415
 
         return KafkaCluster(
-            brokers=brokers, configs=configs, racks=racks, features=features, links=links
+            brokers=brokers,
+            configs=configs,
+            racks=racks,
+            features=features,
+            links=links,
+            jvm_options=lives_long if is_measured else None,
         )
     if backend == "testcontainers":
         from integration.clusters.containers import TestcontainersCluster  # noqa: PLC0415

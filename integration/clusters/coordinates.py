@@ -73,7 +73,7 @@ def resolve(artifacts: Artifacts, *, cache: Path = CACHE) -> list[Path]:
     pom = _pom(artifacts)
     if not _is_complete(directory, pom):
         cache.mkdir(parents=True, exist_ok=True)
-        with _locked(cache / f"{artifacts.name}.lock"):
+        with locked(cache / f"{artifacts.name}.lock"):
             if not _is_complete(directory, pom):
                 _fetch(artifacts, pom, directory)
     return sorted(directory.glob("*.jar"))
@@ -87,7 +87,8 @@ def _is_complete(directory: Path, pom: str) -> bool:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Alone among the processes of this machine, by a file that is left there."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

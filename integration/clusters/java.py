@@ -26,7 +26,7 @@ def java_command() -> str:
             f"Apache Kafka runs on Java, and there is none: install a JDK or JRE of version "
             f"{JAVA_VERSION_MIN} or newer."
         )
-    version = _version(java)
+    version = java_version(java)
     if version is not None and version < JAVA_VERSION_MIN:
         raise ClusterUnavailable(
             f"Apache Kafka needs Java {JAVA_VERSION_MIN} or newer, and {java} is Java {version}: "
@@ -35,7 +35,7 @@ def java_command() -> str:
     return java
 
 
-def _version(java: str) -> int | None:
+def java_version(java: str) -> int | None:
     """The feature release (8, 11, 17, ...), or None where its answer is not understood."""
     done = subprocess.run(
         [java, "-version"], capture_output=True, text=True, timeout=60, check=False

@@ -3,7 +3,8 @@
 Purpose: the cluster that says what Kafka does. The controller is a node apart (isolated mode), so
 that any broker may be killed, and the controller too. Invariant: it listens on loopback only,
 keeps everything in one temporary directory, and ends only the processes it started, by their ids.
-Kafka's settings stay as they ship, but for those that few nodes or a small machine force.
+Kafka's settings stay as they ship, but for those that few nodes or a small machine force; its JVMs
+start soon, where they are not said to live long.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from __future__ import annotations
 import base64
 import os
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
 from integration.clusters.base import ClusterFailed, Links
-from integration.clusters.coordinates import KAFKA_VERSION, apache_kafka, resolve
-from integration.clusters.java import java_command
+from integration.clusters.coordinates import CACHE, KAFKA_VERSION, apache_kafka, locked, resolve
+from integration.clusters.java import java_command, java_version
+from integration.clusters.kafka_jvm import JvmOptions, archives_classes, starts_soon
 from integration.clusters.node_cluster import (
     CONTROLLER_ID,
     START_TIMEOUT_S,
@@ -65,7 +68,7 @@ def settings(brokers: int) -> dict[str, str]:
 class KafkaCluster(NodeCluster):
     """A `Cluster` of Apache Kafka; starts in its constructor.
 
-    Raises `ClusterUnavailable` where Java or the artifacts are missing, `ClusterFailed` with the
+    `jvm_options` are of its nodes by role; by themselves, they start soon. Raises `ClusterUnavailable` where Java or the artifacts are missing, `ClusterFailed` with the
     end of its logs where a node does not come up.
     """
 
@@ -79,6 +82,7 @@ class KafkaCluster(NodeCluster):
         features: Mapping[str, int] | None = None,
         links: Links | None = None,
         heap_megabytes: int = 512,
+        jvm_options: JvmOptions | None = None,
     ) -> None:
         self._version = version
         self._settings = {**settings(brokers), **(configs or {})}
@@ -86,6 +90,7 @@ class KafkaCluster(NodeCluster):
         self._features = dict(features or {})
         self._java = java_command()
         self._class_path = os.pathsep.join(str(jar) for jar in resolve(apache_kafka(version)))
+        self._jvm_options = jvm_options or starts_soon(_class_archives(version))
         self._heap_megabytes = heap_megabytes
         self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         super().__init__(brokers=brokers, links=links, prefix="kafka-")
@@ -110,9 +115,10 @@ class KafkaCluster(NodeCluster):
         if not (self._directory / "controller" / "meta.properties").exists():
             self._format(controller)
         return Nodes(
-            controller=self._node("controller", controller),
+            controller=self._node("controller", "controller", controller),
             brokers={
-                i: self._node(f"broker {i}", self._write_broker(i, plan)) for i in self.broker_ids
+                i: self._node(f"broker {i}", "broker", self._write_broker(i, plan))
+                for i in self.broker_ids
             },
         )
 
@@ -164,7 +170,7 @@ class KafkaCluster(NodeCluster):
         for name, version in self._features.items():
             arguments += ["--feature", f"{name}={version}"]
         done = subprocess.run(
-            self._command("kafka.tools.StorageTool", "-XX:TieredStopAtLevel=1", *arguments),
+            self._command("kafka.tools.StorageTool", *self._jvm_options("controller"), *arguments),
             capture_output=True,
             text=True,
             timeout=START_TIMEOUT_S,
@@ -176,9 +182,9 @@ class KafkaCluster(NodeCluster):
                 f"{self.version} could not format its directory:\n{done.stdout}{done.stderr}"
             )
 
-    def _node(self, name: str, properties: Path) -> NodeProcess:
+    def _node(self, name: str, role: str, properties: Path) -> NodeProcess:
         heap = [f"-Xmx{self._heap_megabytes}m", f"-Xms{self._heap_megabytes // 4}m"]
-        command = self._command("kafka.Kafka", *heap, str(properties))
+        command = self._command("kafka.Kafka", *heap, *self._jvm_options(role), str(properties))
         return NodeProcess(name, command, directory=self._directory)
 
     def _command(self, main_class: str, *rest: str) -> list[str]:
@@ -199,3 +205,16 @@ class KafkaCluster(NodeCluster):
     @property
     def _log4j(self) -> Path:
         return self._directory / "log4j2.properties"
+
+
+def _class_archives(version: str) -> Path:
+    """Where the archives of classes for this Java and Kafka are; makes them the first time."""
+    directory = CACHE / f"kafka-{version}-java-{java_version(java_command())}"
+    with locked(CACHE / f"{directory.name}.lock"):
+        if not directory.exists():
+            with tempfile.TemporaryDirectory(dir=CACHE, prefix=directory.name) as scratch:
+                made = Path(scratch, "made")
+                made.mkdir()
+                KafkaCluster(version=version, jvm_options=archives_classes(made)).close()
+                made.rename(directory)
+    return directory

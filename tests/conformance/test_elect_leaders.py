@@ -87,6 +87,7 @@ def test_the_preferred_replica_leads_again_when_asked(
 ) -> None:
     name = nodes.create(unique_name(), [1, 2], [2, 1])
     append(nodes.to(1), name, batch(values("a")))
+    nodes.await_isr(name, 1, 2)
     nodes.kill(1)
     moved = nodes.await_leader(name, 2)
     # The preferred one does not run.
