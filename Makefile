@@ -11,11 +11,8 @@ OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
 TWIN_WITH_4.1.4 := PYSPARK_KAFKA_RECORDS=pure
 ENGINE_WITH_4.2.1 := --engine=librdkafka
 
-# Tests spend much of their time waiting: several at once, those of a file in one process. Apache
-# Kafka computes more, and has three JVMs a cluster.
-BY_FILE := --dist loadfile --no-loadscope-reorder
-AT_ONCE := -n 3 $(BY_FILE)
-AT_ONCE_ON_KAFKA := -n 2 $(BY_FILE)
+# Tests spend much of their time waiting: several at once, those of a file in one process.
+AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
 
 # Halves the start of Spark's drivers, of which tests kill many.
 ARCHIVE_CLASSES := $(BIN)/python -m integration.spark_jvm
@@ -76,7 +73,7 @@ test-all: java lint ## all of `test` and `check`, both engines, Apache Kafka, ev
 
 test-kafka: java $(VENV)/.ready ## what tests state about Kafka, on Apache Kafka itself
 	@$(ARCHIVE_CLASSES)
-	$(BIN)/pytest $(AT_ONCE_ON_KAFKA) -m "not full" --cluster=kafka tests/conformance tests/integration tests/pyspark_kafka tests/spark
+	$(BIN)/pytest $(AT_ONCE) -m "not full" --cluster=kafka tests/conformance tests/integration tests/pyspark_kafka tests/spark
 	$(BIN)/pytest -m full --cluster=kafka tests/failpoints -k "not old_transactions"
 
 test-pysparks: $(OTHER_PYSPARKS:%=test-pyspark-%) ## the Spark tests on the other PySpark versions
