@@ -85,7 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Fetch the backend's artifacts now: a first download is no part of any test's time."""
+    """Have the backend's artifacts now: a first download is no part of any test's time."""
     if session.config.option.collectonly:
         return
     try:

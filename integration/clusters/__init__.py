@@ -88,13 +88,16 @@ def open_cluster(
 
 
 def prepare(backend: str) -> None:
-    """Fetch what the backend needs, which may take minutes the first time.
+    """Fetch and make what the backend needs, which may take minutes the first time.
 
     Raises `ClusterUnavailable` where this machine lacks it.
     """
     if backend == "kafka":
+        from integration.clusters.kafka import class_archives  # noqa: PLC0415
+
         java_command()
         resolve(apache_kafka())
+        class_archives()
     elif backend == "testcontainers":
         from integration.clusters.containers import require_docker  # noqa: PLC0415
 

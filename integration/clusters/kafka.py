@@ -90,7 +90,7 @@ class KafkaCluster(NodeCluster):
         self._features = dict(features or {})
         self._java = java_command()
         self._class_path = os.pathsep.join(str(jar) for jar in resolve(apache_kafka(version)))
-        self._jvm_options = jvm_options or starts_soon(_class_archives(version))
+        self._jvm_options = jvm_options or starts_soon(class_archives(version))
         self._heap_megabytes = heap_megabytes
         self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         super().__init__(brokers=brokers, links=links, prefix="kafka-")
@@ -207,12 +207,14 @@ class KafkaCluster(NodeCluster):
         return self._directory / "log4j2.properties"
 
 
-def _class_archives(version: str) -> Path:
+def class_archives(version: str = KAFKA_VERSION) -> Path:
     """Where the archives of classes for this Java and Kafka are; makes them the first time."""
-    directory = CACHE / f"kafka-{version}-java-{java_version(java_command())}"
-    with locked(CACHE / f"{directory.name}.lock"):
+    name = apache_kafka(version).name
+    # Beside the jars: archives of others would not be taken.
+    directory = CACHE / name / f"classes-java-{java_version(java_command())}"
+    with locked(CACHE / f"{name}.lock"):
         if not directory.exists():
-            with tempfile.TemporaryDirectory(dir=CACHE, prefix=directory.name) as scratch:
+            with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
                 made = Path(scratch, "made")
                 made.mkdir()
                 KafkaCluster(version=version, jvm_options=archives_classes(made)).close()
