@@ -46,10 +46,10 @@ def open_cluster(
     `configs` are broker settings by Kafka's names, `racks` the rack of each broker that has one,
     `features` what it finalizes at other versions than the backend does by itself, such as
     `{"transaction.version": 1}`, `links` the addresses that nodes are known by (proxies, for
-    example). `is_measured` is for benchmarks: then Kafka's JVMs run as users' do, where they else
-    start soon and never run fast. Raises `ClusterUnavailable` where this machine lacks what the backend needs,
-    `ClusterFailed` where it does not start, `NotOfThisBackend` for links where nodes are no
-    processes, `ValueError` for a backend that does not exist.
+    example). `is_measured` is for benchmarks: Kafka's JVMs then run as users' do, where they else
+    start soon and never run fast. Raises `ClusterUnavailable` where this machine lacks what the
+    backend needs, `ClusterFailed` where it does not start, `NotOfThisBackend` for links where nodes
+    are no processes, `ValueError` for a backend that does not exist.
     """
     # Imported where chosen: no backend has to be installed for the others to run.
     if backend == "reference":

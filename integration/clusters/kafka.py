@@ -68,8 +68,9 @@ def settings(brokers: int) -> dict[str, str]:
 class KafkaCluster(NodeCluster):
     """A `Cluster` of Apache Kafka; starts in its constructor.
 
-    `jvm_options` are of its nodes by role; by themselves, they start soon. Raises `ClusterUnavailable` where Java or the artifacts are missing, `ClusterFailed` with the
-    end of its logs where a node does not come up.
+    `jvm_options` are of its nodes by role; by themselves, they start soon. Raises
+    `ClusterUnavailable` where Java or the artifacts are missing, `ClusterFailed` with the end of its
+    logs where a node does not come up.
     """
 
     def __init__(
