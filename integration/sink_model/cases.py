@@ -134,8 +134,7 @@ UNSEEN: Final[Mapping[str, tuple[str, str]]] = {
         "test_commit.py::test_a_transaction_that_is_over",
     ),
     mutations.OVERTAKE_LOST_TASKS: (
-        "Spark's commit log never gets past a batch with lost tasks; only a checkpoint that was "
-        "changed could",
+        "Spark's commit log never gets past a batch with lost tasks; only a changed checkpoint could",
         "test_task.py::test_a_batch_behind_lost_rows_is_refused",
     ),
     mutations.ABORT_WITHOUT_LOOKING: (

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 
 import confluent_kafka
 
 from integration.clusters import Cluster
 from tests.conformance.clients import TIMEOUT_S
+from tests.conformance.eventually import eventually
 
 Values = dict[int, list[str]]
 """The values of each partition, in order."""
@@ -73,6 +75,20 @@ def read(cluster: Cluster, topic: str, *, partitions: int, committed: bool = Tru
     finally:
         consumer.close()
     return dict(found)
+
+
+def await_read(cluster: Cluster, topic: str, expected: Values, *, partitions: int) -> None:
+    """Return once just this is read: a commit is answered before its markers are written."""
+    found: Values = {}
+
+    def so() -> bool:
+        nonlocal found
+        found = read(cluster, topic, partitions=partitions)
+        return found == expected
+
+    with suppress(AssertionError):
+        eventually(so)
+    assert found == expected
 
 
 def committed_offsets(cluster: Cluster, group: str, topic: str, *, partitions: int) -> list[int]:

@@ -17,7 +17,12 @@ from kafka.structs import OffsetAndMetadata
 
 from integration.clusters import Cluster
 from tests.conformance.clients import PYTHON_SILENT, TIMEOUT_S
-from tests.conformance.tools.committed import committed_offsets, fill, new_topic, read
+from tests.conformance.tools.committed import (
+    await_read,
+    committed_offsets,
+    fill,
+    new_topic,
+)
 from tests.conformance.transaction_versions import older_transaction_version_in_full
 
 pytestmark = pytest.mark.slow
@@ -215,7 +220,7 @@ def test_what_is_committed_is_seen_and_what_is_aborted_is_not(
             producer.commit()
             for partition in range(PARTITIONS):
                 expected[partition] += values
-    assert read(processes, topic, partitions=PARTITIONS) == expected
+    await_read(processes, topic, expected, partitions=PARTITIONS)
     with python_reader(processes, topic) as consumer:
         assert read_by_python(consumer, sum(map(len, expected.values()))) == expected
 
@@ -266,7 +271,7 @@ def test_what_is_read_is_written_once_with_its_offsets(
             else:
                 producer.commit()
                 done += len(found)
-    assert read(processes, target, partitions=PARTITIONS) == written
+    await_read(processes, target, written, partitions=PARTITIONS)
     assert committed_offsets(processes, group, source, partitions=PARTITIONS) == [40] * PARTITIONS
 
 
@@ -284,4 +289,4 @@ def test_a_second_producer_of_an_id_fences_the_first(
             with pytest.raises(Fenced):
                 first.commit()
             second.commit()
-    assert read(processes, topic, partitions=1) == {0: ["second"]}
+    await_read(processes, topic, {0: ["second"]}, partitions=1)

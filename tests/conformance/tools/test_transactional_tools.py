@@ -22,7 +22,13 @@ from tests.conformance.clients import TIMEOUT_S
 from tests.conformance.eventually import eventually
 from tests.conformance.groups import find_coordinator
 from tests.conformance.producers import new_producer_id
-from tests.conformance.tools.committed import committed_offsets, fill, new_topic, read
+from tests.conformance.tools.committed import (
+    await_read,
+    committed_offsets,
+    fill,
+    new_topic,
+    read,
+)
 from tests.conformance.transaction_versions import older_transaction_version_in_full
 from tests.conformance.wire import only
 from tests.conftest import ClusterFactory
@@ -54,7 +60,7 @@ def test_a_copier_that_aborts_at_random_copies_each_record_once(
     written = fill(processes, source, partitions=1, count=RECORDS)
     output = tools.run("transactional-message-copier", *copier(source, target, group, group))
     assert output.events[-1]["totalProcessed"] == RECORDS
-    assert read(processes, target, partitions=1) == written
+    await_read(processes, target, written, partitions=1)
     assert committed_offsets(processes, group, source, partitions=1) == [RECORDS]
     # Of 30 transactions and more, none is aborted in one run of 200,000.
     assert len(read(processes, target, partitions=1, committed=False)[0]) > RECORDS
@@ -109,10 +115,10 @@ def test_copiers_of_a_group_copy_each_record_once_while_its_coordinator_is_kille
         )
         processes.kill_broker(victim)
         try:
-            output = end()
+            end()
         finally:
             processes.start_broker(victim)
-    assert read(processes, target, partitions=partitions) == written, output
+    await_read(processes, target, written, partitions=partitions)
     offsets = committed_offsets(processes, group, source, partitions=partitions)
     assert offsets == [RECORDS] * partitions
 
@@ -130,7 +136,7 @@ def test_what_a_transactional_load_has_sent_is_committed(
     )
     assert f"{RECORDS} records sent" in output.stdout
     expected = [str(number) for number in range(RECORDS)]
-    assert read(processes, topic, partitions=1) == {0: expected}
+    await_read(processes, topic, {0: expected}, partitions=1)
     markers = end_offset(processes, topic) - RECORDS
     assert markers >= 2
     (described,) = table(tools.run("transactions", "describe", *of_id(transactional_id)))
