@@ -23,7 +23,8 @@ from typing import Any, Final, NoReturn
 from pyspark_kafka.client.factory import open_transactional
 from pyspark_kafka.client.transactions import TransactionalClient
 from pyspark_kafka.errors import ExactlyOnceError, PysparkKafkaError
-from pyspark_kafka.options import ExactlyOnce, SinkOptions, parse_sink_options
+from pyspark_kafka.options.parse import parse_sink_options
+from pyspark_kafka.options.values import ExactlyOnce, SinkOptions
 from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
 from pyspark_kafka.sink.exactly_once.operator import (
     Wish,

@@ -29,19 +29,19 @@ class KafkaDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Asked for by `load()`, when Spark does not yet say what the query will do."""
-        from pyspark_kafka.options import check_source_options  # noqa: PLC0415
+        from pyspark_kafka.options.parse import check_source_options  # noqa: PLC0415
         from pyspark_kafka.source.schema import source_schema  # noqa: PLC0415
 
         return source_schema(include_headers=check_source_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pyspark_kafka.options import parse_source_options  # noqa: PLC0415
+        from pyspark_kafka.options.parse import parse_source_options  # noqa: PLC0415
         from pyspark_kafka.source.batch_reader import batch_reader  # noqa: PLC0415
 
         return batch_reader(schema, parse_source_options(self.options, streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from pyspark_kafka.options import parse_source_options  # noqa: PLC0415
+        from pyspark_kafka.options.parse import parse_source_options  # noqa: PLC0415
         from pyspark_kafka.source.spark_features import ADMISSION_CONTROL  # noqa: PLC0415
         from pyspark_kafka.source.stream_reader import KafkaStreamReader  # noqa: PLC0415
 
@@ -52,8 +52,8 @@ class KafkaDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_kafka.errors import OptionError  # noqa: PLC0415
-        from pyspark_kafka.options import parse_sink_options  # noqa: PLC0415
-        from pyspark_kafka.sink.writer import batch_writer  # noqa: PLC0415
+        from pyspark_kafka.options.parse import parse_sink_options  # noqa: PLC0415
+        from pyspark_kafka.sink.writers import batch_writer  # noqa: PLC0415
 
         if overwrite:
             raise OptionError(
@@ -68,7 +68,7 @@ class KafkaDataSource(DataSource):
         overwrite: bool,  # noqa: ARG002
     ) -> DataSourceStreamWriter:
         """`overwrite` is output mode `complete`: its rows are appended, as by Spark's connector."""
-        from pyspark_kafka.options import parse_sink_options  # noqa: PLC0415
-        from pyspark_kafka.sink.writer import stream_writer  # noqa: PLC0415
+        from pyspark_kafka.options.parse import parse_sink_options  # noqa: PLC0415
+        from pyspark_kafka.sink.writers import stream_writer  # noqa: PLC0415
 
         return stream_writer(parse_sink_options(self.options, streaming=True), schema)

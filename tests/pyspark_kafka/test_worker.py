@@ -13,9 +13,10 @@ from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pyspark_kafka import worker
-from pyspark_kafka.client.base import FetchRange, TopicPartition
-from pyspark_kafka.options import parse_sink_options, parse_source_options
-from pyspark_kafka.sink.writer import WritePlan
+from pyspark_kafka.kafka.offsets import FetchRange
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.options.parse import parse_sink_options, parse_source_options
+from pyspark_kafka.sink.at_least_once.write import AtLeastOnceWrite
 from pyspark_kafka.source import partition
 from pyspark_kafka.source.ranges import PlannedRange
 from pyspark_kafka.worker import settle
@@ -65,7 +66,7 @@ def test_outside_of_a_task_nothing_happens() -> None:
 def test_a_task_that_writes_settles_its_worker() -> None:
     options = parse_sink_options({"kafka.bootstrap.servers": "h:1", "topic": "t"}, streaming=False)
     schema = StructType([StructField("value", BinaryType())])
-    WritePlan(options=options, schema=schema).task([])
+    AtLeastOnceWrite(options=options, schema=schema).task([])
     assert gc.get_freeze_count() > 0
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from integration.benchmarks.processes import command_line, parent
 from pyspark_kafka.client.factory import open_transactional
-from pyspark_kafka.client.transactions import TransactionState
+from pyspark_kafka.kafka.transactions import TransactionState
 from tests.conformance.eventually import eventually
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import options

@@ -17,9 +17,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from pyspark_kafka.options import parse_sink_options
-from pyspark_kafka.sink.exactly_once.write import Write
-from pyspark_kafka.sink.exactly_once.writers import StreamRowWriter
+from pyspark_kafka.options.parse import parse_sink_options
+from pyspark_kafka.sink.exactly_once.write import ExactlyOnceWrite
+from pyspark_kafka.sink.writers import StreamRowWriter
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import Record, read_all
 from tests.pyspark_kafka.client.records import write as put
@@ -209,7 +209,7 @@ class RowSink(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         options = parse_sink_options(self.options, streaming=True)
-        return StreamRowWriter(Write.of(options, schema, is_streaming=True))
+        return StreamRowWriter(ExactlyOnceWrite.of(options, schema, is_streaming=True))
 
 
 def test_a_stream_by_rows_is_the_same(

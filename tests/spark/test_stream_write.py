@@ -12,8 +12,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from pyspark_kafka.options import parse_sink_options
-from pyspark_kafka.sink.writer import StreamRowWriter, WritePlan
+from pyspark_kafka.options.parse import parse_sink_options
+from pyspark_kafka.sink.at_least_once.write import AtLeastOnceWrite
+from pyspark_kafka.sink.writers import StreamRowWriter
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import Record, read_all
 from tests.pyspark_kafka.client.records import write as put
@@ -112,7 +113,7 @@ class RowSink(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         options = parse_sink_options(self.options, streaming=True)
-        return StreamRowWriter(WritePlan.of(options, schema))
+        return StreamRowWriter(AtLeastOnceWrite.of(options, schema))
 
 
 def test_every_column_by_rows(

@@ -9,74 +9,13 @@ as Arrow. Invariant: every call is bounded in time and fails with an error of
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from enum import Enum
 from types import TracebackType
 from typing import Protocol, Self
 
 import pyarrow as pa
 
-EARLIEST = -2
-LATEST = -1
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-
-class IsolationLevel(Enum):
-    """Kafka's `isolation.level`; the value is what `ListOffsets` and `Fetch` carry."""
-
-    READ_UNCOMMITTED = 0
-    READ_COMMITTED = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbortedTransaction:
-    """As a fetch response names it: who aborted, and the first offset of that transaction."""
-
-    producer_id: int
-    first_offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDescription:
-    """`topic_id` is None where the broker is too old to have topic ids (before 2.8)."""
-
-    name: str
-    topic_id: str | None
-    partitions: tuple[int, ...]
-    is_internal: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtTimestamp:
-    """Ask for the first offset whose timestamp is at or after this one (epoch milliseconds)."""
-
-    timestamp_ms: int
-
-
-OffsetQuery = int | AtTimestamp
-"""`EARLIEST`, `LATEST` or a timestamp. `LATEST` is the last stable offset under read_committed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRange:
-    """Records of one topic partition with `start_offset <= offset < end_offset`."""
-
-    topic_partition: TopicPartition
-    start_offset: int
-    end_offset: int
-
-    @property
-    def size(self) -> int:
-        """Number of offsets, an upper bound of the number of records."""
-        return self.end_offset - self.start_offset
+from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel, OffsetQuery
+from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
 
 
 class Producer(Protocol):

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, overload
 
 from pyspark_kafka.client.base import KafkaClient, KafkaReads
-from pyspark_kafka.client.native.settings import NativeSettings, Role, objection
+from pyspark_kafka.client.native.settings import NativeSettings
+from pyspark_kafka.client.native.supported_properties import unsupported_setting
 from pyspark_kafka.errors import OptionError
-from pyspark_kafka.options import ClientOptions
+from pyspark_kafka.options.values import ClientOptions, Role
 
 if TYPE_CHECKING:
     from pyspark_kafka.client.native.client import NativeReads
@@ -96,7 +97,7 @@ def _refuse_other_engines(options: ClientOptions) -> None:
             "option 'transactionalId' needs the engine 'native', and option 'engine' has the value "
             "'librdkafka': set it to 'native', or leave it at 'auto'"
         )
-    objected = objection(options, "producer")
+    objected = unsupported_setting(options, "producer")
     if objected is not None:
         raise OptionError(
             f"option 'transactionalId' needs the engine 'native', but {objected}: remove that "
@@ -153,7 +154,7 @@ def choose_engine(options: ClientOptions, role: Role) -> Engine:
     """
     if options.engine == "librdkafka":
         return "librdkafka"
-    objected = objection(options, role)
+    objected = unsupported_setting(options, role)
     if options.engine == "native":
         if objected is not None:
             raise OptionError(

@@ -24,7 +24,7 @@ from pyspark_kafka.client.jaas import sasl_properties
 from pyspark_kafka.client.librdkafka_names import BOTH, CONSUMER, PRODUCER
 from pyspark_kafka.client.tls import TLS_NAMES, tls_properties
 from pyspark_kafka.errors import OptionError
-from pyspark_kafka.option_table import REFUSED_KAFKA
+from pyspark_kafka.options.table import REFUSED_KAFKA
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final, Generic, TypeVar
 
 from pyspark_kafka.client.base import KafkaReads
-from pyspark_kafka.options import ClientOptions
+from pyspark_kafka.options.values import ClientOptions
 
 _IDLE_MAX: Final = 4
 

@@ -11,94 +11,20 @@ told as such, never taken for success or failure. What it must not know: Spark, 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from typing import Literal, Protocol
+from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import KafkaClient, Producer, TopicPartition
-
-TransactionVersion = Literal[1, 2]
-"""`transaction.version` of the cluster: 2 (KIP-890) bumps the epoch with every EndTxn (v5)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdAndEpoch:
-    """Who writes, in the brokers' eyes."""
-
-    producer_id: int
-    producer_epoch: int
-
-    def __str__(self) -> str:
-        return f"producer id {self.producer_id}, epoch {self.producer_epoch}"
-
-
-class TransactionState(Enum):
-    """`TransactionState` of Kafka; the values are its names in responses."""
-
-    EMPTY = "Empty"
-    ONGOING = "Ongoing"
-    PREPARE_COMMIT = "PrepareCommit"
-    PREPARE_ABORT = "PrepareAbort"
-    COMPLETE_COMMIT = "CompleteCommit"
-    COMPLETE_ABORT = "CompleteAbort"
-    DEAD = "Dead"
-    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionDescription:
-    """DescribeTransactions of one id. `started_ms` is None where no transaction has begun."""
-
-    transactional_id: str
-    state: TransactionState
-    producer: ProducerIdAndEpoch
-    timeout_ms: int
-    started_ms: int | None
-    partitions: frozenset[TopicPartition]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionListing:
-    """ListTransactions: one id that some coordinator has."""
-
-    transactional_id: str
-    producer_id: int
-    state: TransactionState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndTransaction:
-    """One EndTxn to send. `version` is that of the transaction, the same in every retry."""
-
-    transactional_id: str
-    producer: ProducerIdAndEpoch
-    is_commit: bool
-    version: TransactionVersion
-
-
-class Verdict(Enum):
-    """What a control batch says of the transaction that it ends."""
-
-    COMMIT = "commit"
-    ABORT = "abort"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogBatch:
-    """One record batch as the log has it, whatever became of its transaction.
-
-    `verdict` is that of a control batch which ends a transaction, else None; then `records` are
-    keys and values.
-    """
-
-    base_offset: int
-    last_offset: int
-    producer: ProducerIdAndEpoch
-    is_transactional: bool
-    verdict: Verdict | None
-    records: Sequence[tuple[bytes | None, bytes | None]]
+from pyspark_kafka.client.base import KafkaClient, Producer
+from pyspark_kafka.kafka.log import LogBatch
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import (
+    EndTransaction,
+    ProducerIdAndEpoch,
+    TransactionDescription,
+    TransactionListing,
+    TransactionVersion,
+)
 
 
 class TransactionalProducer(Producer, Protocol):

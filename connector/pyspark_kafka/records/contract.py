@@ -15,9 +15,9 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from pyspark_kafka.client.base import AbortedTransaction
 from pyspark_kafka.columns import SOURCE_SCHEMA
 from pyspark_kafka.errors import CorruptBatchError, KafkaError
+from pyspark_kafka.kafka.transactions import AbortedTransaction
 
 Buffer = bytes | bytearray | memoryview
 

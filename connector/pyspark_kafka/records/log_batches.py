@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, overload
 
-from pyspark_kafka.client.transactions import LogBatch, ProducerIdAndEpoch, Verdict
+from pyspark_kafka.kafka.log import LogBatch
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionResult
 from pyspark_kafka.records import TWIN
 from pyspark_kafka.records._pure import (
     BASE_OFFSET,
@@ -33,7 +34,7 @@ else:
 
 KeyAndValue = tuple[bytes | None, bytes | None]
 
-_VERDICTS: Final = {ABORT: Verdict.ABORT, COMMIT: Verdict.COMMIT}
+_RESULTS: Final = {ABORT: TransactionResult.ABORT, COMMIT: TransactionResult.COMMIT}
 
 
 def log_batches(data: Buffer, wanted: Wanted) -> Generator[LogBatch, None, int]:
@@ -52,7 +53,7 @@ def log_batches(data: Buffer, wanted: Wanted) -> Generator[LogBatch, None, int]:
             batch = read_batch(view[position:], offset_min, crc_of=_crc_of)
             if batch is None:
                 break
-            verdict = _verdict(batch, wanted)
+            ends_with = _transaction_result(batch, wanted)
         except BatchFault as fault:
             raise as_error(fault, wanted) from None
         if batch.last_offset >= wanted.start_offset:
@@ -63,7 +64,7 @@ def log_batches(data: Buffer, wanted: Wanted) -> Generator[LogBatch, None, int]:
                     producer_id=batch.producer_id, producer_epoch=batch.producer_epoch
                 ),
                 is_transactional=batch.is_transactional,
-                verdict=verdict,
+                ends_with=ends_with,
                 records=() if batch.is_control else _Records(batch, wanted),
             )
         position += batch.size_bytes
@@ -72,12 +73,12 @@ def log_batches(data: Buffer, wanted: Wanted) -> Generator[LogBatch, None, int]:
     return min(next_offset, wanted.end_offset)
 
 
-def _verdict(batch: Batch, wanted: Wanted) -> Verdict | None:
+def _transaction_result(batch: Batch, wanted: Wanted) -> TransactionResult | None:
     """A control batch is one record; compaction may have left none."""
     if not batch.is_control or batch.record_count == 0:
         return None
     key = next(read_records(batch, wanted)).key
-    return _VERDICTS.get(control_type(key, base_offset=batch.base_offset))
+    return _RESULTS.get(control_type(key, base_offset=batch.base_offset))
 
 
 class _Records(Sequence[KeyAndValue]):

@@ -7,7 +7,7 @@ bytes of batches beyond a marker's key. Source: CompletedFetch of Apache Kafka's
 
 from __future__ import annotations
 
-from pyspark_kafka.client.base import AbortedTransaction
+from pyspark_kafka.kafka.transactions import AbortedTransaction
 from pyspark_kafka.records.contract import BatchFault, Fault
 
 _KEY_BYTES = 4

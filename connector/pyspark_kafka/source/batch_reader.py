@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_kafka.options import FilterPushdown, SourceOptions
+from pyspark_kafka.options.values import FilterPushdown, SourceOptions
 from pyspark_kafka.source.offset_reader import OffsetReader
 from pyspark_kafka.source.partition import KafkaInputPartition, read_partition
 from pyspark_kafka.source.planner import plan_batch

@@ -14,16 +14,11 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pyspark_kafka.client.base import (
-    EARLIEST,
-    LATEST,
-    FetchRange,
-    IsolationLevel,
-    KafkaReads,
-    TopicPartition,
-)
+from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
-from pyspark_kafka.options import SourceOptions
+from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, FetchRange, IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.options.values import SourceOptions
 from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.ranges import PlannedRange
 

@@ -15,8 +15,8 @@ from typing import Final
 from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.java_names import api_timeout_ms
 from pyspark_kafka.errors import KafkaError
-from pyspark_kafka.options import ClientOptions
-from pyspark_kafka.source.offsets import PartitionOffsets
+from pyspark_kafka.kafka.offsets import PartitionOffsets
+from pyspark_kafka.options.values import ClientOptions
 
 log = logging.getLogger(__name__)
 

@@ -13,31 +13,31 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pyspark_kafka.client.base import (
-    EARLIEST,
-    LATEST,
-    AtTimestamp,
-    IsolationLevel,
-    KafkaReads,
-    OffsetQuery,
-    TopicPartition,
-)
+from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.errors import (
     OffsetError,
     OptionError,
     UnknownTopicOrPartition,
 )
-from pyspark_kafka.options import SourceOptions
-from pyspark_kafka.source.offsets import (
+from pyspark_kafka.kafka.offsets import (
+    EARLIEST,
+    LATEST,
+    AtTimestamp,
+    IsolationLevel,
+    OffsetQuery,
+    PartitionOffsets,
+)
+from pyspark_kafka.kafka.topics import TopicPartition, format_partitions
+from pyspark_kafka.options.values import (
+    Assign,
     GlobalTimestamp,
     Limit,
     OffsetLimit,
-    PartitionOffsets,
     PartitionTimestamps,
+    SourceOptions,
     SpecificOffsets,
-    listing,
+    SubscribePattern,
 )
-from pyspark_kafka.source.selection import Assign
 
 log = logging.getLogger(__name__)
 
@@ -85,13 +85,13 @@ class OffsetReader:
             missing = wanted - assignment.partitions
             if not missing:
                 return assignment
-            log.warning("the cluster does not know of %s", listing(missing))
+            log.warning("the cluster does not know of %s", format_partitions(missing))
             self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
         return self._assignment()
 
     def _assignment(self) -> Assignment:
         selection = self._options.selection
-        described = selection.describe(self._client)
+        described = self._client.describe_topics(self._selected_topics())
         partitions = {
             TopicPartition(topic.name, number)
             for topic in described.values()
@@ -102,6 +102,12 @@ class OffsetReader:
             topic_ids={name: topic.topic_id for name, topic in described.items()},
             missing_topics=selection.topics - described.keys(),
         )
+
+    def _selected_topics(self) -> Collection[str]:
+        selection = self._options.selection
+        if isinstance(selection, SubscribePattern):
+            return [name for name in self._client.list_topics() if selection.pattern.search(name)]
+        return selection.topics
 
     def complete_assignment(self) -> Assignment:
         """The partitions of a new query, all of which must exist.
@@ -115,8 +121,8 @@ class OffsetReader:
             unknown = selection.partitions - assignment.partitions
             if unknown:
                 raise OptionError(
-                    f"option 'assign' names {listing(unknown)}, which the topic does not have: "
-                    f"it has {listing(self._partitions_of({tp.topic for tp in unknown}))}"
+                    f"option 'assign' names {format_partitions(unknown)}, which the topic does not have: "
+                    f"it has {format_partitions(self._partitions_of({tp.topic for tp in unknown}))}"
                 )
         if not assignment.partitions:
             log.warning("no topic matches %s: there is nothing to read yet", selection)
@@ -164,7 +170,7 @@ class OffsetReader:
             ]
             if not backwards:
                 break
-            log.warning("latest offsets went backwards for %s", listing(backwards))
+            log.warning("latest offsets went backwards for %s", format_partitions(backwards))
             if attempt + 1 < attempts:
                 self._sleep(self._options.client.fetch_offset_retry_interval_ms / 1000)
         return offsets
@@ -271,13 +277,13 @@ class OffsetReader:
         unknown, absent = set(named) - set(partitions), set(partitions) - set(named)
         if unknown:
             raise OptionError(
-                f"option '{option}' names {listing(unknown)}, which the query does not read: it "
-                f"reads {listing(partitions)}"
+                f"option '{option}' names {format_partitions(unknown)}, which the query does not read: it "
+                f"reads {format_partitions(partitions)}"
             )
         if absent:
             symbols = "; -2 is earliest, -1 latest" if option.endswith("Offsets") else ""
             raise OptionError(
-                f"option '{option}' says nothing about {listing(absent)}: it must name exactly "
+                f"option '{option}' says nothing about {format_partitions(absent)}: it must name exactly "
                 f"the partitions that are read{symbols}"
             )
 

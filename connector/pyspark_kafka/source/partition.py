@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.pool import ClientPool
 from pyspark_kafka.columns import SOURCE_SCHEMA
-from pyspark_kafka.options import SourceOptions
+from pyspark_kafka.options.values import SourceOptions
 from pyspark_kafka.source.fetching import read_range
 from pyspark_kafka.source.ranges import PlannedRange
 from pyspark_kafka.worker import settle

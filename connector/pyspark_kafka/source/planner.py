@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pyspark_kafka.client.base import (
+from pyspark_kafka.errors import OptionError
+from pyspark_kafka.kafka.offsets import (
     EARLIEST,
     LATEST,
     FetchRange,
     IsolationLevel,
-    TopicPartition,
+    PartitionOffsets,
 )
-from pyspark_kafka.errors import OptionError
-from pyspark_kafka.options import SourceOptions
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.options.values import Limit, SourceOptions, SpecificOffsets
 from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
-from pyspark_kafka.source.offsets import Limit, PartitionOffsets, SpecificOffsets
 from pyspark_kafka.source.pushdown import EVERYTHING, Pruning
 from pyspark_kafka.source.range_check import readable
 from pyspark_kafka.source.ranges import PlannedRange, split

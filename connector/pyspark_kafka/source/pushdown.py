@@ -19,7 +19,8 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any, Final
 
-from pyspark_kafka.client.base import FetchRange, TopicPartition
+from pyspark_kafka.kafka.offsets import FetchRange
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.source.pushdown_offsets import (
     END,
     EVERY,

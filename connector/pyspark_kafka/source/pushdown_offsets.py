@@ -12,7 +12,7 @@ from heapq import nlargest
 from itertools import pairwise
 from typing import Final
 
-from pyspark_kafka.option_table import LONG_MAX
+from pyspark_kafka.kafka.offsets import LONG_MAX
 
 Offsets = tuple[tuple[int, int], ...]
 """Ranges `(start, end)`, the end exclusive."""

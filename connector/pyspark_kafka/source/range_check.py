@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pyspark_kafka.client.base import FetchRange, IsolationLevel
+from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel, PartitionOffsets
 from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.offset_reader import OffsetReader
-from pyspark_kafka.source.offsets import PartitionOffsets
 
 
 def readable(

@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark_kafka.client.base import FetchRange, TopicPartition
+from pyspark_kafka.kafka.offsets import FetchRange
+from pyspark_kafka.kafka.topics import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

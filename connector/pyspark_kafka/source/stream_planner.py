@@ -19,12 +19,12 @@ import logging
 import time
 from collections.abc import Callable, Set
 
-from pyspark_kafka.client.base import LATEST, FetchRange, IsolationLevel, TopicPartition
 from pyspark_kafka.errors import CheckpointError, OffsetError, UnknownTopicOrPartition
-from pyspark_kafka.options import SourceOptions
+from pyspark_kafka.kafka.offsets import LATEST, FetchRange, IsolationLevel, PartitionOffsets
+from pyspark_kafka.kafka.topics import TopicPartition, format_partitions
+from pyspark_kafka.options.values import Limit, SourceOptions, SpecificOffsets
 from pyspark_kafka.source.data_loss import DataLossPolicy
 from pyspark_kafka.source.offset_reader import Assignment, OffsetReader
-from pyspark_kafka.source.offsets import Limit, PartitionOffsets, SpecificOffsets, listing
 from pyspark_kafka.source.planner import planned
 from pyspark_kafka.source.range_check import readable
 from pyspark_kafka.source.ranges import PlannedRange, backlog, rate_limit
@@ -130,7 +130,9 @@ class StreamPlanner:
         readable_end = {p: offset for p, offset in end.items() if p in assignment.partitions}
         gone = selected - readable_end.keys()
         if gone:
-            self._on_loss.report(f"{listing(gone)}: deleted, while the query was reading it")
+            self._on_loss.report(
+                f"{format_partitions(gone)}: deleted, while the query was reading it"
+            )
         known = self._known_start(start, readable_end, report=True)
         ranges = self._forwards(known, readable_end)
         found = readable(ranges, self._reader, self._on_loss, known_latest=self._latest)
@@ -150,7 +152,7 @@ class StreamPlanner:
         log.warning(
             "the first micro-batch is run again; where it starts has been looked up anew by "
             "'startingOffsets': %s",
-            listing(start),
+            format_partitions(start),
         )
         return start
 
@@ -227,7 +229,7 @@ class StreamPlanner:
         foreign = partitions - selected
         if foreign:
             what = (
-                f"the checkpoint has offsets of {listing(foreign)}, which this query does not "
+                f"the checkpoint has offsets of {format_partitions(foreign)}, which this query does not "
                 f"read ({self._options.selection})"
             )
             if self._options.fail_on_data_loss:

@@ -16,15 +16,15 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.errors import CheckpointError
-from pyspark_kafka.options import SourceOptions
-from pyspark_kafka.source.offset_reader import OffsetReader
-from pyspark_kafka.source.offsets import (
+from pyspark_kafka.kafka.offsets import PartitionOffsets
+from pyspark_kafka.options.offsets_json import (
     OffsetFormatError,
     OffsetJson,
-    PartitionOffsets,
     from_json_object,
     to_json_object,
 )
+from pyspark_kafka.options.values import SourceOptions
+from pyspark_kafka.source.offset_reader import OffsetReader
 from pyspark_kafka.source.partition import KafkaInputPartition, read_partition
 from pyspark_kafka.source.schema import projection
 from pyspark_kafka.source.spark_features import ADMISSION_CONTROL

@@ -29,7 +29,7 @@ from pyspark_kafka.wire.entities import (
     request_header,
     response_schema,
 )
-from pyspark_kafka.wire.faults import remedy
+from pyspark_kafka.wire.error_codes import remedy
 from pyspark_kafka.wire.reader import MalformedResponse, Reader
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.transport import Transport, TransportError, wait

@@ -19,7 +19,9 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import AbortedTransaction, IsolationLevel, TopicPartition
+from pyspark_kafka.kafka.offsets import IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import AbortedTransaction
 from pyspark_kafka.wire.connection import Request
 from pyspark_kafka.wire.metadata import Broker, LeaderEpoch, read_endpoint, read_leader
 from pyspark_kafka.wire.reader import MalformedResponse, Reader

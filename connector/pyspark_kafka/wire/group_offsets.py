@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.errors import BrokerUnreachable, ProtocolError
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.connection import Connection, Request, entity_request
 from pyspark_kafka.wire.coordinators import CoordinatorKey
-from pyspark_kafka.wire.faults import remedy
+from pyspark_kafka.wire.error_codes import remedy
 from pyspark_kafka.wire.router import Refused, Router
 from pyspark_kafka.wire.versions import Api
 

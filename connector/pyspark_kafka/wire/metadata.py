@@ -16,7 +16,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.connection import Request, entity_request
 from pyspark_kafka.wire.reader import Reader
 from pyspark_kafka.wire.transport import Address

@@ -16,7 +16,7 @@ from pyspark_kafka.errors import BrokerUnreachable, KafkaError
 from pyspark_kafka.version import VERSION
 from pyspark_kafka.wire.connection import RESPONSE_BYTES_MAX, Connection, Request, entity_request
 from pyspark_kafka.wire.entities import read_entity, response_schema
-from pyspark_kafka.wire.faults import error_class, remedy, said
+from pyspark_kafka.wire.error_codes import error_class, remedy, said
 from pyspark_kafka.wire.reader import Reader
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.transport import Address, Connect, TransportError, connect

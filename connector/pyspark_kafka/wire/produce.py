@@ -20,7 +20,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.connection import Request
 from pyspark_kafka.wire.metadata import Broker, LeaderEpoch, read_endpoint, read_leader
 from pyspark_kafka.wire.reader import MalformedResponse, Reader

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.transactions import ProducerIdAndEpoch
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
 from pyspark_kafka.wire.connection import Connection, Request, entity_request
 from pyspark_kafka.wire.router import Refused, Router
 from pyspark_kafka.wire.versions import Api

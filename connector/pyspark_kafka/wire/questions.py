@@ -20,13 +20,6 @@ from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import (
-    AtTimestamp,
-    IsolationLevel,
-    OffsetQuery,
-    TopicDescription,
-    TopicPartition,
-)
 from pyspark_kafka.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -36,8 +29,10 @@ from pyspark_kafka.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
+from pyspark_kafka.kafka.offsets import AtTimestamp, IsolationLevel, OffsetQuery
+from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
 from pyspark_kafka.wire.connection import Connection, Pending, entity_request
-from pyspark_kafka.wire.faults import REACTIONS, Reaction, error_class, remedy, said
+from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, remedy, said
 from pyspark_kafka.wire.group_offsets import (
     commit_offsets,
     committed_offsets,

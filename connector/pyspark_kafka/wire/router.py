@@ -16,8 +16,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.connection import Connection, Pending, Request
 from pyspark_kafka.wire.coordinators import (
     FIRST_OF_MANY,
@@ -25,7 +25,7 @@ from pyspark_kafka.wire.coordinators import (
     CoordinatorKind,
     find_coordinators_request,
 )
-from pyspark_kafka.wire.faults import REACTIONS, Reaction, remedy, said
+from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, remedy, said
 from pyspark_kafka.wire.metadata import (
     NO_LEADER,
     Broker,

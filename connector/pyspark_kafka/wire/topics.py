@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.errors import KafkaError, ProtocolError
 from pyspark_kafka.wire.connection import Connection, Request, entity_request
-from pyspark_kafka.wire.faults import REACTIONS, Reaction, error_class, remedy, said
+from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, remedy, said
 from pyspark_kafka.wire.metadata import NO_LEADER, Broker, metadata_request
 from pyspark_kafka.wire.reader import MalformedResponse, Reader
 from pyspark_kafka.wire.router import Refused, Router

@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.transactions import (
+from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import (
     EndTransaction,
     ProducerIdAndEpoch,
     TransactionDescription,
@@ -27,7 +28,6 @@ from pyspark_kafka.client.transactions import (
     TransactionState,
     TransactionVersion,
 )
-from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError
 from pyspark_kafka.wire.connection import Connection, Request, entity_request
 from pyspark_kafka.wire.coordinators import CoordinatorKey, CoordinatorKind
 from pyspark_kafka.wire.group_offsets import check_commits, committed_topics, unlike

@@ -17,7 +17,7 @@ from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.native.producers import NativeProducers
 from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.columns import PRODUCE_SCHEMA
-from pyspark_kafka.options import ClientOptions, EngineOption
+from pyspark_kafka.options.values import ClientOptions, EngineOption
 from pyspark_kafka.wire.opening import Opening
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import Router

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException
 
-from pyspark_kafka.client.base import LATEST, IsolationLevel, KafkaClient, TopicPartition
+from pyspark_kafka.client.base import KafkaClient
 from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.client.librdkafka import admin as admin_module
 from pyspark_kafka.errors import (
@@ -21,6 +21,8 @@ from pyspark_kafka.errors import (
     LeaderNotAvailable,
     UnknownTopicOrPartition,
 )
+from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
 from tests.pyspark_kafka.client.records import options
 
 REFUSED = Code(Code._AUTHENTICATION, "no such user")

@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka.client.base import IsolationLevel, KafkaClient, KafkaReads
+from pyspark_kafka.client.base import KafkaClient, KafkaReads
 from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.errors import AuthenticationFailed, BrokerUnreachable
+from pyspark_kafka.kafka.offsets import IsolationLevel
 from tests.pyspark_kafka.client.records import options, reading
 from tests.pyspark_kafka.client.test_fetch import fetch_range
 

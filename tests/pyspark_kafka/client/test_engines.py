@@ -16,7 +16,8 @@ from pyspark_kafka.client import factory
 from pyspark_kafka.client.factory import choose_engine, open_client
 from pyspark_kafka.client.librdkafka_names import BOTH, CONSUMER, PRODUCER
 from pyspark_kafka.client.native.client import NativeClient, NativeReads
-from pyspark_kafka.client.native.settings import KNOWN, NativeSettings
+from pyspark_kafka.client.native.settings import NativeSettings
+from pyspark_kafka.client.native.supported_properties import KNOWN
 from pyspark_kafka.errors import OptionError
 from tests.pyspark_kafka.client.records import options
 
@@ -175,7 +176,7 @@ def test_a_task_of_the_native_engine_does_not_load_librdkafka() -> None:
     script = """
 import sys
 import pyspark_kafka.source.partition as partition
-from pyspark_kafka.options import ClientOptions
+from pyspark_kafka.options.values import ClientOptions
 kafka = {"bootstrap.servers": "127.0.0.1:1", "client.id": "me"}
 options = ClientOptions(bootstrap_servers="127.0.0.1:1", kafka=kafka, group_id="g", engine="native")
 with partition._pool().lend(options) as client:
@@ -193,8 +194,8 @@ def test_planning_a_write_loads_no_engine() -> None:
     script = """
 import sys
 from pyspark.sql.types import BinaryType, StructField, StructType
-from pyspark_kafka.options import parse_sink_options
-from pyspark_kafka.sink.writer import stream_writer
+from pyspark_kafka.options.parse import parse_sink_options
+from pyspark_kafka.sink.writers import stream_writer
 options = parse_sink_options(
     {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}, streaming=True
 )

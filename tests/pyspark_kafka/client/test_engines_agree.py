@@ -9,17 +9,12 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka.client.base import (
-    EARLIEST,
-    LATEST,
-    FetchRange,
-    IsolationLevel,
-    KafkaReads,
-    TopicPartition,
-)
+from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.columns import SOURCE_SCHEMA
-from pyspark_kafka.options import EngineOption
+from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, FetchRange, IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.options.values import EngineOption
 from tests.conformance.eventually import eventually
 from tests.conftest import ClusterFactory, TopicFactory
 from tests.pyspark_kafka.client.records import TIMEOUT_S, Record, options, producer, put

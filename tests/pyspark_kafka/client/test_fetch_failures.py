@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pyspark_kafka.client.base import FetchRange, IsolationLevel, KafkaReads
+from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.librdkafka import fetch as fetch_module
 from pyspark_kafka.errors import (
     BrokerUnreachable,
@@ -22,6 +22,7 @@ from pyspark_kafka.errors import (
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
+from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.proxy import proxy
 from tests.pyspark_kafka.client.records import Record, reading, write

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from pyspark_kafka.client.base import IsolationLevel
-from pyspark_kafka.client.fetch_faults import RangeFaults
+from pyspark_kafka.client.fetch_errors import RangeFaults
 from pyspark_kafka.client.librdkafka import fetch as fetch_module
-from pyspark_kafka.client.librdkafka.faults import ErrorEvents
+from pyspark_kafka.client.librdkafka.errors import ErrorEvents
 from pyspark_kafka.client.librdkafka.fetch import Progress, RangeReader
+from pyspark_kafka.kafka.offsets import IsolationLevel
 from tests.pyspark_kafka.client.records import reading
 from tests.pyspark_kafka.client.test_fetch import fetch_range
 

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
-from pyspark_kafka.client.base import LATEST, IsolationLevel, KafkaReads, TopicPartition
+from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.errors import FetchTimeout
+from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
 from tests.conformance.eventually import eventually
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.proxy import proxy

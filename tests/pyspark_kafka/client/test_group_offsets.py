@@ -8,8 +8,9 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from pyspark_kafka.client.base import KafkaReads, TopicPartition
+from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.errors import BrokerUnreachable, KafkaError
+from pyspark_kafka.kafka.topics import TopicPartition
 from tests.conformance.eventually import eventually
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import reading

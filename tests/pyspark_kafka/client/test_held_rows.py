@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka.client.delivery_faults import DeliveryFaults
+from pyspark_kafka.client.delivery_errors import DeliveryFaults
 from pyspark_kafka.client.native.held_rows import by_topic, check_record_sizes, pieces_of
 from pyspark_kafka.columns import HEADERS_TYPE
 from pyspark_kafka.errors import RowError

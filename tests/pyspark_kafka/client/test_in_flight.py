@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.client.native.in_flight import VERDICTS, Batch, InFlight, Verdict
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.records import EncodedBatch
 from pyspark_kafka.records.encoding import next_sequence
 

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_kafka.client.java_names import Role, is_secret, librdkafka_properties
 from pyspark_kafka.errors import OptionError
-from pyspark_kafka.option_table import REFUSED_KAFKA
+from pyspark_kafka.options.table import REFUSED_KAFKA
 
 
 @pytest.mark.parametrize(

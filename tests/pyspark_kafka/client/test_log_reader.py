@@ -9,10 +9,13 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pyspark_kafka.client.base import EARLIEST, LATEST, IsolationLevel, TopicPartition
 from pyspark_kafka.client.factory import open_transactional
-from pyspark_kafka.client.transactions import LogBatch, TransactionalClient, Verdict
+from pyspark_kafka.client.transactions import TransactionalClient
 from pyspark_kafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from pyspark_kafka.kafka.log import LogBatch
+from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import TransactionResult
 from tests.conformance.eventually import eventually
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import Record, options, producer, put
@@ -85,13 +88,13 @@ def test_all_that_is_in_the_log_whatever_became_of_it(
     await_end(client, name, 6)
     found = log(client, name)
     assert values(found) == [b"committed", b"open", b"aborted", b"plain"]
-    assert [(one.is_transactional, one.verdict) for one in found] == [
+    assert [(one.is_transactional, one.ends_with) for one in found] == [
         (True, None),
         (True, None),
         (True, None),
         (False, None),
-        (True, Verdict.COMMIT),
-        (True, Verdict.ABORT),
+        (True, TransactionResult.COMMIT),
+        (True, TransactionResult.ABORT),
     ]
     data, markers = found[:4], found[4:]
     assert [one.producer.producer_id for one in markers] == [
@@ -103,9 +106,9 @@ def test_all_that_is_in_the_log_whatever_became_of_it(
     hanging.abort_transaction(TIMEOUT_S)
     await_end(client, name, 7)
     last = log(client, name)[-1]
-    assert (last.producer.producer_id, last.verdict) == (
+    assert (last.producer.producer_id, last.ends_with) == (
         found[1].producer.producer_id,
-        Verdict.ABORT,
+        TransactionResult.ABORT,
     )
 
 
@@ -130,8 +133,8 @@ def test_the_first_marker_behind_an_offset(
     found = []
     for last_offset in last_offsets:
         batches = client.read_log(TopicPartition(name, 0), last_offset + 1, end_of(client, name))
-        found.append(next(one.verdict for one in batches if one.verdict is not None))
-    assert found == [Verdict.COMMIT, Verdict.ABORT, Verdict.COMMIT]
+        found.append(next(one.ends_with for one in batches if one.ends_with is not None))
+    assert found == [TransactionResult.COMMIT, TransactionResult.ABORT, TransactionResult.COMMIT]
 
 
 def test_ranges_begin_and_end_within_batches(

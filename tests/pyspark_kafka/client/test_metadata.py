@@ -10,15 +10,10 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
 from integration.clusters import Cluster
-from pyspark_kafka.client.base import (
-    EARLIEST,
-    LATEST,
-    AtTimestamp,
-    IsolationLevel,
-    KafkaReads,
-    TopicPartition,
-)
+from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.errors import BrokerUnreachable, UnknownTopicOrPartition
+from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, AtTimestamp, IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import TIMEOUT_S, Record, reading, write
 

@@ -13,7 +13,6 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import IsolationLevel
 from pyspark_kafka.client.native import fetch as fetch_module
 from pyspark_kafka.client.native.client import NativeReads
 from pyspark_kafka.client.native.fetch import LastBatch, last_batch
@@ -31,6 +30,7 @@ from pyspark_kafka.errors import (
     ProtocolError,
     UnknownTopicOrPartition,
 )
+from pyspark_kafka.kafka.offsets import IsolationLevel
 from pyspark_kafka.wire.connection import Connection, Pending
 from pyspark_kafka.wire.fetch import FetchPartition
 from pyspark_kafka.wire.metadata import topic_id_text

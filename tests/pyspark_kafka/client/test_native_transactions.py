@@ -10,22 +10,23 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
-from pyspark_kafka.client.base import LATEST, IsolationLevel, TopicPartition
 from pyspark_kafka.client.factory import check_transactional, open_transactional
-from pyspark_kafka.client.transactions import (
-    EndTransaction,
-    LogBatch,
-    ProducerIdAndEpoch,
-    TransactionalClient,
-    TransactionState,
-    TransactionVersion,
-    Verdict,
-)
+from pyspark_kafka.client.transactions import TransactionalClient
 from pyspark_kafka.errors import (
     KafkaError,
     OptionError,
     ProducerFenced,
     UnknownTopicOrPartition,
+)
+from pyspark_kafka.kafka.log import LogBatch
+from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import (
+    EndTransaction,
+    ProducerIdAndEpoch,
+    TransactionResult,
+    TransactionState,
+    TransactionVersion,
 )
 from tests.conformance.eventually import eventually
 from tests.conftest import ClusterFactory, open_cluster
@@ -113,8 +114,8 @@ def log(client: TransactionalClient, topic: str) -> list[LogBatch]:
     return list(client.read_log(partition, 0, latest))
 
 
-def verdicts(client: TransactionalClient, topic: str) -> list[Verdict]:
-    return [batch.verdict for batch in log(client, topic) if batch.verdict is not None]
+def verdicts(client: TransactionalClient, topic: str) -> list[TransactionResult]:
+    return [batch.ends_with for batch in log(client, topic) if batch.ends_with is not None]
 
 
 def values(bootstrap: str, topic: str) -> list[bytes | None]:
@@ -148,7 +149,7 @@ def test_taking_an_id_fences_who_had_it_and_ends_what_was_open(
     assert second.producer_id == first.producer_id
     assert second.producer_epoch > first.producer_epoch
     # The marker is there when the id is given out: nothing holds readers back any more.
-    assert verdicts(client, topic) == [Verdict.ABORT]
+    assert verdicts(client, topic) == [TransactionResult.ABORT]
     assert state_of(client, name) is TransactionState.EMPTY
     fenced = {ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced}
     assert client.end_transactions([end(name, first, version)])[name] in fenced
@@ -188,7 +189,7 @@ def test_an_id_whose_transaction_is_open_is_taken_from_who_is_expected(
             init(client, name, expected=owner)
     else:
         assert init(client, name, expected=owner).producer_epoch > owner.producer_epoch
-    assert verdicts(client, topic) == [Verdict.ABORT]
+    assert verdicts(client, topic) == [TransactionResult.ABORT]
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
@@ -200,7 +201,7 @@ def test_taking_an_id_waits_for_the_markers_of_what_was_ended(
     *,
     is_commit: bool,
 ) -> None:
-    verdict = Verdict.COMMIT if is_commit else Verdict.ABORT
+    verdict = TransactionResult.COMMIT if is_commit else TransactionResult.ABORT
     name = unique_name()
     for round_ in range(1, 6):
         owner = init(client, name)

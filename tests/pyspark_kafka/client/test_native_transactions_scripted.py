@@ -12,10 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.factory import open_transactional
-from pyspark_kafka.client.transactions import (
-    EndTransaction,
-    TransactionalClient,
-)
+from pyspark_kafka.client.transactions import TransactionalClient
 from pyspark_kafka.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -24,6 +21,7 @@ from pyspark_kafka.errors import (
     ProducerFenced,
     UnsupportedVersion,
 )
+from pyspark_kafka.kafka.transactions import EndTransaction
 from tests.pyspark_kafka.client.records import options
 from tests.pyspark_kafka.wire.coordinated import (
     WHO,

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_kafka.client.pool import ClientPool
 from pyspark_kafka.errors import KafkaError
-from pyspark_kafka.options import ClientOptions
+from pyspark_kafka.options.values import ClientOptions
 from tests.pyspark_kafka.source.fake_client import FakeClient
 
 

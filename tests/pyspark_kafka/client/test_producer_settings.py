@@ -15,7 +15,8 @@ from pyspark_kafka.client.native.producer_settings import (
     ProducerSettings,
     why_not_native,
 )
-from pyspark_kafka.client.native.settings import KNOWN, NativeSettings
+from pyspark_kafka.client.native.settings import NativeSettings
+from pyspark_kafka.client.native.supported_properties import KNOWN
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.records import Codec
 from pyspark_kafka.wire.retry import Backoff

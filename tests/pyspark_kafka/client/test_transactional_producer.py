@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from integration.clusters import Cluster
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.transactions import TransactionVersion
 from pyspark_kafka.errors import DeliveryFailed, ProducerFenced
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import TransactionVersion
 from tests.conformance.eventually import eventually
 from tests.conftest import open_cluster
 from tests.pyspark_kafka.client.records import rows

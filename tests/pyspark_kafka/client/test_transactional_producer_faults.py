@@ -16,9 +16,9 @@ import pytest
 from integration.clusters import Cluster
 from integration.faults.proxy import TcpProxy
 from integration.faults.rules import of_api
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.transactions import TransactionVersion
 from pyspark_kafka.errors import ProducerFenced
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import TransactionVersion
 from tests.conformance.eventually import eventually
 from tests.conformance.nodes import Nodes
 from tests.conftest import open_cluster

@@ -14,9 +14,7 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.client.native import producer as producer_module
-from pyspark_kafka.client.transactions import TransactionVersion
 from pyspark_kafka.errors import (
     AuthenticationFailed,
     DeliveryFailed,
@@ -24,6 +22,8 @@ from pyspark_kafka.errors import (
     ProducerFenced,
     UnsupportedVersion,
 )
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import TransactionVersion
 from pyspark_kafka.wire.retry import Clock
 from tests.pyspark_kafka.client.records import rows
 from tests.pyspark_kafka.client.test_native_producer import (

@@ -14,18 +14,14 @@ from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as RdTopicPartition
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.client.native.client import NativeReads
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.native.producers import NativeProducers
 from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.client.native.transactional_producer import NativeTransactionalProducer
 from pyspark_kafka.client.native.transactions import NativeTransactionalClient
-from pyspark_kafka.client.transactions import (
-    EndTransaction,
-    ProducerIdAndEpoch,
-    TransactionVersion,
-)
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.wire.opening import Opening
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import Router

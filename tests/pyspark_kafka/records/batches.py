@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from crc32c import crc32c
 
-from pyspark_kafka.client.base import AbortedTransaction
+from pyspark_kafka.kafka.transactions import AbortedTransaction
 from pyspark_kafka.records import Wanted
 
 HEADER_BYTES = 61

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafka.client.transactions import LogBatch, Verdict
 from pyspark_kafka.errors import CorruptBatchError, KafkaError
+from pyspark_kafka.kafka.log import LogBatch
+from pyspark_kafka.kafka.transactions import TransactionResult
 from pyspark_kafka.records.log_batches import log_batches
 from tests.pyspark_kafka.records.batches import (
     ABORT,
@@ -57,14 +58,14 @@ def test_every_batch_is_told() -> None:
     found, next_offset = walk(LOG)
     assert next_offset == 7
     assert [
-        (b.base_offset, b.last_offset, b.producer.producer_id, b.is_transactional, b.verdict)
+        (b.base_offset, b.last_offset, b.producer.producer_id, b.is_transactional, b.ends_with)
         for b in found
     ] == [
         (0, 1, 7, True, None),
         (2, 2, 8, True, None),
-        (3, 3, 7, True, Verdict.ABORT),
+        (3, 3, 7, True, TransactionResult.ABORT),
         (4, 4, 9, False, None),
-        (6, 6, 8, True, Verdict.COMMIT),
+        (6, 6, 8, True, TransactionResult.COMMIT),
     ]
     assert [list(b.records) for b in found] == [
         [(b"k", None), (None, b"v")],
@@ -107,7 +108,7 @@ def test_what_is_in_a_batch_is_looked_at_when_somebody_asks() -> None:
     damaged = raw_batch(b"\xff" * 9, count=1, last_offset_delta=0, producer_id=5)
     found, next_offset = walk(damaged + marker(COMMIT, base_offset=1, producer_id=5))
     assert next_offset == 2
-    assert [one.verdict for one in found] == [None, Verdict.COMMIT]
+    assert [one.ends_with for one in found] == [None, TransactionResult.COMMIT]
     with pytest.raises(CorruptBatchError, match="clicks-3: the record batch at offset 0"):
         len(found[0].records)
 
@@ -131,7 +132,7 @@ def test_control_batches_that_end_nothing() -> None:
         producer_id=7,
     )
     found, next_offset = walk(unknown + emptied)
-    assert [(one.verdict, list(one.records)) for one in found] == [(None, []), (None, [])]
+    assert [(one.ends_with, list(one.records)) for one in found] == [(None, []), (None, [])]
     assert next_offset == 2
 
 

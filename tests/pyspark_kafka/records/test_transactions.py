@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark_kafka.client.base import AbortedTransaction
+from pyspark_kafka.kafka.transactions import AbortedTransaction
 from pyspark_kafka.records.transactions import AbortedProducers
 
 

@@ -11,8 +11,8 @@ import pytest
 from pyspark_kafka.client.base import KafkaClient
 from pyspark_kafka.client.pool import ClientPool
 from pyspark_kafka.errors import DeliveryFailed, RowError
-from pyspark_kafka.sink import task
-from pyspark_kafka.sink.task import write_task
+from pyspark_kafka.sink.at_least_once import task
+from pyspark_kafka.sink.at_least_once.task import write_task
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import options, read_all
 

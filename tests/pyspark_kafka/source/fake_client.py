@@ -10,19 +10,18 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from pyspark_kafka.client.base import (
+from pyspark_kafka.client.base import Producer
+from pyspark_kafka.columns import SOURCE_SCHEMA
+from pyspark_kafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from pyspark_kafka.kafka.offsets import (
     EARLIEST,
     LATEST,
     AtTimestamp,
     FetchRange,
     IsolationLevel,
     OffsetQuery,
-    Producer,
-    TopicDescription,
-    TopicPartition,
 )
-from pyspark_kafka.columns import SOURCE_SCHEMA
-from pyspark_kafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
 
 _ids = count(1)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.options import SourceOptions, parse_source_options
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.options.parse import parse_source_options
+from pyspark_kafka.options.values import SourceOptions
 from pyspark_kafka.source.offset_reader import OffsetReader
 from pyspark_kafka.source.ranges import PlannedRange
 from tests.pyspark_kafka.source.fake_client import FakeClient

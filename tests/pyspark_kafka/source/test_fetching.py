@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafka.client.base import FetchRange
 from pyspark_kafka.errors import DataLossError, OffsetOutOfRange, UnknownTopicOrPartition
+from pyspark_kafka.kafka.offsets import FetchRange
 from pyspark_kafka.source.fetching import read_range
 from pyspark_kafka.source.ranges import PlannedRange
 from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic, topic

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.source.pushdown import (
     EVERYTHING,
     Condition,

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafka.client.base import FetchRange, TopicPartition
+from pyspark_kafka.kafka.offsets import FetchRange
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.source.ranges import rate_limit, split
 
 

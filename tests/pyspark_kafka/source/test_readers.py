@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_kafka.client import factory
 from pyspark_kafka.errors import CheckpointError, KafkaError
-from pyspark_kafka.options import ClientOptions
+from pyspark_kafka.options.values import ClientOptions
 from pyspark_kafka.source import partition
 from pyspark_kafka.source.batch_reader import (
     KafkaBatchReader,

@@ -13,7 +13,7 @@ from pyspark_kafka.errors import (
     OptionError,
     UnknownTopicOrPartition,
 )
-from pyspark_kafka.source.offsets import PartitionOffsets
+from pyspark_kafka.kafka.offsets import PartitionOffsets
 from pyspark_kafka.source.stream_planner import StreamPlanner
 from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic, topic
 from tests.pyspark_kafka.source.planning import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark_kafka.client.transactions import ProducerIdAndEpoch
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
 from pyspark_kafka.wire.router import Router
 from pyspark_kafka.wire.writer import int16, int32, int64, length, string
 from tests.pyspark_kafka.wire.scripted import (

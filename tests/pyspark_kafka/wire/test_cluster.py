@@ -13,14 +13,9 @@ from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
 from integration.raw import RawConnection
-from pyspark_kafka.client.base import (
-    EARLIEST,
-    LATEST,
-    AtTimestamp,
-    IsolationLevel,
-    TopicPartition,
-)
 from pyspark_kafka.errors import UnknownTopicOrPartition
+from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, AtTimestamp, IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.connection import wait_any
 from pyspark_kafka.wire.coordinators import CoordinatorKey
 from pyspark_kafka.wire.fetch import (

@@ -14,7 +14,9 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
 from integration import raw
-from pyspark_kafka.client.base import AbortedTransaction, IsolationLevel, TopicPartition
+from pyspark_kafka.kafka.offsets import IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import AbortedTransaction
 from pyspark_kafka.wire.fetch import (
     FetchedPartition,
     FetchLimits,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.group_offsets import commit_offsets, committed_offsets, committed_topics
 from pyspark_kafka.wire.router import Refused, Router
 from tests.pyspark_kafka.wire.coordinated import closes, coordinated, garbage

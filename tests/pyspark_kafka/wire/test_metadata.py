@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from integration import raw
-from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.metadata import (
     NO_LEADER,
     Broker,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from integration import raw
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.transactions import ProducerIdAndEpoch
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
 from pyspark_kafka.wire.connection import Request, wait_any
 from pyspark_kafka.wire.opening import Opening
 from pyspark_kafka.wire.produce import (

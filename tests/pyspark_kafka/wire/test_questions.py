@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka.client.base import LATEST, IsolationLevel, TopicPartition
 from pyspark_kafka.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -18,6 +17,8 @@ from pyspark_kafka.errors import (
     ProtocolError,
     UnknownTopicOrPartition,
 )
+from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.opening import Opening
 from pyspark_kafka.wire.questions import Questions
 from pyspark_kafka.wire.retry import Backoff, Clock

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.errors import BrokerUnreachable, ProtocolError
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.coordinators import CoordinatorKey
 from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.opening import Opening

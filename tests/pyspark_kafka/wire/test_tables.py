@@ -17,7 +17,7 @@ from pyspark_kafka.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
-from pyspark_kafka.wire.faults import REACTIONS, Reaction, error_class, remedy, said
+from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, remedy, said
 from pyspark_kafka.wire.retry import Backoff, Clock
 from pyspark_kafka.wire.versions import SPOKEN, Api, BrokerVersions
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from integration import raw
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.transactions import (
+from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError, UnsupportedVersion
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import (
     EndTransaction,
     ProducerIdAndEpoch,
     TransactionDescription,
     TransactionListing,
     TransactionState,
 )
-from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError, UnsupportedVersion
 from pyspark_kafka.wire.connection import Request
 from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.reader import MalformedResponse, Reader

@@ -18,25 +18,24 @@ from confluent_kafka import TopicCollection
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from pyspark_kafka.client.base import (
+from pyspark_kafka.client.base import Producer
+from pyspark_kafka.client.fetch_errors import ExistingOffsets, RangeFaults
+from pyspark_kafka.client.librdkafka.asking import Asking, Unanswered
+from pyspark_kafka.client.librdkafka.errors import LOG, ErrorEvents, error_class
+from pyspark_kafka.client.librdkafka.fetch import RangeReader
+from pyspark_kafka.client.librdkafka.groups import GroupOffsets
+from pyspark_kafka.client.librdkafka.producer import IdleProducer
+from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings, opening
+from pyspark_kafka.errors import UnknownTopicOrPartition
+from pyspark_kafka.kafka.offsets import (
     EARLIEST,
     LATEST,
     AtTimestamp,
     FetchRange,
     IsolationLevel,
     OffsetQuery,
-    Producer,
-    TopicDescription,
-    TopicPartition,
 )
-from pyspark_kafka.client.fetch_faults import ExistingOffsets, RangeFaults
-from pyspark_kafka.client.librdkafka.asking import Asking, Unanswered
-from pyspark_kafka.client.librdkafka.faults import LOG, ErrorEvents, error_class
-from pyspark_kafka.client.librdkafka.fetch import RangeReader
-from pyspark_kafka.client.librdkafka.groups import GroupOffsets
-from pyspark_kafka.client.librdkafka.producer import IdleProducer
-from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings, opening
-from pyspark_kafka.errors import UnknownTopicOrPartition
+from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
 
 _NO_OFFSET: Final = -1
 _EXPLAINING_S: Final = 5.0

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException
 
-from pyspark_kafka.client.librdkafka.faults import (
+from pyspark_kafka.client.librdkafka.errors import (
     LOG,
     ErrorEvents,
     code_of,

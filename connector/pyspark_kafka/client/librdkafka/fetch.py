@@ -28,10 +28,9 @@ from confluent_kafka import Consumer, Message
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as Assignment
 
-from pyspark_kafka.client.base import FetchRange, TopicPartition
-from pyspark_kafka.client.fetch_faults import TIMEOUT_OPTION, ExistingOffsets, RangeFaults
+from pyspark_kafka.client.fetch_errors import TIMEOUT_OPTION, ExistingOffsets, RangeFaults
 from pyspark_kafka.client.librdkafka.arrow import record_batch
-from pyspark_kafka.client.librdkafka.faults import (
+from pyspark_kafka.client.librdkafka.errors import (
     LOG,
     ErrorEvents,
     error_class,
@@ -45,6 +44,8 @@ from pyspark_kafka.errors import (
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
+from pyspark_kafka.kafka.offsets import FetchRange
+from pyspark_kafka.kafka.topics import TopicPartition
 
 ROWS_PER_BATCH: Final = 10_000
 BYTES_PER_BATCH: Final = 16 * 1024 * 1024

@@ -18,11 +18,11 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.client.librdkafka.asking import Asking, Unanswered
-from pyspark_kafka.client.librdkafka.faults import LOG, ErrorEvents, code_of
+from pyspark_kafka.client.librdkafka.errors import LOG, ErrorEvents, code_of
 from pyspark_kafka.client.librdkafka.fetch import CONSUMER_OWNED
 from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings, opening
+from pyspark_kafka.kafka.topics import TopicPartition
 
 _POLL_S: Final = 0.1
 _OWNED: Final[Mapping[str, str]] = {

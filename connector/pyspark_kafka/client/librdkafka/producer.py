@@ -26,7 +26,7 @@ from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException, Message
 from confluent_kafka import Producer as RdProducer
 
-from pyspark_kafka.client.delivery_faults import (
+from pyspark_kafka.client.delivery_errors import (
     BAD_TIMESTAMP,
     NO_SUCH_PARTITION,
     NOT_WRITTEN,
@@ -34,13 +34,7 @@ from pyspark_kafka.client.delivery_faults import (
     too_large_remedy,
     topic_remedy,
 )
-from pyspark_kafka.client.librdkafka.faults import (
-    LOG,
-    ErrorEvents,
-    code_of,
-    error_class,
-    translate,
-)
+from pyspark_kafka.client.librdkafka.errors import LOG, ErrorEvents, code_of, error_class, translate
 from pyspark_kafka.errors import AuthenticationFailed, DeliveryFailed, KafkaError, RowError
 
 PRODUCER_DEFAULTS: Final[Mapping[str, str]] = {

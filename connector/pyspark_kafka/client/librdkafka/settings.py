@@ -24,11 +24,11 @@ from pyspark_kafka.client.java_names import (
     positive_milliseconds,
     setting_of,
 )
-from pyspark_kafka.client.librdkafka.faults import LOG, code_of
+from pyspark_kafka.client.librdkafka.errors import LOG, code_of
 from pyspark_kafka.client.librdkafka.fetch import CONSUMER_DEFAULTS, CONSUMER_OWNED
 from pyspark_kafka.client.librdkafka.producer import PRODUCER_DEFAULTS, PRODUCER_OWNED
 from pyspark_kafka.errors import OptionError
-from pyspark_kafka.options import ClientOptions
+from pyspark_kafka.options.values import ClientOptions
 
 _PROPERTY: Final = re.compile(r'property "([^"]+)"|`([a-z._]+)` must|: ([a-z._]+) failed')
 """Where librdkafka's messages name the property that they are about."""

@@ -16,20 +16,15 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from pyspark_kafka.client.base import (
-    FetchRange,
-    IsolationLevel,
-    OffsetQuery,
-    TopicDescription,
-    TopicPartition,
-)
-from pyspark_kafka.client.fetch_faults import RangeFaults
+from pyspark_kafka.client.fetch_errors import RangeFaults
 from pyspark_kafka.client.native.fetch import RangeReader
 from pyspark_kafka.client.native.fetch_sizes import FetchSizes
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.native.producers import NativeProducers
 from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.errors import UnknownTopicOrPartition
+from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel, OffsetQuery
+from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
 from pyspark_kafka.wire.metadata import topic_id_of, topic_id_text
 from pyspark_kafka.wire.opening import Opening
 from pyspark_kafka.wire.questions import Questions, raise_missing

@@ -23,8 +23,7 @@ from uuid import UUID
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import EARLIEST, LATEST, FetchRange, IsolationLevel
-from pyspark_kafka.client.fetch_faults import TIMEOUT_OPTION, ExistingOffsets, RangeFaults
+from pyspark_kafka.client.fetch_errors import TIMEOUT_OPTION, ExistingOffsets, RangeFaults
 from pyspark_kafka.client.native.fetch_sizes import FetchSizes
 from pyspark_kafka.errors import (
     BrokerUnreachable,
@@ -33,9 +32,10 @@ from pyspark_kafka.errors import (
     LeaderNotAvailable,
     ProtocolError,
 )
+from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, FetchRange, IsolationLevel
 from pyspark_kafka.records import Wanted, decode
 from pyspark_kafka.wire.connection import Connection, Pending
-from pyspark_kafka.wire.faults import REACTIONS, Reaction, error_class, remedy, said
+from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, remedy, said
 from pyspark_kafka.wire.fetch import (
     LAST_VERSION_BY_NAME,
     FetchedPartition,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka.client.delivery_faults import DeliveryFaults
+from pyspark_kafka.client.delivery_errors import DeliveryFaults
 
 _RECORD_OVERHEAD_BYTES: Final = 61 + 21
 """A batch's header and the most that a record's own fields take, beside key, value and headers

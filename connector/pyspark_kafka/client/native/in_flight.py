@@ -42,9 +42,9 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.records import EncodedBatch
-from pyspark_kafka.wire.faults import REACTIONS, Reaction
+from pyspark_kafka.wire.error_codes import REACTIONS, Reaction
 
 IN_FLIGHT_MAX: Final = 5
 _OVERHEAD_BYTES: Final = 64

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
-from pyspark_kafka.client.base import EARLIEST
 from pyspark_kafka.client.native.fetch import PartitionReader
-from pyspark_kafka.client.transactions import LogBatch
 from pyspark_kafka.errors import OffsetOutOfRange
+from pyspark_kafka.kafka.log import LogBatch
+from pyspark_kafka.kafka.offsets import EARLIEST
 from pyspark_kafka.records import Wanted
 from pyspark_kafka.records.log_batches import log_batches
 from pyspark_kafka.wire.fetch import FetchedPartition

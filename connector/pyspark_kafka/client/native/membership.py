@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.wire.faults import REACTIONS, Reaction
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.wire.error_codes import REACTIONS, Reaction
 
 Add = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, ErrorCode]]
 """One AddPartitionsToTxn; the answer is what was refused, and why."""

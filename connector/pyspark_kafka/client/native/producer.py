@@ -25,8 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.delivery_faults import DeliveryFaults
+from pyspark_kafka.client.delivery_errors import DeliveryFaults
 from pyspark_kafka.client.native.held_rows import by_topic, check_record_sizes, pieces_of
 from pyspark_kafka.client.native.in_flight import VERDICTS, Batch, InFlight, Verdict
 from pyspark_kafka.client.native.leader_links import (
@@ -45,7 +44,6 @@ from pyspark_kafka.client.native.refusals import (
     without_remedy,
 )
 from pyspark_kafka.client.native.written_topic import WrittenTopic, known_id
-from pyspark_kafka.client.transactions import ProducerIdAndEpoch
 from pyspark_kafka.errors import (
     BrokerUnreachable,
     DeliveryFailed,
@@ -53,11 +51,13 @@ from pyspark_kafka.errors import (
     ProtocolError,
     PysparkKafkaError,
 )
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
 from pyspark_kafka.records import Codec, Encoding, ProducerState, encode
 from pyspark_kafka.records.amending import split
 from pyspark_kafka.records.encoding import next_sequence
 from pyspark_kafka.wire.connection import Connection, wait_any
-from pyspark_kafka.wire.faults import said
+from pyspark_kafka.wire.error_codes import said
 from pyspark_kafka.wire.metadata import NO_LEADER, Broker
 from pyspark_kafka.wire.produce import (
     ProducedPartition,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
-from pyspark_kafka.client.transactions import ProducerIdAndEpoch, TransactionVersion
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.wire.router import Router
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class NativeProducers:
     def lend(self) -> NativeProducer:
         """The idle producer if it is fresh, else a new one."""
         # Planning lends none, and does not wait for what a producer loads.
-        from pyspark_kafka.client.delivery_faults import DeliveryFaults  # noqa: PLC0415
+        from pyspark_kafka.client.delivery_errors import DeliveryFaults  # noqa: PLC0415
         from pyspark_kafka.client.native.producer import NativeProducer  # noqa: PLC0415
 
         idle, self._idle = self._idle, None

@@ -12,8 +12,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.delivery_faults import (
+from pyspark_kafka.client.delivery_errors import (
     BAD_TIMESTAMP,
     NOT_WRITTEN,
     DeliveryFaults,
@@ -22,7 +21,8 @@ from pyspark_kafka.client.delivery_faults import (
 )
 from pyspark_kafka.client.native.in_flight import VERDICTS, Batch, Verdict
 from pyspark_kafka.errors import AuthenticationFailed, DeliveryFailed, KafkaError
-from pyspark_kafka.wire.faults import error_class, remedy, said
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.wire.error_codes import error_class, remedy, said
 from pyspark_kafka.wire.produce import ProducedPartition
 from pyspark_kafka.wire.router import Refused
 

@@ -22,8 +22,7 @@ from typing import Final, Self
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.delivery_faults import NOT_WRITTEN, DeliveryFaults
+from pyspark_kafka.client.delivery_errors import NOT_WRITTEN, DeliveryFaults
 from pyspark_kafka.client.native.in_flight import Batch
 from pyspark_kafka.client.native.leader_links import LeaderLinks
 from pyspark_kafka.client.native.membership import Membership, is_final
@@ -35,7 +34,6 @@ from pyspark_kafka.client.native.refusals import (
     refused,
     without_remedy,
 )
-from pyspark_kafka.client.transactions import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.errors import (
     BrokerUnreachable,
     DeliveryFailed,
@@ -43,8 +41,10 @@ from pyspark_kafka.errors import (
     ProtocolError,
     PysparkKafkaError,
 )
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.wire.connection import Connection
-from pyspark_kafka.wire.faults import said
+from pyspark_kafka.wire.error_codes import said
 from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.produce import FIRST_ADDING_VERSION, ProducedPartition
 from pyspark_kafka.wire.questions import Questions

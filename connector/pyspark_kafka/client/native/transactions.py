@@ -15,18 +15,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import FetchRange, IsolationLevel, TopicPartition
-from pyspark_kafka.client.fetch_faults import RangeFaults
+from pyspark_kafka.client.fetch_errors import RangeFaults
 from pyspark_kafka.client.native.client import NativeClient
-from pyspark_kafka.client.transactions import (
-    EndTransaction,
-    LogBatch,
-    ProducerIdAndEpoch,
-    TransactionDescription,
-    TransactionListing,
-    TransactionState,
-    TransactionVersion,
-)
 from pyspark_kafka.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -35,9 +25,20 @@ from pyspark_kafka.errors import (
     ProducerFenced,
     UnsupportedVersion,
 )
+from pyspark_kafka.kafka.log import LogBatch
+from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import (
+    EndTransaction,
+    ProducerIdAndEpoch,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+    TransactionVersion,
+)
 from pyspark_kafka.wire import topics
 from pyspark_kafka.wire import transactions as wire
-from pyspark_kafka.wire.faults import REACTIONS, Reaction, error_class, remedy, said
+from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, remedy, said
 from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.questions import may_pass
 from pyspark_kafka.wire.retry import Backoff

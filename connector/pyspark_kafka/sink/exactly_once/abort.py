@@ -14,13 +14,10 @@ from collections.abc import Sequence
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_kafka.client.transactions import (
-    EndTransaction,
-    ProducerIdAndEpoch,
-    TransactionalClient,
-)
+from pyspark_kafka.client.transactions import TransactionalClient
 from pyspark_kafka.errors import ExactlyOnceError, KafkaError, ProducerFenced
-from pyspark_kafka.options import ExactlyOnce
+from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch
+from pyspark_kafka.options.values import ExactlyOnce
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.messages import Prepared, TaskMessage
 from pyspark_kafka.sink.exactly_once.planning import decision_timeout_ms

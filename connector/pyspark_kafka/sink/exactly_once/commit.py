@@ -18,13 +18,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_kafka.client.transactions import (
-    EndTransaction,
-    TransactionalClient,
-    TransactionalProducer,
-    TransactionDescription,
-    TransactionState,
-)
+from pyspark_kafka.client.transactions import TransactionalClient, TransactionalProducer
 from pyspark_kafka.errors import (
     BatchNotCommitted,
     Fenced,
@@ -34,7 +28,12 @@ from pyspark_kafka.errors import (
     ReplayMismatch,
     RowsLost,
 )
-from pyspark_kafka.options import ExactlyOnce
+from pyspark_kafka.kafka.transactions import (
+    EndTransaction,
+    TransactionDescription,
+    TransactionState,
+)
+from pyspark_kafka.options.values import ExactlyOnce
 from pyspark_kafka.sink.exactly_once.by_hand import command
 from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic

@@ -15,8 +15,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from pyspark_kafka.client.base import LATEST, IsolationLevel, TopicPartition
-from pyspark_kafka.client.transactions import LogBatch, TransactionalClient, Verdict
+from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.kafka.log import LogBatch
+from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import TransactionResult
 
 KEPT_MS_MIN: Final = 600_000
 """For so long at least the topic keeps tombstones and markers (`delete.retention.ms`)."""
@@ -68,8 +71,8 @@ class CommitLog:
         last = None
         for last in batches:
             producer_id = last.producer.producer_id
-            if last.verdict is not None:
-                self._decide(self._open.pop(producer_id, []), last.verdict)
+            if last.ends_with is not None:
+                self._decide(self._open.pop(producer_id, []), last.ends_with)
                 continue
             mine = [record for record in last.records if self._is_mine(record)]
             if mine:
@@ -84,8 +87,8 @@ class CommitLog:
         key, _ = record
         return key is not None and key.startswith(self._prefix)
 
-    def _decide(self, offsets: list[int], verdict: Verdict) -> None:
-        if verdict is Verdict.ABORT and offsets:
+    def _decide(self, offsets: list[int], verdict: TransactionResult) -> None:
+        if verdict is TransactionResult.ABORT and offsets:
             self._batches = [b for b in self._batches if b.base_offset not in offsets]
 
     def _forget_replaced(self) -> None:

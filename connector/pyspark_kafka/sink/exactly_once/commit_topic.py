@@ -19,10 +19,11 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.transactions import LogBatch, TransactionalClient
+from pyspark_kafka.client.transactions import TransactionalClient
 from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import AuthenticationFailed, CommitTopicError
+from pyspark_kafka.kafka.log import LogBatch
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.by_hand import command
 from pyspark_kafka.sink.exactly_once.commit_log import KEPT_MS_MIN, read_commit_log
 from pyspark_kafka.sink.exactly_once.decisions import (

@@ -16,8 +16,8 @@ from operator import add
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_kafka.client.transactions import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.errors import BatchNotCommitted
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, Entry, RowTotals
 from pyspark_kafka.sink.exactly_once.names import lies_under
 

@@ -11,12 +11,12 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from pyspark_kafka.kafka.transactions import is_sink_id
+
 SLOTS: Final = 16
 """Spark numbers task attempts of all stages on end (`taskAttemptId`); modulo this they are slots,
 which keep apart batches and stage attempts, of which a task is not told."""
 
-LEGAL_ID: Final = "letters, digits, '.', '_' and '-' (at most 200)"
-_LEGAL_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _RUN: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _TASK_ID: Final = re.compile(
     r"(?P<x>[A-Za-z0-9._-]{1,200})/(?P<run>[A-Za-z0-9-]{1,64})"
@@ -38,11 +38,6 @@ class TaskId:
         return f"{self.x}/{self.run}/{self.partition}/{self.attempt}-{self.slot}"
 
 
-def is_legal(transactional_id: str) -> bool:
-    """Whether X may be called so."""
-    return _LEGAL_ID.fullmatch(transactional_id) is not None
-
-
 def is_run(run: str) -> bool:
     """Whether this can be the run in a task attempt's id; Spark's ids of runs can."""
     return _RUN.fullmatch(run) is not None
@@ -50,7 +45,7 @@ def is_run(run: str) -> bool:
 
 def task_id(x: str, run: str, *, partition: int, attempt: int, task_attempt_id: int) -> TaskId:
     """The id of a task attempt. `run` is the query run's id, or a token of a batch job."""
-    assert is_legal(x), x
+    assert is_sink_id(x), x
     assert is_run(run), run
     return TaskId(x=x, run=run, partition=partition, attempt=attempt, slot=task_attempt_id % SLOTS)
 

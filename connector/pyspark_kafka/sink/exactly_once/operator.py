@@ -15,12 +15,9 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.transactions import (
-    EndTransaction,
-    ProducerIdAndEpoch,
-    TransactionalClient,
-)
+from pyspark_kafka.client.transactions import TransactionalClient
 from pyspark_kafka.errors import ExactlyOnceError, Fenced, OutcomeUnknown, ProducerFenced
+from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import Decision, QueryState
 from pyspark_kafka.sink.exactly_once.operator_report import (

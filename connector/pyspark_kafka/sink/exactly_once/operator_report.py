@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from pyspark_kafka.client.base import EARLIEST, LATEST, IsolationLevel, TopicPartition
-from pyspark_kafka.client.transactions import (
+from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.errors import AuthenticationFailed, CommitTopicError
+from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import (
     ProducerIdAndEpoch,
-    TransactionalClient,
     TransactionDescription,
     TransactionState,
 )
-from pyspark_kafka.errors import AuthenticationFailed, CommitTopicError
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, QueryState
 from pyspark_kafka.sink.exactly_once.names import lies_under, prefix, task_id

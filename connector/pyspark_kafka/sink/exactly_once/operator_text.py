@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark_kafka.client.transactions import TransactionDescription, TransactionState
+from pyspark_kafka.kafka.transactions import TransactionDescription, TransactionState
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB
 from pyspark_kafka.sink.exactly_once.operator_report import (
     NEVER_TIMES_OUT_MS,

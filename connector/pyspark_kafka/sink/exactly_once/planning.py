@@ -13,13 +13,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafka.client.transactions import (
-    ProducerIdAndEpoch,
-    TransactionalClient,
-    TransactionVersion,
-)
+from pyspark_kafka.client.transactions import TransactionalClient
 from pyspark_kafka.errors import OptionError
-from pyspark_kafka.options import ExactlyOnce
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionVersion
+from pyspark_kafka.options.values import ExactlyOnce
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import (
     Entry,

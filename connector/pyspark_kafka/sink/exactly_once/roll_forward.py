@@ -26,21 +26,22 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import LATEST, IsolationLevel, TopicPartition
-from pyspark_kafka.client.transactions import (
-    EndTransaction,
-    LogBatch,
-    ProducerIdAndEpoch,
-    TransactionalClient,
-    TransactionDescription,
-    TransactionState,
-    Verdict,
-)
+from pyspark_kafka.client.transactions import TransactionalClient
 from pyspark_kafka.errors import (
     AuthenticationFailed,
     KafkaError,
     OutcomeUnknown,
     UnknownTopicOrPartition,
+)
+from pyspark_kafka.kafka.log import LogBatch
+from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import (
+    EndTransaction,
+    ProducerIdAndEpoch,
+    TransactionDescription,
+    TransactionResult,
+    TransactionState,
 )
 from pyspark_kafka.sink.exactly_once.by_hand import command
 from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, QueryState
@@ -86,7 +87,7 @@ ENDING: Final = frozenset(
 )
 """Markers are on their way."""
 
-_BY_VERDICT: Final = {Verdict.COMMIT: Outcome.DONE, Verdict.ABORT: Outcome.LOST}
+_BY_VERDICT: Final = {TransactionResult.COMMIT: Outcome.DONE, TransactionResult.ABORT: Outcome.LOST}
 
 
 def roll_forward(
@@ -199,7 +200,7 @@ class _Ladder:
                 return _BY_VERDICT[verdict]
         return Outcome.UNKNOWN
 
-    def _verdict(self, entry: Entry, partition: TopicPartition) -> Verdict | None:
+    def _verdict(self, entry: Entry, partition: TopicPartition) -> TransactionResult | None:
         last_offset = entry.last_offsets[partition]
         ends = self.client.list_offsets({partition: LATEST}, IsolationLevel.READ_UNCOMMITTED)
         end_offset = ends[partition]
@@ -210,7 +211,9 @@ class _Ladder:
         )
 
 
-def _first_verdict(entry: Entry, last_offset: int, batches: Iterable[LogBatch]) -> Verdict | None:
+def _first_verdict(
+    entry: Entry, last_offset: int, batches: Iterable[LogBatch]
+) -> TransactionResult | None:
     """Of the first marker behind the entry's last record, if that can only be its own.
 
     It is while the records themselves are there, since brokers drop them first; or if the epoch is
@@ -221,8 +224,8 @@ def _first_verdict(entry: Entry, last_offset: int, batches: Iterable[LogBatch]) 
     for batch in batches:
         if batch.producer.producer_id != entry.producer.producer_id:
             continue
-        if batch.verdict is not None:
-            return batch.verdict if has_records or batch.producer == ending else None
+        if batch.ends_with is not None:
+            return batch.ends_with if has_records or batch.producer == ending else None
         if batch.producer == entry.producer and batch.base_offset <= last_offset:
             has_records = True
     return None

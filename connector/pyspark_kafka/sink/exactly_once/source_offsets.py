@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.errors import CheckpointError, OptionError
-from pyspark_kafka.source.offsets import OffsetFormatError, from_json_object
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.options.offsets_json import OffsetFormatError, from_json_object
 
 _OPTION: Final = "checkpointLocation"
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)

@@ -14,15 +14,15 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from pyspark_kafka.client.transactions import (
+from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.errors import AuthenticationFailed, Fenced
+from pyspark_kafka.kafka.transactions import (
     ProducerIdAndEpoch,
-    TransactionalClient,
     TransactionDescription,
     TransactionListing,
     TransactionState,
     TransactionVersion,
 )
-from pyspark_kafka.errors import AuthenticationFailed, Fenced
 from pyspark_kafka.sink.exactly_once.names import lies_under, prefix, task_id
 
 log = logging.getLogger(__name__)

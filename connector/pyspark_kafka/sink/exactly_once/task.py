@@ -14,12 +14,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from pyspark_kafka.client.transactions import (
-    EndTransaction,
-    ProducerIdAndEpoch,
-    TransactionalClient,
-    TransactionalProducer,
-)
+from pyspark_kafka.client.transactions import TransactionalClient, TransactionalProducer
 from pyspark_kafka.errors import (
     Fenced,
     OutcomeUnknown,
@@ -28,7 +23,8 @@ from pyspark_kafka.errors import (
     RowsLost,
     StaleBatch,
 )
-from pyspark_kafka.options import ExactlyOnce, SinkOptions
+from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch
+from pyspark_kafka.options.values import ExactlyOnce, SinkOptions
 from pyspark_kafka.records.checksums import row_checksums
 from pyspark_kafka.sink.exactly_once.by_hand import command
 from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms

@@ -15,20 +15,14 @@ from typing import Generic, Self, TypeVar
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import (
-    FetchRange,
-    IsolationLevel,
-    OffsetQuery,
-    Producer,
-    TopicDescription,
-    TopicPartition,
-)
-from pyspark_kafka.client.transactions import (
+from pyspark_kafka.client.base import Producer
+from pyspark_kafka.client.transactions import TransactionalClient, TransactionalProducer
+from pyspark_kafka.kafka.log import LogBatch
+from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel, OffsetQuery
+from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
+from pyspark_kafka.kafka.transactions import (
     EndTransaction,
-    LogBatch,
     ProducerIdAndEpoch,
-    TransactionalClient,
-    TransactionalProducer,
     TransactionDescription,
     TransactionListing,
     TransactionVersion,

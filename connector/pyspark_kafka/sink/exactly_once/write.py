@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka.client.pool import ClientPool
 from pyspark_kafka.errors import ExactlyOnceError, PysparkKafkaError
-from pyspark_kafka.options import ClientOptions, ExactlyOnce, SinkOptions
+from pyspark_kafka.options.values import ClientOptions, ExactlyOnce, SinkOptions
 from pyspark_kafka.sink.columns import check_columns
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB
 from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Task, TaskMessage
@@ -58,8 +58,8 @@ class Planned:
     job: str
 
 
-class Write:
-    """The write of one micro-batch or job. Pickling it plans, unless it is planned."""
+class ExactlyOnceWrite:
+    """Implements `sink.writers.Write`; pickling it runs planning, unless that has run."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, is_streaming: bool) -> None:
         self.options = options
@@ -68,7 +68,9 @@ class Write:
         self._planned: Planned | None = None
 
     @classmethod
-    def of(cls, options: SinkOptions, schema: StructType, *, is_streaming: bool) -> Write:
+    def of(
+        cls, options: SinkOptions, schema: StructType, *, is_streaming: bool
+    ) -> ExactlyOnceWrite:
         """Raises `SchemaError` and `OptionError` for what can be told without a broker."""
         from pyspark_kafka.client.factory import check_transactional  # noqa: PLC0415
 
@@ -140,7 +142,7 @@ class Write:
 
     def commit(
         self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None
-    ) -> None:
+    ) -> list[Mapping[str, int]]:
         """Commit what all tasks have written. `batch_id` is a micro-batch's.
 
         Raises errors of `ExactlyOnceError`, which say whether anything was decided.
@@ -150,6 +152,7 @@ class Write:
         offsets = None if batch_id is None else self._source_offsets(batch_id)
         with _client(self.options.client) as client:
             commit(client, self.exactly_once, messages, offsets=offsets)
+        return new_rows(messages)
 
     def _source_offsets(self, batch_id: int) -> SourceOffsets | None:
         """Of the micro-batch, where they are needed or easily had."""
@@ -170,7 +173,11 @@ class Write:
             log.info("replays are compared without the offsets of their sources: %s", error)
             return None
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def abort(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batch_id: int | None = None,  # noqa: ARG002
+    ) -> None:
         """Clean up behind a failed batch; never raises, so that Spark tells why it failed."""
         from pyspark_kafka.sink.exactly_once.abort import abort  # noqa: PLC0415
 

@@ -15,7 +15,7 @@ from typing import Literal, cast
 import pytest
 
 from integration.clusters import Cluster
-from pyspark_kafka.client.transactions import TransactionVersion
+from pyspark_kafka.kafka.transactions import TransactionVersion
 from tests.conftest import open_cluster
 from tests.pyspark_kafka.sink.exactly_once.drivers import Driver
 from tests.pyspark_kafka.sink.exactly_once.fake_client import FakeClient

@@ -14,13 +14,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.transactions import (
-    EndTransaction,
-    ProducerIdAndEpoch,
-    TransactionalClient,
-    TransactionVersion,
-)
-from pyspark_kafka.options import ExactlyOnce
+from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch, TransactionVersion
+from pyspark_kafka.options.values import ExactlyOnce
 from pyspark_kafka.sink.exactly_once.abort import abort
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, RowTotals, to_records

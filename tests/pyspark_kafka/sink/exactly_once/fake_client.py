@@ -20,24 +20,6 @@ from broker_ref.transaction.decisions import TransactionalId
 from broker_ref.transaction.transitions import (
     NO_TIMEOUT_MS,
 )
-from pyspark_kafka.client.base import (
-    EARLIEST,
-    LATEST,
-    FetchRange,
-    IsolationLevel,
-    OffsetQuery,
-    TopicDescription,
-    TopicPartition,
-)
-from pyspark_kafka.client.transactions import (
-    EndTransaction,
-    LogBatch,
-    ProducerIdAndEpoch,
-    TransactionDescription,
-    TransactionListing,
-    TransactionState,
-    TransactionVersion,
-)
 from pyspark_kafka.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -45,6 +27,17 @@ from pyspark_kafka.errors import (
     FetchTimeout,
     OptionError,
     ProducerFenced,
+)
+from pyspark_kafka.kafka.log import LogBatch
+from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, FetchRange, IsolationLevel, OffsetQuery
+from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
+from pyspark_kafka.kafka.transactions import (
+    EndTransaction,
+    ProducerIdAndEpoch,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+    TransactionVersion,
 )
 from tests.pyspark_kafka.sink.exactly_once.fake_cluster import (
     BROKER_DEFAULTS,

@@ -39,19 +39,17 @@ from broker_ref.transaction.transitions import (
     completed,
     unused,
 )
-from pyspark_kafka.client.base import (
-    TopicPartition,
-)
-from pyspark_kafka.client.transactions import (
-    EndTransaction,
-    ProducerIdAndEpoch,
-    TransactionState,
-    TransactionVersion,
-    Verdict,
-)
 from pyspark_kafka.errors import (
     BrokerUnreachable,
     UnknownTopicOrPartition,
+)
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import (
+    EndTransaction,
+    ProducerIdAndEpoch,
+    TransactionResult,
+    TransactionState,
+    TransactionVersion,
 )
 from tests.pyspark_kafka.sink.exactly_once.fake_log import FakeLog, Record
 
@@ -332,7 +330,7 @@ class FakeCluster:
                 self.log(TopicPartition(key.topic, key.partition)).append(
                     producer_in(value),
                     transactional=True,
-                    verdict=Verdict.COMMIT if commit else Verdict.ABORT,
+                    verdict=TransactionResult.COMMIT if commit else TransactionResult.ABORT,
                 )
         entry.pending = None
         entry.current = completed(value, now_ms=self.now_ms)

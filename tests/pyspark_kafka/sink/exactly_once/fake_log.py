@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from kio.schema.errors import ErrorCode
 
 from broker_ref.protocol.errors import ApiError
-from pyspark_kafka.client.transactions import LogBatch, ProducerIdAndEpoch, Verdict
+from pyspark_kafka.kafka.log import LogBatch
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionResult
 
 Record = tuple[bytes | None, bytes | None]
 
@@ -33,7 +34,7 @@ class FakeLog:
         records: Sequence[Record] = (),
         *,
         transactional: bool = False,
-        verdict: Verdict | None = None,
+        verdict: TransactionResult | None = None,
     ) -> int:
         """One batch, and the offset of its last record; INVALID_PRODUCER_EPOCH for an old epoch."""
         known = self.epochs.get(producer.producer_id, -1)
@@ -47,7 +48,7 @@ class FakeLog:
                 last_offset=self.end + offsets - 1,
                 producer=producer,
                 is_transactional=transactional,
-                verdict=verdict,
+                ends_with=verdict,
                 records=tuple(records),
             )
         )
@@ -59,9 +60,9 @@ class FakeLog:
         open_since: dict[int, list[LogBatch]] = {}
         aborted: set[int] = set()
         for batch in self.batches:
-            if batch.verdict is not None:
+            if batch.ends_with is not None:
                 ended = open_since.pop(batch.producer.producer_id, [])
-                if batch.verdict is Verdict.ABORT:
+                if batch.ends_with is TransactionResult.ABORT:
                     aborted.update(id(each) for each in ended)
             elif batch.is_transactional:
                 open_since.setdefault(batch.producer.producer_id, []).append(batch)
@@ -69,7 +70,7 @@ class FakeLog:
         return [
             batch
             for batch in self.batches
-            if batch.verdict is None
+            if batch.ends_with is None
             and id(batch) not in aborted
             and (stable is None or batch.last_offset < stable)
             and batch.last_offset >= self.start
@@ -79,7 +80,7 @@ class FakeLog:
     def last_stable_offset(self) -> int:
         open_since: dict[int, int] = {}
         for batch in self.batches:
-            if batch.verdict is not None:
+            if batch.ends_with is not None:
                 open_since.pop(batch.producer.producer_id, None)
             elif batch.is_transactional:
                 open_since.setdefault(batch.producer.producer_id, batch.base_offset)
@@ -100,7 +101,7 @@ class FakeLog:
         }
         stable, kept = self.last_stable_offset, []
         for batch in self.batches:
-            if batch.base_offset >= stable or (keeps_markers and batch.verdict is not None):
+            if batch.base_offset >= stable or (keeps_markers and batch.ends_with is not None):
                 kept.append(batch)
             elif id(batch) in visible:
                 records = [

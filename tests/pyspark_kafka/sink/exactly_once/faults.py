@@ -11,7 +11,6 @@ from contextlib import suppress
 
 import pytest
 
-from pyspark_kafka.client.transactions import EndTransaction
 from pyspark_kafka.errors import (
     BatchNotCommitted,
     BrokerUnreachable,
@@ -20,6 +19,7 @@ from pyspark_kafka.errors import (
     ReplayMismatch,
     RowsLost,
 )
+from pyspark_kafka.kafka.transactions import EndTransaction
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Prepared
 from tests.pyspark_kafka.sink.exactly_once.fake_client import FakeClient

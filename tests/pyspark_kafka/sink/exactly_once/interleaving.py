@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.errors import BrokerUnreachable, PysparkKafkaError
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
 from tests.pyspark_kafka.sink.exactly_once.play import COMMIT_TOPIC, Batch, Killed, Run, reaching
 from tests.pyspark_kafka.sink.exactly_once.query import MIDDLE, SHORT, Query, flat

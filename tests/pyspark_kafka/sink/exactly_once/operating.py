@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from pyspark_kafka.client.base import TopicPartition
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.operator import (
     Wish,

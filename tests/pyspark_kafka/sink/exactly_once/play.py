@@ -25,9 +25,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.client.transactions import TransactionalClient
-from pyspark_kafka.options import ClientOptions, ExactlyOnce, SinkOptions
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.options.values import ClientOptions, ExactlyOnce, SinkOptions
 from pyspark_kafka.sink.exactly_once import commit_log
 from pyspark_kafka.sink.exactly_once.abort import abort
 from pyspark_kafka.sink.exactly_once.commit import commit

@@ -13,7 +13,6 @@ from contextlib import suppress
 
 import pytest
 
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.errors import (
     BatchNotCommitted,
     BrokerUnreachable,
@@ -23,6 +22,7 @@ from pyspark_kafka.errors import (
     ReplayMismatch,
     StaleBatch,
 )
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB
 from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Empty

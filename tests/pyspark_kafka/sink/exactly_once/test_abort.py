@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.transactions import TransactionState
 from pyspark_kafka.errors import AuthenticationFailed, BrokerUnreachable, ProducerFenced
+from pyspark_kafka.kafka.transactions import TransactionState
 from pyspark_kafka.sink.exactly_once.abort import abort
 from pyspark_kafka.sink.exactly_once.decisions import Entry
 from tests.pyspark_kafka.sink.exactly_once.conftest import Setting

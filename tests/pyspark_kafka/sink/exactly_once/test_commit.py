@@ -12,12 +12,6 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.transactions import (
-    EndTransaction,
-    ProducerIdAndEpoch,
-    TransactionState,
-)
 from pyspark_kafka.errors import (
     AuthenticationFailed,
     BatchNotCommitted,
@@ -28,6 +22,8 @@ from pyspark_kafka.errors import (
     ReplayMismatch,
     RowsLost,
 )
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch, TransactionState
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, QueryState, RowTotals
 from pyspark_kafka.sink.exactly_once.messages import Answers, Prepared, Task, TaskMessage

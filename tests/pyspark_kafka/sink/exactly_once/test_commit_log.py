@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.transactions import LogBatch, ProducerIdAndEpoch, Verdict
 from pyspark_kafka.errors import BrokerUnreachable
+from pyspark_kafka.kafka.log import LogBatch
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionResult
 from pyspark_kafka.sink.exactly_once import commit_log
 from pyspark_kafka.sink.exactly_once.commit_log import Record, read_commit_log
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
@@ -120,9 +121,9 @@ def test_what_was_open_is_decided_later(reader: Reader) -> None:
     reader.log.append(producer(8), [record("gone", "new")], transactional=True)
     for _ in range(2):
         assert reader.read() == [record("kept", "old"), record("gone", "old")]
-    reader.log.append(producer(8, 1), transactional=True, verdict=Verdict.ABORT)
+    reader.log.append(producer(8, 1), transactional=True, verdict=TransactionResult.ABORT)
     reader.read()
-    reader.log.append(producer(7, 1), transactional=True, verdict=Verdict.COMMIT)
+    reader.log.append(producer(7, 1), transactional=True, verdict=TransactionResult.COMMIT)
     assert reader.read() == [record("gone", "old"), record("kept", "new")]
 
 
@@ -130,7 +131,7 @@ def test_what_is_removed_does_not_come_back(reader: Reader) -> None:
     reader.log.append(producer(7), [record("a"), record("b")], transactional=True)
     reader.log.append(producer(1), [record("a", None)])
     reader.read()
-    reader.log.append(producer(7, 1), transactional=True, verdict=Verdict.COMMIT)
+    reader.log.append(producer(7, 1), transactional=True, verdict=TransactionResult.COMMIT)
     assert reader.read() == [record("b")]
     reader.log.append(producer(1), [record("b", None), record("c")])
     assert reader.read() == [record("c")]
@@ -178,7 +179,7 @@ def test_a_read_that_fails_is_not_relied_on(reader: Reader, count: int) -> None:
     reader.log.append(producer(1), [record("a")])
     reader.read()
     reader.log.append(producer(7), [record("b")], transactional=True)
-    reader.log.append(producer(7, 1), transactional=True, verdict=Verdict.COMMIT)
+    reader.log.append(producer(7, 1), transactional=True, verdict=TransactionResult.COMMIT)
     reader.log.append(producer(1), [record("c")])
     reader.given()
     reader.client.fails_after = count
@@ -215,7 +216,7 @@ def test_reading_on_is_as_reading_all(number: int) -> None:
                 opened.add(who)
             case 5 | 6 if who in opened:
                 writers[who] = producer(100 + who, writers[who].producer_epoch + 1)
-                verdict = draw.choice(list(Verdict))
+                verdict = draw.choice(list(TransactionResult))
                 log.append(writers[who], transactional=True, verdict=verdict)
                 opened.remove(who)
             case 7:

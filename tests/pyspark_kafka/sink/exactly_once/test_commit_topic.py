@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import pytest
 
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import (
     AuthenticationFailed,
@@ -17,6 +16,7 @@ from pyspark_kafka.errors import (
     DeliveryFailed,
     UnknownTopicOrPartition,
 )
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.commit_topic import CHUNK_BYTES_MAX, CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import finished_record, to_records
 from tests.pyspark_kafka.sink.exactly_once.conftest import Setting

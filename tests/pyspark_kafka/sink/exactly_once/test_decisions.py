@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.transactions import ProducerIdAndEpoch
 from pyspark_kafka.errors import CommitTopicError
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
 from pyspark_kafka.sink.exactly_once.decisions import (
     Decision,
     Entry,

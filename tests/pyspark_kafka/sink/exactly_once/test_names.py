@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafka.sink.exactly_once.names import (
-    is_legal,
-    is_run,
-    lies_under,
-    parse_task_id,
-    prefix,
-    task_id,
-)
+from pyspark_kafka.kafka.transactions import is_sink_id
+from pyspark_kafka.sink.exactly_once.names import is_run, lies_under, parse_task_id, prefix, task_id
 
 
 def test_an_id_is_recognised() -> None:
@@ -56,12 +50,12 @@ def test_a_run_is_one_of_x() -> None:
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 200])
 def test_legal_names(name: str) -> None:
-    assert is_legal(name)
+    assert is_sink_id(name)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "ä", "x" * 201, "a\n", "a*"])
 def test_names_that_would_mean_something_else(name: str) -> None:
-    assert not is_legal(name)
+    assert not is_sink_id(name)
 
 
 def test_runs() -> None:

@@ -10,7 +10,6 @@ from typing import Literal, cast
 
 import pytest
 
-from pyspark_kafka.client.transactions import TransactionState
 from pyspark_kafka.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -19,6 +18,7 @@ from pyspark_kafka.errors import (
     Fenced,
     OutcomeUnknown,
 )
+from pyspark_kafka.kafka.transactions import TransactionState
 from pyspark_kafka.sink.exactly_once import operator
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.messages import Prepared

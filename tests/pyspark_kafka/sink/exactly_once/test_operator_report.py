@@ -9,8 +9,8 @@ from typing import Literal, cast
 
 import pytest
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.transactions import ProducerIdAndEpoch, TransactionState
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionState
 from pyspark_kafka.sink.exactly_once.decisions import Entry, RowTotals
 from pyspark_kafka.sink.exactly_once.messages import Prepared
 from pyspark_kafka.sink.exactly_once.names import lies_under
@@ -171,7 +171,7 @@ def test_lost_rows_are_named(world: FakeWorld) -> None:
         wrote = [
             batch
             for batch in log[rows.partition].batches
-            if batch.last_offset == rows.last_offset and batch.verdict is None
+            if batch.last_offset == rows.last_offset and batch.ends_with is None
         ]
         assert rows.first_offset == wrote[0].base_offset
     assert len(ranges) == 2

@@ -9,8 +9,6 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.transactions import TransactionState
 from pyspark_kafka.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -21,6 +19,8 @@ from pyspark_kafka.errors import (
     OutcomeUnknown,
     ProducerFenced,
 )
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import TransactionState
 from pyspark_kafka.sink.exactly_once.decisions import Entry, QueryState
 from pyspark_kafka.sink.exactly_once.planning import plan
 from pyspark_kafka.sink.exactly_once.roll_forward import roll_forward

@@ -25,8 +25,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from integration.clusters import Cluster
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.errors import CommitTopicError, KafkaError
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
 from tests.conformance.eventually import eventually
 from tests.conftest import ClusterFactory

@@ -9,9 +9,9 @@ from typing import Literal
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.transactions import TransactionState
 from pyspark_kafka.errors import AuthenticationFailed, BrokerUnreachable, OutcomeUnknown
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import TransactionState
 from pyspark_kafka.sink.exactly_once.decisions import Entry, QueryState
 from pyspark_kafka.sink.exactly_once.roll_forward import roll_forward
 from tests.pyspark_kafka.sink.exactly_once.conftest import Setting

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow.fs
 import pytest
 
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.errors import CheckpointError, OptionError
+from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets, read_source_offsets
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1763771111111,"conf":{"a":"b"}}'

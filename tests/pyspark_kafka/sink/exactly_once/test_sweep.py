@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafka.client.transactions import (
+from pyspark_kafka.errors import AuthenticationFailed, Fenced, PysparkKafkaError
+from pyspark_kafka.kafka.transactions import (
     ProducerIdAndEpoch,
     TransactionDescription,
     TransactionState,
     TransactionVersion,
 )
-from pyspark_kafka.errors import AuthenticationFailed, Fenced, PysparkKafkaError
 from pyspark_kafka.sink.exactly_once.sweep import is_held, sweep
 from tests.pyspark_kafka.sink.exactly_once.conftest import Setting
 from tests.pyspark_kafka.sink.exactly_once.drivers import Driver, rows

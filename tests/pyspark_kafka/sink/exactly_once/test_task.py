@@ -9,8 +9,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.transactions import ProducerIdAndEpoch, TransactionState
 from pyspark_kafka.errors import (
     BrokerUnreachable,
     DeliveryFailed,
@@ -22,7 +20,9 @@ from pyspark_kafka.errors import (
     RowsLost,
     StaleBatch,
 )
-from pyspark_kafka.options import ExactlyOnce, SinkOptions
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionState
+from pyspark_kafka.options.values import ExactlyOnce, SinkOptions
 from pyspark_kafka.records.checksums import row_checksums
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, RowTotals
 from pyspark_kafka.sink.exactly_once.messages import (

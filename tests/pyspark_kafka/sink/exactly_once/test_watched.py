@@ -9,8 +9,11 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka.client import transactions
-from pyspark_kafka.client.base import FetchRange, IsolationLevel, KafkaClient, TopicPartition
-from pyspark_kafka.client.transactions import ProducerIdAndEpoch, TransactionalClient
+from pyspark_kafka.client.base import KafkaClient
+from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
 from pyspark_kafka.sink.exactly_once.steps import Step, step
 from pyspark_kafka.sink.exactly_once.watched import Watched
 from tests.pyspark_kafka.sink.exactly_once.play import at

@@ -15,7 +15,6 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql.types import StructType
 
 from pyspark_kafka.client import factory
-from pyspark_kafka.client.transactions import ProducerIdAndEpoch
 from pyspark_kafka.errors import (
     BatchNotCommitted,
     BrokerUnreachable,
@@ -25,14 +24,16 @@ from pyspark_kafka.errors import (
     OptionError,
     SchemaError,
 )
-from pyspark_kafka.options import ClientOptions, ExactlyOnce, SinkOptions, parse_sink_options
+from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
+from pyspark_kafka.options.parse import parse_sink_options
+from pyspark_kafka.options.values import ClientOptions, ExactlyOnce, SinkOptions
 from pyspark_kafka.sink.exactly_once import abort, commit, planning, steps, task, write
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, RowTotals
 from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Empty, Task, TaskMessage
 from pyspark_kafka.sink.exactly_once.planning import Plan
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
 from pyspark_kafka.sink.exactly_once.watched import Watched
-from pyspark_kafka.sink.exactly_once.write import Write, new_rows
+from pyspark_kafka.sink.exactly_once.write import ExactlyOnceWrite, new_rows
 
 SCHEMA = StructType().add("value", "string")
 OWNER = ProducerIdAndEpoch(producer_id=7, producer_epoch=3)
@@ -50,12 +51,12 @@ def options(**given: str) -> SinkOptions:
     return parse_sink_options(all_given, streaming="batchId" not in given)
 
 
-def a_write(**given: str) -> Write:
-    return Write(options(**given), SCHEMA, is_streaming=True)
+def a_write(**given: str) -> ExactlyOnceWrite:
+    return ExactlyOnceWrite(options(**given), SCHEMA, is_streaming=True)
 
 
-def a_job(**given: str) -> Write:
-    return Write(options(**given), SCHEMA, is_streaming=False)
+def a_job(**given: str) -> ExactlyOnceWrite:
+    return ExactlyOnceWrite(options(**given), SCHEMA, is_streaming=False)
 
 
 def message(**changes: Any) -> TaskMessage:
@@ -179,9 +180,9 @@ def in_task(monkeypatch: pytest.MonkeyPatch) -> InTask:
     return enter
 
 
-def carried(one: Write) -> Write:
+def carried(one: ExactlyOnceWrite) -> ExactlyOnceWrite:
     """As Spark carries it to an executor."""
-    again: Write = pickle.loads(cloudpickle.dumps(one))  # type: ignore[no-untyped-call]
+    again: ExactlyOnceWrite = pickle.loads(cloudpickle.dumps(one))  # type: ignore[no-untyped-call]
     return again
 
 
@@ -191,12 +192,12 @@ def rows(count: int) -> Iterator[pa.RecordBatch]:
 
 def test_what_is_wrong_is_told_when_a_write_is_made(protocol: Steps) -> None:
     with pytest.raises(SchemaError, match="column 'value' is missing"):
-        Write.of(options(), StructType().add("key", "string"), is_streaming=True)
+        ExactlyOnceWrite.of(options(), StructType().add("key", "string"), is_streaming=True)
     for wrong in ({"engine": "librdkafka"}, {"kafka.security.protocol": "SSL"}):
         with pytest.raises(OptionError, match=f"'transactionalId' needs .*{next(iter(wrong))}"):
-            Write.of(options(**wrong), SCHEMA, is_streaming=True)
+            ExactlyOnceWrite.of(options(**wrong), SCHEMA, is_streaming=True)
     with pytest.raises(OptionError, match="files of 'dbfs:' cannot be read here"):
-        Write.of(
+        ExactlyOnceWrite.of(
             options(
                 commitOffsets="true",
                 checkpointLocation="dbfs:/checkpoint",
@@ -209,7 +210,7 @@ def test_what_is_wrong_is_told_when_a_write_is_made(protocol: Steps) -> None:
 
 
 def test_making_a_write_asks_nobody(protocol: Steps) -> None:
-    Write.of(options(), SCHEMA, is_streaming=True)
+    ExactlyOnceWrite.of(options(), SCHEMA, is_streaming=True)
     assert (protocol.opened, protocol.planned) == ([], [])
 
 
@@ -221,7 +222,7 @@ def test_a_write_that_is_pickled_twice_is_planned_once(protocol: Steps) -> None:
     assert job(first) == job(second) == job(again)
 
 
-def job(one: Write) -> str:
+def job(one: ExactlyOnceWrite) -> str:
     """What tells one planning from another."""
     assert one._planned is not None
     return one._planned.job

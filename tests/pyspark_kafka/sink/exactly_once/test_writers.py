@@ -16,13 +16,13 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceArrowWriter
 from pyspark.sql.types import StructType
 
 from pyspark_kafka.client import factory
-from pyspark_kafka.client.base import TopicPartition
 from pyspark_kafka.datasource import KafkaDataSource
 from pyspark_kafka.errors import OptionError, ReplayMismatch, SchemaError, StaleBatch
-from pyspark_kafka.options import parse_sink_options
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.options.parse import parse_sink_options
+from pyspark_kafka.sink.at_least_once.write import AtLeastOnceWrite
 from pyspark_kafka.sink.exactly_once import write
-from pyspark_kafka.sink.exactly_once.writers import BatchWriter, StreamRowWriter, stream_writer
-from pyspark_kafka.sink.writer import BatchWriter as AtLeastOnceWriter
+from pyspark_kafka.sink.writers import BatchWriter, StreamRowWriter, stream_writer
 from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
 
 SCHEMA = StructType().add("value", "string")
@@ -108,7 +108,8 @@ def test_with_a_transactional_id_spark_gets_other_writers(
     arrow = getattr(datasource, "DataSourceStreamArrowWriter", StreamRowWriter)
     assert isinstance(spark.stream_writer(), arrow)
     without = CaseInsensitiveDict({"kafka.bootstrap.servers": "a:1", "topic": "t"})
-    assert isinstance(KafkaDataSource(without).writer(SCHEMA, overwrite=False), AtLeastOnceWriter)
+    other: Any = KafkaDataSource(without).writer(SCHEMA, overwrite=False)
+    assert isinstance(other._write, AtLeastOnceWrite)
 
 
 def test_an_older_spark_gets_the_writer_that_takes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,12 +139,12 @@ def test_micro_batches_are_seen_when_they_are_committed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     spark = Spark(monkeypatch)
-    with caplog.at_level(logging.INFO, logger="pyspark_kafka.sink.writer"):
+    with caplog.at_level(logging.INFO, logger="pyspark_kafka.sink.writers"):
         spark.micro_batch(0, ["a", "b"], [], ["c"])
         spark.micro_batch(0, ["a", "b"], [], ["c"])
         spark.micro_batch(1, ["d"])
     assert values(cluster) == [b"a", b"b", b"c", b"d"]
-    told = [r.getMessage() for r in caplog.records if r.name == "pyspark_kafka.sink.writer"]
+    told = [r.getMessage() for r in caplog.records if r.name == "pyspark_kafka.sink.writers"]
     assert told == [
         "micro-batch 0 written: 3 rows to t",
         "micro-batch 0 written: none",

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.client.transactions import TransactionalClient, TransactionVersion
+from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.kafka.transactions import TransactionVersion
 from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import options, read_all

@@ -1,27 +1,33 @@
 """Every option of the data source, as data: the one place that names them.
 
-Purpose: `options.py` parses by this table, every option error is worded from it, and
-`docs/options.md` is printed from it (`python -m pyspark_kafka.option_table`).
+Purpose: `parse` reads options by this table, and `docs/options.md` is generated from it.
 Invariant: an option that is not in this table has no effect. What it must not know: Spark's
-classes, any client.
+classes, clients.
 """
 
 from __future__ import annotations
 
-import difflib
-import re
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
 from pyspark_kafka.errors import OptionError
-from pyspark_kafka.sink.exactly_once.names import LEGAL_ID
+from pyspark_kafka.kafka.offsets import INT_MAX
+from pyspark_kafka.kafka.transactions import LEGAL_SINK_IDS
+from pyspark_kafka.options.types import (
+    NOT_NEGATIVE_LONG,
+    POSITIVE_INT,
+    POSITIVE_LONG,
+    Boolean,
+    Choice,
+    Duration,
+    Integer,
+    OptionType,
+    Text,
+)
 
-INT_MAX: Final = 2**31 - 1
-LONG_MAX: Final = 2**63 - 1
 TRANSACTION_TIMEOUT_MS_MIN: Final = 1_000
 
 
@@ -43,99 +49,6 @@ BATCH_WRITE: Final = frozenset({Mode.BATCH_WRITE})
 STREAM_WRITE: Final = frozenset({Mode.STREAM_WRITE})
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Any text that is not blank."""
-
-    label: str = "text"
-
-    def parse(self, text: str) -> str:
-        if not text.strip():
-            raise ValueError("it is blank")
-        return text.strip()
-
-
-@dataclass(frozen=True, slots=True)
-class Boolean:
-    label: str = "boolean"
-
-    def parse(self, text: str) -> bool:
-        match text.strip().lower():
-            case "true":
-                return True
-            case "false":
-                return False
-        raise ValueError("it must be true or false")
-
-
-@dataclass(frozen=True, slots=True)
-class Integer:
-    minimum: int
-    maximum: int
-    label: str = "integer"
-
-    def parse(self, text: str) -> int:
-        stripped = text.strip()
-        if not re.fullmatch(r"[+-]?[0-9]{1,20}", stripped):
-            raise ValueError("it must be a whole number")
-        number = int(stripped)
-        if not self.minimum <= number <= self.maximum:
-            raise ValueError(f"it must be a number from {self.minimum} to {self.maximum}")
-        return number
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    values: tuple[str, ...]
-    label: str = "one of"
-
-    def parse(self, text: str) -> str:
-        lowered = text.strip().lower()
-        if lowered not in self.values:
-            raise ValueError(f"it must be {' or '.join(self.values)}")
-        return lowered
-
-
-_MICROSECONDS_PER: Final = MappingProxyType(
-    {
-        "us": 1,
-        "ms": 1_000,
-        "s": 1_000_000,
-        "m": 60_000_000,
-        "min": 60_000_000,
-        "h": 3_600_000_000,
-        "d": 86_400_000_000,
-    }
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Duration:
-    """Spark's time strings (JavaUtils.timeStringAs): `15m`, `500ms`, `2h`; bare is milliseconds."""
-
-    minimum_ms: int = 0
-    maximum_ms: int = LONG_MAX
-    label: str = "duration"
-
-    def parse(self, text: str) -> int:
-        """Milliseconds, rounded down."""
-        match = re.fullmatch(r"([0-9]{1,12})([a-z]*)", text.strip().lower())
-        unit = (match[2] or "ms") if match else ""
-        if match is None or unit not in _MICROSECONDS_PER:
-            raise ValueError("it must be a number and a unit (us, ms, s, m, h, d), such as 15m")
-        duration_ms = int(match[1]) * _MICROSECONDS_PER[unit] // 1_000
-        if not self.minimum_ms <= duration_ms <= self.maximum_ms:
-            raise ValueError(f"it must be from {self.minimum_ms} ms to {self.maximum_ms} ms")
-        return duration_ms
-
-
-OptionType = Text | Boolean | Integer | Choice | Duration
-
-POSITIVE_INT: Final = Integer(1, INT_MAX)
-POSITIVE_LONG: Final = Integer(1, LONG_MAX)
-NOT_NEGATIVE_LONG: Final = Integer(0, LONG_MAX)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One row of the table.
@@ -151,6 +64,10 @@ class Option:
     default: str | None = None
     stream_default: str | None = None
     ignored_in: frozenset[Mode] = frozenset()
+    requires: str | None = None
+    """Another option without which this one is refused, where that one may be set at all."""
+    spark_since: str | None = None
+    """The first Spark version that supports this option; None: every supported version."""
     remedy: str = field(default="remove it", repr=False)
 
     def parse(self, text: str) -> bool | int | str:
@@ -281,6 +198,7 @@ OPTIONS: Final = (
         type=POSITIVE_LONG,
         modes=STREAM_READ,
         ignored_in=BATCH_READ,
+        spark_since="4.2",
         doc="At most about this many offsets per micro-batch, shared out by backlog. Needs Spark "
         "4.2.",
     ),
@@ -289,6 +207,7 @@ OPTIONS: Final = (
         type=POSITIVE_LONG,
         modes=STREAM_READ,
         ignored_in=BATCH_READ,
+        spark_since="4.2",
         doc="Wait with a micro-batch until there are this many offsets to read, or "
         "`maxTriggerDelay` is over. Needs Spark 4.2.",
     ),
@@ -297,6 +216,7 @@ OPTIONS: Final = (
         type=Duration(),
         modes=STREAM_READ,
         ignored_in=BATCH_READ,
+        spark_since="4.2",
         default="15m",
         doc="How long `minOffsetsPerTrigger` may hold a micro-batch back.",
     ),
@@ -371,6 +291,7 @@ OPTIONS: Final = (
         type=Boolean(),
         modes=STREAM_READ | STREAM_WRITE,
         default="false",
+        requires="transactionalId",
         remedy="offsets are committed by micro-batches only",
         doc="Commit the offsets that were read to the group `kafka.group.id`, for tools that watch "
         "it. On a read: after each completed micro-batch; a commit that fails is a warning. On a "
@@ -395,7 +316,7 @@ OPTIONS: Final = (
         modes=WRITES,
         remedy=_OF_WRITES,
         doc="Write exactly once, by Kafka's transactions, and recognise this sink by that name over "
-        f"all restarts: one for each query, of {LEGAL_ID}. Without it rows are written at least "
+        f"all restarts: one for each query, of {LEGAL_SINK_IDS}. Without it rows are written at least "
         "once. The following options need it.",
     ),
     Option(
@@ -403,6 +324,7 @@ OPTIONS: Final = (
         type=Duration(TRANSACTION_TIMEOUT_MS_MIN, INT_MAX),
         modes=WRITES,
         default="15m",
+        requires="transactionalId",
         remedy=_OF_WRITES,
         doc="How long a transaction may be open, from a task's first row until its micro-batch or "
         "job is committed; then the brokers abort it. At most their "
@@ -413,6 +335,7 @@ OPTIONS: Final = (
         type=Text("topic"),
         modes=WRITES,
         default="__spark_commits",
+        requires="transactionalId",
         remedy=_OF_WRITES,
         doc="The topic that holds what was committed. Created where it is not there: compacted, "
         "with one partition.",
@@ -421,6 +344,7 @@ OPTIONS: Final = (
         name="batchId",
         type=NOT_NEGATIVE_LONG,
         modes=BATCH_WRITE,
+        requires="transactionalId",
         remedy="a streaming query numbers its micro-batches itself",
         doc="Makes a job repeatable, and `foreachBatch` exactly once: an id that was written "
         "before is compared and not written again, a lower one is an error.",
@@ -430,6 +354,7 @@ OPTIONS: Final = (
         type=Choice(("fail", "warn")),
         modes=WRITES,
         default="fail",
+        requires="transactionalId",
         remedy=_OF_WRITES,
         doc="What to do where a micro-batch or job is repeated that was written before, and has "
         "other rows now: fail, or log a warning and keep what was written.",
@@ -439,6 +364,7 @@ OPTIONS: Final = (
         type=Boolean(),
         modes=WRITES,
         default="false",
+        requires="transactionalId",
         remedy=_OF_WRITES,
         doc="Transactions that never time out (KIP-939), where the cluster has them.",
     ),
@@ -470,104 +396,3 @@ REFUSED_KAFKA: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """`kafka.*` settings that are refused everywhere, and what to do instead."""
-
-# Guesses that no measure of similarity leads to the right name.
-_ALIASES: Final = MappingProxyType(
-    {
-        "topics": "subscribe",
-        "topicpattern": "subscribePattern",
-        "bootstrapservers": "kafka.bootstrap.servers",
-        "bootstrap_servers": "kafka.bootstrap.servers",
-        "brokers": "kafka.bootstrap.servers",
-        "groupid": "kafka.group.id",
-        "isolationlevel": "kafka.isolation.level",
-    }
-)
-_CLIENT_SETTING: Final = re.compile(
-    r"(acks|auto|batch|bootstrap|client|compression|connections|delivery|enable|fetch|group"
-    r"|isolation|linger|max|metadata|receive|reconnect|request|retry|sasl|security|send|session"
-    r"|socket|ssl)\.[a-z.]+|acks"
-)
-
-
-def check_name(name: str) -> None:
-    """Refuse an unknown option that looks like a known one misspelt; raises `OptionError`.
-
-    Other unknown options are let through as Spark's connector does: Spark itself and its
-    platforms add options of their own.
-    """
-    lowered = name.lower()
-    if lowered in BY_LOWER_NAME or lowered.startswith("kafka."):
-        return
-    suggestion = _ALIASES.get(lowered)
-    if suggestion is None:
-        close = difflib.get_close_matches(lowered, BY_LOWER_NAME, n=1, cutoff=0.8)
-        suggestion = BY_LOWER_NAME[close[0]].name if close else None
-    if suggestion is None and _CLIENT_SETTING.fullmatch(lowered):
-        suggestion = f"kafka.{lowered}"
-    if suggestion is not None:
-        raise OptionError(f"there is no option '{name}': did you mean '{suggestion}'?")
-
-
-def render() -> str:
-    """The page `docs/options.md`."""
-    lines = [
-        "# Options",
-        "",
-        "<!-- Printed by `python -m pyspark_kafka.option_table`; change the table there. -->",
-        "",
-        "Names are not case-sensitive. They are those of Spark's own Kafka connector and mean the",
-        "same. Each is checked on the driver, before any task runs.",
-        "",
-    ]
-    for title, modes in (("Reading", READS), ("Writing", WRITES)):
-        lines += [f"## {title}", "", "| option | type | default | meaning |", "|---|---|---|---|"]
-        lines += [_row(option, modes) for option in OPTIONS if option.modes & modes]
-        lines.append("")
-    lines += [
-        "## Settings of the Kafka client",
-        "",
-        "`kafka.*` passes a setting to the Kafka client, under its name in the Java client or in",
-        "librdkafka: `kafka.security.protocol`, `kafka.sasl.jaas.config`, `kafka.fetch.max.bytes`.",
-        "`kafka.default.api.timeout.ms` (60000) bounds each question of the driver to the brokers.",
-        "These are refused:",
-        "",
-        "| option | instead |",
-        "|---|---|",
-        *(f"| `kafka.{name}` | {remedy} |" for name, remedy in REFUSED_KAFKA.items()),
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _row(option: Option, of: frozenset[Mode]) -> str:
-    default = "" if option.default is None else f"`{option.default}`"
-    if option.stream_default is not None:
-        default = f"batch `{option.default}`, streaming `{option.stream_default}`"
-    return f"| `{option.name}` | {_type(option)} | {default} | {_where(option, of)}{option.doc} |"
-
-
-def _type(option: Option) -> str:
-    match option.type:
-        case Choice(values):
-            return " or ".join(f"`{value}`" for value in values)
-        case Integer(minimum) if minimum > 0:
-            return "integer > 0"
-    return option.type.label
-
-
-def _where(option: Option, of: frozenset[Mode]) -> str:
-    modes = option.modes & of
-    if modes in (BATCH_READ, BATCH_WRITE):
-        return "*Batch only.* "
-    return "*Streaming only.* " if modes in (STREAM_READ, STREAM_WRITE) else ""
-
-
-def names(options: Iterable[Option]) -> str:
-    """`'a', 'b' and 'c'`."""
-    quoted = [f"'{option.name}'" for option in options]
-    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(render())

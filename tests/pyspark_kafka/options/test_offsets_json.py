@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafka.client.base import TopicPartition
-from pyspark_kafka.source.offsets import (
+from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.options.offsets_json import (
     OffsetFormatError,
     from_json_object,
     parse_offsets,

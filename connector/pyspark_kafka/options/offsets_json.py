@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterable
 from typing import Final
 
-from pyspark_kafka.client.base import EARLIEST, LATEST, TopicPartition
-from pyspark_kafka.option_table import INT_MAX, LONG_MAX
+from pyspark_kafka.kafka.offsets import EARLIEST, INT_MAX, LONG_MAX, PartitionOffsets
+from pyspark_kafka.kafka.topics import TopicPartition
 
-PartitionOffsets = Mapping[TopicPartition, int]
 OffsetJson = dict[str, dict[str, int]]
 
 OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-2}}'
@@ -28,34 +25,6 @@ PARTITIONS_EXAMPLE: Final = '{"topicA":[0,1]}'
 
 class OffsetFormatError(ValueError):
     """Not the shape it should be; the message says what and where."""
-
-
-class Limit(Enum):
-    """The limits of a read that are resolved when the query starts."""
-
-    EARLIEST = EARLIEST
-    LATEST = LATEST
-    COMMITTED = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecificOffsets:
-    """Offsets as the user wrote them; `EARLIEST` and `LATEST` may be among them."""
-
-    offsets: PartitionOffsets
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlobalTimestamp:
-    timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionTimestamps:
-    timestamps_ms: Mapping[TopicPartition, int]
-
-
-OffsetLimit = Limit | SpecificOffsets | GlobalTimestamp | PartitionTimestamps
 
 
 def parse_partitions(text: str) -> frozenset[TopicPartition]:
@@ -95,13 +64,6 @@ def to_json_object(offsets: PartitionOffsets) -> OffsetJson:
         partitions = result.setdefault(topic_partition.topic, {})
         partitions[str(topic_partition.partition)] = offsets[topic_partition]
     return result
-
-
-def listing(partitions: Iterable[TopicPartition], most: int = 10) -> str:
-    """`t-0, t-1` for a message, cut short where there are many."""
-    ordered = sorted(partitions)
-    shown = ", ".join(str(partition) for partition in ordered[:most])
-    return shown + (f" and {len(ordered) - most} more" if len(ordered) > most else "")
 
 
 def _load(text: str, example: str) -> object:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafka.client.base import FetchRange, IsolationLevel
 from pyspark_kafka.errors import FetchTimeout, KafkaError, OffsetOutOfRange
+from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel
 
 TIMEOUT_OPTION: Final = "kafkaConsumer.pollTimeoutMs"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafka.errors import DeliveryFailed, ProducerFenced, RowError
-from pyspark_kafka.topic_names import LEGAL_NAMES, is_topic_name
+from pyspark_kafka.kafka.topics import LEGAL_TOPIC_NAMES, is_topic_name
 
 TIMEOUT_OPTION: Final = "kafka.delivery.timeout.ms"
 BAD_TIMESTAMP: Final = (
@@ -97,7 +97,7 @@ def too_large_remedy(what: str, size_bytes: int) -> str:
 def topic_remedy(topic: str) -> str:
     """For a topic that does not exist."""
     if not is_topic_name(topic):
-        return f"it is no name for a topic, which has {LEGAL_NAMES}"
+        return f"it is no name for a topic, which has {LEGAL_TOPIC_NAMES}"
     return (
         "the topic does not exist and was not created by the broker: create it, or correct its name"
     )

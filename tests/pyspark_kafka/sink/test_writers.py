@@ -16,14 +16,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_kafka.errors import OptionError, SchemaError
-from pyspark_kafka.options import SinkOptions
-from pyspark_kafka.sink.writer import (
-    StreamRowWriter,
-    WritePlan,
-    Written,
-    batch_writer,
-    stream_writer,
-)
+from pyspark_kafka.options.values import SinkOptions
+from pyspark_kafka.sink.at_least_once.write import AtLeastOnceWrite, Written
+from pyspark_kafka.sink.writers import StreamRowWriter, batch_writer, stream_writer
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import options, read_all
 
@@ -60,7 +55,7 @@ def test_an_older_spark_gets_the_writer_that_takes_rows(monkeypatch: pytest.Monk
 
 def test_rows_are_written(bootstrap: str, topic: TopicFactory) -> None:
     name = topic()
-    writer = StreamRowWriter(WritePlan.of(sink_options(bootstrap, name), SCHEMA))
+    writer = StreamRowWriter(AtLeastOnceWrite.of(sink_options(bootstrap, name), SCHEMA))
     assert writer.write(iter([Row(value="a"), Row(value=None)])) == Written(rows_by_topic={name: 2})
     assert [record.value for record in read_all(bootstrap, name)] == [b"a", None]
 

@@ -1,9 +1,8 @@
-"""The user's options, parsed once into frozen values: every option error is raised here.
+"""The user's options, parsed once into frozen values: every `OptionError` of a value is raised here.
 
-Purpose: strings in, `SourceOptions` or `SinkOptions` out, by the table of `option_table.py`; what
-comes out needs no more checks but those that only a cluster can answer. Invariant: this runs on
-the driver before any task, and each error names option, value and remedy (but never a value
-that may be a secret). What it must not know: Spark, the cluster.
+Purpose: from text to `SourceOptions` or `SinkOptions`, by the table. Invariant: it runs on the
+driver before any task; each error names the option, its value (never a secret) and the remedy.
+What it must not know: Spark, the cluster.
 """
 
 from __future__ import annotations
@@ -11,138 +10,62 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final, Literal, TypeVar, cast
 from uuid import uuid4
 
-from pyspark_kafka.client.base import EARLIEST, LATEST, IsolationLevel, TopicPartition
+from pyspark_kafka.client.factory import choose_engine
+from pyspark_kafka.client.java_names import librdkafka_properties
 from pyspark_kafka.errors import OptionError
-from pyspark_kafka.option_table import (
+from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, IsolationLevel
+from pyspark_kafka.kafka.topics import (
+    LEGAL_TOPIC_NAMES,
+    TopicPartition,
+    format_partitions,
+    is_topic_name,
+)
+from pyspark_kafka.kafka.transactions import LEGAL_SINK_IDS, is_sink_id
+from pyspark_kafka.options.names import check_name
+from pyspark_kafka.options.offsets_json import (
+    OffsetFormatError,
+    parse_offsets,
+    parse_partitions,
+    parse_timestamps,
+)
+from pyspark_kafka.options.table import (
     BATCH_READ,
     BATCH_WRITE,
     BY_LOWER_NAME,
+    OPTIONS,
     READS,
     REFUSED_KAFKA,
     STREAM_READ,
     STREAM_WRITE,
     Mode,
-    check_name,
-    names,
 )
-from pyspark_kafka.sink.exactly_once.names import LEGAL_ID, is_legal
-from pyspark_kafka.source.offsets import (
+from pyspark_kafka.options.values import (
+    Assign,
+    ClientOptions,
+    EngineOption,
+    ExactlyOnce,
+    FilterPushdown,
     GlobalTimestamp,
     Limit,
-    OffsetFormatError,
     OffsetLimit,
     PartitionTimestamps,
+    Role,
+    Selection,
+    SinkOptions,
+    SourceOptions,
     SpecificOffsets,
-    listing,
-    parse_offsets,
-    parse_partitions,
-    parse_timestamps,
+    Subscribe,
+    SubscribePattern,
 )
-from pyspark_kafka.source.selection import Assign, Selection, Subscribe, SubscribePattern
-from pyspark_kafka.topic_names import LEGAL_NAMES, is_topic_name
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-EngineOption = Literal["auto", "native", "librdkafka"]
-
 _BOOTSTRAP_SERVER: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/,\[\]]+):([0-9]{1,5})")
-_RATE_LIMITS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-_NEED_TRANSACTIONAL_ID: Final = (
-    "transactionTimeout",
-    "commitTopic",
-    "commitOffsets",
-    "batchId",
-    "onReplayMismatch",
-    "twoPhaseCommit",
-)
-
-
-class FilterPushdown(Enum):
-    """Which reads filters may narrow: none, those Spark keeps apart, or all as the user vouches."""
-
-    OFF = "false"
-    ON = "true"
-    SINGLE_SCAN = "single-scan"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientOptions:
-    """What an engine needs to open a client; pickled to the executors.
-
-    `kafka` holds every `kafka.*` setting as the user wrote it, without the prefix and in lower
-    case (Spark's options have no case), `bootstrap.servers`, `group.id` and `isolation.level`
-    included. It may hold secrets and so is not in `repr`. `group_id` is the one to show to the
-    brokers: the user's, or a new one of `groupIdPrefix`. Times are in milliseconds.
-    """
-
-    bootstrap_servers: str
-    kafka: Mapping[str, str] = field(repr=False)
-    group_id: str
-    engine: EngineOption = "auto"
-    poll_timeout_ms: int = 120_000
-    fetch_offset_num_retries: int = 3
-    fetch_offset_retry_interval_ms: int = 1_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
-    """A read, batch or streaming. None means that the option is not given and has no default."""
-
-    client: ClientOptions
-    isolation_level: IsolationLevel
-    selection: Selection
-    starting: OffsetLimit
-    ending: OffsetLimit
-    latest_without_match: bool
-    """`startingOffsetsByTimestampStrategy=latest`: start there where no record is that recent."""
-    fail_on_data_loss: bool
-    include_headers: bool
-    filter_pushdown: FilterPushdown
-    min_partitions: int | None
-    max_records_per_partition: int | None
-    max_offsets_per_trigger: int | None
-    min_offsets_per_trigger: int | None
-    max_trigger_delay_ms: int
-    commit_offsets: bool
-    """To the group of `client`, after each completed micro-batch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExactlyOnce:
-    """How a sink with `transactionalId` writes.
-
-    `group_id` is the group that the micro-batch's source offsets are committed to, with
-    `commitOffsets`; `checkpoint` is `checkpointLocation` where it is given as an option.
-    `batch_id` is that of a repeatable batch job.
-    """
-
-    transactional_id: str
-    transaction_timeout_ms: int
-    commit_topic: str
-    group_id: str | None
-    checkpoint: str | None
-    batch_id: int | None
-    fails_on_mismatch: bool
-    two_phase_commit: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
-    """A write. `topic` is None where the column `topic` decides.
-
-    `exactly_once` is None without `transactionalId`: rows are written at least once.
-    """
-
-    client: ClientOptions
-    topic: str | None
-    exactly_once: ExactlyOnce | None = None
 
 
 def parse_source_options(
@@ -155,7 +78,7 @@ def parse_source_options(
     """
     given = _Given(options, STREAM_READ if streaming else BATCH_READ)
     if streaming and not admission_control:
-        given.refuse_rate_limits()
+        given.refuse_newer_options()
     client = given.client(role="consumer")
     starting = given.limit("starting")
     ending = Limit.LATEST if streaming else given.limit("ending")
@@ -219,6 +142,7 @@ class _Given:
         for name in options:
             check_name(name)
             self._check_allowed(name.lower())
+            self._check_requirement(name.lower())
 
     def _check_allowed(self, lowered: str) -> None:
         if lowered.startswith("kafka.") and lowered[6:] in REFUSED_KAFKA:
@@ -231,6 +155,16 @@ class _Given:
         elif not self._modes & option.modes:
             raise OptionError(
                 f"option '{option.name}' has no meaning in {self._what()}: {option.remedy}"
+            )
+
+    def _check_requirement(self, lowered: str) -> None:
+        option = BY_LOWER_NAME.get(lowered)
+        if option is None or option.requires is None or self.has(option.requires):
+            return
+        if self._modes & BY_LOWER_NAME[option.requires.lower()].modes:
+            raise OptionError(
+                f"option '{option.name}' requires the option '{option.requires}': set "
+                f"'{option.requires}', or remove '{option.name}'"
             )
 
     def _what(self) -> str:
@@ -276,10 +210,7 @@ class _Given:
                 f"option '{name}' has the value '{self.text(name)}': {error}"
             ) from None
 
-    def client(self, *, role: Literal["consumer", "producer"]) -> ClientOptions:
-        from pyspark_kafka.client.factory import choose_engine  # noqa: PLC0415
-        from pyspark_kafka.client.java_names import librdkafka_properties  # noqa: PLC0415
-
+    def client(self, *, role: Role) -> ClientOptions:
         servers = self._bootstrap_servers()
         kafka = {name[6:]: text for name, text in self._texts.items() if name.startswith("kafka.")}
         librdkafka_properties(kafka, role=role)  # refuses what no client could use, here and now
@@ -322,9 +253,9 @@ class _Given:
 
     def selection(self) -> Selection:
         ways = [name for name in ("assign", "subscribe", "subscribePattern") if self.has(name)]
-        options = [BY_LOWER_NAME[name.lower()] for name in ways]
         if len(ways) != 1:
-            found = f"{names(options)} are given" if ways else "none is given"
+            quoted = " and ".join(f"'{name}'" for name in ways)
+            found = f"{quoted} are given" if ways else "none is given"
             raise OptionError(
                 "what to read is said by exactly one of the options 'assign', 'subscribe' and "
                 f"'subscribePattern', and {found}"
@@ -398,13 +329,13 @@ class _Given:
     def exactly_once(self, topic: str | None) -> ExactlyOnce | None:
         """What `transactionalId` asks for; None where rows are written at least once."""
         if not self.has("transactionalId"):
-            self._refuse_without_transactional_id()
+            self._warn_of_idle_group()
             return None
         transactional_id, commit_topic = self.text("transactionalId"), self.text("commitTopic")
-        if not is_legal(transactional_id):
+        if not is_sink_id(transactional_id):
             raise OptionError(
                 f"option 'transactionalId' has the value '{transactional_id}': it must be of "
-                f"{LEGAL_ID}, since the ids of the tasks' transactions begin with it"
+                f"{LEGAL_SINK_IDS}, since the ids of the tasks' transactions begin with it"
             )
         _check_topic_name("commitTopic", commit_topic)
         if commit_topic == topic:
@@ -423,15 +354,6 @@ class _Given:
             fails_on_mismatch=self.text("onReplayMismatch") == "fail",
             two_phase_commit=self.boolean("twoPhaseCommit"),
         )
-
-    def _refuse_without_transactional_id(self) -> None:
-        for name in _NEED_TRANSACTIONAL_ID:
-            if self.has(name):
-                raise OptionError(
-                    f"option '{name}' is of writing exactly once, which needs 'transactionalId': "
-                    f"set that, or remove '{name}'"
-                )
-        self._warn_of_idle_group()
 
     def _commits_offsets_with_rows(self) -> bool:
         if Mode.BATCH_WRITE in self._modes:
@@ -454,12 +376,13 @@ class _Given:
     def _optional_text(self, name: str) -> str | None:
         return None if self._value(name) is None else self.text(name)
 
-    def refuse_rate_limits(self) -> None:
-        for name in _RATE_LIMITS:
-            if self.has(name):
+    def refuse_newer_options(self) -> None:
+        """Refuse the options that need a later Spark than this one."""
+        for option in OPTIONS:
+            if option.spark_since is not None and self.has(option.name):
                 raise OptionError(
-                    f"option '{name}' needs Spark 4.2 or later, since this one cannot limit a "
-                    "micro-batch of a Python source: remove it or upgrade"
+                    f"option '{option.name}' needs Spark {option.spark_since} or later, since this "
+                    "one cannot limit a micro-batch of a Python source: remove it or upgrade"
                 )
 
     def refuse_weaker_producer(self) -> None:
@@ -490,7 +413,7 @@ def _check_topic_name(option: str, topic: str) -> None:
     if not is_topic_name(topic):
         raise OptionError(
             f"option '{option}' names the topic '{topic}', which no topic can be called: Kafka "
-            f"allows {LEGAL_NAMES}"
+            f"allows {LEGAL_TOPIC_NAMES}"
         )
 
 
@@ -530,7 +453,7 @@ def _check_order(
     if start.keys() != end.keys():
         raise OptionError(
             f"options '{start_option}' and '{end_option}' name different partitions: only one of "
-            f"them names {listing(start.keys() ^ end.keys())}"
+            f"them names {format_partitions(start.keys() ^ end.keys())}"
         )
     for partition in sorted(start):
         if 0 <= end[partition] < start[partition]:
@@ -546,4 +469,4 @@ def _specific(limit: OffsetLimit) -> Mapping[TopicPartition, int]:
 
 def _where(limit: OffsetLimit, wanted: int) -> str:
     found = [partition for partition, offset in _specific(limit).items() if offset == wanted]
-    return f" for {listing(found)}" if found else ""
+    return f" for {format_partitions(found)}" if found else ""

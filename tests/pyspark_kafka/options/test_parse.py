@@ -11,25 +11,26 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka import option_table
-from pyspark_kafka.client.base import IsolationLevel
 from pyspark_kafka.errors import OptionError
-from pyspark_kafka.option_table import OPTIONS, READS, WRITES
-from pyspark_kafka.options import (
-    ExactlyOnce,
-    SinkOptions,
-    SourceOptions,
+from pyspark_kafka.kafka.offsets import IsolationLevel
+from pyspark_kafka.options import page, parse
+from pyspark_kafka.options.parse import (
     check_source_options,
     parse_sink_options,
     parse_source_options,
 )
-from pyspark_kafka.source.offsets import (
+from pyspark_kafka.options.table import OPTIONS
+from pyspark_kafka.options.values import (
+    Assign,
+    ExactlyOnce,
     GlobalTimestamp,
     Limit,
     PartitionTimestamps,
+    SinkOptions,
+    SourceOptions,
     SpecificOffsets,
+    Subscribe,
 )
-from pyspark_kafka.source.selection import Assign, Subscribe
 from tests.pyspark_kafka.source.planning import tp
 
 SERVERS = {"kafka.bootstrap.servers": "a.example:9092, [::1]:9093"}
@@ -325,7 +326,7 @@ def test_sink() -> None:
         *(
             (
                 {name: value},
-                rf"'{name}' is of writing .* needs 'transactionalId': .* remove '{name}'",
+                rf"'{name}' requires .* 'transactionalId': .* remove '{name}'",
             )
             for name, value in (
                 ("transactionTimeout", "1m"),
@@ -451,17 +452,40 @@ def test_a_streaming_read_commits_to_a_group_that_the_user_names() -> None:
     refused(batch, {"commitOffsets": "true"}, "no meaning in a batch read: .* micro-batches only")
 
 
-def test_every_option_of_the_table_is_known_where_it_is_valid() -> None:
-    """An option that the table has and parsing has not would be ignored in silence."""
-    source = Path(option_table.__file__).with_name("options.py").read_text()
-    for option, modes in product(OPTIONS, (READS, WRITES)):
-        if option.modes & modes:
-            name = option.name
-            assert f'"{name}"' in source or name.startswith(("starting", "ending")), name
+def test_every_option_of_the_table_is_read_where_it_is_valid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An option that only the table has would be ignored silently."""
+    read: set[str] = set()
+    value = parse._Given._value
+
+    def recorded(self: parse._Given, name: str) -> object:
+        read.add(name)
+        return value(self, name)
+
+    monkeypatch.setattr(parse._Given, "_value", recorded)
+    ids = {"transactionalId": "x", "topic": "t", "kafka.group.id": "g"}
+    ways = {"assign": '{"t":[0]}', "subscribe": "t", "subscribePattern": "t"}
+    limits = {
+        "Offsets": "earliest",
+        "Timestamp": "1",
+        "OffsetsByTimestamp": '{"t":{"0":1}}',
+    }
+    for (way, selected), limit in product(ways.items(), limits):
+        given = {**SERVERS, way: selected}
+        given |= {f"starting{limit}": limits[limit]}
+        parse_source_options(given, streaming=True)
+        given |= {f"ending{limit}": limits[limit].replace("earliest", "latest")}
+        parse_source_options(given, streaming=False)
+    parse_sink_options({**SERVERS, **ids}, streaming=False)
+    parse_sink_options(
+        {**SERVERS, **ids, "commitOffsets": "true", "checkpointLocation": "/c"}, streaming=True
+    )
+    assert read == {option.name for option in OPTIONS}
 
 
 def test_documentation_is_current() -> None:
-    page = Path(__file__).parents[2] / "docs" / "options.md"
-    assert page.read_text() == option_table.render(), (
-        "run: python -m pyspark_kafka.option_table > docs/options.md"
+    path = Path(__file__).parents[3] / "docs" / "options.md"
+    assert path.read_text() == page.render(), (
+        "run: python -m pyspark_kafka.options.page > docs/options.md"
     )

@@ -1,0 +1,51 @@
+"""Names of options: suggestions for misspelt ones.
+
+Purpose: `check_name`. What it must not know: values.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from types import MappingProxyType
+from typing import Final
+
+from pyspark_kafka.errors import OptionError
+from pyspark_kafka.options.table import BY_LOWER_NAME
+
+# Guesses that no measure of similarity leads to the right name.
+_ALIASES: Final = MappingProxyType(
+    {
+        "topics": "subscribe",
+        "topicpattern": "subscribePattern",
+        "bootstrapservers": "kafka.bootstrap.servers",
+        "bootstrap_servers": "kafka.bootstrap.servers",
+        "brokers": "kafka.bootstrap.servers",
+        "groupid": "kafka.group.id",
+        "isolationlevel": "kafka.isolation.level",
+    }
+)
+_CLIENT_SETTING: Final = re.compile(
+    r"(acks|auto|batch|bootstrap|client|compression|connections|delivery|enable|fetch|group"
+    r"|isolation|linger|max|metadata|receive|reconnect|request|retry|sasl|security|send|session"
+    r"|socket|ssl)\.[a-z.]+|acks"
+)
+
+
+def check_name(name: str) -> None:
+    """Refuse an unknown option that looks like a known one misspelt; raises `OptionError`.
+
+    Other unknown options are let through as Spark's connector does: Spark itself and its
+    platforms add options of their own.
+    """
+    lowered = name.lower()
+    if lowered in BY_LOWER_NAME or lowered.startswith("kafka."):
+        return
+    suggestion = _ALIASES.get(lowered)
+    if suggestion is None:
+        close = difflib.get_close_matches(lowered, BY_LOWER_NAME, n=1, cutoff=0.8)
+        suggestion = BY_LOWER_NAME[close[0]].name if close else None
+    if suggestion is None and _CLIENT_SETTING.fullmatch(lowered):
+        suggestion = f"kafka.{lowered}"
+    if suggestion is not None:
+        raise OptionError(f"there is no option '{name}': did you mean '{suggestion}'?")

@@ -1,0 +1,101 @@
+"""The at-least-once write of one micro-batch or job.
+
+Purpose: the `Write` of `sink.writers` without transactions. Invariant: everything that can be
+refused on the driver is refused in `AtLeastOnceWrite.of`. What it must not know: clients.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_kafka.options.values import ClientOptions, SinkOptions
+from pyspark_kafka.sink.columns import check_columns
+from pyspark_kafka.worker import settle
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written(WriterCommitMessage):
+    """The result of a task: acknowledged rows by topic."""
+
+    rows_by_topic: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtLeastOnceWrite:
+    """Implements `sink.writers.Write`; pickled to the executors."""
+
+    options: SinkOptions
+    schema: StructType
+
+    @classmethod
+    def of(cls, options: SinkOptions, schema: StructType) -> AtLeastOnceWrite:
+        """Raises `SchemaError` and `OptionError`."""
+        check_columns(schema, options.topic)
+        _check_settings(_Settings(options.client))
+        return cls(options=options, schema=schema)
+
+    def task(self, batches: Iterable[pa.RecordBatch]) -> Written:
+        """Write the rows of one task; raises what `write_task` raises."""
+        # Only tasks load it: see `check_settings`.
+        from pyspark_kafka.sink.at_least_once.task import write_task  # noqa: PLC0415
+
+        written = Written(
+            rows_by_topic=write_task(batches, client=self.options.client, topic=self.options.topic)
+        )
+        settle()
+        return written
+
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batch_id: int | None,  # noqa: ARG002
+    ) -> list[Mapping[str, int]]:
+        """Nothing is left to do: return the rows by topic of each task."""
+        return _rows(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
+        """Log the rows that finished tasks have written; a retry writes them again."""
+        what = "batch" if batch_id is None else f"micro-batch {batch_id}"
+        rows = format_rows(_rows(messages))
+        log.warning("%s failed; its finished tasks have written: %s", what, rows)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """Client options as the key of a cache: a streaming query makes a writer per micro-batch."""
+
+    options: ClientOptions
+
+    def __hash__(self) -> int:
+        return hash((self.options.bootstrap_servers, tuple(sorted(self.options.kafka.items()))))
+
+
+@lru_cache(maxsize=16)
+def _check_settings(settings: _Settings) -> None:
+    """Let the engine check the settings; raises `OptionError`."""
+    # Only planning loads it: Spark commits in a process of its own, which loads this module, too.
+    from pyspark_kafka.client.factory import check_settings  # noqa: PLC0415
+
+    check_settings(settings.options, role="producer")
+
+
+def _rows(messages: Sequence[WriterCommitMessage | None]) -> list[Mapping[str, int]]:
+    return [message.rows_by_topic for message in messages if isinstance(message, Written)]
+
+
+def format_rows(rows_by_topic: Iterable[Mapping[str, int]]) -> str:
+    """Return the sums by topic for a log line: `3 rows to a, 1 rows to b`, or `none`."""
+    rows = Counter[str]()
+    for counted in rows_by_topic:
+        rows.update(counted)
+    return ", ".join(f"{count} rows to {topic}" for topic, count in sorted(rows.items())) or "none"
