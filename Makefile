@@ -115,7 +115,7 @@ chaos: java $(VENV)/.ready ## a query while everything around it fails: SEED=n, 
 check: lint ## format, lint, types, import contracts, fast tests: run before each commit
 	$(BIN)/pytest $(AT_ONCE) -m "not spark and not slow and not full"
 
-lint: $(VENV)/.ready
+lint: $(VENV)/.ready ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from random import randrange
 from typing import Any
 
+import hypothesis
 import pytest
 
 from integration import clusters, spark_jvm
@@ -33,6 +34,12 @@ _LEFT_OUT = pytest.StashKey[str]()
 _SEED = pytest.StashKey[int]()
 _SEEDS = 1_000_000
 _LOG_CHARACTERS_MAX = 80_000
+
+# On a busy machine tests are slow, not red.
+hypothesis.settings.register_profile(
+    "busy machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy machine")
 
 TopicFactory = Callable[..., str]
 ClusterFactory = Callable[..., Cluster]
