@@ -16,7 +16,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.log.config import TOPIC_CONFIGS, InvalidConfig, LogConfig
+from broker_ref.log.config import TOPIC_CONFIGS, InvalidTopicConfigError, LogConfig
 from broker_ref.protocol.errors import ApiError
 
 VALUE_LENGTH_MAX: Final = 8000
@@ -37,7 +37,7 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfigKey:
-    """One config; `check` raises InvalidConfig, `server_config` is the broker-wide default's."""
+    """One config; `check` raises InvalidTopicConfigError, `server_config` is the broker-wide default's."""
 
     name: str
     type: ConfigType
@@ -50,7 +50,7 @@ class TopicConfigKey:
 def _boolean(name: str) -> Callable[[str], object]:
     def check(value: str) -> None:
         if value.strip().lower() not in ("true", "false"):
-            raise InvalidConfig(name, value, "Expected value to be either true or false")
+            raise InvalidTopicConfigError(name, value, "Expected value to be either true or false")
 
     return check
 
@@ -64,9 +64,9 @@ def _number(
         try:
             parsed = number(value.strip())
         except ValueError:
-            raise InvalidConfig(name, value, f"Not a number of type {kind.name}") from None
+            raise InvalidTopicConfigError(name, value, f"Not a number of type {kind.name}") from None
         if not low <= parsed <= high:
-            raise InvalidConfig(name, value, f"Value must be from {low} to {high}")
+            raise InvalidTopicConfigError(name, value, f"Value must be from {low} to {high}")
 
     return check
 
@@ -205,7 +205,7 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
         for name, value in checked.items():
             TOPIC_CONFIG_KEYS[name].check(value)
         LogConfig.from_topic_configs(checked)
-    except InvalidConfig as error:
+    except InvalidTopicConfigError as error:
         raise ApiError(ErrorCode.invalid_config, str(error)) from error
     return checked
 

@@ -53,7 +53,7 @@ from broker_ref.log.batch import (
     Compression,
     unpack_header,
 )
-from broker_ref.log.errors import LogError, RecordsRejected
+from broker_ref.log.errors import LogError, RecordValidationError
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
 from broker_ref.replication.partition import Appended, PartitionKey
@@ -320,7 +320,7 @@ def _append(broker: Broker, request: ProduceRequest, batch: Batch, now_ms: int) 
             now_ms=now_ms,
             guard=None if batch.verified is None else batch.verified.guard,
         )
-    except RecordsRejected as error:
+    except RecordValidationError as error:
         return Slot(
             response=PartitionResponse(
                 index=batch.index,

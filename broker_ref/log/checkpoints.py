@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from broker_ref.log.errors import CorruptLog
+from broker_ref.log.errors import CorruptLogError
 from broker_ref.log.storage import Storage
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
@@ -39,7 +39,7 @@ TopicPartition = tuple[str, int]
 def read_offsets(storage: Storage, path: str) -> dict[TopicPartition, int]:
     """The offset of every partition in a checkpoint file; empty where there is none.
 
-    Raises: CorruptLog naming the file.
+    Raises: CorruptLogError naming the file.
     """
     offsets: dict[TopicPartition, int] = {}
     for line_number, (topic, partition, offset) in _read(storage, path, columns=3):
@@ -74,9 +74,9 @@ def _read(storage: Storage, path: str, *, columns: int) -> list[tuple[int, list[
         return []
     lines = storage.read(path).decode("utf-8", "replace").splitlines()
     if len(lines) < 2 or lines[0] != _VERSION:
-        raise CorruptLog(path, 0, f"it does not begin with the version {_VERSION} and a count")
+        raise CorruptLogError(path, 0, f"it does not begin with the version {_VERSION} and a count")
     if len(lines) - 2 != _number(path, 1, lines[1]):
-        raise CorruptLog(path, 0, f"it holds {len(lines) - 2} entries, and claims {lines[1]}")
+        raise CorruptLogError(path, 0, f"it holds {len(lines) - 2} entries, and claims {lines[1]}")
     rows = [(number, line.split()) for number, line in enumerate(lines[2:], start=2)]
     for number, row in rows:
         if len(row) != columns:
@@ -90,5 +90,5 @@ def _number(path: str, line_number: int, text: str) -> int:
     return int(text)
 
 
-def _bad_line(path: str, line_number: int) -> CorruptLog:
-    return CorruptLog(path, 0, f"line {line_number + 1} is not an entry")
+def _bad_line(path: str, line_number: int) -> CorruptLogError:
+    return CorruptLogError(path, 0, f"line {line_number + 1} is not an entry")

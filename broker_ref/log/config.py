@@ -31,7 +31,7 @@ class ConfigType(StrEnum):
     LIST = "LIST"
 
 
-class InvalidConfig(Exception):  # noqa: N818 (the API handlers answer INVALID_CONFIG)
+class InvalidTopicConfigError(Exception):
     """A topic config that is unknown, unparsable or out of its limits."""
 
     def __init__(self, name: str, value: str, why: str) -> None:
@@ -57,7 +57,7 @@ class TopicConfig:
     doc: str
 
     def parse(self, value: str) -> ConfigValue:
-        """The typed value. Raises: InvalidConfig."""
+        """The typed value. Raises: InvalidTopicConfigError."""
         text = value.strip()
         parsed: ConfigValue
         if self.type in (ConfigType.INT, ConfigType.LONG):
@@ -70,21 +70,21 @@ class TopicConfig:
             parsed = text
         why = self.check(parsed)
         if why is not None:
-            raise InvalidConfig(self.name, value, why)
+            raise InvalidTopicConfigError(self.name, value, why)
         return parsed
 
     def _parse_number(self, text: str) -> int:
         limit = INT_MAX if self.type is ConfigType.INT else LONG_MAX
         digits = text[1:] if text[:1] in ("-", "+") else text
         if not (digits.isascii() and digits.isdigit()) or not -limit - 1 <= int(text) <= limit:
-            raise InvalidConfig(self.name, text, f"Not a number of type {self.type.value}")
+            raise InvalidTopicConfigError(self.name, text, f"Not a number of type {self.type.value}")
         return int(text)
 
     def _parse_double(self, text: str) -> float:
         try:
             return float(text)
         except ValueError:
-            raise InvalidConfig(self.name, text, "Not a number of type DOUBLE") from None
+            raise InvalidTopicConfigError(self.name, text, "Not a number of type DOUBLE") from None
 
 
 def _ratio(value: ConfigValue) -> str | None:
@@ -238,14 +238,14 @@ class LogConfig:
     def from_topic_configs(cls, configs: Mapping[str, str]) -> LogConfig:
         """The settings of a topic with these configs; names that are not the log's are ignored.
 
-        Raises: InvalidConfig for a value that Kafka refuses, and for a `compression.type`
+        Raises: InvalidTopicConfigError for a value that Kafka refuses, and for a `compression.type`
         other than `producer`, which this broker does not have (it never recompresses).
         """
         typed: dict[str, ConfigValue] = {
             row.name: row.parse(configs.get(row.name, row.default)) for row in TOPIC_CONFIGS
         }
         if typed["compression.type"] != "producer":
-            raise InvalidConfig(
+            raise InvalidTopicConfigError(
                 "compression.type",
                 str(typed["compression.type"]),
                 "This broker keeps batches as producers send them; only 'producer' is supported",
@@ -254,7 +254,7 @@ class LogConfig:
         fields["message_timestamp_type"] = TimestampType(str(typed["message.timestamp.type"]))
         config = cls(**fields)  # type: ignore[arg-type]
         if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
-            raise InvalidConfig(
+            raise InvalidTopicConfigError(
                 "min.compaction.lag.ms",
                 str(config.min_compaction_lag_ms),
                 f"It is more than max.compaction.lag.ms={config.max_compaction_lag_ms}",

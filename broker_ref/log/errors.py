@@ -2,9 +2,9 @@
 
     Exception
     ├── LogError                   a request the log refuses; carries the code a client gets
-    │   ├── RecordsRejected        single records of a batch are at fault, each named
-    │   └── CorruptLog             a file on disk is damaged and cannot be recovered or served
-    └── InvalidConfig              a topic config that Kafka would refuse (in `config`)
+    │   ├── RecordValidationError        single records of a batch are at fault, each named
+    │   └── CorruptLogError             a file on disk is damaged and cannot be recovered or served
+    └── InvalidTopicConfigError              a topic config that Kafka would refuse (in `config`)
 
 Purpose: one place that ties a refusal of the log to a Kafka error code. Invariant: a refused
 append has changed nothing that a reader or a later append can see. What it must not know:
@@ -34,7 +34,7 @@ class RecordError:
     message: str
 
 
-class RecordsRejected(LogError):  # noqa: N818
+class RecordValidationError(LogError):
     """Records of an otherwise sound batch are invalid; nothing of the batch was appended."""
 
     def __init__(
@@ -44,7 +44,7 @@ class RecordsRejected(LogError):  # noqa: N818
         self.record_errors = record_errors
 
 
-class CorruptLog(LogError):  # noqa: N818
+class CorruptLogError(LogError):
     """A file of the log is damaged where recovery may not cut: `path` and `position` say where.
 
     Its code is CORRUPT_MESSAGE, which makes consumers fail loudly instead of retrying for ever.

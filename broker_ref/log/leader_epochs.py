@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from broker_ref.log.checkpoints import LEADER_EPOCH_FILE, read_epochs, write_epochs
-from broker_ref.log.errors import CorruptLog
+from broker_ref.log.errors import CorruptLogError
 from broker_ref.log.storage import Storage
 
 UNDEFINED_EPOCH = -1
@@ -21,7 +21,7 @@ class LeaderEpochs:
     """The epochs of one log, oldest first."""
 
     def __init__(self, *, storage: Storage, directory: str) -> None:
-        """Read the checkpoint. Raises: CorruptLog naming it."""
+        """Read the checkpoint. Raises: CorruptLogError naming it."""
         self._storage = storage
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self._entries: list[tuple[int, int]] = []
@@ -29,7 +29,7 @@ class LeaderEpochs:
             if self._entries and (
                 epoch <= self._entries[-1][0] or start_offset <= self._entries[-1][1]
             ):
-                raise CorruptLog(self._path, 0, f"epoch {epoch} does not follow the one before it")
+                raise CorruptLogError(self._path, 0, f"epoch {epoch} does not follow the one before it")
             self._entries.append((epoch, start_offset))
 
     @property

@@ -58,7 +58,7 @@ class LogDirectory:
     def __init__(self, *, storage: Storage, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES) -> None:
         """Read the checkpoints, take the marker away, finish interrupted deletions.
 
-        Raises: CorruptLog naming a damaged checkpoint, StorageError.
+        Raises: CorruptLogError naming a damaged checkpoint, StorageError.
         """
         self._storage = storage
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -102,7 +102,7 @@ class LogDirectory:
     ) -> PartitionLog:
         """Open a partition's log, made where missing, and keep it with the others.
 
-        Raises: CorruptLog, StorageError. Such a log stays as it is on disk, and the next stop
+        Raises: CorruptLogError, StorageError. Such a log stays as it is on disk, and the next stop
         does not count as clean.
         """
         key = (topic, partition)

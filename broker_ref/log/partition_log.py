@@ -98,7 +98,7 @@ class PartitionLog:
 
         `clean` says that the broker was stopped in order; the offsets are what was last
         checkpointed (see `LogDirectory`). `on_truncate` is called with the end that the log is
-        about to be cut to, and must lower them durably. Raises: CorruptLog naming file and
+        about to be cut to, and must lower them durably. Raises: CorruptLogError naming file and
         position, StorageError.
         """
         loaded = LogLoader(
@@ -179,7 +179,7 @@ class PartitionLog:
 
         Raises: LogError with the code Apache Kafka answers: INVALID_RECORD, CORRUPT_MESSAGE,
         MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_PRODUCER_EPOCH,
-        OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR. RecordsRejected
+        OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR. RecordValidationError
         names the single records. The record bytes are not decoded, unless the topic is compacted
         or limits how old a timestamp may be.
         """
@@ -394,7 +394,7 @@ class PartitionLog:
         the first batch and `at_least_one_batch` is not set. One call reads from one segment.
 
         Raises: LogError(OFFSET_OUT_OF_RANGE) below the log start or above the log end offset,
-        CorruptLog where a batch on disk is damaged.
+        CorruptLogError where a batch on disk is damaged.
         """
         self._require_in_range(start_offset)
         end_offset = min(end_offset, self._log_end_offset)

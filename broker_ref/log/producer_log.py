@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.append import Origin
 from broker_ref.log.batch import BatchHeader
 from broker_ref.log.control import EndTransactionMarker, decode_marker
-from broker_ref.log.errors import CorruptLog, LogError
+from broker_ref.log.errors import CorruptLogError, LogError
 from broker_ref.log.producer_snapshots import ProducerSnapshots
 from broker_ref.log.producer_state import (
     BatchMetadata,
@@ -170,7 +170,7 @@ class ProducerLog:
         `high_watermark` is the one that was checkpointed, for a log that is not known yet; one
         that is has seen itself which markers are not replicated. The transaction indexes are those
         of a sound log, but from the segment on that starts at `indexed_to`, if given: these are
-        written anew. Raises: CorruptLog, StorageError.
+        written anew. Raises: CorruptLogError, StorageError.
         """
         self.snapshots.keep_between(log_start_offset, log_end_offset)
         listed = list(segments)
@@ -203,7 +203,7 @@ class ProducerLog:
         """
         try:
             state = self._read(segments, loaded, log_start_offset, None)
-        except CorruptLog as error:
+        except CorruptLogError as error:
             logger.warning("Markers that are not replicated are taken as if they were: %s", error)
             return ProducerState()
         state.forget_replicated(high_watermark)

@@ -8,7 +8,7 @@
 | a missing or damaged index                  | rebuilt from the log file                      |
 | after an unclean stop, at or above the      | every CRC checked; cut at the first bad batch, |
 | recovery point (nothing there was promised) | later segments removed                         |
-| the same below the recovery point, or after | refused: `CorruptLog` with file and position   |
+| the same below the recovery point, or after | refused: `CorruptLogError` with file and position   |
 | a clean stop                                |                                                |
 | segments that overlap                       | refused; gaps are what compaction leaves       |
 | a checkpointed log start offset above the   | all segments removed, the log starts there     |
@@ -31,7 +31,7 @@ import logging
 from dataclasses import dataclass
 
 from broker_ref.log.config import LogConfig
-from broker_ref.log.errors import CorruptLog
+from broker_ref.log.errors import CorruptLogError
 from broker_ref.log.leader_epochs import LeaderEpochs
 from broker_ref.log.producer_log import ProducerLog
 from broker_ref.log.producer_snapshots import ProducerSnapshots
@@ -79,19 +79,19 @@ class LogLoader:
     high_watermark: int
 
     def load(self) -> LoadedLog:
-        """Raises: CorruptLog where data that was promised is damaged, StorageError."""
+        """Raises: CorruptLogError where data that was promised is damaged, StorageError."""
         leader_epochs = LeaderEpochs(storage=self.storage, directory=self.directory)
         segments = self._open_segments()
         log_end_offset = self._recover(segments, leader_epochs)
         if segments and log_end_offset < self.recovery_point:
-            raise CorruptLog(
+            raise CorruptLogError(
                 segments[-1].path,
                 segments[-1].size_bytes,
                 f"it ends before offset {log_end_offset}, but the log was flushed up to offset "
                 f"{self.recovery_point}",
             )
         if segments and self.clean and 0 < self.recovery_point < log_end_offset:
-            raise CorruptLog(
+            raise CorruptLogError(
                 segments[-1].path,
                 segments[-1].size_bytes,
                 f"it claims to end before offset {log_end_offset}, but the broker was stopped in "
@@ -158,7 +158,7 @@ class LogLoader:
             orphan = f".{suffix}" in _INDEX_SUFFIXES and f"{stem}{LOG_SUFFIX}" not in present
             if orphan and bases and stem.isdigit() and bases[0] < int(stem) < bases[-1]:
                 # Segments go from either end, and the cleaner removes indexes first.
-                raise CorruptLog(
+                raise CorruptLogError(
                     f"{self.directory}/{stem}{LOG_SUFFIX}", 0, "it is gone, but its indexes are not"
                 )
             if orphan or name.endswith(DELETED_SUFFIX):
@@ -201,7 +201,7 @@ class LogLoader:
         expected: int | None = None
         for index, segment in enumerate(segments):
             if expected is not None and segment.base_offset < expected:
-                raise CorruptLog(
+                raise CorruptLogError(
                     segments[index - 1].path,
                     segments[index - 1].size_bytes,
                     f"it claims to end before offset {expected}, but the next segment starts at "
@@ -229,7 +229,7 @@ class LogLoader:
         for item in segment.recover():
             if isinstance(item, BadBatch):
                 if item.next_offset < self.recovery_point:
-                    raise CorruptLog(segment.path, item.position, item.reason)
+                    raise CorruptLogError(segment.path, item.position, item.reason)
                 return item.next_offset, item
             next_offset = item.next_offset
             epoch, latest = item.partition_leader_epoch, leader_epochs.latest

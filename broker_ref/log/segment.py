@@ -5,7 +5,7 @@
 Purpose: append, read and search whole batches, and rebuild the first two indexes from the log
 file; the third tells of transactions, of which it takes the whole log to know.
 Invariant: what `read` returns has passed its CRC and its offsets ascend; a file that does
-not hold that raises `CorruptLog` with its path and position. What it must not know: other
+not hold that raises `CorruptLogError` with its path and position. What it must not know: other
 segments, producers, high watermarks. Source: LogSegment of Apache Kafka.
 """
 
@@ -27,7 +27,7 @@ from broker_ref.log.batch import (
 )
 from broker_ref.log.config import LogConfig
 from broker_ref.log.control import EndTransactionMarker, decode_marker
-from broker_ref.log.errors import CorruptLog, LogError
+from broker_ref.log.errors import CorruptLogError, LogError
 from broker_ref.log.indexes import RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex
 from broker_ref.log.records import NO_TIMESTAMP
 from broker_ref.log.storage import File, NotBegunError, Storage, StorageError
@@ -247,7 +247,7 @@ class LogSegment:
     ) -> bytes | None:
         """Whole batches from the one that holds `start_offset` on, below `end_offset`.
 
-        None where the segment ends before `start_offset`. Raises: CorruptLog.
+        None where the segment ends before `start_offset`. Raises: CorruptLogError.
         """
         found = self._find(start_offset)
         if found is None:
@@ -293,17 +293,17 @@ class LogSegment:
             base_offset, batch_length, magic, delta = _EXTENT.unpack_from(data, start)
             end = start + batch_length + LOG_OVERHEAD_BYTES
             if end - start < HEADER_BYTES or magic != MAGIC or base_offset < next_offset:
-                raise CorruptLog(
+                raise CorruptLogError(
                     self.path, position + start, f"no batch from offset {next_offset} on is here"
                 )
             if end > length:
                 break
             if not crc_matches(view[start:end]):
-                raise CorruptLog(self.path, position + start, _bad_crc(base_offset))
+                raise CorruptLogError(self.path, position + start, _bad_crc(base_offset))
             if base_offset > next_offset:
                 reason = self._misplaced(position + start, unpack_header(data, start))
                 if reason is not None:
-                    raise CorruptLog(self.path, position + start, reason)
+                    raise CorruptLogError(self.path, position + start, reason)
             if base_offset + delta >= end_offset:
                 break
             start, next_offset = end, base_offset + delta + 1
@@ -312,7 +312,7 @@ class LogSegment:
     def batches_from(
         self, offset: int
     ) -> Iterator[tuple[BatchHeader, EndTransactionMarker | None]]:
-        """Headers and markers of the batches that end at or after `offset`. Raises: CorruptLog."""
+        """Headers and markers of the batches that end at or after `offset`. Raises: CorruptLogError."""
         found = self._find(offset)
         if found is not None:
             for position, header in self._headers(found[0], found[1].base_offset):
@@ -321,20 +321,20 @@ class LogSegment:
     def _marker(self, position: int, header: BatchHeader) -> EndTransactionMarker | None:
         batch = self._log.read(position, header.size_bytes)
         if not crc_matches(batch):
-            raise CorruptLog(self.path, position, _bad_crc(header.base_offset))
+            raise CorruptLogError(self.path, position, _bad_crc(header.base_offset))
         try:
             return decode_marker(batch)
         except LogError as error:
-            raise CorruptLog(self.path, position, str(error)) from error
+            raise CorruptLogError(self.path, position, str(error)) from error
 
     def _headers(self, position: int, next_offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Headers and positions of the batches from `position` on, records unread.
 
-        Raises, while iterating: CorruptLog where the chain of batches breaks.
+        Raises, while iterating: CorruptLogError where the chain of batches breaks.
         """
         for item in self._scan(position, next_offset, whole=False):
             if isinstance(item, BadBatch):
-                raise CorruptLog(self.path, item.position, item.reason)
+                raise CorruptLogError(self.path, item.position, item.reason)
             yield item
 
     def _scan(
@@ -398,7 +398,7 @@ class LogSegment:
         return memoryview(self._log.read(position, max(size_bytes, bytes_min)))
 
     def cut_offset(self, offset: int) -> int:
-        """Where the segment ends once `truncate_to` has cut it at `offset`. Raises: CorruptLog."""
+        """Where the segment ends once `truncate_to` has cut it at `offset`. Raises: CorruptLogError."""
         position, next_offset = self._start_for(offset)
         for _, header in self._headers(position, next_offset):
             if header.last_offset >= offset:
@@ -407,7 +407,7 @@ class LogSegment:
         return next_offset
 
     def next_offset(self) -> int:
-        """The offset after its last batch. Raises: CorruptLog where its tail is damaged."""
+        """The offset after its last batch. Raises: CorruptLogError where its tail is damaged."""
         position, next_offset = self._start_for(self.base_offset + RELATIVE_OFFSET_MAX)
         for _, header in self._headers(position, next_offset):
             next_offset = header.next_offset
@@ -499,15 +499,15 @@ class LogSegment:
         self.seal()
 
     def rebuild_indexes(self) -> None:
-        """Write the first two indexes anew. Raises: CorruptLog where the log file itself is damaged."""
+        """Write the first two indexes anew. Raises: CorruptLogError where the log file itself is damaged."""
         for item in self.recover():
             if isinstance(item, BadBatch):
-                raise CorruptLog(self.path, item.position, item.reason)
+                raise CorruptLogError(self.path, item.position, item.reason)
 
     def truncate_to(self, offset: int) -> None:
         """Durably cut off the batches that end at or after `offset`, and from the indexes too.
 
-        Reads no more than lies between two entries of the index. Raises: CorruptLog, with nothing
+        Reads no more than lies between two entries of the index. Raises: CorruptLogError, with nothing
         changed. After a crash the start rebuilds the indexes: the recovery point was lowered before.
         """
         kept = []

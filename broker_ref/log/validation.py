@@ -19,7 +19,7 @@ from broker_ref.log.batch import (
     parse_batches,
 )
 from broker_ref.log.config import LONG_MAX, LogConfig
-from broker_ref.log.errors import LogError, RecordError, RecordsRejected
+from broker_ref.log.errors import LogError, RecordError, RecordValidationError
 
 _RECORD_ERRORS_MAX = 100
 
@@ -35,7 +35,7 @@ def check_produced(
     """The header of the only batch in `records`, which may be appended to the log `directory`.
 
     Raises: LogError with the code Apache Kafka answers: INVALID_RECORD, CORRUPT_MESSAGE,
-    MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP. RecordsRejected names the single
+    MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP. RecordValidationError names the single
     records.
     """
     headers = parse_batches(records)
@@ -101,7 +101,7 @@ def _check_records(
         if len(errors) == _RECORD_ERRORS_MAX:
             break
     if errors:
-        raise RecordsRejected(
+        raise RecordValidationError(
             ErrorCode.invalid_timestamp if bad_timestamp else ErrorCode.invalid_record,
             f"{len(errors)} records for {directory} are refused; the first: {errors[0].message}",
             record_errors=tuple(errors),

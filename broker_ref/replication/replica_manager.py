@@ -25,7 +25,7 @@ from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata, Topic
 from broker_ref.events import Channel
 from broker_ref.log.config import LogConfig
-from broker_ref.log.errors import CorruptLog, LogError
+from broker_ref.log.errors import CorruptLogError, LogError
 from broker_ref.log.log_directory import LogDirectory
 from broker_ref.log.storage import Storage, StorageError
 from broker_ref.outbox import Outbox
@@ -71,7 +71,7 @@ class ReplicaManager:
         outbox: Outbox,
         now_ms: int,
     ) -> None:
-        """Open the log of every partition on this broker; CorruptLog or StorageError names one.
+        """Open the log of every partition on this broker; CorruptLogError or StorageError names one.
 
         None leads or follows before the first `follow_metadata`. `clock` gives the time of the
         present step. What replicas need from time to time is put on the schedule; followers fetch
@@ -370,7 +370,7 @@ class ReplicaManager:
     def _clear(self, key: PartitionKey, *, keep: Uuid | None) -> bool:
         """Have no log here but that of topic `keep`; False, with a warning, where one must stay.
 
-        Raises: CorruptLog where the log does not say whose it is.
+        Raises: CorruptLogError where the log does not say whose it is.
         """
         topic_id = self._topic_id(key)
         if topic_id is None or topic_id == keep:
@@ -412,7 +412,7 @@ class ReplicaManager:
         return False
 
     def _topic_id(self, key: PartitionKey) -> Uuid | None:
-        """Whose log is in a partition's directory; None where none is. Raises: CorruptLog."""
+        """Whose log is in a partition's directory; None where none is. Raises: CorruptLogError."""
         marker = _marker(key)
         if not self._storage.exists(marker):
             return None
@@ -424,7 +424,7 @@ class ReplicaManager:
                 topic_id = uuid_from_text(value.strip())
                 if uuid_text(topic_id) == value.strip():
                     return topic_id
-        raise CorruptLog(marker, 0, "it does not tell a topic's id")
+        raise CorruptLogError(marker, 0, "it does not tell a topic's id")
 
     def _open(self, metadata: PartitionMetadata, now_ms: int) -> Partition:
         key = PartitionKey(topic=metadata.topic, partition=metadata.partition)

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from broker_ref.log.batch import TimestampType
-from broker_ref.log.config import TOPIC_CONFIGS, InvalidConfig, LogConfig
+from broker_ref.log.config import TOPIC_CONFIGS, InvalidTopicConfigError, LogConfig
 
 
 def test_the_defaults_of_the_table_and_of_the_dataclass_agree() -> None:
@@ -58,7 +58,7 @@ def test_values_are_parsed() -> None:
     ],
 )
 def test_a_wrong_value_is_refused_by_name(name: str, value: str) -> None:
-    with pytest.raises(InvalidConfig) as error:
+    with pytest.raises(InvalidTopicConfigError) as error:
         LogConfig.from_topic_configs({name: value})
     assert error.value.name == name
     assert name in str(error.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker_ref.log.checkpoints import LEADER_EPOCH_FILE, read_offsets, write_offsets
-from broker_ref.log.errors import CorruptLog
+from broker_ref.log.errors import CorruptLogError
 from broker_ref.log.leader_epochs import LeaderEpochs
 from tests.broker_ref.memory_storage import MemoryStorage
 
@@ -90,7 +90,7 @@ def test_truncation_from_the_start(
 def test_a_damaged_checkpoint_is_refused_by_name(content: bytes) -> None:
     storage = MemoryStorage()
     storage.write_atomically(PATH, content)
-    with pytest.raises(CorruptLog, match=LEADER_EPOCH_FILE):
+    with pytest.raises(CorruptLogError, match=LEADER_EPOCH_FILE):
         LeaderEpochs(storage=storage, directory="t-0")
 
 

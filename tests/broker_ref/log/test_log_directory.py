@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from broker_ref.log.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE
-from broker_ref.log.errors import CorruptLog
+from broker_ref.log.errors import CorruptLogError
 from broker_ref.log.log_directory import LogDirectory
 from broker_ref.log.partition_log import PartitionLog
 from tests.broker_ref.log.batches import NOW_MS, batch
@@ -73,12 +73,12 @@ def test_flushed_data_that_is_damaged_is_refused_and_the_stop_is_not_clean() -> 
     storage.overwrite("orders-0/00000000000000000000.log", 70, b"\xff\xff")
 
     again = LogDirectory(storage=storage)
-    with pytest.raises(CorruptLog, match=r"orders-0/0{20}\.log"):
+    with pytest.raises(CorruptLogError, match=r"orders-0/0{20}\.log"):
         opened(again)
     opened(again, "other")
     again.close()
     assert not storage.exists(CLEAN_SHUTDOWN_FILE)
-    with pytest.raises(CorruptLog, match=r"orders-0/0{20}\.log"):
+    with pytest.raises(CorruptLogError, match=r"orders-0/0{20}\.log"):
         opened(LogDirectory(storage=storage))
 
 

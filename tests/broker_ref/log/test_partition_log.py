@@ -16,7 +16,7 @@ from broker_ref.log.batch import (
     unpack_header,
 )
 from broker_ref.log.config import LogConfig
-from broker_ref.log.errors import LogError, RecordsRejected
+from broker_ref.log.errors import LogError, RecordValidationError
 from broker_ref.log.partition_log import AppendResult, PartitionLog
 from tests.broker_ref.log.batches import NOW_MS, batch, compressed, patched, with_section
 from tests.broker_ref.log.logs import open_log, read_all, small, split
@@ -106,7 +106,7 @@ def test_a_timestamp_too_far_ahead_is_refused_record_by_record() -> None:
     log = open_log(MemoryStorage(), config=small(message_timestamp_after_max_ms=1000))
     append(log, batch(timestamp=NOW_MS + 1000))
     error = refused(log, batch(3, timestamp=NOW_MS + 999))
-    assert isinstance(error, RecordsRejected)
+    assert isinstance(error, RecordValidationError)
     assert error.error_code is ErrorCode.invalid_timestamp
     assert [e.batch_index for e in error.record_errors] == [2]
     assert str(NOW_MS + 1001) in error.record_errors[0].message
@@ -132,7 +132,7 @@ def test_a_compacted_topic_refuses_records_without_a_key() -> None:
     log = open_log(MemoryStorage(), config=small(cleanup_policy=("compact",)))
     append(log, batch(key=b""))
     error = refused(log, compressed(batch(2, key=None), Compression.LZ4))
-    assert isinstance(error, RecordsRejected)
+    assert isinstance(error, RecordValidationError)
     assert error.error_code is ErrorCode.invalid_record
     assert [e.batch_index for e in error.record_errors] == [0, 1]
 
@@ -142,7 +142,7 @@ def test_records_are_named_up_to_a_number_and_the_rest_is_not_looked_at() -> Non
     plain = batch(150, key=None)
     garbled = with_section(plain, plain[HEADER_BYTES:-1] + b"\xff", Compression.NONE)
     error = refused(log, garbled)
-    assert isinstance(error, RecordsRejected)
+    assert isinstance(error, RecordValidationError)
     assert [e.batch_index for e in error.record_errors] == list(range(100))
 
 

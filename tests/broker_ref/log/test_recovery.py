@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from broker_ref.log.batch import unpack_header
-from broker_ref.log.errors import CorruptLog
+from broker_ref.log.errors import CorruptLogError
 from broker_ref.log.partition_log import PartitionLog
 from tests.broker_ref.log.batches import NOW_MS, batch
 from tests.broker_ref.log.logs import DIRECTORY, open_log, read_all, small
@@ -113,7 +113,7 @@ def test_damage_below_the_recovery_point_is_never_served_nor_cut(segment: int) -
     storage.overwrite(path(base), 100, b"\xff\xff")
     before = dump(storage)
     served: list[bytes] = []
-    with pytest.raises(CorruptLog) as error:
+    with pytest.raises(CorruptLogError) as error:
         _serve_into(served, storage, clean=False)
     assert served == batches[: len(served)]
     assert error.value.path == path(base)
@@ -142,7 +142,7 @@ def test_a_flipped_bit_anywhere_in_a_cleanly_stopped_log_is_never_served(
     flipped = content[position] ^ (1 << data.draw(st.integers(0, 7)))
     storage.overwrite(path(base), position, bytes([flipped]))
     served: list[bytes] = []
-    with pytest.raises(CorruptLog, match=path(base)):
+    with pytest.raises(CorruptLogError, match=path(base)):
         _serve_into(served, storage)
     assert served == batches[: len(served)]
 
@@ -170,7 +170,7 @@ def test_a_lost_segment_in_the_middle_is_refused_by_name() -> None:
     log.close()
     bases = log.segment_base_offsets
     storage.remove(path(bases[1]))
-    with pytest.raises(CorruptLog, match=path(bases[1])):
+    with pytest.raises(CorruptLogError, match=path(bases[1])):
         open_log(storage)
 
 
@@ -180,7 +180,7 @@ def test_a_flushed_tail_that_is_missing_is_refused() -> None:
     log.close()
     active = log.segment_base_offsets[-1]
     storage.cut(path(active), len(storage.read(path(active))) - len(batches[-1]))
-    with pytest.raises(CorruptLog, match="was flushed up to offset 80"):
+    with pytest.raises(CorruptLogError, match="was flushed up to offset 80"):
         open_log(storage, clean=False, recovery_point=2 * BATCHES)
 
 

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.append import Origin
 from broker_ref.log.batch import NO_SEQUENCE
 from broker_ref.log.control import Marker
-from broker_ref.log.errors import CorruptLog, LogError
+from broker_ref.log.errors import CorruptLogError, LogError
 from broker_ref.log.partition_log import PartitionLog
 from broker_ref.log.producer_state import EPOCH_MAX
 from broker_ref.log.transaction_index import AbortedTransaction
@@ -420,7 +420,7 @@ def test_a_damaged_marker_is_found_when_the_log_is_read() -> None:
         if name.endswith(".snapshot"):
             storage.remove(f"{DIRECTORY}/{name}")
     storage.overwrite(f"{DIRECTORY}/00000000000000000000.log", size + 70, b"\xff")
-    with pytest.raises(CorruptLog):
+    with pytest.raises(CorruptLogError):
         open_log(storage, recovery_point=2)
 
 
