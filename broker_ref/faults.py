@@ -140,7 +140,7 @@ class Hold:
     rule: Rule
 
 
-Verdict = Proceed | Delay | Drop | Refuse | LoseAnswer | Hold
+FaultAction = Proceed | Delay | Drop | Refuse | LoseAnswer | Hold
 
 PROCEED: Final = Proceed()
 
@@ -156,7 +156,7 @@ class Rule:
         *,
         match: Match,
         times: int | None,
-        verdict: Callable[[Rule, int], Verdict],
+        verdict: Callable[[Rule, int], FaultAction],
         changed: threading.Condition,
         remove: Callable[[Rule], None],
     ) -> None:
@@ -209,7 +209,7 @@ class Rule:
     ) -> None:
         self.remove()
 
-    def decide(self, request: RequestInfo, now_ms: int) -> Verdict | None:
+    def decide(self, request: RequestInfo, now_ms: int) -> FaultAction | None:
         """For `Faults`, which has the lock: the verdict, or None where this rule has none."""
         if self._times_left == 0 or not self.match.matches(request):
             return None
@@ -346,7 +346,7 @@ class Faults:
 
     # What nodes ask.
 
-    def on_request(self, request: RequestInfo, now_ms: int) -> Verdict:
+    def on_request(self, request: RequestInfo, now_ms: int) -> FaultAction:
         """What is to become of a request; to be asked once for each, where `is_active`."""
         with self._changed:
             if self._is_recording:
@@ -395,7 +395,7 @@ class Faults:
         return stop
 
     def _add(
-        self, match: Match, times: int | None, verdict: Callable[[Rule, int], Verdict]
+        self, match: Match, times: int | None, verdict: Callable[[Rule, int], FaultAction]
     ) -> Rule:
         if match.partition is not None and match.topic is None:
             raise ValueError(f"a rule for partition {match.partition} needs its topic")

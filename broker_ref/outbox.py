@@ -34,7 +34,7 @@ REQUEST_IDS: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Awaited:
+class _InFlightRequest:
     channel: Channel
     api_key: int
     version: int
@@ -51,7 +51,7 @@ class Outbox:
         self._client_id = client_id
         self._next_id: RequestId = 0
         self._now_ms = 0
-        self._awaited: dict[RequestId, _Awaited] = {}
+        self._awaited: dict[RequestId, _InFlightRequest] = {}
         self._deadlines: list[tuple[int, RequestId]] = []
         self._effects: list[PeerEffect] = []
 
@@ -80,7 +80,7 @@ class Outbox:
             client_id=f"{self._client_id}-{channel.purpose}",
             message=request,
         )
-        self._awaited[request_id] = _Awaited(
+        self._awaited[request_id] = _InFlightRequest(
             channel=channel,
             api_key=api_key,
             version=version,

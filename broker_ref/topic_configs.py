@@ -64,7 +64,9 @@ def _number(
         try:
             parsed = number(value.strip())
         except ValueError:
-            raise InvalidTopicConfigError(name, value, f"Not a number of type {kind.name}") from None
+            raise InvalidTopicConfigError(
+                name, value, f"Not a number of type {kind.name}"
+            ) from None
         if not low <= parsed <= high:
             raise InvalidTopicConfigError(name, value, f"Value must be from {low} to {high}")
 

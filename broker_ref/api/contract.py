@@ -24,7 +24,7 @@ from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.transaction.coordinator import TransactionCoordinator
 from broker_ref.transaction.verification import Verifications
 
-Side = TypeVar("Side")
+Context = TypeVar("Context")
 
 NO_THROTTLE_MS: Final = 0
 """This broker has no quotas."""
@@ -89,7 +89,7 @@ NO_ANSWER: Final = NoAnswer()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Api(Generic[Side]):
+class Api(Generic[Context]):
     """One API key: the versions served, the message its requests are read as, and the handler.
 
     The handler gets the parts of its node first: a `Broker`, or the controller's.
@@ -100,6 +100,6 @@ class Api(Generic[Side]):
     key: int
     versions: range
     request: type[Any]
-    handle: Callable[[Side, Call, Any], object]
+    handle: Callable[[Context, Call, Any], object]
     advertised_from: int | None = None
     unstable_from: int | None = None

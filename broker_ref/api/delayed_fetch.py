@@ -22,7 +22,7 @@ from itertools import groupby
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.endpoints import endpoints_of
-from broker_ref.api.fetch_contexts import Answers, SessionlessFetch
+from broker_ref.api.fetch_contexts import Answers, SessionlessFetchContext
 from broker_ref.api.fetch_messages import FetchResponse, PartitionAnswer, TopicAnswer
 from broker_ref.api.partition_reader import PartitionReader
 from broker_ref.log.errors import LogError
@@ -46,7 +46,7 @@ class DelayedFetch:
     """A fetch; `wanted` are the partitions that there are, `absent` the answers for others."""
 
     reader: PartitionReader
-    context: SessionlessFetch
+    context: SessionlessFetchContext
     limits: FetchLimits
     wanted: dict[PartitionPlace, FetchedPartition] = field(default_factory=dict)
     absent: Answers = field(default_factory=dict)
@@ -218,7 +218,7 @@ class DelayedFetch:
 
 
 def start_fetch(
-    reader: PartitionReader, context: SessionlessFetch, limits: FetchLimits
+    reader: PartitionReader, context: SessionlessFetchContext, limits: FetchLimits
 ) -> DelayedFetch:
     """A fetch of the context's partitions, those set apart that there are not."""
     fetch = DelayedFetch(reader=reader, context=context, limits=limits)

@@ -38,7 +38,7 @@ def live_brokers(broker: Broker) -> tuple[RegisteredBroker, ...]:
     return tuple(node for node in broker.metadata.brokers.values() if not node.is_fenced)
 
 
-def some_broker(broker: Broker) -> int:
+def advertised_controller_id(broker: Broker) -> int:
     """What clients are told is the controller: any broker, since each passes requests on."""
     return min((node.broker_id for node in live_brokers(broker)), default=-1)
 

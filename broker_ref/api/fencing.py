@@ -9,7 +9,7 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 
-def told_since(error_code: ErrorCode, *, version: int, first_version: int) -> ErrorCode:
+def producer_fenced_code(error_code: ErrorCode, *, version: int, first_version: int) -> ErrorCode:
     """PRODUCER_FENCED as INVALID_PRODUCER_EPOCH before the first version that knows it."""
     if version < first_version and error_code is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch

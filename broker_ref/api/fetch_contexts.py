@@ -33,7 +33,7 @@ Answers = dict[PartitionPlace, PartitionAnswer]
 
 
 @dataclass(slots=True, kw_only=True)
-class SessionlessFetch:
+class SessionlessFetchContext:
     """A full request without a session: everything is answered."""
 
     remembers: ClassVar[bool] = False
@@ -48,7 +48,7 @@ class SessionlessFetch:
 
 
 @dataclass(slots=True, kw_only=True)
-class FullFetch(SessionlessFetch):
+class FullFetchContext(SessionlessFetchContext):
     """A full request that begins a session, if there is room: everything is answered."""
 
     sessions: FetchSessions
@@ -70,7 +70,7 @@ class FullFetch(SessionlessFetch):
 
 
 @dataclass(slots=True, kw_only=True)
-class IncrementalFetch(SessionlessFetch):
+class IncrementalFetchContext(SessionlessFetchContext):
     """A request within a session: only what is new is answered."""
 
     remembers: ClassVar[bool] = True
@@ -105,7 +105,7 @@ class IncrementalFetch(SessionlessFetch):
         return self.session.session_id, told
 
 
-def open_context(broker: Broker, call: Call, request: FetchRequest) -> SessionlessFetch:
+def open_context(broker: Broker, call: Call, request: FetchRequest) -> SessionlessFetchContext:
     """What the request is about. Raises: ApiError where its session is not as it says."""
     asked = _asked(broker, call, request)
     by_topic_id = call.version >= FIRST_VERSION_BY_TOPIC_ID
@@ -113,8 +113,8 @@ def open_context(broker: Broker, call: Call, request: FetchRequest) -> Sessionle
     if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         sessions.remove(request.session_id)
         if request.session_epoch == FINAL_EPOCH:
-            return SessionlessFetch(partitions=asked)
-        return FullFetch(
+            return SessionlessFetchContext(partitions=asked)
+        return FullFetchContext(
             partitions=asked,
             sessions=sessions,
             from_follower=replica_id_of(request) >= 0,
@@ -129,10 +129,10 @@ def open_context(broker: Broker, call: Call, request: FetchRequest) -> Sessionle
         now_ms=call.now_ms,
     )
     if session is None:
-        return SessionlessFetch(partitions=asked)
+        return SessionlessFetchContext(partitions=asked)
     if by_topic_id:
         _resolve(broker, session.partitions)
-    return IncrementalFetch(
+    return IncrementalFetchContext(
         partitions=session.partitions.copy(), session=session, epoch=session.epoch
     )
 

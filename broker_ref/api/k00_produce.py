@@ -43,7 +43,7 @@ from broker_ref.api.endpoints import (
     current_leader,
     endpoints_of,
 )
-from broker_ref.api.verified_batches import VerifiedBatch, verify_and
+from broker_ref.api.verified_batches import VerifiedBatch, verify_then
 from broker_ref.log.batch import (
     ATTRIBUTES_POSITION,
     HEADER_BYTES,
@@ -75,7 +75,7 @@ class PartitionData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicData:
-    """Batches for a topic, by name or, from version 13, by id."""
+    """PendingAppends for a topic, by name or, from version 13, by id."""
 
     partition_data: tuple[PartitionData, ...]
     name: str = ""
@@ -133,7 +133,7 @@ class ProduceResponse:
 
 
 @dataclass(slots=True, kw_only=True)
-class Slot:
+class ProducePartitionStatus:
     """The answer for one partition as it stands, and the append it waits for."""
 
     response: PartitionResponse
@@ -149,40 +149,42 @@ class DelayedProduce:
 
     broker: Broker
     request: ProduceRequest
-    slots: tuple[tuple[Slot, ...], ...]
+    statuses: tuple[tuple[ProducePartitionStatus, ...], ...]
 
     def try_complete(self, now_ms: int) -> ProduceResponse | None:
         """The response once no batch waits."""
         del now_ms
         waiting = False
-        for slot in self._slots():
-            if slot.appended is None:
+        for status in self._all_statuses():
+            if status.appended is None:
                 continue
-            outcome = slot.appended.outcome
+            outcome = status.appended.outcome
             if outcome is None:
                 waiting = True
                 continue
             if outcome is not ErrorCode.none:
-                slot.response = self._failed(slot.response, slot.appended, outcome)
-            slot.appended = None
-        return None if waiting else _response(self.broker, self.request, self.slots)
+                status.response = self._failed(status.response, status.appended, outcome)
+            status.appended = None
+        return None if waiting else _response(self.broker, self.request, self.statuses)
 
     def expire(self, now_ms: int) -> ProduceResponse:
         """The response with REQUEST_TIMED_OUT for the batches that still wait."""
         done = self.try_complete(now_ms)
         if done is not None:
             return done
-        for slot in self._slots():
-            if slot.appended is not None:
-                slot.response = self._failed(
-                    slot.response, slot.appended, ErrorCode.request_timed_out
+        for status in self._all_statuses():
+            if status.appended is not None:
+                status.response = self._failed(
+                    status.response, status.appended, ErrorCode.request_timed_out
                 )
-        return _response(self.broker, self.request, self.slots)
+        return _response(self.broker, self.request, self.statuses)
 
     def keys(self) -> tuple[PartitionKey, ...]:
         """The partitions whose high watermark matters."""
         return tuple(
-            slot.appended.partition.key for slot in self._slots() if slot.appended is not None
+            status.appended.partition.key
+            for status in self._all_statuses()
+            if status.appended is not None
         )
 
     def _failed(
@@ -193,12 +195,12 @@ class DelayedProduce:
         leader = _leader_elsewhere(self.broker, key.topic, key.partition, error_code)
         return replace(response, error_code=error_code, current_leader=leader)
 
-    def _slots(self) -> tuple[Slot, ...]:
-        return tuple(slot for topic in self.slots for slot in topic)
+    def _all_statuses(self) -> tuple[ProducePartitionStatus, ...]:
+        return tuple(status for topic in self.statuses for status in topic)
 
 
 @dataclass(slots=True, kw_only=True)
-class Batch:
+class PendingAppend:
     """What is to be appended to a partition, unless its answer is an error already.
 
     `header` is that of a transactional batch.
@@ -212,14 +214,14 @@ class Batch:
     error: PartitionResponse | None = None
 
 
-Batches = tuple[tuple[Batch, ...], ...]
+PendingAppends = tuple[tuple[PendingAppend, ...], ...]
 """As in the request: topic by topic."""
 
 
 def handle(broker: Broker, call: Call, request: ProduceRequest) -> object:
     """Append every batch, verified where it is to be, then answer as acks says."""
-    batches: Batches = tuple(
-        tuple(_batch(broker, call, request, topic, data) for data in topic.partition_data)
+    batches: PendingAppends = tuple(
+        tuple(_pending_append(broker, call, request, topic, data) for data in topic.partition_data)
         for topic in request.topic_data
     )
     transactional = [batch for topic in batches for batch in topic if batch.header is not None]
@@ -239,7 +241,7 @@ def handle(broker: Broker, call: Call, request: ProduceRequest) -> object:
                 key=PartitionKey(topic=batch.topic, partition=batch.index), header=batch.header
             )
     assert request.transactional_id is not None
-    return verify_and(
+    return verify_then(
         broker,
         call,
         request.transactional_id,
@@ -248,7 +250,9 @@ def handle(broker: Broker, call: Call, request: ProduceRequest) -> object:
     )
 
 
-def _transaction_error(request: ProduceRequest, transactional: list[Batch]) -> ApiError | None:
+def _transaction_error(
+    request: ProduceRequest, transactional: list[PendingAppend]
+) -> ApiError | None:
     """Why a request with transactional batches is refused as a whole."""
     if request.transactional_id is None:
         return ApiError(
@@ -268,19 +272,23 @@ def _transaction_error(request: ProduceRequest, transactional: list[Batch]) -> A
     return None
 
 
-def _append_all(broker: Broker, request: ProduceRequest, batches: Batches, now_ms: int) -> object:
-    slots = tuple(
+def _append_all(
+    broker: Broker, request: ProduceRequest, batches: PendingAppends, now_ms: int
+) -> object:
+    statuses = tuple(
         tuple(_append(broker, request, batch, now_ms) for batch in topic) for topic in batches
     )
     if request.acks == ACKS_NONE:
-        errors = [slot.response for topic in slots for slot in topic if slot.response.error_code]
+        errors = [
+            status.response for topic in statuses for status in topic if status.response.error_code
+        ]
         if errors:
             return Hangup(
                 reason=f"a produce request with acks=0 failed: {errors[0].error_code.name} "
                 f"for partition {errors[0].index}"
             )
         return NO_ANSWER
-    delayed = DelayedProduce(broker=broker, request=request, slots=slots)
+    delayed = DelayedProduce(broker=broker, request=request, statuses=statuses)
     done = delayed.try_complete(now_ms)
     if done is not None:
         return done
@@ -288,12 +296,12 @@ def _append_all(broker: Broker, request: ProduceRequest, batches: Batches, now_m
     return Wait(operation=delayed, keys=delayed.keys(), deadline_ms=deadline_ms)
 
 
-def _batch(
+def _pending_append(
     broker: Broker, call: Call, request: ProduceRequest, topic: TopicData, data: PartitionData
-) -> Batch:
+) -> PendingAppend:
     """A batch that is to be appended, as far as the request alone tells."""
     records = data.records or b""
-    batch = Batch(index=data.index, records=records, topic=topic.name)
+    batch = PendingAppend(index=data.index, records=records, topic=topic.name)
     if len(records) >= HEADER_BYTES and records[ATTRIBUTES_POSITION + 1] & TRANSACTIONAL_BIT:
         header = unpack_header(records)
         batch.header = header if header.magic == MAGIC else None
@@ -305,9 +313,11 @@ def _batch(
     return batch
 
 
-def _append(broker: Broker, request: ProduceRequest, batch: Batch, now_ms: int) -> Slot:
+def _append(
+    broker: Broker, request: ProduceRequest, batch: PendingAppend, now_ms: int
+) -> ProducePartitionStatus:
     if batch.error is not None:
-        return Slot(response=batch.error)
+        return ProducePartitionStatus(response=batch.error)
     log_start_offset = -1
     try:
         if batch.verified is not None and batch.verified.error is not None:
@@ -321,7 +331,7 @@ def _append(broker: Broker, request: ProduceRequest, batch: Batch, now_ms: int) 
             guard=None if batch.verified is None else batch.verified.guard,
         )
     except RecordValidationError as error:
-        return Slot(
+        return ProducePartitionStatus(
             response=PartitionResponse(
                 index=batch.index,
                 error_code=error.error_code,
@@ -336,7 +346,7 @@ def _append(broker: Broker, request: ProduceRequest, batch: Batch, now_ms: int) 
             )
         )
     except (ApiError, LogError) as error:
-        return Slot(response=_refused(broker, batch.topic, batch.index, error))
+        return ProducePartitionStatus(response=_refused(broker, batch.topic, batch.index, error))
     response = PartitionResponse(
         index=batch.index,
         base_offset=result.base_offset,
@@ -344,9 +354,9 @@ def _append(broker: Broker, request: ProduceRequest, batch: Batch, now_ms: int) 
         log_start_offset=result.log_start_offset,
     )
     if request.acks != ACKS_ALL:
-        return Slot(response=response)
+        return ProducePartitionStatus(response=response)
     appended = Appended(partition=partition, required_offset=result.last_offset + 1)
-    return Slot(response=response, appended=appended)
+    return ProducePartitionStatus(response=response, appended=appended)
 
 
 def _refused(
@@ -402,15 +412,17 @@ def _topic_name(broker: Broker, call: Call, request: ProduceRequest, topic: Topi
 
 
 def _response(
-    broker: Broker, request: ProduceRequest, slots: tuple[tuple[Slot, ...], ...]
+    broker: Broker,
+    request: ProduceRequest,
+    statuses: tuple[tuple[ProducePartitionStatus, ...], ...],
 ) -> ProduceResponse:
     responses = tuple(
         TopicResponse(
             name=topic.name,
             topic_id=topic.topic_id,
-            partition_responses=tuple(slot.response for slot in topic_slots),
+            partition_responses=tuple(status.response for status in topic_slots),
         )
-        for topic, topic_slots in zip(request.topic_data, slots, strict=True)
+        for topic, topic_slots in zip(request.topic_data, statuses, strict=True)
     )
     leaders = [
         partition.current_leader for topic in responses for partition in topic.partition_responses

@@ -15,7 +15,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_ASKED_FOR, Api, Broker, Call
-from broker_ref.api.endpoints import live_brokers, some_broker
+from broker_ref.api.endpoints import advertised_controller_id, live_brokers
 from broker_ref.controller.metadata import (
     OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
@@ -123,7 +123,7 @@ def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResp
             for node in live_brokers(broker)
         ),
         cluster_id=broker.cluster_id,
-        controller_id=some_broker(broker),
+        controller_id=advertised_controller_id(broker),
         topics=topics,
         cluster_authorized_operations=authorized,
     )

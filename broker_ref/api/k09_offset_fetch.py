@@ -95,7 +95,7 @@ class OffsetFetchResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _OffsetQuery:
     """Whom a request asks, in which version, and how firm what it is told is to be."""
 
     broker: Broker
@@ -104,7 +104,7 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DelayedFetch:
+class DelayedOffsetFetch:
     """A fetch of offsets that are in the leader's log, until the in-sync replicas have them."""
 
     broker: Broker
@@ -132,7 +132,7 @@ def handle(broker: Broker, call: Call, request: OffsetFetchRequest) -> object:
     if not unstable:
         return _fetch(broker, call, request)
     return Wait(
-        operation=DelayedFetch(broker=broker, call=call, request=request),
+        operation=DelayedOffsetFetch(broker=broker, call=call, request=request),
         keys=tuple(broker.groups.check_coordinator(group).key for group in unstable),
         deadline_ms=call.now_ms + broker.config.offsets_commit_timeout_ms,
     )
@@ -156,7 +156,7 @@ def _fetch(
     request: OffsetFetchRequest,
     unstable: frozenset[str] = frozenset(),
 ) -> OffsetFetchResponse:
-    asked = _Asked(broker=broker, version=call.version, require_stable=request.require_stable)
+    asked = _OffsetQuery(broker=broker, version=call.version, require_stable=request.require_stable)
     if call.version >= FIRST_VERSION_OF_GROUPS:
         return OffsetFetchResponse(
             groups=tuple(_group(asked, group, unstable) for group in request.groups)
@@ -169,7 +169,7 @@ def _fetch(
     return OffsetFetchResponse(topics=topics, error_code=answer.error_code)
 
 
-def _group(asked: _Asked, group: RequestedGroup, unstable: frozenset[str]) -> GroupAnswer:
+def _group(asked: _OffsetQuery, group: RequestedGroup, unstable: frozenset[str]) -> GroupAnswer:
     try:
         asked.broker.groups.check_coordinator(group.group_id)
     except ApiError as error:
@@ -183,7 +183,7 @@ def _group(asked: _Asked, group: RequestedGroup, unstable: frozenset[str]) -> Gr
     return GroupAnswer(group_id=group.group_id, topics=topics)
 
 
-def _all_topics(asked: _Asked, group: str) -> tuple[TopicAnswer, ...]:
+def _all_topics(asked: _OffsetQuery, group: str) -> tuple[TopicAnswer, ...]:
     broker = asked.broker
     partitions: dict[str, list[int]] = {}
     for key in broker.groups.all_committed(group):
@@ -199,7 +199,7 @@ def _all_topics(asked: _Asked, group: str) -> tuple[TopicAnswer, ...]:
     )
 
 
-def _topic(asked: _Asked, group: str, topic: RequestedTopic) -> TopicAnswer:
+def _topic(asked: _OffsetQuery, group: str, topic: RequestedTopic) -> TopicAnswer:
     name = topic.name
     if asked.version >= FIRST_VERSION_BY_TOPIC_ID:
         found = asked.broker.metadata.topics_by_id.get(topic.topic_id)
@@ -214,12 +214,12 @@ def _topic(asked: _Asked, group: str, topic: RequestedTopic) -> TopicAnswer:
 
 
 def _partitions(
-    asked: _Asked, group: str, name: str, indexes: Iterable[int]
+    asked: _OffsetQuery, group: str, name: str, indexes: Iterable[int]
 ) -> tuple[PartitionAnswer, ...]:
     return tuple(_partition(asked, group, name, index) for index in indexes)
 
 
-def _partition(asked: _Asked, group: str, name: str, index: int) -> PartitionAnswer:
+def _partition(asked: _OffsetQuery, group: str, name: str, index: int) -> PartitionAnswer:
     groups = asked.broker.groups
     key = TopicPartition(topic=name, partition=index)
     if asked.require_stable and groups.has_pending(group, key):

@@ -74,7 +74,7 @@ class DeleteRecordsResponse:
 
 
 @dataclass(slots=True, kw_only=True)
-class Slot:
+class DeleteRecordsPartitionStatus:
     """The answer for one partition as it stands; `required_offset` is what it waits for."""
 
     answer: PartitionAnswer
@@ -86,39 +86,41 @@ class Slot:
 class DelayedDeleteRecords:
     """A deletion that not every replica has done yet (Kafka's DelayedDeleteRecords)."""
 
-    topics: tuple[tuple[str, tuple[Slot, ...]], ...]
+    topics: tuple[tuple[str, tuple[DeleteRecordsPartitionStatus, ...]], ...]
 
     def try_complete(self, now_ms: int) -> DeleteRecordsResponse | None:
         """The response once no partition waits."""
         del now_ms
         waiting = False
-        for slot in self._slots():
-            if slot.partition is not None and not _is_done(slot, slot.partition):
+        for status in self._all_statuses():
+            if status.partition is not None and not _is_done(status, status.partition):
                 waiting = True
         return None if waiting else self._response()
 
     def expire(self, now_ms: int) -> DeleteRecordsResponse:
         """The response with REQUEST_TIMED_OUT for the partitions that still wait."""
         self.try_complete(now_ms)
-        for slot in self._slots():
-            if slot.partition is not None:
-                slot.answer = dataclasses.replace(
-                    slot.answer, error_code=ErrorCode.request_timed_out
+        for status in self._all_statuses():
+            if status.partition is not None:
+                status.answer = dataclasses.replace(
+                    status.answer, error_code=ErrorCode.request_timed_out
                 )
         return self._response()
 
     def keys(self) -> tuple[PartitionKey, ...]:
         """The partitions whose low watermark matters."""
-        return tuple(slot.partition.key for slot in self._slots() if slot.partition is not None)
+        return tuple(
+            status.partition.key for status in self._all_statuses() if status.partition is not None
+        )
 
-    def _slots(self) -> tuple[Slot, ...]:
-        return tuple(slot for _, slots in self.topics for slot in slots)
+    def _all_statuses(self) -> tuple[DeleteRecordsPartitionStatus, ...]:
+        return tuple(status for _, statuses in self.topics for status in statuses)
 
     def _response(self) -> DeleteRecordsResponse:
         return DeleteRecordsResponse(
             topics=tuple(
-                TopicAnswer(name=name, partitions=tuple(slot.answer for slot in slots))
-                for name, slots in self.topics
+                TopicAnswer(name=name, partitions=tuple(status.answer for status in statuses))
+                for name, statuses in self.topics
             )
         )
 
@@ -143,7 +145,9 @@ def handle(broker: Broker, call: Call, request: DeleteRecordsRequest) -> object:
     return Wait(operation=delayed, keys=delayed.keys(), deadline_ms=deadline_ms)
 
 
-def _delete(broker: Broker, topic: str, requested: RequestedPartition) -> Slot:
+def _delete(
+    broker: Broker, topic: str, requested: RequestedPartition
+) -> DeleteRecordsPartitionStatus:
     index = requested.partition_index
     try:
         _check_not_internal(broker, topic, index)
@@ -151,8 +155,10 @@ def _delete(broker: Broker, topic: str, requested: RequestedPartition) -> Slot:
         required_offset = partition.delete_records_before(requested.offset)
         low_watermark = partition.low_watermark
     except (ApiError, LogError) as error:
-        return Slot(answer=PartitionAnswer(partition_index=index, error_code=error.error_code))
-    return Slot(
+        return DeleteRecordsPartitionStatus(
+            answer=PartitionAnswer(partition_index=index, error_code=error.error_code)
+        )
+    return DeleteRecordsPartitionStatus(
         answer=PartitionAnswer(partition_index=index, low_watermark=low_watermark),
         partition=partition,
         required_offset=required_offset,
@@ -169,18 +175,18 @@ def _check_not_internal(broker: Broker, topic: str, index: int) -> None:
         )
 
 
-def _is_done(slot: Slot, partition: Partition) -> bool:
+def _is_done(status: DeleteRecordsPartitionStatus, partition: Partition) -> bool:
     """Whether a partition waits no more; its answer says then what has come of it."""
-    index = slot.answer.partition_index
+    index = status.answer.partition_index
     try:
         low_watermark = partition.low_watermark
     except ApiError as error:
-        slot.answer = PartitionAnswer(partition_index=index, error_code=error.error_code)
+        status.answer = PartitionAnswer(partition_index=index, error_code=error.error_code)
     else:
-        slot.answer = PartitionAnswer(partition_index=index, low_watermark=low_watermark)
-        if low_watermark < slot.required_offset:
+        status.answer = PartitionAnswer(partition_index=index, low_watermark=low_watermark)
+        if low_watermark < status.required_offset:
             return False
-    slot.partition = None
+    status.partition = None
     return True
 
 

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
 from broker_ref.api.coordinator_replies import answer
-from broker_ref.api.fencing import told_since
+from broker_ref.api.fencing import producer_fenced_code
 from broker_ref.replication.producer_ids import PRODUCER_IDS, WAIT_FOR_IDS_MS, ProducerIds
 from broker_ref.transaction.coordinator import Initialization, ProducerResult
 from broker_ref.transaction.decisions import ProducerIdAndEpoch
@@ -105,7 +105,7 @@ def _initialize(
 
     def respond(result: ProducerResult) -> InitProducerIdResponse:
         return InitProducerIdResponse(
-            error_code=told_since(
+            error_code=producer_fenced_code(
                 result.error_code,
                 version=call.version,
                 first_version=FIRST_VERSION_OF_PRODUCER_FENCED,

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
 from broker_ref.api.coordinator_replies import NEVER_MS
-from broker_ref.api.fencing import told_since
+from broker_ref.api.fencing import producer_fenced_code
 from broker_ref.controller.metadata import INTERNAL_TOPICS
 from broker_ref.coordination.replies import Reply
 from broker_ref.replication.partition import PartitionKey
@@ -185,7 +185,9 @@ def _response(results: Iterable[tuple[str, Codes]], version: int) -> AddPartitio
 def _topic_results(codes: Codes, version: int) -> tuple[TopicResult, ...]:
     by_topic: dict[str, list[PartitionResult]] = {}
     for key, code in codes.items():
-        told = told_since(code, version=version, first_version=FIRST_VERSION_OF_PRODUCER_FENCED)
+        told = producer_fenced_code(
+            code, version=version, first_version=FIRST_VERSION_OF_PRODUCER_FENCED
+        )
         by_topic.setdefault(key.topic, []).append(
             PartitionResult(partition_index=key.partition, partition_error_code=told)
         )

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.api.coordinator_replies import answer
-from broker_ref.api.fencing import told_since
+from broker_ref.api.fencing import producer_fenced_code
 from broker_ref.controller.metadata import OFFSETS_TOPIC
 from broker_ref.replication.partition import PartitionKey
 from broker_ref.transaction.decisions import ProducerIdAndEpoch
@@ -54,7 +54,7 @@ def handle(broker: Broker, call: Call, request: AddOffsetsToTxnRequest) -> objec
     )
 
     def respond(error_code: ErrorCode) -> AddOffsetsToTxnResponse:
-        told = told_since(
+        told = producer_fenced_code(
             error_code, version=call.version, first_version=FIRST_VERSION_OF_PRODUCER_FENCED
         )
         return AddOffsetsToTxnResponse(error_code=told)

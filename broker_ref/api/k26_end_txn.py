@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.api.coordinator_replies import answer
-from broker_ref.api.fencing import told_since
+from broker_ref.api.fencing import producer_fenced_code
 from broker_ref.transaction.coordinator import ProducerResult
 from broker_ref.transaction.decisions import ProducerIdAndEpoch
 
@@ -56,7 +56,7 @@ def handle(broker: Broker, call: Call, request: EndTxnRequest) -> object:
 
     def respond(result: ProducerResult) -> EndTxnResponse:
         return EndTxnResponse(
-            error_code=told_since(
+            error_code=producer_fenced_code(
                 result.error_code,
                 version=call.version,
                 first_version=FIRST_VERSION_OF_PRODUCER_FENCED,

@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Slot:
+class MarkerStatus:
     """A marker for one partition, and what is known of it."""
 
     producer_id: int
@@ -85,33 +85,33 @@ class Slot:
 class DelayedMarkers:
     """Markers that are not all replicated."""
 
-    slots: tuple[Slot, ...]
+    statuses: tuple[MarkerStatus, ...]
 
     def try_complete(self, now_ms: int) -> WriteTxnMarkersResponse | None:
         """The response once every outcome is known; a known one stays."""
         del now_ms
         waiting = False
-        for slot in self.slots:
-            error_code = slot.error_code
+        for status in self.statuses:
+            error_code = status.error_code
             if error_code is None:
                 waiting = True
             else:
-                slot.outcome = error_code
-        return None if waiting else _response(self.slots)
+                status.outcome = error_code
+        return None if waiting else _response(self.statuses)
 
     def expire(self, now_ms: int) -> WriteTxnMarkersResponse:
         """The response with REQUEST_TIMED_OUT for what is not known."""
         done = self.try_complete(now_ms)
         if done is not None:
             return done
-        for slot in self.slots:
-            if slot.error_code is None:
-                slot.outcome = ErrorCode.request_timed_out
-        return _response(self.slots)
+        for status in self.statuses:
+            if status.error_code is None:
+                status.outcome = ErrorCode.request_timed_out
+        return _response(self.statuses)
 
     def keys(self) -> tuple[Hashable, ...]:
         """What is waited for."""
-        return tuple(slot.key for slot in self.slots if slot.error_code is None)
+        return tuple(status.key for status in self.statuses if status.error_code is None)
 
 
 def handle(broker: Broker, call: Call, request: WriteTxnMarkersRequest) -> object:
@@ -120,8 +120,8 @@ def handle(broker: Broker, call: Call, request: WriteTxnMarkersRequest) -> objec
     if nobodys:
         logger.warning("Markers of no producer or no epoch are refused, with others: %s", nobodys)
     delayed = DelayedMarkers(
-        slots=tuple(
-            Slot(
+        statuses=tuple(
+            MarkerStatus(
                 producer_id=marker.producer_id,
                 topic=topic.name,
                 partition=index,
@@ -177,13 +177,13 @@ def _append(
     return Appended(partition=partition, required_offset=result.last_offset + 1)
 
 
-def _response(slots: tuple[Slot, ...]) -> WriteTxnMarkersResponse:
+def _response(statuses: tuple[MarkerStatus, ...]) -> WriteTxnMarkersResponse:
     found: dict[int, dict[str, dict[int, ErrorCode]]] = {}
-    for slot in slots:
-        error_code = slot.error_code
+    for status in statuses:
+        error_code = status.error_code
         assert error_code is not None
-        topics = found.setdefault(slot.producer_id, {})
-        topics.setdefault(slot.topic, {})[slot.partition] = error_code
+        topics = found.setdefault(status.producer_id, {})
+        topics.setdefault(status.topic, {})[status.partition] = error_code
     return WriteTxnMarkersResponse(
         markers=tuple(
             MarkerResult(

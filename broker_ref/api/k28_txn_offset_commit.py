@@ -105,7 +105,7 @@ class TxnOffsetCommitResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class ValidatedCommit:
     """A request, looked at: what is to be kept, and what is refused whatever comes.
 
     `offsets` are by partition; `unknown` and `too_large` are places in the request.
@@ -187,7 +187,7 @@ class DelayedVerification:
     again: the answer may be from before or after.
     """
 
-    commit: Commit
+    commit: ValidatedCommit
     partition: Partition
     guard: VerificationGuard
     reply: Reply[Mapping[PartitionKey, ErrorCode]]
@@ -221,7 +221,7 @@ def handle(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> objec
     return _verify(commit, call.now_ms)
 
 
-def _verify(commit: Commit, now_ms: int) -> object:
+def _verify(commit: ValidatedCommit, now_ms: int) -> object:
     """Ask whether the group is in the transaction, where that is not known; then go on."""
     broker, request = commit.broker, commit.request
     adds = commit.call.version >= FIRST_VERSION_THAT_ADDS_THE_GROUP
@@ -247,7 +247,7 @@ def _verify(commit: Commit, now_ms: int) -> object:
     return response or Wait(operation=delayed, keys=(reply,), deadline_ms=NEVER_MS)
 
 
-def _read(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> Commit:
+def _read(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> ValidatedCommit:
     offsets: dict[TopicPartition, CommittedPartition] = {}
     unknown: set[TopicPartition] = set()
     too_large: set[TopicPartition] = set()
@@ -260,7 +260,7 @@ def _read(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> Commit
                 too_large.add(key)
             else:
                 offsets[key] = partition
-    return Commit(
+    return ValidatedCommit(
         broker=broker,
         call=call,
         request=request,

@@ -13,7 +13,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_ASKED_FOR, Api, Broker, Call
-from broker_ref.api.endpoints import some_broker
+from broker_ref.api.endpoints import advertised_controller_id
 from broker_ref.api.k03_metadata import CLUSTER_OPERATIONS
 
 BROKERS: Final = 1
@@ -73,7 +73,7 @@ def handle(broker: Broker, call: Call, request: DescribeClusterRequest) -> Descr
         authorized = CLUSTER_OPERATIONS
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
-        controller_id=some_broker(broker),
+        controller_id=advertised_controller_id(broker),
         brokers=tuple(
             AnsweredBroker(
                 broker_id=node.broker_id,

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.controller.topic_names import check_name
-from broker_ref.log.producer_state import ProducerEntry
+from broker_ref.log.producer_state import ProducerStateEntry
 from broker_ref.protocol.errors import ApiError, unknown_partition
 
 
@@ -105,7 +105,7 @@ def _answer(broker: Broker, topic: str, index: int) -> PartitionAnswer:
     )
 
 
-def _described(entry: ProducerEntry) -> ProducerAnswer:
+def _described(entry: ProducerStateEntry) -> ProducerAnswer:
     return ProducerAnswer(
         producer_id=entry.producer_id,
         producer_epoch=entry.epoch,

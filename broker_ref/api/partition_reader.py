@@ -38,7 +38,7 @@ FIRST_VERSION_FROM_FOLLOWERS: Final = 11
 FIRST_VERSION_WITH_CURRENT_LEADER: Final = 16
 LAST_VERSION_WITHOUT_STORAGE_ERROR: Final = 5
 
-MOVED: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+LEADER_MOVED_ERRORS: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 """Errors that come with the present leader (KIP-951)."""
 
 
@@ -156,7 +156,7 @@ class PartitionReader:
         leader = NO_LEADER
         if (
             self.version >= FIRST_VERSION_WITH_CURRENT_LEADER
-            and error_code in MOVED
+            and error_code in LEADER_MOVED_ERRORS
             and wanted.topic is not None
         ):
             leader = current_leader(self.broker, wanted.topic, wanted.asked.partition)

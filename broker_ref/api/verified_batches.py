@@ -47,7 +47,7 @@ class VerifiedBatch:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Verifying:
+class _DelayedVerification:
     """Waits for the coordinator's answer, and then does what was to be done.
 
     Where the last transaction of the producer is still being ended, it asks again for a while:
@@ -98,7 +98,7 @@ class _Verifying:
         is_between = ErrorCode.concurrent_transactions in answer.values()
         if self.adds and is_between and now_ms < self.retries_until_ms:
             again_ms = now_ms + self.broker.config.add_partitions_to_txn_retry_backoff_ms
-            return Wait(operation=_AskAgain(verifying=self), keys=(), deadline_ms=again_ms)
+            return Wait(operation=_DelayedRetry(verifying=self), keys=(), deadline_ms=again_ms)
         for batch in self._asked():
             batch.error = _error(answer[batch.key], batch, self.version)
         return self.then(now_ms)
@@ -127,10 +127,10 @@ class _Verifying:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _AskAgain:
+class _DelayedRetry:
     """Asks when its time has come."""
 
-    verifying: _Verifying
+    verifying: _DelayedVerification
 
     def try_complete(self, now_ms: int) -> None:
         """Not before."""
@@ -140,7 +140,7 @@ class _AskAgain:
         return self.verifying.ask(now_ms)
 
 
-def verify_and(
+def verify_then(
     broker: Broker,
     call: Call,
     transactional_id: str,
@@ -152,7 +152,7 @@ def verify_and(
 
     What that returns, or a `Wait` for it.
     """
-    verifying = _Verifying(
+    verifying = _DelayedVerification(
         broker=broker,
         version=call.version,
         transactional_id=transactional_id,

@@ -20,7 +20,7 @@ from broker_ref.controller.stream import (
     METADATA_PARTITION,
     METADATA_TOPIC_ID,
 )
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide, Wait
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext, Wait
 from broker_ref.protocol.identifiers import Uuid
 
 METADATA_CHANGED: Final = "metadata changed"
@@ -131,9 +131,9 @@ class _WaitingFetch:
         return _answer(self.controller, self.request)
 
 
-def handle(side: ControllerSide, call: Call, request: FetchRequest) -> FetchResponse | Wait:
+def handle(context: ControllerContext, call: Call, request: FetchRequest) -> FetchResponse | Wait:
     """Answer with what there is, or wait for it."""
-    waiting = _WaitingFetch(controller=side.controller, request=request)
+    waiting = _WaitingFetch(controller=context.controller, request=request)
     if request.max_wait_ms <= 0 or request.min_bytes <= 0 or not request.topics:
         return waiting.expire(call.now_ms)
     return waiting.try_complete(call.now_ms) or Wait(

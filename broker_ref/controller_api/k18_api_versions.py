@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import Final
 
 from broker_ref.api.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse, api_versions
-from broker_ref.controller_api.contract import Api, Call, ControllerSide
+from broker_ref.controller_api.contract import Api, Call, ControllerContext
 
 
-def handle(side: ControllerSide, call: Call, request: ApiVersionsRequest) -> ApiVersionsResponse:
+def handle(
+    context: ControllerContext, call: Call, request: ApiVersionsRequest
+) -> ApiVersionsResponse:
     """Answer with every API."""
     del request
-    return api_versions(side.apis(), side.metadata, version=call.version)
+    return api_versions(context.apis(), context.metadata, version=call.version)
 
 
 API: Final = Api(key=18, versions=range(5), request=ApiVersionsRequest, handle=handle)

@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.topic_descriptions import describe_topic_configs
 from broker_ref.controller.topics import CreatedTopic, NewTopic
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
 
@@ -90,11 +90,15 @@ class CreateTopicsResponse:
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
-def handle(side: ControllerSide, call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
+def handle(
+    context: ControllerContext, call: Call, request: CreateTopicsRequest
+) -> CreateTopicsResponse:
     """Make one topic after the other."""
     del call
     try:
-        side.controller.topics.check_partition_total(_new_topic(topic) for topic in request.topics)
+        context.controller.topics.check_partition_total(
+            _new_topic(topic) for topic in request.topics
+        )
     except ApiError as error:
         return CreateTopicsResponse(
             topics=tuple(_refusal(name, error) for name in {t.name: t for t in request.topics})
@@ -105,13 +109,13 @@ def handle(side: ControllerSide, call: Call, request: CreateTopicsRequest) -> Cr
         try:
             if named[topic.name] > 1:
                 raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
-            created = side.controller.create_topic(
+            created = context.controller.create_topic(
                 _new_topic(topic), validate_only=request.validate_only
             )
         except ApiError as error:
             answers.append(_refusal(topic.name, error))
         else:
-            answers.append(_answer(side, topic.name, created, request.validate_only))
+            answers.append(_answer(context, topic.name, created, request.validate_only))
     return CreateTopicsResponse(topics=tuple(answers))
 
 
@@ -132,7 +136,7 @@ def _new_topic(topic: RequestedTopic) -> NewTopic:
 
 
 def _answer(
-    side: ControllerSide, name: str, created: CreatedTopic, validate_only: bool
+    context: ControllerContext, name: str, created: CreatedTopic, validate_only: bool
 ) -> TopicAnswer:
     return TopicAnswer(
         name=name,
@@ -147,7 +151,7 @@ def _answer(
                 config_source=described.source,
                 is_sensitive=False,
             )
-            for described in describe_topic_configs(side.config, created.configs)
+            for described in describe_topic_configs(context.config, created.configs)
         ),
     )
 

@@ -16,7 +16,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.metadata import Topic
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid, uuid_text
 
@@ -58,20 +58,22 @@ class DeleteTopicsResponse:
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
-def handle(side: ControllerSide, call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+def handle(
+    context: ControllerContext, call: Call, request: DeleteTopicsRequest
+) -> DeleteTopicsResponse:
     """Remove one topic after the other."""
     requested = request.topics
     if call.version < FIRST_VERSION_BY_TOPIC_ID:
         requested = tuple(RequestedTopic(name=name) for name in request.topic_names)
-    found = [_find(side, topic) for topic in requested]
+    found = [_find(context, topic) for topic in requested]
     named = Counter(topic.topic_id for topic in found if isinstance(topic, Topic))
     answers = tuple(
-        _delete(side, call, topic, named, found[index]) for index, topic in enumerate(requested)
+        _delete(context, call, topic, named, found[index]) for index, topic in enumerate(requested)
     )
     return DeleteTopicsResponse(responses=tuple(dict.fromkeys(answers)))
 
 
-def _find(side: ControllerSide, requested: RequestedTopic) -> Topic | ApiError:
+def _find(context: ControllerContext, requested: RequestedTopic) -> Topic | ApiError:
     """The topic, or why there is none to delete."""
     by_id = requested.topic_id != ZERO_UUID
     if by_id and requested.name is not None:
@@ -79,7 +81,7 @@ def _find(side: ControllerSide, requested: RequestedTopic) -> Topic | ApiError:
             ErrorCode.invalid_request, "You may not specify both topic name and topic id."
         )
     if by_id:
-        found = side.metadata.topics_by_id.get(requested.topic_id)
+        found = context.metadata.topics_by_id.get(requested.topic_id)
         if found is None:
             return ApiError(
                 ErrorCode.unknown_topic_id,
@@ -88,13 +90,13 @@ def _find(side: ControllerSide, requested: RequestedTopic) -> Topic | ApiError:
         return found
     if requested.name is None:
         return ApiError(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
-    return side.metadata.topics.get(requested.name) or ApiError(
+    return context.metadata.topics.get(requested.name) or ApiError(
         ErrorCode.unknown_topic_or_partition, f"There is no topic {requested.name!r}."
     )
 
 
 def _delete(
-    side: ControllerSide,
+    context: ControllerContext,
     call: Call,
     requested: RequestedTopic,
     named: Mapping[Uuid, int],
@@ -102,7 +104,7 @@ def _delete(
 ) -> TopicAnswer:
     answered = TopicAnswer(name=requested.name, topic_id=requested.topic_id)
     try:
-        if not side.config.delete_topic_enable:
+        if not context.config.delete_topic_enable:
             known = call.version >= FIRST_VERSION_OF_DELETION_DISABLED
             raise ApiError(
                 ErrorCode.topic_deletion_disabled if known else ErrorCode.invalid_request,
@@ -113,7 +115,7 @@ def _delete(
         answered = TopicAnswer(name=found.name, topic_id=found.topic_id)
         if named[found.topic_id] > 1:
             raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
-        side.controller.delete_topic(found)
+        context.controller.delete_topic(found)
     except ApiError as error:
         return TopicAnswer(
             name=answered.name,

@@ -16,7 +16,7 @@ from broker_ref.controller_api.config_resources import (
     alter_each,
     check_configs,
 )
-from broker_ref.controller_api.contract import Api, Call, ControllerSide
+from broker_ref.controller_api.contract import Api, Call, ControllerContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,9 @@ class AlterConfigsRequest:
     validate_only: bool
 
 
-def handle(side: ControllerSide, call: Call, request: AlterConfigsRequest) -> AlterConfigsResponse:
+def handle(
+    context: ControllerContext, call: Call, request: AlterConfigsRequest
+) -> AlterConfigsResponse:
     """Alter one topic after the other."""
     del call
 
@@ -53,7 +55,7 @@ def handle(side: ControllerSide, call: Call, request: AlterConfigsRequest) -> Al
             [config.name for config in resource.configs],
             without_value=[config.name for config in resource.configs if config.value is None],
         )
-        side.controller.replace_configs(
+        context.controller.replace_configs(
             resource.resource_name,
             {config.name: config.value for config in resource.configs},
             validate_only=request.validate_only,

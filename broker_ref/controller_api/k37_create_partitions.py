@@ -13,7 +13,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 
 
@@ -59,7 +59,7 @@ class CreatePartitionsResponse:
 
 
 def handle(
-    side: ControllerSide, call: Call, request: CreatePartitionsRequest
+    context: ControllerContext, call: Call, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Grow one topic after the other."""
     del call
@@ -69,7 +69,7 @@ def handle(
         try:
             if named[topic.name] > 1:
                 raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
-            _grow(side, topic, validate_only=request.validate_only)
+            _grow(context, topic, validate_only=request.validate_only)
         except ApiError as error:
             answers.append(
                 TopicAnswer(
@@ -81,11 +81,11 @@ def handle(
     return CreatePartitionsResponse(results=tuple(answers))
 
 
-def _grow(side: ControllerSide, topic: RequestedTopic, *, validate_only: bool) -> None:
+def _grow(context: ControllerContext, topic: RequestedTopic, *, validate_only: bool) -> None:
     assignments = None
     if topic.assignments is not None:
         assignments = [assignment.broker_ids for assignment in topic.assignments]
-    side.controller.create_partitions(
+    context.controller.create_partitions(
         topic.name, topic.count, assignments, validate_only=validate_only
     )
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 
 PREFERRED: Final = 0
@@ -63,7 +63,9 @@ class ElectLeadersResponse:
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
-def handle(side: ControllerSide, call: Call, request: ElectLeadersRequest) -> ElectLeadersResponse:
+def handle(
+    context: ControllerContext, call: Call, request: ElectLeadersRequest
+) -> ElectLeadersResponse:
     """Hold the elections."""
     del call
     if request.election_type not in {PREFERRED, UNCLEAN}:
@@ -71,11 +73,11 @@ def handle(side: ControllerSide, call: Call, request: ElectLeadersRequest) -> El
     asked = request.topic_partitions
     wanted = {
         (named.topic, partition): None
-        for named in (_all_partitions(side) if asked is None else asked)
+        for named in (_all_partitions(context) if asked is None else asked)
         for partition in named.partitions
     }
     try:
-        answers = side.controller.elect_leaders(
+        answers = context.controller.elect_leaders(
             tuple(wanted), unclean=request.election_type == UNCLEAN
         )
     except ApiError as error:
@@ -100,10 +102,10 @@ def handle(side: ControllerSide, call: Call, request: ElectLeadersRequest) -> El
     )
 
 
-def _all_partitions(side: ControllerSide) -> list[TopicPartitions]:
+def _all_partitions(context: ControllerContext) -> list[TopicPartitions]:
     return [
         TopicPartitions(topic=topic.name, partitions=tuple(topic.partitions))
-        for topic in side.metadata.topics.values()
+        for topic in context.metadata.topics.values()
     ]
 
 

@@ -20,7 +20,7 @@ from broker_ref.controller_api.config_resources import (
     alter_each,
     check_configs,
 )
-from broker_ref.controller_api.contract import Api, Call, ControllerSide
+from broker_ref.controller_api.contract import Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 
 
@@ -51,13 +51,13 @@ class IncrementalAlterConfigsRequest:
 
 
 def handle(
-    side: ControllerSide, call: Call, request: IncrementalAlterConfigsRequest
+    context: ControllerContext, call: Call, request: IncrementalAlterConfigsRequest
 ) -> AlterConfigsResponse:
     """Alter one topic after the other."""
     del call
 
     def alter(resource: AlteredResource) -> None:
-        side.controller.alter_configs(
+        context.controller.alter_configs(
             resource.resource_name, _changes(resource), validate_only=request.validate_only
         )
 

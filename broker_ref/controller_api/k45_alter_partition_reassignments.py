@@ -14,7 +14,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 
 
@@ -70,7 +70,7 @@ class AlterPartitionReassignmentsResponse:
 
 
 def handle(
-    side: ControllerSide, call: Call, request: AlterPartitionReassignmentsRequest
+    context: ControllerContext, call: Call, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     """Begin or cancel the moves."""
     del call
@@ -80,7 +80,7 @@ def handle(
         for partition in topic.partitions
     }
     try:
-        refusals = side.controller.alter_reassignments(
+        refusals = context.controller.alter_reassignments(
             wanted, may_change_factor=request.allow_replication_factor_change
         )
     except ApiError as error:

@@ -11,7 +11,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class ListPartitionReassignmentsResponse:
 
 
 def handle(
-    side: ControllerSide, call: Call, request: ListPartitionReassignmentsRequest
+    context: ControllerContext, call: Call, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """Tell what is being moved."""
     del call
@@ -66,16 +66,16 @@ def handle(
     if named is None:
         named = tuple(
             NamedTopic(name=topic.name, partition_indexes=tuple(topic.partitions))
-            for topic in side.metadata.topics.values()
+            for topic in context.metadata.topics.values()
         )
-    moving = (OngoingTopic(name=topic.name, partitions=_ongoing(side, topic)) for topic in named)
+    moving = (OngoingTopic(name=topic.name, partitions=_ongoing(context, topic)) for topic in named)
     return ListPartitionReassignmentsResponse(
         topics=tuple(topic for topic in moving if topic.partitions)
     )
 
 
-def _ongoing(side: ControllerSide, topic: NamedTopic) -> tuple[OngoingPartition, ...]:
-    found = (side.metadata.partition(topic.name, index) for index in topic.partition_indexes)
+def _ongoing(context: ControllerContext, topic: NamedTopic) -> tuple[OngoingPartition, ...]:
+    found = (context.metadata.partition(topic.name, index) for index in topic.partition_indexes)
     return tuple(
         OngoingPartition(
             partition_index=partition.partition,

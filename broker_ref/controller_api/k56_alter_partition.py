@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.isr_changes import SKIP_EPOCH_CHECK, IsrProposal
 from broker_ref.controller.metadata import RECOVERED, PartitionMetadata
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 
@@ -87,7 +87,7 @@ class AlterPartitionResponse:
 
 
 def handle(
-    side: ControllerSide, call: Call, request: AlterPartitionRequest
+    context: ControllerContext, call: Call, request: AlterPartitionRequest
 ) -> AlterPartitionResponse:
     """Take the proposals."""
     del call
@@ -97,8 +97,8 @@ def handle(
         for partition in topic.partitions
     ]
     try:
-        side.controller.check_broker_epoch(request.broker_id, request.broker_epoch)
-        outcomes = iter(side.controller.alter_partitions(proposals))
+        context.controller.check_broker_epoch(request.broker_id, request.broker_epoch)
+        outcomes = iter(context.controller.alter_partitions(proposals))
     except ApiError as error:
         return AlterPartitionResponse(error_code=error.error_code)
     return AlterPartitionResponse(

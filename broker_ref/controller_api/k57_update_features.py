@@ -14,7 +14,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.features import FeatureUpdate, UpgradeType
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 
 
@@ -57,7 +57,7 @@ class UpdateFeaturesResponse:
 
 
 def handle(
-    side: ControllerSide, call: Call, request: UpdateFeaturesRequest
+    context: ControllerContext, call: Call, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
     """Update all or none."""
     del call
@@ -70,7 +70,7 @@ def handle(
         for update in request.feature_updates
     }
     try:
-        side.controller.update_features(
+        context.controller.update_features(
             tuple(updates.values()), validate_only=request.validate_only
         )
     except ApiError as error:

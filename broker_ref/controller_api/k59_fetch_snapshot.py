@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.controller.stream import CONTROLLER_EPOCH, METADATA_PARTITION, METADATA_TOPIC
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.controller_api.k01_fetch import SnapshotId
 
 
@@ -85,18 +85,18 @@ class FetchSnapshotResponse:
 
 
 def handle(
-    side: ControllerSide, call: Call, request: FetchSnapshotRequest
+    context: ControllerContext, call: Call, request: FetchSnapshotRequest
 ) -> FetchSnapshotResponse:
     """Serve parts of the snapshot."""
     del call
-    if request.cluster_id not in {None, side.cluster_id}:
+    if request.cluster_id not in {None, context.cluster_id}:
         return FetchSnapshotResponse(error_code=ErrorCode.inconsistent_cluster_id)
     return FetchSnapshotResponse(
         topics=tuple(
             AnsweredTopic(
                 name=topic.name,
                 partitions=tuple(
-                    _part(side, topic.name, wanted, request.max_bytes)
+                    _part(context, topic.name, wanted, request.max_bytes)
                     for wanted in topic.partitions
                 ),
             )
@@ -105,8 +105,10 @@ def handle(
     )
 
 
-def _part(side: ControllerSide, topic: str, wanted: WantedSnapshot, max_bytes: int) -> SnapshotPart:
-    end_offset, data = side.controller.snapshot()
+def _part(
+    context: ControllerContext, topic: str, wanted: WantedSnapshot, max_bytes: int
+) -> SnapshotPart:
+    end_offset, data = context.controller.snapshot()
     error = ErrorCode.none
     if (topic, wanted.partition) != (METADATA_TOPIC, METADATA_PARTITION):
         error = ErrorCode.unknown_topic_or_partition

@@ -19,11 +19,11 @@ from broker_ref.api.k60_describe_cluster import (
     DescribeClusterResponse,
 )
 from broker_ref.controller.client import CONTROLLER_ID
-from broker_ref.controller_api.contract import Api, Call, ControllerSide
+from broker_ref.controller_api.contract import Api, Call, ControllerContext
 
 
 def handle(
-    side: ControllerSide, call: Call, request: DescribeClusterRequest
+    context: ControllerContext, call: Call, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """Tell the cluster id."""
     del call
@@ -41,7 +41,7 @@ def handle(
             endpoint_type=CONTROLLERS,
         )
     return DescribeClusterResponse(
-        cluster_id=side.cluster_id, controller_id=CONTROLLER_ID, endpoint_type=CONTROLLERS
+        cluster_id=context.cluster_id, controller_id=CONTROLLER_ID, endpoint_type=CONTROLLERS
     )
 
 

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.controller.registrations import Registration
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 
@@ -64,14 +64,14 @@ class BrokerRegistrationResponse:
 
 
 def handle(
-    side: ControllerSide, call: Call, request: BrokerRegistrationRequest
+    context: ControllerContext, call: Call, request: BrokerRegistrationRequest
 ) -> BrokerRegistrationResponse:
     """Register the broker."""
     if not request.listeners or not 0 <= request.broker_id != CONTROLLER_ID:
         return BrokerRegistrationResponse(error_code=ErrorCode.invalid_registration)
     listener = request.listeners[0]
     try:
-        broker_epoch = side.controller.register_broker(
+        broker_epoch = context.controller.register_broker(
             Registration(
                 broker_id=request.broker_id,
                 cluster_id=request.cluster_id,

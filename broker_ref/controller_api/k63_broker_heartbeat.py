@@ -12,7 +12,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.registrations import Heartbeat
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 
 
@@ -39,11 +39,11 @@ class BrokerHeartbeatResponse:
 
 
 def handle(
-    side: ControllerSide, call: Call, request: BrokerHeartbeatRequest
+    context: ControllerContext, call: Call, request: BrokerHeartbeatRequest
 ) -> BrokerHeartbeatResponse:
     """Hear the broker."""
     try:
-        reply = side.controller.heartbeat(
+        reply = context.controller.heartbeat(
             Heartbeat(
                 broker_id=request.broker_id,
                 broker_epoch=request.broker_epoch,

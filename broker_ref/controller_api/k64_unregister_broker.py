@@ -11,7 +11,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 
 
@@ -32,12 +32,12 @@ class UnregisterBrokerResponse:
 
 
 def handle(
-    side: ControllerSide, call: Call, request: UnregisterBrokerRequest
+    context: ControllerContext, call: Call, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
     """Forget the broker."""
     del call
     try:
-        side.controller.unregister_broker(request.broker_id)
+        context.controller.unregister_broker(request.broker_id)
     except ApiError as error:
         return UnregisterBrokerResponse(error_code=error.error_code, error_message=error.message)
     return UnregisterBrokerResponse()

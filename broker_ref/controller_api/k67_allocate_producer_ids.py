@@ -10,7 +10,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerSide
+from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 
 
@@ -33,13 +33,13 @@ class AllocateProducerIdsResponse:
 
 
 def handle(
-    side: ControllerSide, call: Call, request: AllocateProducerIdsRequest
+    context: ControllerContext, call: Call, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
     """Hand out a block."""
     del call
     try:
-        side.controller.check_broker_epoch(request.broker_id, request.broker_epoch)
-        block = side.controller.allocate_producer_ids(request.broker_id, request.broker_epoch)
+        context.controller.check_broker_epoch(request.broker_id, request.broker_epoch)
+        block = context.controller.allocate_producer_ids(request.broker_id, request.broker_epoch)
     except ApiError as error:
         return AllocateProducerIdsResponse(error_code=error.error_code)
     return AllocateProducerIdsResponse(producer_id_start=block.start, producer_id_len=len(block))

@@ -32,7 +32,7 @@ from broker_ref.group.records import (
     encode_value,
 )
 from broker_ref.group.states import GroupState
-from broker_ref.log.append import AppendResult, Origin
+from broker_ref.log.append import AppendOrigin, AppendResult
 from broker_ref.log.batch import HEADER_BYTES, NO_PRODUCER_ID, encode_batch
 from broker_ref.log.control import EndTransactionMarker, Marker
 from broker_ref.log.records import Record
@@ -280,7 +280,7 @@ class Shard:
             batch,
             all_replicas=True,
             now_ms=now_ms,
-            origin=Origin.COORDINATOR,
+            origin=AppendOrigin.COORDINATOR,
             guard=transaction.guard,
         )
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from broker_ref.log.storage import NotBegunError, StorageError
+from broker_ref.log.storage import RetriableStorageError, StorageError
 
 LOCK_FILE = ".lock"
 _TEMPORARY_SUFFIX = ".tmp"
@@ -252,5 +252,5 @@ def _errors(operation: str, full: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        kind = NotBegunError if error.errno in _TOO_MANY_OPEN else StorageError
+        kind = RetriableStorageError if error.errno in _TOO_MANY_OPEN else StorageError
         raise kind(f"Cannot {operation} {full}: {reason}.") from error

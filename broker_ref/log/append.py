@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Origin(Enum):
+class AppendOrigin(Enum):
     """Who makes a leader append; what is checked depends on it (AppendOrigin)."""
 
     CLIENT = "client"

@@ -27,8 +27,8 @@ from broker_ref.log.transaction_index import AbortedTransaction, TransactionInde
 _Aborted = tuple[int, int, int, int]  # First and last offset, producer id, last stable offset.
 
 
-class CleanedTransactions:
-    """The transactions that the batches told so far have begun, and not ended."""
+class CleanedTransactionMetadata:
+    """The transactions that the batches told so far have not_retriable, and not ended."""
 
     def __init__(self) -> None:
         self._to_come: list[_Aborted] = []

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from broker_ref.log.checkpoints import TopicPartition
-from broker_ref.log.cleanable import Cleanable, find_cleanable
 from broker_ref.log.cleaning import clean_log
 from broker_ref.log.errors import LogError
+from broker_ref.log.log_to_clean import LogToClean, find_cleanable
 from broker_ref.log.partition_log import PartitionLog
 from broker_ref.log.storage import StorageError
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class _CleaningRun:
     """A log being compacted; `removals` are those the log had had when that began."""
 
     key: TopicPartition
@@ -52,7 +52,7 @@ class LogCleaner:
         self._checkpoints = checkpoints
         self._save = save
         self._dedupe_buffer_bytes = dedupe_buffer_bytes
-        self._run: _Run | None = None
+        self._run: _CleaningRun | None = None
         self._uncleanable: set[PartitionLog] = set()
 
     def run(
@@ -60,7 +60,7 @@ class LogCleaner:
     ) -> bool:
         """Do work as of about `budget_bytes`, see `clean_log`; whether there is more to do at once.
 
-        Only logs in `stable_offsets` are begun, and nothing from there on is touched: their last
+        Only logs in `stable_offsets` are not_retriable, and nothing from there on is touched: their last
         stable offsets. Raises: nothing; a log that is damaged, or that
         an error of ours keeps from being compacted, is left alone until the next start, one whose
         storage fails until the next call.
@@ -95,9 +95,11 @@ class LogCleaner:
             except StorageError as error:
                 logger.warning("A file of a compaction is left until the next start: %s", error)
 
-    def _begin(self, now_ms: int, stable_offsets: Mapping[TopicPartition, int]) -> _Run | None:
+    def _begin(
+        self, now_ms: int, stable_offsets: Mapping[TopicPartition, int]
+    ) -> _CleaningRun | None:
         self._uncleanable.intersection_update(self._logs.values())
-        dirtiest: tuple[TopicPartition, Cleanable] | None = None
+        dirtiest: tuple[TopicPartition, LogToClean] | None = None
         for key, log in self._logs.items():
             if (
                 not log.config.compact
@@ -120,9 +122,11 @@ class LogCleaner:
                 dirtiest = key, found
         if dirtiest is None:
             return None
-        key, cleanable = dirtiest
-        steps = clean_log(cleanable, now_ms=now_ms, map_bytes_max=self._dedupe_buffer_bytes)
-        return _Run(key=key, log=cleanable.log, removals=cleanable.log.removals, steps=steps)
+        key, log_to_clean = dirtiest
+        steps = clean_log(log_to_clean, now_ms=now_ms, map_bytes_max=self._dedupe_buffer_bytes)
+        return _CleaningRun(
+            key=key, log=log_to_clean.log, removals=log_to_clean.log.removals, steps=steps
+        )
 
     def _failed(self, log: PartitionLog, error: Exception) -> bool:
         """Note why a log could not be compacted; whether others may be, its storage not failing."""
@@ -138,7 +142,7 @@ class LogCleaner:
         )  # fmt: skip
         return True
 
-    def _finish(self, run: _Run, end_offset: int) -> bool:
+    def _finish(self, run: _CleaningRun, end_offset: int) -> bool:
         logger.info("%s is compacted up to offset %d", run.log.directory, end_offset)
         self._checkpoints[run.key] = end_offset
         try:

@@ -27,11 +27,11 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from broker_ref.log.batch import BatchHeader, parse_sound_batches
-from broker_ref.log.cleanable import Cleanable
-from broker_ref.log.cleaned_transactions import CleanedTransactions
+from broker_ref.log.cleaned_transactions import CleanedTransactionMetadata
 from broker_ref.log.config import LONG_MAX
 from broker_ref.log.filtering import filter_batch, view_records
 from broker_ref.log.indexes import RELATIVE_OFFSET_MAX
+from broker_ref.log.log_to_clean import LogToClean
 from broker_ref.log.offset_map import OffsetMap
 from broker_ref.log.partition_log import PartitionLog
 from broker_ref.log.records import RecordView
@@ -43,7 +43,7 @@ _RECORD_WORK_BYTES = 32
 
 
 def clean_log(
-    cleanable: Cleanable, *, now_ms: int, map_bytes_max: int
+    log_to_clean: LogToClean, *, now_ms: int, map_bytes_max: int
 ) -> Generator[int, None, int]:
     """Compact a log, yielding the work of every step as so many bytes; the offset it is clean to.
 
@@ -51,25 +51,28 @@ def clean_log(
     StorageError.
     """
     offsets = OffsetMap(bytes_max=map_bytes_max)
-    end_offset = yield from _fill_map(cleanable, offsets)
-    cleaning = _Cleaning(
-        log=cleanable.log,
+    end_offset = yield from _fill_map(log_to_clean, offsets)
+    cleaning = _Cleaner(
+        log=log_to_clean.log,
         offsets=offsets,
         end_offset=end_offset,
-        first_uncleanable_offset=cleanable.first_uncleanable_offset,
+        first_uncleanable_offset=log_to_clean.first_uncleanable_offset,
         now_ms=now_ms,
     )
-    for group in _groups(cleanable.log, end_offset, cleanable.first_uncleanable_offset):
+    for group in _groups(log_to_clean.log, end_offset, log_to_clean.first_uncleanable_offset):
         yield from cleaning.clean_group(group)
     return end_offset
 
 
-def _fill_map(cleanable: Cleanable, offsets: OffsetMap) -> Generator[int, None, int]:
+def _fill_map(log_to_clean: LogToClean, offsets: OffsetMap) -> Generator[int, None, int]:
     """Note the last offset of every key in the dirty part; the offset up to which that is done."""
-    start_offset, end_offset = cleanable.first_dirty_offset, cleanable.first_uncleanable_offset
-    transactions = CleanedTransactions()
-    transactions.add(cleanable.log.aborted_transactions(start_offset, end_offset))
-    for segment in cleanable.log.segments.between(start_offset, end_offset):
+    start_offset, end_offset = (
+        log_to_clean.first_dirty_offset,
+        log_to_clean.first_uncleanable_offset,
+    )
+    transactions = CleanedTransactionMetadata()
+    transactions.add(log_to_clean.log.aborted_transactions(start_offset, end_offset))
+    for segment in log_to_clean.log.segments.between(start_offset, end_offset):
         for header, batch in chain.from_iterable(_windows(segment, start_offset)):
             yield _work_bytes(header)
             if header.is_control:
@@ -151,7 +154,7 @@ class _LastBatches:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Cleaning:
+class _Cleaner:
     """The second half, with the map filled up to `end_offset`."""
 
     log: PartitionLog
@@ -159,7 +162,7 @@ class _Cleaning:
     end_offset: int
     first_uncleanable_offset: int
     now_ms: int
-    transactions: CleanedTransactions = field(default_factory=CleanedTransactions)
+    transactions: CleanedTransactionMetadata = field(default_factory=CleanedTransactionMetadata)
 
     def clean_group(self, group: list[LogSegment]) -> Iterator[int]:
         """Replace some segments that follow each other by one."""

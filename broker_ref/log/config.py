@@ -77,7 +77,9 @@ class TopicConfig:
         limit = INT_MAX if self.type is ConfigType.INT else LONG_MAX
         digits = text[1:] if text[:1] in ("-", "+") else text
         if not (digits.isascii() and digits.isdigit()) or not -limit - 1 <= int(text) <= limit:
-            raise InvalidTopicConfigError(self.name, text, f"Not a number of type {self.type.value}")
+            raise InvalidTopicConfigError(
+                self.name, text, f"Not a number of type {self.type.value}"
+            )
         return int(text)
 
     def _parse_double(self, text: str) -> float:
@@ -195,7 +197,7 @@ TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
     _row("retention.ms", ConfigType.LONG, WEEK_MS, _at_least(-1), "log.retention.ms",
          "How long records are kept before their segment is deleted; -1: no limit."),
     _row("segment.bytes", ConfigType.INT, 1 << 30, _at_least(1 << 20), "log.segment.bytes",
-         "The size at which a segment is closed and a new one begun."),
+         "The size at which a segment is closed and a new one not_retriable."),
     _row("segment.index.bytes", ConfigType.INT, 10 << 20, _at_least(4),
          "log.index.size.max.bytes",
          "The size at which an index is full and its segment is closed."),

@@ -17,7 +17,7 @@ UNDEFINED_EPOCH = -1
 UNDEFINED_EPOCH_OFFSET = -1
 
 
-class LeaderEpochs:
+class LeaderEpochFileCache:
     """The epochs of one log, oldest first."""
 
     def __init__(self, *, storage: Storage, directory: str) -> None:
@@ -29,7 +29,9 @@ class LeaderEpochs:
             if self._entries and (
                 epoch <= self._entries[-1][0] or start_offset <= self._entries[-1][1]
             ):
-                raise CorruptLogError(self._path, 0, f"epoch {epoch} does not follow the one before it")
+                raise CorruptLogError(
+                    self._path, 0, f"epoch {epoch} does not follow the one before it"
+                )
             self._entries.append((epoch, start_offset))
 
     @property

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.log.append import AppendResult, Origin
+from broker_ref.log.append import AppendOrigin, AppendResult
 from broker_ref.log.batch import (
     NO_TIMESTAMP,
     BatchHeader,
@@ -36,20 +36,20 @@ from broker_ref.log.config import LogConfig
 from broker_ref.log.control import EndTransactionMarker, encode_marker
 from broker_ref.log.errors import LogError
 from broker_ref.log.producer_log import markers_of
-from broker_ref.log.producer_state import ProducerEntry
+from broker_ref.log.producer_state import ProducerStateEntry
 from broker_ref.log.recovery import LoadedLog, LogLoader
 from broker_ref.log.replicated import check_replicated
 from broker_ref.log.retention import count_expired
 from broker_ref.log.segment import LogSegment, TimestampAndOffset
 from broker_ref.log.segments import LogPosition, LogSegments
 from broker_ref.log.storage import Storage
-from broker_ref.log.storage_health import StorageHealth, begun
+from broker_ref.log.storage_health import StorageHealth, not_retriable
 from broker_ref.log.swapping import CLEANED_SUFFIX, SWAP_SUFFIX, cleaned_names
 from broker_ref.log.transaction_index import AbortedTransaction
 from broker_ref.log.validation import check_produced
 from broker_ref.log.verification_guards import VerificationGuard
 
-__all__ = ["AppendResult", "LogPosition", "Origin", "PartitionLog"]
+__all__ = ["AppendOrigin", "AppendResult", "LogPosition", "PartitionLog"]
 
 
 class PartitionLog:
@@ -97,7 +97,7 @@ class PartitionLog:
         """Open the log in `directory`, made where missing, after recovery where not `clean`.
 
         `clean` says that the broker was stopped in order; the offsets are what was last
-        checkpointed (see `LogDirectory`). `on_truncate` is called with the end that the log is
+        checkpointed (see `LogManager`). `on_truncate` is called with the end that the log is
         about to be cut to, and must lower them durably. Raises: CorruptLogError naming file and
         position, StorageError.
         """
@@ -155,7 +155,7 @@ class PartitionLog:
         return self._segments.base_offsets
 
     @property
-    def producer_entries(self) -> tuple[ProducerEntry, ...]:
+    def producer_entries(self) -> tuple[ProducerStateEntry, ...]:
         """What is remembered of producers (for DescribeProducers)."""
         return self.producers.entries
 
@@ -172,7 +172,7 @@ class PartitionLog:
         *,
         leader_epoch: int,
         now_ms: int,
-        origin: Origin = Origin.CLIENT,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
         guard: VerificationGuard | None = None,
     ) -> AppendResult:
         """Append one produced batch as the leader, giving it the next offsets.
@@ -310,7 +310,7 @@ class PartitionLog:
     def _roll(self, now_ms: int, base_offset: int) -> None:
         """Seal and flush the active segment, keep the producer state, begin a new segment."""
         self._seal(now_ms)
-        with begun():  # A segment has several files: one without the others would stay.
+        with not_retriable():  # A segment has several files: one without the others would stay.
             self._segments.add(self._new_segment(base_offset, now_ms))
         self._log_end_offset = base_offset
 
@@ -336,12 +336,12 @@ class PartitionLog:
         self._health.require()
         with self._health.writing():
             if offset >= self._log_end_offset:
-                # An epoch may have begun at the end without a record.
+                # An epoch may have not_retriable at the end without a record.
                 self.leader_epochs.truncate_from_end(offset)
             elif offset < self._segments[0].base_offset:
                 self.truncate_fully_and_start_at(offset, now_ms=now_ms)
             else:
-                with begun():
+                with not_retriable():
                     self._truncate(offset, now_ms)
 
     def _truncate(self, offset: int, now_ms: int) -> None:
@@ -363,7 +363,7 @@ class PartitionLog:
     def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
         """Forget everything; the log is empty then, and starts at `offset`. Raises: LogError."""
         self._health.require()
-        with self._health.writing(), begun():
+        with self._health.writing(), not_retriable():
             self._start_anew(offset, now_ms)
 
     def _start_anew(self, offset: int, now_ms: int) -> None:
@@ -537,7 +537,7 @@ class PartitionLog:
                 cleaned.transactions.create()  # What it is renamed to must not stay from before.
             cleaned.seal()
             cleaned.flush()
-            with begun():
+            with not_retriable():
                 self._swap(old, cleaned)
 
     def _swap(self, old: Sequence[LogSegment], cleaned: LogSegment) -> None:

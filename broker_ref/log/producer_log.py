@@ -19,15 +19,15 @@ from collections.abc import Iterable, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.log.append import Origin
+from broker_ref.log.append import AppendOrigin
 from broker_ref.log.batch import BatchHeader
 from broker_ref.log.control import EndTransactionMarker, decode_marker
 from broker_ref.log.errors import CorruptLogError, LogError
 from broker_ref.log.producer_snapshots import ProducerSnapshots
 from broker_ref.log.producer_state import (
     BatchMetadata,
-    ProducerEntry,
-    ProducerState,
+    ProducerStateEntry,
+    ProducerStateManager,
 )
 from broker_ref.log.segment import LogSegment
 from broker_ref.log.verification_guards import VerificationGuard, VerificationGuards
@@ -41,11 +41,11 @@ class ProducerLog:
     def __init__(self, *, snapshots: ProducerSnapshots, expiration_ms: int) -> None:
         self.snapshots = snapshots
         self._expiration_ms = expiration_ms
-        self._state = ProducerState()
+        self._state = ProducerStateManager()
         self._guards = VerificationGuards()
 
     @property
-    def entries(self) -> tuple[ProducerEntry, ...]:
+    def entries(self) -> tuple[ProducerStateEntry, ...]:
         """All producers, in the order in which they first wrote."""
         return self._state.entries
 
@@ -74,7 +74,7 @@ class ProducerLog:
         return self._guards.allows(producer_id, guard)
 
     def check(
-        self, header: BatchHeader, *, origin: Origin, guard: VerificationGuard | None
+        self, header: BatchHeader, *, origin: AppendOrigin, guard: VerificationGuard | None
     ) -> BatchMetadata | None:
         """Whether a batch may be appended by the leader; the batch that it repeats, if it does.
 
@@ -83,7 +83,7 @@ class ProducerLog:
         if not header.has_producer_id:
             return None
         producer_id = header.producer_id
-        if origin is Origin.CLIENT:
+        if origin is AppendOrigin.CLIENT:
             duplicate = self._state.duplicate_of(header)
             if duplicate is not None:
                 return duplicate
@@ -98,7 +98,7 @@ class ProducerLog:
                 f"Producer {producer_id} (epoch {header.producer_epoch}) writes outside of any "
                 "transaction that the coordinator is known to have open.",
             )
-        if origin is Origin.CLIENT:
+        if origin is AppendOrigin.CLIENT:
             self._guards.check_sequence(header, is_first=not self._state.has_batches(producer_id))
         self._state.check(header, origin=origin)
         return None
@@ -111,7 +111,7 @@ class ProducerLog:
         producer_epoch: int,
         transaction_version: int,
     ) -> None:
-        """As `ProducerState.check_marker`."""
+        """As `ProducerStateManager.check_marker`."""
         self._state.check_marker(
             marker,
             producer_id=producer_id,
@@ -132,11 +132,11 @@ class ProducerLog:
             segment.append_aborted(aborted)
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """As `ProducerState.first_unstable_offset`."""
+        """As `ProducerStateManager.first_unstable_offset`."""
         return self._state.first_unstable_offset(high_watermark)
 
     def forget_replicated(self, high_watermark: int) -> None:
-        """As `ProducerState.forget_replicated`."""
+        """As `ProducerStateManager.forget_replicated`."""
         self._state.forget_replicated(high_watermark)
 
     def keep_snapshot(self, log_end_offset: int) -> None:
@@ -153,7 +153,7 @@ class ProducerLog:
     def clear(self) -> None:
         """Know of nobody, as in an empty log. Raises: StorageError."""
         self.snapshots.keep(())
-        self._state = ProducerState()
+        self._state = ProducerStateManager()
 
     def load(
         self,
@@ -192,10 +192,10 @@ class ProducerLog:
     def _unreplicated(
         self,
         segments: list[LogSegment],
-        loaded: tuple[ProducerState, int | None],
+        loaded: tuple[ProducerStateManager, int | None],
         log_start_offset: int,
         high_watermark: int,
-    ) -> ProducerState:
+    ) -> ProducerStateManager:
         """A state that knows of the markers at or above the high watermark.
 
         Or of none, as Kafka's, where the batches before the snapshot are damaged: a log whose
@@ -205,13 +205,13 @@ class ProducerLog:
             state = self._read(segments, loaded, log_start_offset, None)
         except CorruptLogError as error:
             logger.warning("Markers that are not replicated are taken as if they were: %s", error)
-            return ProducerState()
+            return ProducerStateManager()
         state.forget_replicated(high_watermark)
         return state
 
-    def _loaded(self, end_offset: int, now_ms: int) -> tuple[ProducerState, int | None]:
+    def _loaded(self, end_offset: int, now_ms: int) -> tuple[ProducerStateManager, int | None]:
         """The state of the latest snapshot at or below an offset, and at which that is."""
-        state = ProducerState()
+        state = ProducerStateManager()
         latest = self.snapshots.latest(end_offset)
         if latest is None:
             return state, None
@@ -222,10 +222,10 @@ class ProducerLog:
     def _read(
         self,
         segments: list[LogSegment],
-        loaded: tuple[ProducerState, int | None],
+        loaded: tuple[ProducerStateManager, int | None],
         log_start_offset: int,
         indexed_to: int | None,
-    ) -> ProducerState:
+    ) -> ProducerStateManager:
         """The state after all batches; those that end transactions are noted from there on."""
         state, snapshot_offset = loaded
         offset = log_start_offset if snapshot_offset is None else snapshot_offset

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 from crc32c import crc32c
 
-from broker_ref.log.producer_state import BATCHES_REMEMBERED, BatchMetadata, ProducerEntry
+from broker_ref.log.producer_state import BATCHES_REMEMBERED, BatchMetadata, ProducerStateEntry
 from broker_ref.log.segment import file_name
 from broker_ref.log.storage import Storage
 
@@ -33,7 +33,7 @@ _VERSION = 1
 logger = logging.getLogger(__name__)
 
 
-def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+def encode_snapshot(entries: Iterable[ProducerStateEntry]) -> bytes:
     """The file's content."""
     rows = []
     for entry in entries:
@@ -54,7 +54,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
     return _HEAD.pack(_VERSION, crc32c(body)) + body
 
 
-def decode_snapshot(data: bytes) -> list[ProducerEntry] | None:
+def decode_snapshot(data: bytes) -> list[ProducerStateEntry] | None:
     """The entries, None where the file is damaged."""
     if len(data) < _HEAD.size + _COUNT.size:
         return None
@@ -66,7 +66,7 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry] | None:
     return [_entry(*fields) for fields in _ENTRY.iter_unpack(body[_COUNT.size :])]
 
 
-def _entry(*fields: int) -> ProducerEntry:
+def _entry(*fields: int) -> ProducerStateEntry:
     producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_offset = fields
     batches: deque[BatchMetadata] = deque(maxlen=BATCHES_REMEMBERED)
     if offset >= 0:
@@ -75,7 +75,7 @@ def _entry(*fields: int) -> ProducerEntry:
                 last_sequence=sequence, last_offset=offset, offset_delta=delta, timestamp=timestamp
             )
         )
-    return ProducerEntry(
+    return ProducerStateEntry(
         producer_id=producer_id,
         epoch=epoch,
         batches=batches,
@@ -102,12 +102,12 @@ class ProducerSnapshots:
         """The offsets there are snapshots at, ascending."""
         return tuple(self._offsets)
 
-    def write(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
+    def write(self, offset: int, entries: Iterable[ProducerStateEntry]) -> None:
         """Durably keep the state after all batches below `offset`."""
         self._storage.write_atomically(self._path(offset), encode_snapshot(entries))
         self._offsets = sorted({*self._offsets, offset})
 
-    def latest(self, end_offset: int) -> tuple[int, list[ProducerEntry]] | None:
+    def latest(self, end_offset: int) -> tuple[int, list[ProducerStateEntry]] | None:
         """The newest sound snapshot at or below `end_offset`, and its offset."""
         for offset in reversed([offset for offset in self._offsets if offset <= end_offset]):
             entries = decode_snapshot(self._storage.read(self._path(offset)))

@@ -41,7 +41,7 @@ from operator import attrgetter
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.log.append import Origin
+from broker_ref.log.append import AppendOrigin
 from broker_ref.log.batch import NO_SEQUENCE, NO_TIMESTAMP, BatchHeader, increment_sequence
 from broker_ref.log.control import EndTransactionMarker, Marker
 from broker_ref.log.errors import LogError
@@ -75,7 +75,7 @@ class BatchMetadata:
 
 
 @dataclass(slots=True, kw_only=True)
-class ProducerEntry:
+class ProducerStateEntry:
     """One producer's state, batches oldest first. Times in milliseconds, -1: none."""
 
     producer_id: int
@@ -94,18 +94,18 @@ class ProducerEntry:
         return self.current_txn_first_offset != NO_TRANSACTION
 
 
-class ProducerState:
+class ProducerStateManager:
     """The producers of one partition."""
 
     def __init__(self) -> None:
-        self._entries: dict[int, ProducerEntry] = {}
+        self._entries: dict[int, ProducerStateEntry] = {}
         self._open: dict[int, int] = {}
         """The producer of every open transaction, by its first offset, ascending."""
         self._decided: dict[int, int] = {}
         """The marker's offset of decided transactions, by their first; not all are replicated."""
 
     @property
-    def entries(self) -> tuple[ProducerEntry, ...]:
+    def entries(self) -> tuple[ProducerStateEntry, ...]:
         """All producers, in the order in which they first wrote."""
         return tuple(self._entries.values())
 
@@ -147,7 +147,7 @@ class ProducerState:
                 "written already: another instance has taken over.",
             )
 
-    def check(self, header: BatchHeader, *, origin: Origin = Origin.CLIENT) -> None:
+    def check(self, header: BatchHeader, *, origin: AppendOrigin = AppendOrigin.CLIENT) -> None:
         """Whether a batch of a leader may be appended; it is no duplicate, and verified.
 
         Raises: LogError(INVALID_PRODUCER_EPOCH), LogError(OUT_OF_ORDER_SEQUENCE_NUMBER),
@@ -157,7 +157,7 @@ class ProducerState:
         if entry is None or entry.epoch == NO_PRODUCER_EPOCH:
             return
         self.check_epoch(header.producer_id, header.producer_epoch)
-        if origin is Origin.CLIENT:
+        if origin is AppendOrigin.CLIENT:
             _check_sequence(header, entry)
         if entry.has_open_transaction and not header.is_transactional:
             raise LogError(
@@ -192,7 +192,7 @@ class ProducerState:
             raise LogError(
                 ErrorCode.invalid_producer_epoch,
                 f"A marker of producer {producer_id} has epoch {producer_epoch}, in which the "
-                "producer has begun another transaction: it is late.",
+                "producer has not_retriable another transaction: it is late.",
             )
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise LogError(
@@ -227,7 +227,7 @@ class ProducerState:
             return None
         entry = self._entries.get(header.producer_id)
         if entry is None:
-            entry = ProducerEntry(producer_id=header.producer_id)
+            entry = ProducerStateEntry(producer_id=header.producer_id)
             self._entries[header.producer_id] = entry
         if header.producer_epoch != entry.epoch:
             entry.epoch = header.producer_epoch
@@ -250,7 +250,7 @@ class ProducerState:
         return None
 
     def _end(
-        self, entry: ProducerEntry, header: BatchHeader, marker: EndTransactionMarker
+        self, entry: ProducerStateEntry, header: BatchHeader, marker: EndTransactionMarker
     ) -> AbortedTransaction | None:
         entry.coordinator_epoch = marker.coordinator_epoch
         if not entry.has_open_transaction:
@@ -279,7 +279,7 @@ class ProducerState:
                 if last_offset >= high_watermark
             }
 
-    def take_decided(self, known: ProducerState, *, end_offset: int) -> None:
+    def take_decided(self, known: ProducerStateManager, *, end_offset: int) -> None:
         """Take over which transactions are decided by markers below an offset, but replicated not.
 
         A snapshot does not say: it has producers, not what has become of their transactions.
@@ -290,7 +290,7 @@ class ProducerState:
             if last_offset < end_offset
         }
 
-    def load(self, entries: Iterable[ProducerEntry]) -> None:
+    def load(self, entries: Iterable[ProducerStateEntry]) -> None:
         """Replace everything by what a snapshot holds; `take_decided` has the rest."""
         self._entries = {entry.producer_id: entry for entry in entries}
         is_open = [entry for entry in self._entries.values() if entry.has_open_transaction]
@@ -309,7 +309,7 @@ class ProducerState:
         }
 
 
-def _check_sequence(header: BatchHeader, entry: ProducerEntry) -> None:
+def _check_sequence(header: BatchHeader, entry: ProducerStateEntry) -> None:
     if header.producer_epoch > entry.epoch:
         expected = 0
     else:

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 from broker_ref.log.config import LogConfig
 from broker_ref.log.errors import CorruptLogError
-from broker_ref.log.leader_epochs import LeaderEpochs
+from broker_ref.log.leader_epochs import LeaderEpochFileCache
 from broker_ref.log.producer_log import ProducerLog
 from broker_ref.log.producer_snapshots import ProducerSnapshots
 from broker_ref.log.segment import (
@@ -58,7 +58,7 @@ class LoadedLog:
     """A log as it was found, put in order. There is at least one segment; the last is active."""
 
     segments: list[LogSegment]
-    leader_epochs: LeaderEpochs
+    leader_epochs: LeaderEpochFileCache
     producers: ProducerLog
     log_start_offset: int
     log_end_offset: int
@@ -80,7 +80,7 @@ class LogLoader:
 
     def load(self) -> LoadedLog:
         """Raises: CorruptLogError where data that was promised is damaged, StorageError."""
-        leader_epochs = LeaderEpochs(storage=self.storage, directory=self.directory)
+        leader_epochs = LeaderEpochFileCache(storage=self.storage, directory=self.directory)
         segments = self._open_segments()
         log_end_offset = self._recover(segments, leader_epochs)
         if segments and log_end_offset < self.recovery_point:
@@ -195,7 +195,7 @@ class LogLoader:
         following = [other for other in bases if other > base]
         return not self.clean and (not following or following[0] > self.recovery_point)
 
-    def _recover(self, segments: list[LogSegment], leader_epochs: LeaderEpochs) -> int:
+    def _recover(self, segments: list[LogSegment], leader_epochs: LeaderEpochFileCache) -> int:
         """Check the segments in order, cut a torn tail; the log end offset."""
         bases = [segment.base_offset for segment in segments]
         expected: int | None = None
@@ -222,7 +222,7 @@ class LogLoader:
         return self.log_start_offset if expected is None else expected
 
     def _recover_segment(
-        self, segment: LogSegment, leader_epochs: LeaderEpochs
+        self, segment: LogSegment, leader_epochs: LeaderEpochFileCache
     ) -> tuple[int, BadBatch | None]:
         """The offset after the last sound batch, and what follows if that is not the end."""
         next_offset = segment.base_offset

@@ -30,7 +30,7 @@ from broker_ref.log.control import EndTransactionMarker, decode_marker
 from broker_ref.log.errors import CorruptLogError, LogError
 from broker_ref.log.indexes import RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex
 from broker_ref.log.records import NO_TIMESTAMP
-from broker_ref.log.storage import File, NotBegunError, Storage, StorageError
+from broker_ref.log.storage import File, RetriableStorageError, Storage, StorageError
 from broker_ref.log.transaction_index import AbortedTransaction, TransactionIndex
 
 LOG_SUFFIX = ".log"
@@ -154,16 +154,16 @@ class LogSegment:
             for header in headers:
                 self._note(position, header)
                 position += header.size_bytes
-        except NotBegunError as error:
-            raise StorageError(str(error)) from error  # For the batches, it had begun.
+        except RetriableStorageError as error:
+            raise StorageError(str(error)) from error  # For the batches, it had not_retriable.
         self.end_offset = headers[-1].next_offset
 
     def append_aborted(self, transaction: AbortedTransaction) -> None:
         """Note a transaction that a marker in this segment has aborted."""
         try:
             self.transactions.append(transaction)
-        except NotBegunError as error:
-            raise StorageError(str(error)) from error  # For the marker, it had begun.
+        except RetriableStorageError as error:
+            raise StorageError(str(error)) from error  # For the marker, it had not_retriable.
 
     def _note(self, position: int, header: BatchHeader) -> None:
         """Index the batch at `position` where an entry is due."""

@@ -15,7 +15,7 @@ class StorageError(Exception):
     """The storage could not do what was asked: names the path, the operation and the reason."""
 
 
-class NotBegunError(StorageError):
+class RetriableStorageError(StorageError):
     """The process has no file descriptor to spare: doing the same again later is safe."""
 
 

@@ -15,17 +15,17 @@ from contextlib import contextmanager
 from kio.schema.errors import ErrorCode
 
 from broker_ref.log.errors import LogError
-from broker_ref.log.storage import NotBegunError, StorageError
+from broker_ref.log.storage import RetriableStorageError, StorageError
 
 logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def begun() -> Iterator[None]:
-    """What is in here cannot be left half done: an error in it is no `NotBegunError` any more."""
+def not_retriable() -> Iterator[None]:
+    """What is in here cannot be left half done: an error in it is no `RetriableStorageError` any more."""
     try:
         yield
-    except NotBegunError as error:
+    except RetriableStorageError as error:
         raise StorageError(str(error)) from error
 
 
@@ -58,7 +58,7 @@ class StorageHealth:
         """A write that fails takes the log offline, as it does a log directory of Kafka's."""
         try:
             yield
-        except NotBegunError as error:
+        except RetriableStorageError as error:
             raise LogError(
                 ErrorCode.kafka_storage_error, f"{self._directory} cannot be written now: {error}"
             ) from error

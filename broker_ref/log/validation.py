@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.log.append import Origin
+from broker_ref.log.append import AppendOrigin
 from broker_ref.log.batch import (
     NO_TIMESTAMP,
     BatchHeader,
@@ -30,7 +30,7 @@ def check_produced(
     config: LogConfig,
     directory: str,
     now_ms: int,
-    origin: Origin = Origin.CLIENT,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> BatchHeader:
     """The header of the only batch in `records`, which may be appended to the log `directory`.
 
@@ -51,7 +51,7 @@ def check_produced(
             f"A record batch of {header.size_bytes} bytes for {directory} is larger than "
             f"max.message.bytes={config.max_message_bytes} allows.",
         )
-    if origin is Origin.CLIENT:
+    if origin is AppendOrigin.CLIENT:
         check_produced_batch(header)
     _check_records(header, records, config=config, directory=directory, now_ms=now_ms)
     if header.size_bytes > config.segment_bytes:

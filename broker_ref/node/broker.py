@@ -41,11 +41,11 @@ from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
 from broker_ref.log.storage import Storage, StorageError
 from broker_ref.node.dispatch import Dispatcher, Request
 from broker_ref.node.fault_gate import FaultGate
-from broker_ref.node.forwarding import Forwarding
+from broker_ref.node.forwarding import ForwardingManager
 from broker_ref.node.metadata_follower import MetadataFollower
-from broker_ref.node.registration import BrokerState, Registration
-from broker_ref.node.standstill import Standstill
-from broker_ref.node.topic_creation import TopicCreation
+from broker_ref.node.pause_gate import PauseGate
+from broker_ref.node.registration import BrokerLifecycleManager, BrokerState
+from broker_ref.node.topic_creation import AutoTopicCreationManager
 from broker_ref.outbox import Outbox
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import random_uuid
@@ -90,7 +90,7 @@ class BrokerNode:
         self._now_ms = now_ms
         self._failure: str | None = None
         self._faults = faults or Faults()
-        self._standstill = Standstill(self._faults, node_id=config.node_id)
+        self._standstill = PauseGate(self._faults, node_id=config.node_id)
         self._log_dir = log_dir
         self._is_registering = False
         self._woken: dict[Hashable, None] = {}
@@ -100,7 +100,7 @@ class BrokerNode:
         self._controller = ControllerClient(
             outbox=self._outbox, host=controller[0], port=controller[1]
         )
-        self._registration = Registration(
+        self._registration = BrokerLifecycleManager(
             config=config,
             controller=self._controller,
             schedule=self._schedule,
@@ -307,7 +307,7 @@ class BrokerNode:
                 random_bytes=self._random_bytes,
             ),
             producer_ids=producer_ids,
-            request_topic=TopicCreation(self._controller).request,
+            request_topic=AutoTopicCreationManager(self._controller).request,
             log_dir=self._log_dir,
             apis=lambda: tuple(self._apis.values()),
         )
@@ -318,7 +318,7 @@ class BrokerNode:
     def _make_dispatcher(self, broker: Broker) -> Dispatcher:
         """What serves requests: faults first, then the handler or the controller."""
         dispatcher = Dispatcher(self._apis, broker, unsupported=unsupported_version)
-        forwarding = Forwarding(
+        forwarding = ForwardingManager(
             controller=self._controller,
             schedule=self._schedule,
             now_ms=self._time,

@@ -21,7 +21,7 @@ from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.controller.controller import Controller
 from broker_ref.controller.journal import CorruptJournalError, Journal
 from broker_ref.controller_api import APIS, FORWARDED
-from broker_ref.controller_api.contract import ControllerSide
+from broker_ref.controller_api.contract import ControllerContext
 from broker_ref.controller_api.k01_fetch import METADATA_CHANGED
 from broker_ref.events import (
     ConnectionClosed,
@@ -45,7 +45,7 @@ from broker_ref.node.forwarding import (
     EnvelopeRequest,
     EnvelopeResponse,
 )
-from broker_ref.node.standstill import Standstill
+from broker_ref.node.pause_gate import PauseGate
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.frames import read_prefix, response_frame
 from broker_ref.protocol.reader import Cursor, MalformedRequestError
@@ -54,7 +54,7 @@ from broker_ref.schedule import Schedule
 JOURNAL_FILE: Final = "cluster-metadata.journal"
 
 
-def _never(side: ControllerSide, call: Call, request: EnvelopeRequest) -> object:
+def _never(side: ControllerContext, call: Call, request: EnvelopeRequest) -> object:
     del side, call, request
     raise AssertionError("an Envelope is opened before any handler sees it")
 
@@ -108,7 +108,7 @@ class ControllerNode:
         self.controller.on_change = self._changed
         self._has_changed = False
         self._failure: str | None = None
-        self.side = ControllerSide(
+        self.side = ControllerContext(
             config=self._config,
             cluster_id=cluster_id,
             controller=self.controller,
@@ -118,7 +118,7 @@ class ControllerNode:
             {**APIS, ENVELOPE.key: ENVELOPE}, self.side, unsupported=unsupported_version
         )
         self._faults = faults or Faults()
-        self._standstill = Standstill(self._faults, node_id=CONTROLLER_ID)
+        self._standstill = PauseGate(self._faults, node_id=CONTROLLER_ID)
         self._gate = FaultGate(
             faults=self._faults,
             node_id=CONTROLLER_ID,

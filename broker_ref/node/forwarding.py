@@ -45,7 +45,7 @@ class EnvelopeResponse:
     response_data: bytes | None = None
 
 
-class Forwarding:
+class ForwardingManager:
     """A broker's way of having the controller answer its clients."""
 
     def __init__(

@@ -59,7 +59,7 @@ class BrokerState(Enum):
     SHUTTING_DOWN = "SHUTTING_DOWN"
 
 
-class Registration:
+class BrokerLifecycleManager:
     """One broker's membership."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Registration:
         )
         self._later(RETRY_BACKOFF_MS, self._describe_cluster)
 
-    # Registration
+    # BrokerLifecycleManager
 
     def register(self) -> None:
         """Register in the cluster that `cluster_id` names."""

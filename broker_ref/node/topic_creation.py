@@ -23,7 +23,7 @@ from broker_ref.controller_api.k19_create_topics import (
 logger = logging.getLogger(__name__)
 
 
-class TopicCreation:
+class AutoTopicCreationManager:
     """The topics that this broker has asked for and not heard about yet."""
 
     def __init__(self, controller: ControllerClient) -> None:

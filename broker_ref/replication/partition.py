@@ -20,7 +20,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.metadata import PartitionMetadata
-from broker_ref.log.append import AppendResult, Origin
+from broker_ref.log.append import AppendOrigin, AppendResult
 from broker_ref.log.batch import HEADER_BYTES, unpack_header
 from broker_ref.log.control import EndTransactionMarker
 from broker_ref.log.errors import LogError
@@ -241,7 +241,7 @@ class Partition:
         *,
         all_replicas: bool,
         now_ms: int,
-        origin: Origin = Origin.CLIENT,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
         guard: VerificationGuard | None = None,
     ) -> AppendResult:
         """Append as the leader; LogError where the records are refused.

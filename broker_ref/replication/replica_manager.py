@@ -26,7 +26,7 @@ from broker_ref.controller.metadata import ClusterMetadata, PartitionMetadata, T
 from broker_ref.events import Channel
 from broker_ref.log.config import LogConfig
 from broker_ref.log.errors import CorruptLogError, LogError
-from broker_ref.log.log_directory import LogDirectory
+from broker_ref.log.log_manager import LogManager
 from broker_ref.log.storage import Storage, StorageError
 from broker_ref.outbox import Outbox
 from broker_ref.protocol.errors import ApiError, unknown_partition
@@ -99,7 +99,7 @@ class ReplicaManager:
             )
         )
         self._schedule = schedule
-        self._directory = LogDirectory(
+        self._directory = LogManager(
             storage=storage, dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size
         )
         self._partitions: dict[PartitionKey, Partition] = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from broker_ref.log.storage import NotBegunError, StorageError
+from broker_ref.log.storage import RetriableStorageError, StorageError
 
 NO_SPACE: Final = "No space left on device"
 NO_DESCRIPTORS: Final = "Too many open files"
@@ -94,7 +94,7 @@ class SimulatedDisk:
         if self.lacks_descriptors is None or operation == "read":
             return
         if self.lacks_descriptors.random() < 0.5:
-            raise NotBegunError(f"Cannot {operation} {path}: {NO_DESCRIPTORS}.")
+            raise RetriableStorageError(f"Cannot {operation} {path}: {NO_DESCRIPTORS}.")
 
     def lose_power(self, random: Random) -> None:
         """Keep what a power loss leaves."""

@@ -14,7 +14,7 @@ from broker_ref.controller.records import TopicRecord
 from broker_ref.controller_api import k19_create_topics as create_topics
 from broker_ref.controller_api import k20_delete_topics as delete_topics
 from broker_ref.controller_api import k37_create_partitions as create_partitions
-from broker_ref.controller_api.contract import ControllerSide
+from broker_ref.controller_api.contract import ControllerContext
 from broker_ref.protocol.identifiers import Uuid
 from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import create_topic
@@ -28,7 +28,7 @@ CALL = Call(version=5, client_id="test", now_ms=START_MS)
 NAMES = [f"no such topic {index}" for index in range(ENTRIES)]
 
 
-def side(driver: NodeDriver) -> ControllerSide:
+def side(driver: NodeDriver) -> ControllerContext:
     return driver.cluster.controller.side
 
 

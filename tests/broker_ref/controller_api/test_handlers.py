@@ -40,7 +40,7 @@ from broker_ref.controller_api import (
     k64_unregister_broker,
     k67_allocate_producer_ids,
 )
-from broker_ref.controller_api.contract import ControllerSide
+from broker_ref.controller_api.contract import ControllerContext
 from broker_ref.protocol.frames import (
     finish_header,
     read_prefix,
@@ -70,7 +70,7 @@ class Wire:
         cursor = Cursor(frame)
         schema = request_schema(api.key, version)
         finish_header(cursor, read_prefix(cursor), flexible=schema.__flexible__)
-        side = ControllerSide(
+        side = ControllerContext(
             config=self.driver.config,
             cluster_id=CLUSTER_ID,
             controller=self.driver.controller,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker_ref.log.batch import Compression, Record, decode_records, encode_batch
 from broker_ref.log.config import LogConfig
-from broker_ref.log.log_directory import LogDirectory
+from broker_ref.log.log_manager import LogManager
 from broker_ref.log.partition_log import PartitionLog
 from tests.broker_ref.log.batches import NOW_MS, compressed
 from tests.broker_ref.log.logs import read_all, small
@@ -28,7 +28,7 @@ class Compacted:
         **options: int,
     ) -> None:
         self.storage = storage or MemoryStorage()
-        self.directory = LogDirectory(storage=self.storage, **options)
+        self.directory = LogManager(storage=self.storage, **options)
         self.log: PartitionLog = self.directory.open_log("t", 0, config=config, now_ms=NOW_MS)
 
     def append(

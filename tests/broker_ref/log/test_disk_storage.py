@@ -14,7 +14,7 @@ import pytest
 
 from broker_ref.io.disk import DiskStorage
 from broker_ref.log.errors import LogError
-from broker_ref.log.log_directory import LogDirectory
+from broker_ref.log.log_manager import LogManager
 from broker_ref.log.storage import Storage, StorageError
 from tests.broker_ref.log.batches import NOW_MS, batch
 from tests.broker_ref.log.logs import SMALL, read_all
@@ -145,7 +145,7 @@ def test_a_log_takes_writes_again_once_there_are_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = DiskStorage(tmp_path, open_files_max=4)
-    directory = LogDirectory(storage=storage)
+    directory = LogManager(storage=storage)
     log = directory.open_log("orders", 0, config=SMALL, now_ms=NOW_MS)
     limit = FewDescriptors(monkeypatch)
     appended = 0
@@ -166,7 +166,7 @@ def test_a_log_takes_writes_again_once_there_are_descriptors(
     assert len(log.segment_base_offsets) > 1
     batches = read_all(log)
     directory.close()
-    again = LogDirectory(storage=storage)
+    again = LogManager(storage=storage)
     assert again.was_clean
     assert read_all(again.open_log("orders", 0, config=SMALL, now_ms=NOW_MS)) == batches
     storage.close()
@@ -196,7 +196,7 @@ def test_an_append_that_fails_half_way_leaves_nothing(
 def test_a_log_on_disk_survives_being_left_behind(tmp_path: Path) -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     storage = DiskStorage(tmp_path, open_files_max=min(16, soft))
-    directory = LogDirectory(storage=storage)
+    directory = LogManager(storage=storage)
     log = directory.open_log("orders", 0, config=SMALL, now_ms=NOW_MS)
     for i in range(100):
         log.append(batch(producer=(1, 0, i)), leader_epoch=i // 30, now_ms=NOW_MS)
@@ -204,7 +204,7 @@ def test_a_log_on_disk_survives_being_left_behind(tmp_path: Path) -> None:
     storage.close()  # as a killed process would: nothing flushed, nothing said
 
     storage = DiskStorage(tmp_path)
-    directory = LogDirectory(storage=storage)
+    directory = LogManager(storage=storage)
     again = directory.open_log("orders", 0, config=SMALL, now_ms=NOW_MS)
     assert read_all(again) == batches
     assert again.leader_epochs.entries == log.leader_epochs.entries

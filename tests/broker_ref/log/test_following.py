@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.batch import rewrite, unpack_header
 from broker_ref.log.checkpoints import HIGH_WATERMARK_FILE
 from broker_ref.log.errors import LogError
-from broker_ref.log.log_directory import LogDirectory
+from broker_ref.log.log_manager import LogManager
 from broker_ref.log.partition_log import PartitionLog
 from broker_ref.log.storage import StorageError
 from integration.simulation.disk import SimulatedFile
@@ -254,7 +254,7 @@ def test_a_truncation_cut_short_anywhere_is_never_taken_for_damage(
     appended = read_all(led())
     for step in range(1, 200):
         storage = MemoryStorage()
-        directory = LogDirectory(storage=storage)
+        directory = LogManager(storage=storage)
         log = directory.open_log("orders", 0, config=SMALL, now_ms=NOW_MS)
         log.append_as_follower(b"".join(appended), now_ms=NOW_MS)
         log.flush()
@@ -269,7 +269,7 @@ def test_a_truncation_cut_short_anywhere_is_never_taken_for_damage(
         except LogError:
             finished = False
         for seed in range(4):
-            again = LogDirectory(storage=storage.crash(Random(seed)))
+            again = LogManager(storage=storage.crash(Random(seed)))
             found = again.open_log("orders", 0, config=SMALL, now_ms=NOW_MS)
             left = read_all(found)
             high_watermark = again.high_watermark("orders", 0)
@@ -289,14 +289,14 @@ def test_a_truncation_cut_short_anywhere_is_never_taken_for_damage(
 
 def test_high_watermarks_are_kept_in_kafkas_file_and_within_the_log() -> None:
     storage = MemoryStorage()
-    directory = LogDirectory(storage=storage)
+    directory = LogManager(storage=storage)
     log = directory.open_log("orders", 0, config=SMALL, now_ms=NOW_MS)
     assert directory.high_watermark("orders", 0) == 0
     log.append_as_follower(b"".join(read_all(led(5))), now_ms=NOW_MS)
     directory.checkpoint({("orders", 0): 7, ("gone", 1): 3})
     assert storage.read(HIGH_WATERMARK_FILE) == b"0\n1\norders 0 7\n"
     directory.close({("orders", 0): 8})
-    again = LogDirectory(storage=storage)
+    again = LogManager(storage=storage)
     found = again.open_log("orders", 0, config=SMALL, now_ms=NOW_MS)
     assert again.high_watermark("orders", 0) == 8
     found.delete_records_before(9)

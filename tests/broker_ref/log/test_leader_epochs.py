@@ -6,14 +6,14 @@ import pytest
 
 from broker_ref.log.checkpoints import LEADER_EPOCH_FILE, read_offsets, write_offsets
 from broker_ref.log.errors import CorruptLogError
-from broker_ref.log.leader_epochs import LeaderEpochs
+from broker_ref.log.leader_epochs import LeaderEpochFileCache
 from tests.broker_ref.memory_storage import MemoryStorage
 
 PATH = f"t-0/{LEADER_EPOCH_FILE}"
 
 
-def epochs_of(*entries: tuple[int, int]) -> LeaderEpochs:
-    epochs = LeaderEpochs(storage=MemoryStorage(), directory="t-0")
+def epochs_of(*entries: tuple[int, int]) -> LeaderEpochFileCache:
+    epochs = LeaderEpochFileCache(storage=MemoryStorage(), directory="t-0")
     for epoch, start_offset in entries:
         epochs.assign(epoch, start_offset)
     return epochs
@@ -21,16 +21,16 @@ def epochs_of(*entries: tuple[int, int]) -> LeaderEpochs:
 
 def test_the_file_is_kafkas_and_is_read_again() -> None:
     storage = MemoryStorage()
-    epochs = LeaderEpochs(storage=storage, directory="t-0")
+    epochs = LeaderEpochFileCache(storage=storage, directory="t-0")
     epochs.assign(0, 0)
     epochs.assign(3, 1042)
     assert storage.read(PATH) == b"0\n2\n0 0\n3 1042\n"
-    assert LeaderEpochs(storage=storage, directory="t-0").entries == ((0, 0), (3, 1042))
+    assert LeaderEpochFileCache(storage=storage, directory="t-0").entries == ((0, 0), (3, 1042))
 
 
 def test_the_same_epoch_again_writes_nothing() -> None:
     storage = MemoryStorage()
-    epochs = LeaderEpochs(storage=storage, directory="t-0")
+    epochs = LeaderEpochFileCache(storage=storage, directory="t-0")
     epochs.assign(1, 5)
     storage.fail_on("write")
     epochs.assign(1, 9)
@@ -91,7 +91,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(content: bytes) -> None:
     storage = MemoryStorage()
     storage.write_atomically(PATH, content)
     with pytest.raises(CorruptLogError, match=LEADER_EPOCH_FILE):
-        LeaderEpochs(storage=storage, directory="t-0")
+        LeaderEpochFileCache(storage=storage, directory="t-0")
 
 
 def test_offsets_round_trip_in_kafkas_format() -> None:

@@ -24,7 +24,7 @@ from broker_ref.log.batch import (
     unpack_header,
 )
 from broker_ref.log.errors import LogError
-from broker_ref.log.log_directory import LogDirectory
+from broker_ref.log.log_manager import LogManager
 from broker_ref.log.partition_log import PartitionLog
 from tests.broker_ref.log.batches import NOW_MS, batch
 from tests.broker_ref.log.logs import read_all, small, split
@@ -61,7 +61,7 @@ class LogMachine(RuleBasedStateMachine):
         self._open()
 
     def _open(self) -> None:
-        self.directory = LogDirectory(storage=self.storage)
+        self.directory = LogManager(storage=self.storage)
         self.log: PartitionLog = self.directory.open_log("t", 0, config=self.config, now_ms=NOW_MS)
 
     @property

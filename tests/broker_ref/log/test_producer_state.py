@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.batch import SEQUENCE_MAX, BatchHeader, unpack_header
 from broker_ref.log.errors import LogError
 from broker_ref.log.producer_snapshots import decode_snapshot, encode_snapshot
-from broker_ref.log.producer_state import ProducerState
+from broker_ref.log.producer_state import ProducerStateManager
 from tests.broker_ref.log.batches import NOW_MS, batch, patched
 
 
@@ -22,8 +22,8 @@ def written(
     return unpack_header(patched(data, base_offset=offset))
 
 
-def state_after(*headers: BatchHeader) -> ProducerState:
-    state = ProducerState()
+def state_after(*headers: BatchHeader) -> ProducerStateManager:
+    state = ProducerStateManager()
     for header in headers:
         assert state.duplicate_of(header) is None
         state.check(header)
@@ -31,7 +31,7 @@ def state_after(*headers: BatchHeader) -> ProducerState:
     return state
 
 
-def refused(state: ProducerState, header: BatchHeader) -> ErrorCode:
+def refused(state: ProducerStateManager, header: BatchHeader) -> ErrorCode:
     assert state.duplicate_of(header) is None
     with pytest.raises(LogError) as error:
         state.check(header)
@@ -124,7 +124,7 @@ def test_a_snapshot_keeps_each_producers_last_batch() -> None:
     )
     entries = decode_snapshot(encode_snapshot(state.entries))
     assert entries is not None
-    restored = ProducerState()
+    restored = ProducerStateManager()
     restored.load(entries)
     restored.check(written(3))
     restored.check(written(6, epoch=4, producer_id=8))

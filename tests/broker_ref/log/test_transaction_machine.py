@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from broker_ref.log.batch import BatchHeader, rewrite, unpack_header
 from broker_ref.log.control import EndTransactionMarker, Marker, decode_marker, encode_marker
 from broker_ref.log.errors import LogError
-from broker_ref.log.log_directory import LogDirectory
+from broker_ref.log.log_manager import LogManager
 from broker_ref.log.partition_log import PartitionLog
 from tests.broker_ref.log.batches import NOW_MS, batch
 from tests.broker_ref.log.logs import small
@@ -70,7 +70,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def _open(self) -> None:
         """What was checkpointed of the high watermark is all that is known of it then."""
-        self.directory = LogDirectory(storage=self.storage)
+        self.directory = LogManager(storage=self.storage)
         self.log: PartitionLog = self.directory.open_log("t", 0, config=self.config, now_ms=NOW_MS)
         self.high_watermark = self.directory.high_watermark("t", 0)
         self._loaded()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker_ref.log.append import Origin
+from broker_ref.log.append import AppendOrigin
 from broker_ref.log.batch import NO_SEQUENCE
 from broker_ref.log.control import Marker
 from broker_ref.log.errors import CorruptLogError, LogError
@@ -34,7 +34,7 @@ def append(
     log: PartitionLog,
     data: bytes,
     guard: VerificationGuard | None = None,
-    origin: Origin = Origin.CLIENT,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> int:
     return log.append(data, leader_epoch=0, now_ms=NOW_MS, guard=guard, origin=origin).base_offset
 
@@ -43,7 +43,7 @@ def refused(
     log: PartitionLog,
     data: bytes,
     guard: VerificationGuard | None = None,
-    origin: Origin = Origin.CLIENT,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> ErrorCode:
     """The code with which an append is refused, which changes nothing."""
     before = state(log)
@@ -205,9 +205,9 @@ def test_a_coordinator_writes_without_sequences_and_has_to_verify_as_well(
 ) -> None:
     offsets = transactional(7, sequence=NO_SEQUENCE)
     assert refused(log, offsets, begin(log)) is ErrorCode.invalid_record
-    assert refused(log, offsets, None, Origin.COORDINATOR) is ErrorCode.invalid_txn_state
-    assert append(log, offsets, begin(log), Origin.COORDINATOR) == 0
-    assert append(log, offsets, None, Origin.COORDINATOR) == 1
+    assert refused(log, offsets, None, AppendOrigin.COORDINATOR) is ErrorCode.invalid_txn_state
+    assert append(log, offsets, begin(log), AppendOrigin.COORDINATOR) == 0
+    assert append(log, offsets, None, AppendOrigin.COORDINATOR) == 1
 
 
 def test_questions_nothing_came_of_are_forgotten(log: PartitionLog) -> None:

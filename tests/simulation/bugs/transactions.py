@@ -15,7 +15,7 @@ from broker_ref.coordination.replies import Reply
 from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.group.pending import PendingOffsets
 from broker_ref.log.producer_log import ProducerLog
-from broker_ref.log.producer_state import ProducerState
+from broker_ref.log.producer_state import ProducerStateManager
 from broker_ref.replication.partition import Partition
 from broker_ref.transaction import coordinator, decisions, transitions
 from broker_ref.transaction.coordinator import TransactionCoordinator
@@ -91,7 +91,7 @@ def _answer_before_prepare_is_replicated(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def _take_markers_of_old_coordinators(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProducerState, "check_marker", lambda *_, **__: None)
+    monkeypatch.setattr(ProducerStateManager, "check_marker", lambda *_, **__: None)
 
 
 def _forget_aborted_index_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ CLEAN_BUDGET_BYTES = 256 * 1024
 logger = logging.getLogger(__name__)
 
 
-class LogDirectory:
+class LogManager:
     """The logs under one storage. One at a time may use it (`DiskStorage` locks its root)."""
 
     def __init__(self, *, storage: Storage, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES) -> None:

@@ -14,7 +14,7 @@ from broker_ref.events import Event, TimePassed
 from broker_ref.faults import Faults
 
 
-class Standstill:
+class PauseGate:
     """What has come to one node while it was paused."""
 
     def __init__(self, faults: Faults, *, node_id: int) -> None:

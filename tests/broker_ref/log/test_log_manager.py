@@ -8,14 +8,14 @@ import pytest
 
 from broker_ref.log.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE
 from broker_ref.log.errors import CorruptLogError
-from broker_ref.log.log_directory import LogDirectory
+from broker_ref.log.log_manager import LogManager
 from broker_ref.log.partition_log import PartitionLog
 from tests.broker_ref.log.batches import NOW_MS, batch
 from tests.broker_ref.log.logs import SMALL, read_all
 from tests.broker_ref.memory_storage import MemoryStorage
 
 
-def opened(directory: LogDirectory, topic: str = "orders", partition: int = 0) -> PartitionLog:
+def opened(directory: LogManager, topic: str = "orders", partition: int = 0) -> PartitionLog:
     return directory.open_log(topic, partition, config=SMALL, now_ms=NOW_MS)
 
 
@@ -26,7 +26,7 @@ def append(log: PartitionLog, count: int) -> None:
 
 def test_a_clean_stop_leaves_the_marker_and_the_next_start_takes_it() -> None:
     storage = MemoryStorage()
-    directory = LogDirectory(storage=storage)
+    directory = LogManager(storage=storage)
     assert not directory.was_clean
     append(opened(directory), 30)
     append(opened(directory, "a.b_c-d", 7), 3)
@@ -34,7 +34,7 @@ def test_a_clean_stop_leaves_the_marker_and_the_next_start_takes_it() -> None:
     directory.close()
     assert storage.exists(CLEAN_SHUTDOWN_FILE)
 
-    again = LogDirectory(storage=storage)
+    again = LogManager(storage=storage)
     assert again.was_clean
     assert not storage.exists(CLEAN_SHUTDOWN_FILE)
     assert again.partitions_on_disk() == [("a.b_c-d", 7), ("orders", 0)]
@@ -46,7 +46,7 @@ def test_a_clean_stop_leaves_the_marker_and_the_next_start_takes_it() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_after_a_crash_what_was_checkpointed_holds(seed: int) -> None:
     storage = MemoryStorage()
-    directory = LogDirectory(storage=storage)
+    directory = LogManager(storage=storage)
     log = opened(directory)
     append(log, 8)
     log.flush()
@@ -54,7 +54,7 @@ def test_after_a_crash_what_was_checkpointed_holds(seed: int) -> None:
     directory.checkpoint()
     append(log, 2)
 
-    again = LogDirectory(storage=storage.crash(Random(seed)))
+    again = LogManager(storage=storage.crash(Random(seed)))
     assert not again.was_clean
     recovered = opened(again)
     assert recovered.log_start_offset == 4
@@ -64,7 +64,7 @@ def test_after_a_crash_what_was_checkpointed_holds(seed: int) -> None:
 
 def test_flushed_data_that_is_damaged_is_refused_and_the_stop_is_not_clean() -> None:
     storage = MemoryStorage()
-    directory = LogDirectory(storage=storage)
+    directory = LogManager(storage=storage)
     log = opened(directory)
     opened(directory, "other")
     append(log, 5)
@@ -72,19 +72,19 @@ def test_flushed_data_that_is_damaged_is_refused_and_the_stop_is_not_clean() -> 
     directory.checkpoint()
     storage.overwrite("orders-0/00000000000000000000.log", 70, b"\xff\xff")
 
-    again = LogDirectory(storage=storage)
+    again = LogManager(storage=storage)
     with pytest.raises(CorruptLogError, match=r"orders-0/0{20}\.log"):
         opened(again)
     opened(again, "other")
     again.close()
     assert not storage.exists(CLEAN_SHUTDOWN_FILE)
     with pytest.raises(CorruptLogError, match=r"orders-0/0{20}\.log"):
-        opened(LogDirectory(storage=storage))
+        opened(LogManager(storage=storage))
 
 
 def test_a_stop_with_a_failed_log_is_not_clean() -> None:
     storage = MemoryStorage()
-    directory = LogDirectory(storage=storage)
+    directory = LogManager(storage=storage)
     log = opened(directory)
     storage.fail_on("append")
     with pytest.raises(Exception, match="No space left"):
@@ -96,16 +96,16 @@ def test_a_stop_with_a_failed_log_is_not_clean() -> None:
 
 def test_a_log_that_was_not_opened_after_a_crash_is_checked_the_next_time() -> None:
     storage = MemoryStorage()
-    directory = LogDirectory(storage=storage)
+    directory = LogManager(storage=storage)
     append(opened(directory), 3)
-    again = LogDirectory(storage=storage)
+    again = LogManager(storage=storage)
     again.close()
     assert not storage.exists(CLEAN_SHUTDOWN_FILE)
 
 
 def test_a_deleted_log_leaves_nothing_to_a_new_one_of_the_same_name() -> None:
     storage = MemoryStorage()
-    directory = LogDirectory(storage=storage)
+    directory = LogManager(storage=storage)
     log = opened(directory)
     append(log, 30)
     log.delete_records_before(20)
@@ -118,15 +118,15 @@ def test_a_deleted_log_leaves_nothing_to_a_new_one_of_the_same_name() -> None:
     assert (fresh.log_start_offset, fresh.log_end_offset) == (0, 0)
     append(fresh, 2)
     directory.close()
-    assert opened(LogDirectory(storage=storage)).log_end_offset == 2
+    assert opened(LogManager(storage=storage)).log_end_offset == 2
 
 
 def test_a_deletion_cut_short_is_finished_at_the_next_start() -> None:
     storage = MemoryStorage()
-    directory = LogDirectory(storage=storage)
+    directory = LogManager(storage=storage)
     append(opened(directory), 3)
     storage.rename("orders-0", "id-0-delete")
-    assert LogDirectory(storage=storage).partitions_on_disk() == []
+    assert LogManager(storage=storage).partitions_on_disk() == []
     assert storage.list("id-0-delete") == []
 
 
@@ -135,12 +135,12 @@ def test_other_files_are_no_partitions() -> None:
     storage.write_atomically("meta.properties", b"")
     storage.write_atomically("metadata/journal-0/x", b"")
     storage.write_atomically("t-x/file", b"")
-    assert LogDirectory(storage=storage).partitions_on_disk() == []
+    assert LogManager(storage=storage).partitions_on_disk() == []
 
 
 def test_checkpoints_are_written_only_when_they_change() -> None:
     storage = MemoryStorage()
-    directory = LogDirectory(storage=storage)
+    directory = LogManager(storage=storage)
     append(opened(directory), 1)
     directory.checkpoint()
     storage.fail_on("write")
@@ -151,14 +151,14 @@ def test_checkpoints_are_written_only_when_they_change() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_offsets_never_start_again_below_a_log_start_offset_that_was_promised(seed: int) -> None:
     storage = MemoryStorage()
-    directory = LogDirectory(storage=storage)
+    directory = LogManager(storage=storage)
     log = opened(directory)
     append(log, 3)
     log.delete_records_before(3)
     directory.checkpoint()
     for _ in range(2):  # the first crash may lose the records, the second what replaced them
         storage = storage.crash(Random(seed))
-        directory = LogDirectory(storage=storage)
+        directory = LogManager(storage=storage)
         log = opened(directory)
         assert (log.log_start_offset, log.log_end_offset) == (3, 3)
         directory.checkpoint()

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cleanable:
+class LogToClean:
     """A log with something dirty in it; `ratio` is the dirty share of what can be compacted."""
 
     log: PartitionLog
@@ -31,7 +31,7 @@ class Cleanable:
 
 def find_cleanable(
     log: PartitionLog, *, checkpoint: int | None, last_stable_offset: int, now_ms: int
-) -> Cleanable | None:
+) -> LogToClean | None:
     """What there is to do in a log, None where it is not worth it yet.
 
     `checkpoint` is the offset up to which it was compacted last, None where it never was.
@@ -64,7 +64,7 @@ def find_cleanable(
     ratio = dirty_bytes / (clean_bytes + dirty_bytes)
     if not is_late and ratio <= config.min_cleanable_dirty_ratio:
         return None
-    return Cleanable(
+    return LogToClean(
         log=log,
         first_dirty_offset=first_dirty,
         first_uncleanable_offset=first_uncleanable,

@@ -10,7 +10,7 @@ import broker_ref
 from broker_ref.controller.client import CONTROLLER_ID
 from broker_ref.events import ConnectionClosed, FrameReceived, TimePassed
 from broker_ref.faults import Faults
-from broker_ref.node.standstill import Standstill
+from broker_ref.node.pause_gate import PauseGate
 from integration.raw import RawConnection, request
 from tests.conformance.eventually import eventually
 
@@ -31,23 +31,23 @@ def known_to(connection: RawConnection) -> set[int]:
 
 def test_what_comes_meanwhile_is_taken_in_afterwards_in_order() -> None:
     faults = Faults()
-    standstill = Standstill(faults, node_id=1)
-    assert standstill.due(FRAMES[0]) == (FRAMES[0],)
+    pause_gate = PauseGate(faults, node_id=1)
+    assert pause_gate.due(FRAMES[0]) == (FRAMES[0],)
     faults.pause(1)
     gone = ConnectionClosed(connection_id=2)
-    assert [standstill.due(event) for event in (FRAMES[1], TimePassed(), gone)] == [(), (), ()]
-    assert standstill.is_on
+    assert [pause_gate.due(event) for event in (FRAMES[1], TimePassed(), gone)] == [(), (), ()]
+    assert pause_gate.is_on
     faults.resume(1)
-    assert standstill.due(TimePassed()) == (FRAMES[1], gone, TimePassed())
-    assert standstill.due(FRAMES[2]) == (FRAMES[2],)
+    assert pause_gate.due(TimePassed()) == (FRAMES[1], gone, TimePassed())
+    assert pause_gate.due(FRAMES[2]) == (FRAMES[2],)
 
 
 def test_another_node_is_not_held() -> None:
     faults = Faults()
     faults.pause(2)
-    standstill = Standstill(faults, node_id=1)
-    assert not standstill.is_on
-    assert standstill.due(FRAMES[0]) == (FRAMES[0],)
+    pause_gate = PauseGate(faults, node_id=1)
+    assert not pause_gate.is_on
+    assert pause_gate.due(FRAMES[0]) == (FRAMES[0],)
 
 
 def test_it_keeps_its_connections_loses_its_session_and_comes_back(
