@@ -1,12 +1,12 @@
-"""A reference Kafka cluster in Python, on Kafka's real wire protocol.
+"""A reference Kafka cluster in Python that speaks Kafka's wire protocol.
 
-`python -m broker_ref --port 9092` runs it; in a test:
+Run it with `python -m broker_ref --port 9092`, or in a test:
 
     with broker_ref.Cluster() as cluster:
         ...  # connect any Kafka client to cluster.bootstrap_servers
 
-Invariant: importing this package imports nothing of it, since pytest does so in every project
-that has it installed.
+Invariant: importing this package imports none of its modules, because pytest imports it in every
+project that has it installed.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""`python -m broker_ref`: run a reference cluster, or one node of one, from the command line.
+"""`python -m broker_ref`: run a reference cluster, or one node of it, from the command line.
 
     python -m broker_ref --brokers 3 --data DIR              a cluster in this process
-    python -m broker_ref --brokers 3 --data DIR --processes  a process for each broker
+    python -m broker_ref --brokers 3 --data DIR --processes  one process per broker
     python -m broker_ref controller --data DIR --port 9093   one controller
     python -m broker_ref node --id 1 --controller HOST:PORT --data DIR --port 9092
 
-Purpose: parse the arguments, start, print one line with the addresses once it serves, stop in good
-order on SIGINT or SIGTERM. Invariant: stdout carries that line and nothing else; whatever is wrong
-is one line on stderr, with exit code 2 for the arguments and 1 for all else. Must not know:
-anything that a Python test could not do as well through `broker_ref.Cluster`.
+Purpose: parse the arguments, start the nodes, print one line with the addresses when they serve,
+and shut down cleanly on SIGINT or SIGTERM. Invariant: stdout contains that line only. An error is
+one line on stderr; the exit code is 2 for invalid arguments and 1 for every other error. Must not
+know: anything that a Python test could not do through `broker_ref.Cluster`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BROKERS_MAX = 100
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
+    """An argument parser that reports an error on one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see --help)\n")
@@ -56,40 +56,44 @@ class _Parser(argparse.ArgumentParser):
 
 def _port(text: str) -> int:
     if not text.isdecimal() or not 0 <= int(text) <= 65_535:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a port: 0 (a free one) to 65535")
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a valid port: use 1 to 65535, or 0 for a free port"
+        )
     return int(text)
 
 
 def _brokers(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= _BROKERS_MAX:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a count: 1 to {_BROKERS_MAX}")
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a valid number of brokers: use 1 to {_BROKERS_MAX}"
+        )
     return int(text)
 
 
 def _node_id(text: str) -> int:
     if not text.isdecimal() or int(text) >= 2**31:
-        raise argparse.ArgumentTypeError(f"'{text}' is not the id of a broker")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a valid node id: use 0 to {2**31 - 1}")
     return int(text)
 
 
 def _address(text: str) -> tuple[str, int]:
     host, separator, port = text.rpartition(":")
     if not host or not separator or _port(port) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not of the form HOST:PORT")
+        raise argparse.ArgumentTypeError(f"'{text}' is not in the form HOST:PORT")
     return host.strip("[]"), int(port)
 
 
 def _config(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not name or not separator:
-        raise argparse.ArgumentTypeError(f"'{text}' is not of the form name=value")
+        raise argparse.ArgumentTypeError(f"'{text}' is not in the form NAME=VALUE")
     return name.strip(), value.strip()
 
 
 def _feature(text: str) -> tuple[str, int]:
     name, separator, version = text.partition("=")
     if not name or not separator or not version.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is not of the form feature=version")
+        raise argparse.ArgumentTypeError(f"'{text}' is not in the form FEATURE=VERSION")
     try:
         check_is_supported(name, int(version))
     except ApiError as error:
@@ -104,8 +108,9 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VERSION",
-        help="a feature that a new cluster finalizes at another version than Kafka's default, such "
-        "as transaction.version=1; may be repeated",
+        help="finalized version of a feature in a new cluster, for example "
+        "transaction.version=1; default: Kafka's default version; can be "
+        "repeated",
     )
 
 
@@ -114,10 +119,13 @@ def _add_common(parser: argparse.ArgumentParser, *, port: int) -> None:
         "--data",
         type=Path,
         metavar="DIR",
-        help="where to keep topics; without it in a temporary directory, removed at the end",
+        help="data directory; default: a temporary directory that is removed on exit",
     )
     parser.add_argument(
-        "--port", type=_port, default=port, help=f"port to listen on, 0 for a free one [{port}]"
+        "--port",
+        type=_port,
+        default=port,
+        help=f"port to listen on; 0 selects a free port [{port}]",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]")
     parser.add_argument(
@@ -126,13 +134,13 @@ def _add_common(parser: argparse.ArgumentParser, *, port: int) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a broker config by Kafka's name, such as num.partitions=3; may be repeated",
+        help="broker config, for example num.partitions=3; can be repeated",
     )
     parser.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",
-        help="what to log on stderr [info]",
+        help="log level for stderr [info]",
     )
 
 
@@ -140,20 +148,20 @@ def _add_advertised(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--advertised-host",
         metavar="NAME",
-        help="host that clients are told to connect to [that of --host]",
+        help="host that is advertised to clients [value of --host]",
     )
 
 
 def _cluster_parser() -> _Parser:
     parser = _Parser(
         prog="python -m broker_ref",
-        description="A reference Kafka cluster in Python. Prints its bootstrap servers when ready; "
-        "SIGINT or SIGTERM stops it.",
-        epilog="`controller --help` and `node --help` tell how to run one node.",
+        description="Run a reference Kafka cluster in Python. Prints the bootstrap "
+        "servers when the cluster is ready. Stops on SIGINT or SIGTERM.",
+        epilog="Run `controller --help` or `node --help` for the options of a single node.",
     )
-    parser.add_argument("--brokers", type=_brokers, default=1, help="how many brokers [1]")
+    parser.add_argument("--brokers", type=_brokers, default=1, help="number of brokers [1]")
     parser.add_argument(
-        "--processes", action="store_true", help="one operating-system process for each broker"
+        "--processes", action="store_true", help="run each broker in its own process"
     )
     _add_common(parser, port=9092)
     _add_advertised(parser)
@@ -164,7 +172,7 @@ def _cluster_parser() -> _Parser:
 def _controller_parser() -> _Parser:
     parser = _Parser(
         prog="python -m broker_ref controller",
-        description="The controller of a cluster. Prints its address when ready.",
+        description="Run the controller of a cluster. Prints its address when it is ready.",
     )
     _add_common(parser, port=9093)
     _add_features(parser)
@@ -174,20 +182,21 @@ def _controller_parser() -> _Parser:
 def _node_parser() -> _Parser:
     parser = _Parser(
         prog="python -m broker_ref node",
-        description="One broker of a cluster. Prints its address when the controller has let it in.",
+        description="Run one broker of a cluster. Prints its address when the controller "
+        "has unfenced it.",
     )
-    parser.add_argument("--id", type=_node_id, required=True, help="the broker's node id")
+    parser.add_argument(
+        "--id", type=_node_id, required=True, help="node id of the broker (node.id)"
+    )
     parser.add_argument(
         "--controller", type=_address, required=True, metavar="HOST:PORT", help="the controller"
     )
-    parser.add_argument("--rack", help="the broker's rack (broker.rack)")
-    parser.add_argument(
-        "--advertised-port", type=_port, help="port that clients are told to connect to"
-    )
+    parser.add_argument("--rack", help="rack of the broker (broker.rack)")
+    parser.add_argument("--advertised-port", type=_port, help="port that is advertised to clients")
     parser.add_argument(
         "--stop-at-end-of-stdin",
         action="store_true",
-        help="stop as on SIGTERM when stdin is closed, as it is when who started this has ended",
+        help="stop when stdin is closed, for example because the parent process has ended",
     )
     _add_common(parser, port=9092)
     _add_advertised(parser)
@@ -195,21 +204,21 @@ def _node_parser() -> _Parser:
 
 
 def _raise_open_files_limit() -> None:
-    """Let the process have as many files and connections as the system allows it (the hard limit).
+    """Raise the soft limit on open files to the hard limit.
 
-    The usual soft limit of 1,024 is there for programs that use select(2).
+    The usual soft limit of 1,024 exists for programs that use select(2).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(
             OSError, ValueError
-        ):  # Some systems have a lower one of their own.
+        ):  # Some systems have a lower limit of their own.
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[asyncio.Event]:
-    """An event that a signal sets; a second signal ends the process at once."""
+    """Yield an event that a stop signal sets; a second signal ends the process immediately."""
     stop_asked = asyncio.Event()
     loop = asyncio.get_running_loop()
 

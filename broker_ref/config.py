@@ -1,10 +1,9 @@
-"""What can be configured about a broker, under Kafka's own names.
+"""Broker configs, under Kafka's names (`kafka.server.KafkaConfig`).
 
-Purpose: one table of configs (name, type, default, doc) from which a mapping of strings is parsed,
-wrong values are refused by name, and DescribeConfigs answers for a broker. The server-wide
-defaults of topic configs (`log.retention.ms` and the like) are in `broker_ref.topic_configs`, and
-kept here by their topic-level names. Invariant: a `BrokerConfig` holds only
-values that passed their check. What it must not know: what the values do.
+Purpose: one table (name, type, default, documentation) to parse configs, reject invalid values and
+answer DescribeConfigs. The server-wide defaults of topic configs (such as `log.retention.ms`) are
+defined in `broker_ref.topic_configs` and stored here under their topic-level names. Invariant: a
+`BrokerConfig` contains valid values only. Must not know: what the values do.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ INT32_MAX: Final = 2**31 - 1
 
 
 class InvalidBrokerConfigError(ValueError):
-    """A broker config is unknown or has a value that it cannot have; names both."""
+    """A broker config is unknown or has an invalid value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One row of the table: `minimum` and `maximum` are inclusive.
+    """One row of the table. `minimum` and `maximum` are inclusive.
 
-    A text is one of `choices`; an empty one stands for Kafka's null.
+    A STRING config must be one of `choices`; the empty string represents Kafka's null.
     """
 
     name: str
@@ -41,43 +40,43 @@ class ConfigKey:
 
     @property
     def attribute(self) -> str:
-        """The field of `BrokerConfig` that holds it."""
+        """Return the name of its field in `BrokerConfig`."""
         return self.name.replace(".", "_")
 
     def parse(self, text: str) -> int | bool | str:
-        """The value of `text`; InvalidBrokerConfigError where it is none."""
+        """Return the typed value. Raises: InvalidBrokerConfigError."""
         if self.type is ConfigType.STRING:
             self.check(text.strip())
             return text.strip()
         if self.type is ConfigType.BOOLEAN:
             if text.strip().lower() not in ("true", "false"):
-                raise self._invalid(text, "it must be true or false")
+                raise self._invalid(text, "must be true or false")
             return text.strip().lower() == "true"
         try:
             value = int(text.strip())
         except ValueError:
-            raise self._invalid(text, "it is not a whole number") from None
+            raise self._invalid(text, "not an integer") from None
         self.check(value)
         return value
 
     def check(self, value: int | str) -> None:
-        """Refuse a value out of range."""
+        """Raise InvalidBrokerConfigError if the value is out of range."""
         if isinstance(value, str):
             if value not in self.choices:
                 known = " or ".join(choice or "empty" for choice in self.choices)
-                raise self._invalid(value, f"it must be {known}")
+                raise self._invalid(value, f"must be {known}")
         elif not self.minimum <= value <= self.maximum:
-            raise self._invalid(value, f"it must be from {self.minimum} to {self.maximum}")
+            raise self._invalid(value, f"must be between {self.minimum} and {self.maximum}")
 
     def text(self, value: int | bool | str) -> str | None:
-        """How Kafka prints the value; None for an empty text."""
+        """Return the value as Kafka prints it, or None for an empty string."""
         if isinstance(value, str):
             return value or None
         return str(value).lower() if self.type is ConfigType.BOOLEAN else str(value)
 
     def _invalid(self, value: object, reason: str) -> InvalidBrokerConfigError:
         return InvalidBrokerConfigError(
-            f"invalid value {value!r} for broker config {self.name}: {reason}"
+            f"Invalid value {value!r} for broker config {self.name}: {reason}."
         )
 
 
@@ -103,193 +102,194 @@ def _choice(name: str, default: str, doc: str, *choices: str) -> ConfigKey:
 
 
 RACK_AWARE_REPLICA_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-"""The one that Kafka comes with."""
+"""The only implementation that Kafka provides."""
 
 BROKER_CONFIGS: Final = (
-    _int("node.id", 1, "The id of this broker in its cluster."),
-    _bool("auto.create.topics.enable", True, "Create a topic when a client first asks for it."),
-    _bool("delete.topic.enable", True, "Let admin clients delete topics."),
-    _int("num.partitions", 1, "Partitions of a topic created without a count.", minimum=1),
+    _int("node.id", 1, "The node id of this broker."),
+    _bool("auto.create.topics.enable", True, "Create a topic when a client requests its metadata."),
+    _bool("delete.topic.enable", True, "Allow clients to delete topics."),
+    _int("num.partitions", 1, "Default number of partitions of a new topic.", minimum=1),
     _int(
         "default.replication.factor",
         1,
-        "Replicas of a topic created without a replication factor.",
+        "Default replication factor of a new topic.",
         minimum=1,
         maximum=2**15 - 1,
     ),
     _int(
         "broker.heartbeat.interval.ms",
         2000,
-        "How often a broker tells the controller that it is there.",
+        "Interval of a broker's heartbeats to the controller.",
         minimum=1,
     ),
     _int(
         "broker.session.timeout.ms",
         9000,
-        "A broker that the controller has not heard of for this long is fenced.",
+        "Time without a heartbeat after which the controller fences a broker.",
         minimum=1,
     ),
     _bool(
         "auto.leader.rebalance.enable",
         True,
-        "Give leadership back to preferred leaders from time to time.",
+        "Move leadership back to preferred leaders periodically.",
     ),
     _int(
         "leader.imbalance.check.interval.seconds",
         300,
-        "How often it is checked whether preferred leaders lead.",
+        "Interval of the check for partitions that are not led by their preferred leader.",
         minimum=1,
     ),
     _int(
         "unclean.leader.election.interval.ms",
         300000,
-        "How often partitions without a leader get one uncleanly, where their topic allows it.",
+        "Interval of unclean leader elections for partitions without a leader whose topic allows "
+        "them.",
         minimum=1,
     ),
-    _int("message.max.bytes", 1048588, "Largest record batch of a topic that does not say."),
-    _int("socket.request.max.bytes", 104857600, "Largest request accepted.", minimum=1),
-    _int("fetch.max.bytes", 57671680, "Most bytes of one fetch response.", minimum=1024),
+    _int("message.max.bytes", 1048588, "Default size limit of a record batch."),
+    _int("socket.request.max.bytes", 104857600, "Size limit of a request.", minimum=1),
+    _int("fetch.max.bytes", 57671680, "Size limit of a fetch response.", minimum=1024),
     _int(
         "connections.max.idle.ms",
         600000,
-        "A connection without a request for this long is closed.",
+        "Time without a request after which a connection is closed.",
         minimum=1,
     ),
     _int(
         "log.cleaner.backoff.ms",
         15000,
-        "How often compaction looks for something to do.",
+        "Interval of the check for logs to compact.",
     ),
     _int(
         "log.cleaner.dedupe.buffer.size",
         134217728,
-        "Memory for the keys of the log that is being compacted, in bytes.",
+        "Memory for the keys of the log under compaction, in bytes.",
         minimum=1 << 20,
     ),
     _bool("log.cleaner.enable", True, "Compact the logs of topics with cleanup.policy=compact."),
     _int(
         "log.retention.check.interval.ms",
         300000,
-        "How often logs are checked for segments past their retention.",
+        "Interval of the check for segments that exceed their retention.",
         minimum=1,
     ),
     _int(
         "log.flush.offset.checkpoint.interval.ms",
         60000,
-        "How often it is noted what of the logs is flushed and where they start.",
+        "Interval of the checkpoints of recovery points and log start offsets.",
         minimum=1,
     ),
     _int(
         "producer.id.expiration.ms",
         86400000,
-        "A producer that has not written to a log for this long is forgotten there, unless it has "
-        "a transaction open.",
+        "Time without a write after which a log removes the state of a producer that has no open "
+        "transaction.",
         minimum=1,
     ),
     _int(
         "producer.id.expiration.check.interval.ms",
         600000,
-        "How often logs forget producers that stopped writing.",
+        "Interval of the check for expired producers.",
         minimum=1,
     ),
     _int(
         "replica.lag.time.max.ms",
         30000,
-        "A follower that has not caught up for this long is no longer in sync.",
+        "Time after which a follower that has not caught up is removed from the ISR.",
         minimum=1,
     ),
     _int(
         "replica.fetch.wait.max.ms",
         500,
-        "How long a leader keeps a follower's fetch that has too little to answer.",
+        "Maximum time that a follower's fetch waits at the leader for min.bytes.",
     ),
-    _int("replica.fetch.min.bytes", 1, "What a follower's fetch waits for."),
-    _int("replica.fetch.max.bytes", 1048576, "Most bytes of a partition in a follower's fetch."),
+    _int("replica.fetch.min.bytes", 1, "Minimum bytes that a follower's fetch waits for."),
+    _int("replica.fetch.max.bytes", 1048576, "Size limit of one partition in a follower's fetch."),
     _int(
         "replica.fetch.response.max.bytes",
         10485760,
-        "Most bytes of all partitions in a follower's fetch.",
+        "Size limit of the response to a follower's fetch.",
     ),
     _int(
         "replica.fetch.backoff.ms",
         1000,
-        "How long a follower waits after an error before it fetches again.",
+        "Time that a follower waits after an error before it fetches again.",
     ),
     _int(
         "replica.socket.timeout.ms",
         30000,
-        "How long a follower waits for an answer of its leader.",
+        "Time that a follower waits for a response of its leader.",
         minimum=1,
     ),
     _int(
         "replica.high.watermark.checkpoint.interval.ms",
         5000,
-        "How often high watermarks are noted on disk.",
+        "Interval of the checkpoints of high watermarks.",
         minimum=1,
     ),
-    _int("offset.metadata.max.bytes", 4096, "Longest metadata of a committed offset."),
+    _int("offset.metadata.max.bytes", 4096, "Size limit of the metadata of a committed offset."),
     _int(
         "max.incremental.fetch.session.cache.slots",
         1000,
-        "Most fetch sessions kept.",
+        "Maximum number of fetch sessions.",
     ),
     _int(
         "max.request.partition.size.limit",
         2000,
-        "Most partitions that a page of DescribeTopicPartitions has.",
+        "Maximum number of partitions in one DescribeTopicPartitions response.",
         minimum=1,
     ),
     _choice(
         "replica.selector.class",
         "",
-        "How a consumer is sent to a follower that is nearer (KIP-392); empty for never.",
+        "Class that selects the replica a consumer reads from (KIP-392); empty: always the leader.",
         "",
         RACK_AWARE_REPLICA_SELECTOR,
     ),
     _int(
         "group.initial.rebalance.delay.ms",
         3000,
-        "How long the first members of a group wait for others that may be starting.",
+        "Time that a new group waits for more members before its first rebalance.",
     ),
     _int(
         "group.max.session.timeout.ms",
         1800000,
-        "Longest session timeout that a member may ask for.",
+        "Maximum session timeout of a group member.",
     ),
-    _int("group.max.size", INT32_MAX, "Most members of a group.", minimum=1),
+    _int("group.max.size", INT32_MAX, "Maximum number of members of a group.", minimum=1),
     _int(
         "group.min.session.timeout.ms",
         6000,
-        "Shortest session timeout that a member may ask for.",
+        "Minimum session timeout of a group member.",
     ),
     _int(
         "offsets.commit.timeout.ms",
         5000,
-        "How long a commit waits for the replicas of __consumer_offsets.",
+        "Time that an offset commit waits for the replicas of __consumer_offsets.",
         minimum=1,
     ),
     _int(
         "offsets.retention.check.interval.ms",
         600000,
-        "How often groups and offsets are checked for their retention.",
+        "Interval of the check for expired groups and offsets.",
         minimum=1,
     ),
     _int(
         "offsets.retention.minutes",
         10080,
-        "How long offsets are kept after the last commit, or after the last member left.",
+        "Retention of offsets after the last commit, or after the last member left.",
         minimum=1,
     ),
     _int(
         "offsets.topic.num.partitions",
         50,
-        "Partitions of __consumer_offsets; must not change once it exists.",
+        "Number of partitions of __consumer_offsets; must not change after the topic is created.",
         minimum=1,
     ),
     _int(
         "offsets.topic.replication.factor",
         1,
-        "Replicas of __consumer_offsets.",
+        "Replication factor of __consumer_offsets.",
         minimum=1,
         maximum=2**15 - 1,
     ),
@@ -302,66 +302,67 @@ BROKER_CONFIGS: Final = (
     _int(
         "transaction.max.timeout.ms",
         900000,
-        "Longest transaction timeout that a producer may ask for.",
+        "Maximum transaction timeout of a producer.",
         minimum=1,
     ),
     _int(
         "transactional.id.expiration.ms",
         604800000,
-        "A transactional id that has not been used for this long is forgotten.",
+        "Time without a transaction after which a transactional id expires.",
         minimum=1,
     ),
     _int(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         10000,
-        "How often it is checked whether transactions have timed out.",
+        "Interval of the check for timed out transactions.",
         minimum=1,
     ),
     _int(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         3600000,
-        "How often it is checked whether transactional ids have expired.",
+        "Interval of the check for expired transactional ids.",
         minimum=1,
     ),
     _bool(
         "transaction.two.phase.commit.enable",
         False,
-        "Let producers have transactions without a timeout, for two-phase commit (KIP-939).",
+        "Allow transactions without a timeout, for two-phase commit (KIP-939).",
     ),
     _bool(
         "transaction.partition.verification.enable",
         True,
-        "Append transactional records only where the coordinator knows of the partition (KIP-890).",
+        "Verify with the coordinator that a partition is part of the transaction before the first "
+        "append (KIP-890).",
     ),
     _int(
         "add.partitions.to.txn.retry.backoff.ms",
         20,
-        "How long it waits before it is tried again to add a partition to a transaction whose "
-        "predecessor is still being ended (KIP-890).",
+        "Backoff before a partition is added again to a transaction whose predecessor is still "
+        "completing (KIP-890).",
         minimum=1,
     ),
     _int(
         "add.partitions.to.txn.retry.backoff.max.ms",
         100,
-        "For how long that is tried before the producer has to try again itself.",
+        "Maximum total time of these retries; after it the producer has to retry.",
     ),
     _int(
         "transaction.state.log.num.partitions",
         50,
-        "Partitions of __transaction_state; must not change once it exists.",
+        "Number of partitions of __transaction_state; must not change after the topic is created.",
         minimum=1,
     ),
     _int(
         "transaction.state.log.replication.factor",
         1,
-        "Replicas of __transaction_state.",
+        "Replication factor of __transaction_state.",
         minimum=1,
         maximum=2**15 - 1,
     ),
     _int(
         "transaction.state.log.min.isr",
         1,
-        "In-sync replicas that a write to __transaction_state needs.",
+        "Minimum in-sync replicas for a write to __transaction_state.",
         minimum=1,
     ),
     _int(
@@ -373,7 +374,7 @@ BROKER_CONFIGS: Final = (
     _bool(
         "unstable.api.versions.enable",
         False,
-        "Serve the API versions that Kafka does not call stable yet.",
+        "Enable API versions that are not stable in Kafka yet.",
     ),
 )
 
@@ -391,15 +392,15 @@ _TOPIC_DEFAULTS: Final = MappingProxyType(
         "log.roll.hours": ("segment.ms", 3_600_000),
     }
 )
-"""Server-wide defaults: the topic config each sets, and the factor from its unit."""
+"""Server-wide defaults: config name -> (topic config, factor to the topic config's unit)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """The configuration of one broker.
 
-    `cluster_id` None takes the id persisted in storage, or makes one at the first start.
-    `topic_defaults` are server-wide defaults of topic configs, by their topic-level names.
+    If `cluster_id` is None, the broker uses the cluster id in its storage, or generates one at the
+    first start. `topic_defaults` contains server-wide defaults by topic config name.
     """
 
     node_id: int = 1
@@ -468,9 +469,9 @@ class BrokerConfig:
 
     @classmethod
     def from_mapping(cls, configs: Mapping[str, str], **fields: Any) -> BrokerConfig:
-        """Parse configs by Kafka's names; `fields` are taken as they are.
+        """Parse configs by Kafka's names; `fields` are set directly.
 
-        InvalidBrokerConfigError names a config that is unknown or has a value it cannot have.
+        Raises: InvalidBrokerConfigError naming the unknown or invalid config.
         """
         defaults: dict[str, tuple[int, str]] = {}
         for name, text in configs.items():
@@ -479,35 +480,37 @@ class BrokerConfig:
             elif name in _TOPIC_DEFAULTS:
                 topic_name, factor = _TOPIC_DEFAULTS[name]
                 value = _topic_default(name, topic_name, text, factor)
-                # The finer unit wins, as in Kafka: ms over minutes over hours.
+                # As in Kafka, ms takes precedence over minutes, and minutes over hours.
                 defaults[topic_name] = min(
                     defaults.get(topic_name, (factor, value)), (factor, value)
                 )
             else:
                 known = ", ".join(sorted([*_BY_NAME, *_TOPIC_DEFAULTS]))
-                raise InvalidBrokerConfigError(f"unknown broker config {name!r}; known are {known}")
+                raise InvalidBrokerConfigError(
+                    f"Unknown broker config {name!r}. Known configs: {known}."
+                )
         fields["topic_defaults"] = {name: value for name, (_, value) in defaults.items()}
         return cls(**fields)
 
     def topic_config_defaults(self) -> dict[str, str]:
-        """The topic configs of a topic that has none of its own, where they are not Kafka's."""
+        """Return the server-wide defaults of topic configs that differ from Kafka's defaults."""
         defaults = dict(self.topic_defaults)
         if self.message_max_bytes != _BY_NAME["message.max.bytes"].default:
             defaults["max.message.bytes"] = str(self.message_max_bytes)
         return defaults
 
     def value(self, key: ConfigKey) -> int | bool | str:
-        """The value of one row of the table."""
+        """Return the value of a config."""
         value: int | bool | str = getattr(self, key.attribute)
         return value
 
 
 def _topic_default(name: str, topic_name: str, text: str, factor: int) -> str:
-    """The value that a server-wide config gives to the topic config; checked as such."""
+    """Convert a server-wide default to the unit of its topic config and validate it."""
     try:
         value = text if factor == 1 else str(int(text) * factor if int(text) >= 0 else -1)
         return check_topic_configs({topic_name: value})[topic_name]
     except (ValueError, ApiError) as error:
         raise InvalidBrokerConfigError(
-            f"invalid value {text!r} for broker config {name}: {error}"
+            f"Invalid value {text!r} for broker config {name}: {error}."
         ) from None

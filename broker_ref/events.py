@@ -1,11 +1,11 @@
-"""What goes into a node and what comes out of it.
+"""The events that a node handles and the effects that it returns.
 
-Purpose: the vocabulary between the sans-IO core and its edge. `handle(event, now_ms)` of a node
-returns effects; the edge (asyncio server, or a simulator) carries them out. Invariants: every
-`FrameReceived` is answered by exactly one of `SendFrame`, `NoResponse` or `CloseConnection` for
-its connection, now or in a later step, and the edge hands a node no second frame of a connection
-before that (Kafka's brokers mute a channel in the same way). Every `SendRequest` leads to at most
-one `ResponseReceived` or `RequestFailed`, never within the same step.
+Purpose: the interface between the sans-IO core and its I/O layer. `handle(event, now_ms)` of a node
+returns effects, which the asyncio server or a simulator performs. Invariants: each `FrameReceived`
+is answered by exactly one `SendFrame`, `NoResponse` or `CloseConnection` for its connection,
+immediately or later. The I/O layer delivers the next frame of a connection after that answer only
+(Kafka's brokers mute a channel in the same way). Each `SendRequest` leads to at most one
+`ResponseReceived` or `RequestFailed`, and never within the same call.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from dataclasses import dataclass
 ConnectionId = int
 
 RequestId = int
-"""Of a request that this node sends to another, unique in the node's life; a correlation id too."""
+"""Identifies a request of this node to another node, for the node's lifetime; the correlation id.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """A connection to another node: requests on it are answered in the order sent.
+    """A connection to another node; its requests are answered in the order in which they were sent.
 
-    `purpose` keeps those that wait (long polls) from those that must not (heartbeats).
+    `purpose` separates requests that may wait (long polls) from those that must not (heartbeats).
     """
 
     node_id: int
@@ -33,7 +34,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameReceived:
-    """One request, without its four bytes of length."""
+    """A request without its four-byte length."""
 
     connection_id: ConnectionId
     frame: bytes
@@ -41,7 +42,7 @@ class FrameReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOpened:
-    """A client has connected; `peer` is `host:port`, `local` the address it dialled."""
+    """A client has connected. `peer` is `host:port`, `local` the address it connected to."""
 
     connection_id: ConnectionId
     peer: str
@@ -50,19 +51,19 @@ class ConnectionOpened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionClosed:
-    """The client has gone: what it waited for is dropped."""
+    """A client has disconnected; the node discards its waiting requests."""
 
     connection_id: ConnectionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimePassed:
-    """`now_ms` has reached the node's `next_deadline_ms()`: expire waits, run retention."""
+    """`now_ms` has reached the node's `next_deadline_ms()`: expire requests, run tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseReceived:
-    """The answer to a request of this node, without its four bytes of length."""
+    """The response to a request of this node, without its four-byte length."""
 
     request_id: RequestId
     frame: bytes
@@ -70,7 +71,7 @@ class ResponseReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFailed:
-    """No answer will come: the channel could not be opened, or broke; `reason` is for the log."""
+    """A request will not be answered: the channel failed to open or broke. `reason` is logged."""
 
     request_id: RequestId
     reason: str
@@ -88,7 +89,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFrame:
-    """Send one response, without its four bytes of length, on this connection."""
+    """Send a response, without its four-byte length, on a connection."""
 
     connection_id: ConnectionId
     frame: bytes
@@ -96,14 +97,14 @@ class SendFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoResponse:
-    """The request of this connection is done and has no answer (Produce with acks=0)."""
+    """The request of this connection is complete and has no response (Produce with acks=0)."""
 
     connection_id: ConnectionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseConnection:
-    """Close this connection; `reason` is for the log."""
+    """Close a connection; `reason` is logged."""
 
     connection_id: ConnectionId
     reason: str
@@ -114,7 +115,7 @@ Effect = SendFrame | NoResponse | CloseConnection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendRequest:
-    """Send a request to another node, over its channel, which is opened where it is not."""
+    """Send a request to another node; opens the channel if needed."""
 
     channel: Channel
     request_id: RequestId
@@ -123,7 +124,7 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseChannel:
-    """Close a channel: what was asked on it fails, and the next request opens it anew."""
+    """Close a channel. Its pending requests fail; the next request opens it again."""
 
     channel: Channel
 

@@ -1,8 +1,8 @@
-"""What a rule of `Faults` can go by, read off a request's message.
+"""The properties of a request that a rule of `Faults` can match.
 
-Purpose: topics, partitions and sender of any request, by the names that Kafka gives to these in
-its messages. Invariant: a request that names no topic has none; nothing is guessed. What it must
-not know: what the request means, and what becomes of it.
+Purpose: extract topics, partitions and sender from any request message, by Kafka's field names.
+Invariant: a request without topics has none; nothing is guessed. Must not know: what the request
+means, or what happens to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BETWEEN_NODES: Final = frozenset({56, 58, 59, 62, 63, 67})
 BrokerHeartbeat, AllocateProducerIds."""
 
 _OF_REPLICAS: Final = frozenset({1, 2, 23, 59})
-"""APIs whose sender is a broker where it gives a replica id, a client where that is -1."""
+"""APIs that a broker sends if the replica id is set, and a client if it is -1."""
 
 _TOPICS: Final = (
     "topics", "topic_data", "topic_partitions", "topic_names", "v3_and_below_topics"
@@ -43,9 +43,9 @@ def request_info(
     client_id: str | None,
     topic_name: TopicNameOf,
 ) -> RequestInfo:
-    """A request that has arrived at a node; `topic_name` is asked where it has a topic's id.
+    """Return the properties of a request; `topic_name` resolves topic ids.
 
-    A fetch in a session names only the partitions that are new or changed in the session.
+    A fetch in a session contains only the partitions that are new or changed in the session.
     """
     topics: set[str] = set()
     partitions: set[tuple[str, int]] = set()

@@ -1,15 +1,15 @@
-"""Faults on demand: what a test may do to the requests, links and time of a cluster.
+"""Fault injection: rules that a test sets for the requests, links and clocks of a cluster.
 
-Purpose: rules that say of a request what is to become of it, links that are cut, nodes that stand
-still or whose time does, and a record of the requests seen. One `Faults` is shared by all nodes of
-a cluster, which ask it, and by a test, which sets it, from a thread of its own.
+Purpose: rules that decide what happens to a request, cut links, paused nodes, nodes with a stopped
+clock, and a record of requests. The nodes of a cluster and the test, which runs in another thread,
+share one `Faults`.
 
-Invariants: while nothing is set, `is_active` is False and a node asks nothing more. Of the rules
-that apply to a request the one set first decides, alone, and only once: a request that was delayed
-or held is served as if there were no rules. Every method may be called from any thread.
+Invariants: while no rule is set, `is_active` is False and nodes do not evaluate requests. If
+several rules match a request, the oldest rule decides, once: a delayed or held request is then
+served without another evaluation. All methods are thread-safe.
 
-What it must not know: how nodes work, and clocks (time is an argument). The lock is all that it
-has of the world outside, since a test does not run in the cluster's thread.
+Must not know: how nodes work, or clocks (time is an argument). The lock is its only I/O dependency,
+because a test does not run in the cluster's thread.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Final, Self
 from kio.schema.errors import ErrorCode
 
 SEEN_MAX: Final = 10_000
-"""Requests that the record keeps: the latest."""
+"""Maximum number of recorded requests; older ones are discarded."""
 
 _ENVELOPE: Final = 58
 
 
 class Sender(Enum):
-    """Whose requests a rule is for."""
+    """The senders that a rule matches."""
 
     ANY = "any"
     CLIENT = "client"
@@ -41,9 +41,9 @@ class Sender(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestInfo:
-    """What a rule can go by: a request at the node where it has arrived.
+    """The properties of a request that a rule can match, at the node that received it.
 
-    `sender_id` is the broker that it comes from, None where that is a client or does not say.
+    `sender_id` is the broker that sent it, or None if a client sent it or the sender is unknown.
     """
 
     node_id: int
@@ -58,7 +58,7 @@ class RequestInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenRequest:
-    """A line of the record: what came when."""
+    """A recorded request and the time of its arrival."""
 
     at_ms: int
     request: RequestInfo
@@ -66,10 +66,10 @@ class SeenRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """Which requests a rule is for: those that agree with everything that is not None.
+    """The requests that a rule matches: all fields that are not None must be equal.
 
-    What a broker forwards in an Envelope is a request at the controller too, so the Envelope is
-    met only by rules that name its key.
+    The controller also receives a request that a broker forwards in an Envelope, so a rule matches
+    the Envelope itself only if it names its API key.
     """
 
     api_keys: frozenset[int] | None = None
@@ -81,7 +81,7 @@ class Match:
     partition: int | None = None
 
     def matches(self, request: RequestInfo) -> bool:
-        """Whether a request is one of these."""
+        """Return whether a request matches."""
         return (
             (
                 request.api_key != _ENVELOPE
@@ -106,36 +106,36 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Proceed:
-    """Serve it as ever."""
+    """Serve the request normally."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
-    """Serve it at `until_ms`."""
+    """Serve the request at `until_ms`."""
 
     until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Close its connection and do not serve it."""
+    """Close the connection without serving the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
-    """Answer it with this code and do not serve it."""
+    """Answer with this error code without serving the request."""
 
     error_code: ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
 class LoseAnswer:
-    """Serve it, and close its connection where the answer would be sent."""
+    """Serve the request and close the connection instead of sending the response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Keep it until `rule.is_holding` is False, then serve it."""
+    """Hold the request until `rule.is_holding` is False, then serve it."""
 
     rule: Rule
 
@@ -146,9 +146,9 @@ PROCEED: Final = Proceed()
 
 
 class Rule:
-    """What is done to some requests, and how often that has been; made by a method of `Faults`.
+    """An action for matching requests and its counters; created by a method of `Faults`.
 
-    As a context manager it is removed at the end of the block.
+    As a context manager, it removes itself at the end of the block.
     """
 
     def __init__(
@@ -171,31 +171,31 @@ class Rule:
 
     @property
     def hits(self) -> int:
-        """How many requests it has decided on."""
+        """Return how many requests matched."""
         return self._hits
 
     @property
     def requests(self) -> tuple[RequestInfo, ...]:
-        """The requests that it has decided on: the last `SEEN_MAX`."""
+        """Return the requests that matched, at most the last `SEEN_MAX`."""
         with self._changed:
             return tuple(self._requests)
 
     @property
     def is_holding(self) -> bool:
-        """Whether the requests that it holds are still to wait."""
+        """Return whether held requests still have to wait."""
         return self._is_holding
 
     def wait_for_hits(self, count: int = 1, *, timeout_s: float = 30.0) -> None:
-        """Return once it has decided on `count` requests; TimeoutError says how many there were."""
+        """Wait until `count` requests have matched. Raises: TimeoutError with the number so far."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.hits >= count, timeout_s):
                 raise TimeoutError(
-                    f"the rule for {self.match} has met {self.hits} requests of {count} within "
-                    f"{timeout_s} s"
+                    f"The rule for {self.match} matched {self.hits} of {count} requests within "
+                    f"{timeout_s} s."
                 )
 
     def remove(self) -> None:
-        """Let later requests be, and release those that are held."""
+        """Stop matching requests, and release held ones."""
         self._remove(self)
 
     def __enter__(self) -> Self:
@@ -210,7 +210,8 @@ class Rule:
         self.remove()
 
     def decide(self, request: RequestInfo, now_ms: int) -> FaultAction | None:
-        """For `Faults`, which has the lock: the verdict, or None where this rule has none."""
+        """Return the action for a request, or None if the rule does not match. `Faults` holds the
+        lock."""
         if self._times_left == 0 or not self.match.matches(request):
             return None
         if self._times_left is not None:
@@ -220,16 +221,16 @@ class Rule:
         return self._verdict(self, now_ms)
 
     def let_go(self) -> None:
-        """For `Faults`, which has the lock."""
+        """Release held requests. `Faults` holds the lock."""
         self._is_holding = False
 
 
 class Faults:
-    """What is wrong with a cluster at present, on purpose."""
+    """The faults that are currently injected into a cluster."""
 
     def __init__(self) -> None:
         self.is_active = False
-        """Whether a node has to ask about requests at all."""
+        """Whether a node has to call `on_request` at all."""
         self._changed = threading.Condition()
         self._rules: tuple[Rule, ...] = ()
         self._seen: deque[SeenRequest] = deque(maxlen=SEEN_MAX)
@@ -239,30 +240,31 @@ class Faults:
         self._paused: frozenset[int] = frozenset()
         self._listeners: tuple[Callable[[], None], ...] = ()
 
-    # What a test sets.
+    # Called by tests.
 
     def delay(self, delay_ms: int, match: Match, *, times: int | None = None) -> Rule:
-        """Serve these requests `delay_ms` after they have come; `times` None: always."""
+        """Serve matching requests `delay_ms` after they arrive. `times` None: without a limit."""
         return self._add(match, times, lambda _, now_ms: Delay(until_ms=now_ms + delay_ms))
 
     def drop(self, match: Match, *, times: int | None = None) -> Rule:
-        """Close the connection of these requests and do not serve them."""
+        """Close the connections of matching requests without serving them."""
         return self._add(match, times, lambda _rule, _now_ms: Drop())
 
     def refuse(self, error_code: ErrorCode, match: Match, *, times: int | None = None) -> Rule:
-        """Answer these requests with an error and do not serve them."""
+        """Answer matching requests with an error without serving them."""
         return self._add(match, times, lambda _rule, _now_ms: Refuse(error_code=error_code))
 
     def lose_answer(self, match: Match, *, times: int | None = None) -> Rule:
-        """Serve these requests, and close the connection in place of answering."""
+        """Serve matching requests and close the connection instead of sending the response."""
         return self._add(match, times, lambda _rule, _now_ms: LoseAnswer())
 
     def hold(self, match: Match, *, times: int | None = None) -> Rule:
-        """Keep these requests until the rule is removed, then serve them."""
+        """Hold matching requests until the rule is removed, then serve them."""
         return self._add(match, times, lambda rule, _: Hold(rule=rule))
 
     def clear(self) -> None:
-        """Remove all rules, mend all links, let time and nodes go on; the record stays."""
+        """Remove all rules, heal all links, resume all nodes and clocks; recorded requests are
+        kept."""
         for rule in self._rules:
             rule.remove()
         with self._changed:
@@ -272,7 +274,7 @@ class Faults:
         self._tell()
 
     def cut(self, source_id: int, target_id: int, *, both_ways: bool = True) -> None:
-        """Let nothing that a node sends reach another; requests and answers alike.
+        """Drop everything that a node sends to another, requests and responses.
 
         The controller is node 3000 (`broker_ref.controller.client.CONTROLLER_ID`).
         """
@@ -287,42 +289,42 @@ class Faults:
         self._tell()
 
     def isolate(self, node_id: int, others: Collection[int]) -> None:
-        """Cut a node off from all of these, both ways; `heal_all` mends that."""
+        """Cut the links of a node to and from all of `others`; `heal_all` reverts it."""
         for other in others:
             if other != node_id:
                 self.cut(node_id, other)
 
     def heal_all(self) -> None:
-        """Mend every link."""
+        """Heal all links."""
         with self._changed:
             self._cut = frozenset()
         self._tell()
 
     def hold_time(self, node_id: int) -> None:
-        """Let a node's time stand still: no session, transaction or request of it expires."""
+        """Stop a node's clock: its sessions, transactions and requests do not expire."""
         with self._changed:
             self._held_times.setdefault(node_id, None)
 
     def release_time(self, node_id: int) -> None:
-        """Let it be as late at a node as it is elsewhere, at once."""
+        """Set a node's clock to the current time again."""
         with self._changed:
             self._held_times.pop(node_id, None)
         self._tell()
 
     def pause(self, node_id: int) -> None:
-        """Have a node stand still: it keeps its connections, and hears, says and does nothing."""
+        """Pause a node: its connections stay open, and it neither reads, answers nor sends."""
         with self._changed:
             self._paused |= {node_id}
 
     def resume(self, node_id: int) -> None:
-        """Let it go on where it stood: first with all that has come to it meanwhile."""
+        """Resume a node; it first handles everything that arrived during the pause."""
         with self._changed:
             self._paused -= {node_id}
         self._tell()
 
     @contextmanager
     def recording(self) -> Iterator[Faults]:
-        """Keep a record of the requests while in the block; one of before is thrown away."""
+        """Record requests within the block; discards an earlier record."""
         with self._changed:
             self._seen.clear()
             self._is_recording = True
@@ -336,18 +338,18 @@ class Faults:
 
     @property
     def seen(self) -> tuple[SeenRequest, ...]:
-        """The record, in the order of arrival: the last `SEEN_MAX` requests."""
+        """Return the recorded requests in order of arrival, at most the last `SEEN_MAX`."""
         with self._changed:
             return tuple(self._seen)
 
     def requests_seen(self, match: Match) -> tuple[RequestInfo, ...]:
-        """Those of the record that agree with `match`."""
+        """Return the recorded requests that match."""
         return tuple(one.request for one in self.seen if match.matches(one.request))
 
-    # What nodes ask.
+    # Called by nodes.
 
     def on_request(self, request: RequestInfo, now_ms: int) -> FaultAction:
-        """What is to become of a request; to be asked once for each, where `is_active`."""
+        """Return the action for a request. Call it once per request, while `is_active`."""
         with self._changed:
             if self._is_recording:
                 self._seen.append(SeenRequest(at_ms=now_ms, request=request))
@@ -359,11 +361,12 @@ class Faults:
         return PROCEED
 
     def link_is_cut(self, source_id: int, target_id: int) -> bool:
-        """Whether what `source_id` sends to `target_id` is lost."""
+        """Return whether messages from `source_id` to `target_id` are dropped."""
         return (source_id, target_id) in self._cut
 
     def now_ms(self, node_id: int, now_ms: int) -> int:
-        """What time it is at a node: where time is held, that of the first call since."""
+        """Return the time at a node; a stopped clock returns the time of the first call since the
+        stop."""
         if not self._held_times:
             return now_ms
         with self._changed:
@@ -375,16 +378,18 @@ class Faults:
             return held_ms
 
     def time_is_held(self, node_id: int) -> bool:
-        """Whether a node is to have no deadlines for now."""
+        """Return whether a node's clock is stopped, so that it has no deadlines."""
         return node_id in self._held_times
 
     def is_paused(self, node_id: int) -> bool:
-        """Whether a node is to do nothing for now."""
+        """Return whether a node is paused."""
         return node_id in self._paused
 
     def listen(self, on_change: Callable[[], None]) -> Callable[[], None]:
-        """Call this when requests may have been released, from the thread that did; undo by the
-        function returned."""
+        """Call `on_change` when requests may have been released, in the thread that released them.
+
+        Returns a function that removes the listener.
+        """
         with self._changed:
             self._listeners += (on_change,)
 
@@ -398,7 +403,7 @@ class Faults:
         self, match: Match, times: int | None, verdict: Callable[[Rule, int], FaultAction]
     ) -> Rule:
         if match.partition is not None and match.topic is None:
-            raise ValueError(f"a rule for partition {match.partition} needs its topic")
+            raise ValueError(f"A rule for partition {match.partition} needs a topic.")
         rule = Rule(
             match=match,
             times=times,
@@ -422,7 +427,7 @@ class Faults:
         self.is_active = bool(self._rules) or self._is_recording
 
     def _tell(self) -> None:
-        """Not under the lock: a listener may ask us something."""
+        """Notify the listeners. Called without the lock, because a listener may call `Faults`."""
         for listener in self._listeners:
             listener()
 

@@ -1,9 +1,8 @@
-"""Who a broker is: `meta.properties`, in Kafka's format, at the root of its storage.
+"""The identity of a broker: `meta.properties` in the root of its storage, in Kafka's format.
 
-Purpose: give a directory its cluster id and node id once, and refuse to start another node on it.
-Invariant: a directory that has the file has all that a broker needs, for it is written last when
-the directory is new. What it must not know: how ids are used.
-Source: Kafka's `MetaProperties` (version 1).
+Purpose: assign a data directory to one cluster id and node id, and refuse to start another node on
+it. Invariant: a directory that contains the file is complete, because the file is written last.
+Must not know: how ids are used. Source: `org.apache.kafka.metadata.properties.MetaProperties`.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ META_PROPERTIES_FILE: Final = "meta.properties"
 
 
 class WrongDirectoryError(LogError):
-    """The data directory belongs to another broker or cluster; says to which."""
+    """The data directory belongs to another broker or cluster."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.kafka_storage_error, message)
 
 
 class DamagedIdentityError(LogError):
-    """`meta.properties` cannot be read; says why."""
+    """`meta.properties` is unreadable."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
             ErrorCode.kafka_storage_error,
-            f"{META_PROPERTIES_FILE} is damaged: {reason}. Restore it from a copy.",
+            f"{META_PROPERTIES_FILE} is damaged: {reason}. Restore it from a backup.",
         )
 
 
 def known_cluster_id(config: BrokerConfig, *, storage: Storage) -> str | None:
-    """The cluster id of this storage; None where it is new.
+    """Return the cluster id of a storage, or None if it is new.
 
-    WrongDirectoryError where it is another node's or another cluster's, DamagedIdentityError.
+    Raises: WrongDirectoryError if it belongs to another node or cluster, DamagedIdentityError.
     """
     if not storage.exists(META_PROPERTIES_FILE):
         return None
@@ -55,7 +54,7 @@ def known_cluster_id(config: BrokerConfig, *, storage: Storage) -> str | None:
 def claim_directory(
     config: BrokerConfig, *, storage: Storage, random_bytes: Callable[[int], bytes]
 ) -> str:
-    """Make a new storage this node's; the cluster id, a new one where none is configured."""
+    """Assign a new storage to this node and return the cluster id; generates one if none is set."""
     cluster_id = config.cluster_id
     if cluster_id is None:
         cluster_id = uuid_text(random_uuid(random_bytes))
@@ -73,8 +72,9 @@ def claim_directory(
 def _require(found: dict[str, str], name: str, expected: str) -> None:
     if found[name] != expected:
         raise WrongDirectoryError(
-            f"{META_PROPERTIES_FILE} says that this data directory has {name}={found[name]}, "
-            f"but the broker is configured with {name}={expected}. Use that, or another directory."
+            f"{META_PROPERTIES_FILE} in this data directory has {name}={found[name]}, but the "
+            f"broker is configured with {name}={expected}. Change the config or use another "
+            "directory."
         )
 
 
@@ -82,10 +82,10 @@ def _parse(data: bytes) -> dict[str, str]:
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
-        raise DamagedIdentityError(f"it is no text ({error})") from error
+        raise DamagedIdentityError(f"it is not UTF-8 ({error})") from error
     pairs = (line.partition("=") for line in lines if not line.startswith("#"))
     found = {name.strip(): value.strip() for name, separator, value in pairs if separator}
     for name in ("cluster.id", "node.id"):
         if not found.get(name):
-            raise DamagedIdentityError(f"it has no {name}")
+            raise DamagedIdentityError(f"{name} is missing")
     return found

@@ -1,11 +1,10 @@
-"""Requests of a node to other nodes, and who waits for the answers.
+"""The requests of a node to other nodes and the callbacks for their responses.
 
-Purpose: the one way out of the sans-IO core. A part of a node sends a message and names what is to
-be done with the response or with a failure; the node turns what was sent into effects, and hands
-the events that come back in here. Invariant: of the two callbacks exactly one is called, once, in
-a later step than `send`, unless the node is closed first. A response that is no such message
-counts as a failure. What it must not know: what is asked, and why.
-Source: Kafka's `NetworkClient` and `InterBrokerSendThread`.
+Purpose: the only way in which the sans-IO core sends requests. A component passes a message and two
+callbacks, one for the response and one for a failure. The node returns the requests as effects and
+passes the resulting events to `handle`. Invariant: exactly one callback is called, once, in a later
+call than `send`, unless the node is closed first. An unreadable response counts as a failure. Must
+not know: what is requested, and why. Source: Kafka's `NetworkClient` and `InterBrokerSendThread`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from broker_ref.protocol.reader import MalformedRequestError
 Response = TypeVar("Response")
 
 REQUEST_IDS: Final = 2**31
-"""Correlation ids are 32 bits and not negative; they begin anew after that."""
+"""Correlation ids are non-negative 32-bit integers and wrap around."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ class _InFlightRequest:
 
 
 class Outbox:
-    """The requests that are under way; each names its sender and purpose as its client id."""
+    """The requests in flight; the client id of each names its sender and purpose."""
 
     def __init__(self, *, client_id: str) -> None:
         self._client_id = client_id
@@ -67,9 +66,9 @@ class Outbox:
         on_failure: Callable[[str], None],
         timeout_ms: int,
     ) -> None:
-        """Send a request; `response` is the message class that the answer is read as.
+        """Send a request; `response` is the message class of the response.
 
-        After `timeout_ms` without an answer the channel is closed and `on_failure` is called.
+        After `timeout_ms` without a response the channel is closed and `on_failure` is called.
         """
         request_id = self._next_id
         self._next_id = (self._next_id + 1) % REQUEST_IDS
@@ -93,26 +92,26 @@ class Outbox:
         self._effects.append(SendRequest(channel=channel, request_id=request_id, frame=frame))
 
     def close_channel(self, channel: Channel) -> None:
-        """Give a channel up; what was asked on it fails."""
+        """Close a channel; its requests in flight fail."""
         self._effects.append(CloseChannel(channel=channel))
 
     def take_effects(self) -> list[PeerEffect]:
-        """What was sent since the last call."""
+        """Return the effects since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
     def advance(self, now_ms: int) -> None:
-        """Note the time and fail the requests whose timeout has passed."""
+        """Set the time and fail the requests whose timeout has passed."""
         self._now_ms = max(self._now_ms, now_ms)
         while self._deadlines and self._deadlines[0][0] <= self._now_ms:
             _, request_id = heapq.heappop(self._deadlines)
             awaited = self._awaited.pop(request_id, None)
             if awaited is not None:
                 self.close_channel(awaited.channel)
-                awaited.on_failure(f"no answer within {awaited.timeout_ms} ms")
+                awaited.on_failure(f"no response within {awaited.timeout_ms} ms")
 
     def handle(self, event: ResponseReceived | RequestFailed) -> None:
-        """Call who waits for this; nothing happens where nobody does any more."""
+        """Call the callback for an event; ignore events of requests not in flight."""
         awaited = self._awaited.pop(event.request_id, None)
         if awaited is None:
             return
@@ -128,12 +127,12 @@ class Outbox:
             )
         except MalformedRequestError as error:
             self.close_channel(awaited.channel)
-            awaited.on_failure(f"the answer cannot be read: {error}")
+            awaited.on_failure(f"the response is unreadable: {error}")
             return
         awaited.on_response(response)
 
     def next_deadline_ms(self) -> int | None:
-        """When the next request times out."""
+        """Return the time of the next request timeout."""
         while self._deadlines and self._deadlines[0][1] not in self._awaited:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None

@@ -1,4 +1,4 @@
-"""A pytest fixture: a Kafka broker for your tests, without Docker or a JVM.
+"""A pytest fixture that provides a Kafka broker without Docker or a JVM.
 
 Purpose: every project that has this package installed can write
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def kafka_cluster() -> Iterator[Cluster]:
-    """A running `broker_ref.Cluster` for the whole test session.
+    """Yield a running `broker_ref.Cluster` for the test session.
 
-    `kafka_cluster.bootstrap_servers` is what a client connects to (127.0.0.1 and a free port);
-    `kafka_cluster.create_topic(name, partitions=1, configs=None)` makes a topic. Tests share the
-    cluster, so give each test topics and groups of its own. Needs other broker settings? Use
-    `broker_ref.Cluster(configs={...})` as a context manager in a fixture of yours.
+    Clients connect to `kafka_cluster.bootstrap_servers` (127.0.0.1 and a free port).
+    `kafka_cluster.create_topic(name, partitions=1, configs=None)` creates a topic. All tests share
+    the cluster, so use separate topics and groups per test. For other broker configs, use
+    `broker_ref.Cluster(configs={...})` as a context manager in your own fixture.
     """
     from broker_ref import Cluster  # noqa: PLC0415 (pytest imports this module everywhere)
 

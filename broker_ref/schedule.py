@@ -1,9 +1,9 @@
-"""What a node does from time to time, or once when its time comes.
+"""Periodic tasks and one-time timers of a node, in virtual time.
 
-Purpose: run tasks at fixed intervals of virtual time, and timers once. Invariant: a task runs at
-most once however far the time has moved; a timer that was cancelled never runs; timers run in the
-order of their deadlines; those that were cancelled are let go of long before theirs, so that no
-more than twice the pending ones are kept. What it must not know: what the tasks do.
+Purpose: run tasks at fixed intervals, and timers once. Invariant: a task runs at most once per
+call, however far the time has advanced; a cancelled timer never runs; timers run in the order of
+their deadlines; at most half of the stored timers are cancelled ones. Must not know: what the tasks
+do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 TIMERS_KEPT_MIN: Final = 64
-"""As many timers may be kept without a look at whether they are still pending."""
+"""Cancelled timers are removed only if more timers than this are stored."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,23 +26,23 @@ class _Task:
 
 @dataclass(slots=True, kw_only=True)
 class Timer:
-    """Something that runs once; `cancel` makes it never run."""
+    """A callback that runs once unless it is cancelled."""
 
     deadline_ms: int
     run: Callable[[int], None] | None
 
     def cancel(self) -> None:
-        """Not to run any more; nothing happens where it has run."""
+        """Prevent the timer from running; has no effect after it ran."""
         self.run = None
 
     @property
     def is_pending(self) -> bool:
-        """Whether it is still to run."""
+        """Return whether the timer has neither run nor been cancelled."""
         return self.run is not None
 
 
 class Schedule:
-    """Tasks and timers, and when each is next due."""
+    """The tasks and timers of a node, and their deadlines."""
 
     def __init__(self, now_ms: int) -> None:
         self._start_ms = now_ms
@@ -52,13 +52,13 @@ class Schedule:
         self._timers_kept_max = TIMERS_KEPT_MIN
 
     def every(self, interval_ms: int, run: Callable[[int], None]) -> None:
-        """Run a task, which gets the time, each time this many milliseconds have passed."""
+        """Run a task every `interval_ms`; it receives the time."""
         self._tasks.append(
             _Task(interval_ms=interval_ms, run=run, next_ms=self._start_ms + interval_ms)
         )
 
     def at(self, deadline_ms: int, run: Callable[[int], None]) -> Timer:
-        """Run once, with the time, when the deadline has come."""
+        """Run a callback once, at the deadline; it receives the time."""
         if len(self._timers) >= self._timers_kept_max:
             self._drop_cancelled()
         timer = Timer(deadline_ms=deadline_ms, run=run)
@@ -67,7 +67,7 @@ class Schedule:
         return timer
 
     def run(self, now_ms: int) -> None:
-        """Run the tasks and timers that are due; a timer set meanwhile waits for the next call."""
+        """Run the tasks and timers that are due; timers added by them run in the next call."""
         for task in self._tasks:
             if task.next_ms <= now_ms:
                 task.next_ms = now_ms + task.interval_ms
@@ -89,13 +89,13 @@ class Schedule:
                 heapq.heappush(self._timers, entry)
 
     def _drop_cancelled(self) -> None:
-        """Most timers are cancelled, some of them hours before their deadline."""
+        """Remove cancelled timers. Most timers are cancelled, some hours before their deadline."""
         self._timers = [entry for entry in self._timers if entry[2].is_pending]
         heapq.heapify(self._timers)
         self._timers_kept_max = max(2 * len(self._timers), TIMERS_KEPT_MIN)
 
     def next_deadline_ms(self) -> int | None:
-        """When the next task or timer is due."""
+        """Return the deadline of the next task or timer."""
         while self._timers and self._timers[0][2].run is None:
             heapq.heappop(self._timers)
         deadlines = [task.next_ms for task in self._tasks]

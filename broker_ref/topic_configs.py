@@ -1,9 +1,9 @@
-"""Every config that a topic may have: the log's, and those that the log does not obey.
+"""All topic configs: those that the log uses, and the others.
 
-Purpose: one list for CreateTopics to check against and DescribeConfigs to answer from. Invariant:
-the log's rows are `broker_ref.log.config.TOPIC_CONFIGS` themselves, never a copy. The others are
-accepted, kept and described as Apache Kafka does, so that a topic made for Kafka can be made
-here; `SKIPPED.md` names those without an effect. What it must not know: which topics exist.
+Purpose: one table for validation in CreateTopics and for DescribeConfigs. Invariant: the log's rows
+are `broker_ref.log.config.TOPIC_CONFIGS` themselves, not copies. The other configs are validated,
+stored and described as in Apache Kafka; `SKIPPED.md` lists those without an effect. Must not know:
+which topics exist. Source: `org.apache.kafka.common.config.TopicConfig`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from broker_ref.log.config import TOPIC_CONFIGS, InvalidTopicConfigError, LogCon
 from broker_ref.protocol.errors import ApiError
 
 VALUE_LENGTH_MAX: Final = 8000
-"""What every version of DescribeConfigs can tell, whatever the characters."""
+"""Length limit of a value that fits every version of DescribeConfigs."""
 
 
 class ConfigType(IntEnum):
-    """As DescribeConfigs numbers them."""
+    """The type numbers in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -37,7 +37,7 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfigKey:
-    """One config; `check` raises InvalidTopicConfigError, `server_config` is the broker-wide default's."""
+    """A topic config. `check` raises InvalidTopicConfigError; `server_config` sets the default."""
 
     name: str
     type: ConfigType
@@ -128,23 +128,25 @@ _OTHER_KEYS: Final = (
         1,
         2**31 - 1,
         "min.insync.replicas",
-        "In-sync replicas without which a write with acks=all is refused.",
+        "Minimum in-sync replicas for a write with acks=all.",
     ),
     _bool(
         "unclean.leader.election.enable",
         "false",
         "unclean.leader.election.enable",
-        "Let a replica that is not in sync lead, losing records, rather than none.",
+        "Allow a replica that is not in sync to become leader, which can lose records.",
     ),
-    _bool("preallocate", "false", "log.preallocate", "Whether segment files are made full size."),
-    _long("segment.jitter.ms", "0", 0, None, "The most that a segment's time is cut by at random."),
+    _bool("preallocate", "false", "log.preallocate", "Preallocate segment files."),
+    _long(
+        "segment.jitter.ms", "0", 0, None, "Maximum random time that is subtracted from segment.ms."
+    ),
     _int(
         "compression.gzip.level",
         "-1",
         -1,
         9,
         "compression.gzip.level",
-        "Level of the gzip codec where the broker compresses.",
+        "Level of the gzip codec if the broker compresses.",
     ),
     _int(
         "compression.lz4.level",
@@ -152,7 +154,7 @@ _OTHER_KEYS: Final = (
         1,
         17,
         "compression.lz4.level",
-        "Level of the lz4 codec where the broker compresses.",
+        "Level of the lz4 codec if the broker compresses.",
     ),
     _int(
         "compression.zstd.level",
@@ -160,7 +162,7 @@ _OTHER_KEYS: Final = (
         -131072,
         22,
         "compression.zstd.level",
-        "Level of the zstd codec where the broker compresses.",
+        "Level of the zstd codec if the broker compresses.",
     ),
     _key(
         "leader.replication.throttled.replicas",
@@ -168,7 +170,7 @@ _OTHER_KEYS: Final = (
         "",
         _anything,
         None,
-        "Replicas whose replication is throttled on the leader's side.",
+        "Replicas whose replication is throttled on the leader.",
     ),
     _key(
         "follower.replication.throttled.replicas",
@@ -176,7 +178,7 @@ _OTHER_KEYS: Final = (
         "",
         _anything,
         None,
-        "Replicas whose replication is throttled on the follower's side.",
+        "Replicas whose replication is throttled on the follower.",
     ),
 )
 
@@ -186,7 +188,7 @@ TOPIC_CONFIG_KEYS: Final[Mapping[str, TopicConfigKey]] = MappingProxyType(
 
 
 def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """The configs as they are to be kept; INVALID_CONFIG naming the first one that is wrong."""
+    """Validate configs and return them as strings. Raises: ApiError (INVALID_CONFIG)."""
     checked: dict[str, str] = {}
     for name, value in configs.items():
         key = TOPIC_CONFIG_KEYS.get(name)
@@ -199,7 +201,7 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
         if len(value) > VALUE_LENGTH_MAX:
             raise ApiError(
                 ErrorCode.invalid_config,
-                f"The value of topic config {name} has {len(value)} characters, more than "
+                f"The value of topic config {name} has {len(value)} characters; the limit is "
                 f"{VALUE_LENGTH_MAX}.",
             )
         checked[name] = value
@@ -213,13 +215,13 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def min_insync_replicas(configs: Mapping[str, str]) -> int:
-    """The in-sync replicas without which acks=all is refused."""
+    """Return `min.insync.replicas` of a topic."""
     key = TOPIC_CONFIG_KEYS["min.insync.replicas"]
     return int(configs.get(key.name, key.default))
 
 
 def unclean_leader_election(configs: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
-    """Whether a replica that is not in sync may lead where no other can."""
+    """Return `unclean.leader.election.enable` of a topic."""
     key = TOPIC_CONFIG_KEYS["unclean.leader.election.enable"]
     value = configs.get(key.name, defaults.get(key.name, key.default))
     return value.strip().lower() == "true"

@@ -1,6 +1,6 @@
 """The nodes of a cluster, without I/O: events in, effects out.
 
-`broker` and `controller` are the two kinds; `dispatch` serves requests for both; `registration`
-makes a broker a member of the cluster and keeps it one; `metadata_follower` is how it learns what
-the controller has decided; `forwarding` passes on what only the controller can answer.
+`broker` and `controller` are the two kinds of node. `dispatch` serves requests for both.
+`registration` registers a broker and keeps its session. `metadata_follower` fetches metadata
+records from the controller. `forwarding` forwards clients' requests to the controller.
 """

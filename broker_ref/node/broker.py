@@ -1,10 +1,10 @@
-"""One broker of a cluster, without I/O: events in, effects out.
+"""A broker without I/O: events in, effects out (Kafka's `BrokerServer`).
 
-Purpose: put the parts together (registration, metadata, logs, replication, coordinators, handlers),
-and give each event to the part that it is for. Invariants: every frame is answered by exactly one
-effect, now or later; no bytes make `handle` raise; time comes with each event; no client is served
-before the controller has unfenced the broker for the first time. What it must not know: sockets,
-clocks, files (it has a `Storage`), and what any request means.
+Purpose: create the components (registration, metadata, logs, replication, coordinators, handlers)
+and pass each event to the component that handles it. Invariants: each frame is answered by exactly
+one effect, immediately or later; no input makes `handle` raise; time comes with each event; no
+client is served before the controller has unfenced the broker for the first time. Must not know:
+sockets, clocks, files (it has a `Storage`), or what a request means.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ BROKER_APIS: Final[dict[int, Api[Any]]] = {
     **APIS,
     **{key: CONTROLLER_APIS[key] for key in FORWARDED},
 }
-"""What clients may ask a broker: what it answers itself, and what it passes on."""
+"""The APIs of a broker: those that it serves and those that it forwards to the controller."""
 
 logger = logging.getLogger(__name__)
 
 
 class BrokerNode:
-    """A broker on a storage, as a member of the cluster whose controller is at an address."""
+    """A broker with its storage and the address of its cluster's controller."""
 
     def __init__(
         self,
@@ -80,7 +80,8 @@ class BrokerNode:
         faults: Faults | None = None,
         log_dir: LogDir = UNKNOWN_LOG_DIR,
     ) -> None:
-        """Check whose the storage is; LogError says what is damaged or not this broker's."""
+        """Check the identity of the storage. Raises: LogError if it is damaged or another
+        broker's."""
         self.metadata = ClusterMetadata()
         self.broker: Broker | None = None
         self._config = config
@@ -124,27 +125,28 @@ class BrokerNode:
 
     @property
     def state(self) -> BrokerState:
-        """How far it is in its life."""
+        """Return the lifecycle state."""
         return self._registration.state
 
     @property
     def failure(self) -> str | None:
-        """Why it cannot go on; to be stopped at once, without a clean stop."""
+        """Return why the broker cannot continue; it must then be stopped without a clean
+        shutdown."""
         if self.broker is not None and self.broker.replicas.storage_failed is not None:
             return self.broker.replicas.storage_failed
         return self._failure or self._registration.failure
 
     def start(self, host: str, port: int) -> None:
-        """Join the cluster, as reachable at this address; `handle` carries it on."""
+        """Join the cluster with this advertised address; `handle` continues the startup."""
         self._registration.start(host, port)
         self._advance()
 
     def begin_shutdown(self) -> None:
-        """Let the leaderships move; at SHUTTING_DOWN it is to be closed."""
+        """Begin a controlled shutdown; close the broker in the state SHUTTING_DOWN."""
         self._registration.begin_shutdown()
 
     def handle(self, event: Event, now_ms: int) -> list[Effect | PeerEffect]:
-        """Take one event in; what it leads to, for whichever connection, is to be carried out."""
+        """Handle an event and return the effects, which can concern any connection."""
         now_ms = self._faults.now_ms(self._config.node_id, now_ms)
         due = self._standstill.due(event)
         if not due:
@@ -180,7 +182,7 @@ class BrokerNode:
                     dispatcher.expire(self._now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When `TimePassed` is next to be sent."""
+        """Return the time of the next `TimePassed`."""
         if self._standstill.is_on or self._faults.time_is_held(self._config.node_id):
             return None
         deadlines = [self._schedule.next_deadline_ms(), self._outbox.next_deadline_ms()]
@@ -189,9 +191,9 @@ class BrokerNode:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def close(self, now_ms: int) -> None:
-        """Stop cleanly: flush the logs, write the checkpoints and the marker of a clean stop.
+        """Shut down cleanly: flush the logs, write the checkpoints and the clean-shutdown marker.
 
-        The first LogError or StorageError is raised when all that can be closed is closed.
+        The first LogError or StorageError is raised after everything else is closed.
         """
         self._now_ms = max(self._now_ms, now_ms)
         if self.broker is not None:
@@ -204,7 +206,7 @@ class BrokerNode:
         return self._now_ms
 
     def _wake(self, key: Hashable) -> None:
-        """Have those asked again who wait for this."""
+        """Check the requests that wait for `key`."""
         self._woken[key] = None
 
     def _take_effects(self) -> list[Effect | PeerEffect]:
@@ -218,10 +220,10 @@ class BrokerNode:
             effects += self._dispatcher.take_effects()
         return effects + self._outbox.take_effects()
 
-    # On the way into the cluster
+    # Startup
 
     def _advance(self) -> None:
-        """Take the next step of the start, where it is due."""
+        """Take the next step of the startup if it is due."""
         registration = self._registration
         if registration.state is BrokerState.STARTING:
             if registration.cluster_id is not None and not self._is_registering:
@@ -245,7 +247,7 @@ class BrokerNode:
             self._failure = str(error)
 
     def _open(self) -> None:
-        """Open the logs and be ready for clients."""
+        """Open the logs and create the components that serve clients."""
         config = self._config
         self._claim_directory()
         replicas = ReplicaManager(
@@ -316,7 +318,8 @@ class BrokerNode:
         self._registration.logs_are_open()
 
     def _make_dispatcher(self, broker: Broker) -> Dispatcher:
-        """What serves requests: faults first, then the handler or the controller."""
+        """Create the dispatcher of requests: injected faults first, then the handler or the
+        controller."""
         dispatcher = Dispatcher(self._apis, broker, unsupported=unsupported_version)
         forwarding = ForwardingManager(
             controller=self._controller,
@@ -343,7 +346,7 @@ class BrokerNode:
         return dispatcher
 
     def _claim_directory(self) -> None:
-        """Make a new directory this broker's, now that the cluster has taken it in."""
+        """Write the identity into a new directory, after the cluster has registered the broker."""
         if known_cluster_id(self._config, storage=self._storage) is None:
             claim_directory(
                 dataclasses.replace(self._config, cluster_id=self._registration.cluster_id),
@@ -359,7 +362,7 @@ class BrokerNode:
 
 
 def _served_apis(config: BrokerConfig) -> dict[int, Api[Any]]:
-    """The APIs in the versions that are stable, or in all where that is configured."""
+    """Return the APIs with their stable versions, or with all versions if that is configured."""
     if config.unstable_api_versions_enable:
         return BROKER_APIS
     return {

@@ -1,9 +1,8 @@
-"""The controller of a cluster, without I/O: events in, effects out.
+"""The controller of a cluster, without I/O: events in, effects out (Kafka's `ControllerServer`).
 
-Purpose: open the journal, serve what brokers ask of the controller and what they pass on from
-their clients, and let time pass for brokers that have gone silent. Invariants: as for `broker`;
-what is answered is durable. What it must not know: sockets, clocks, files (it has a `Storage`), and
-what any request means.
+Purpose: open the journal, serve requests of brokers and those that brokers forward from clients,
+and expire the sessions of brokers. Invariants: as for `broker`; a response implies that the change
+is durable. Must not know: sockets, clocks, files (it has a `Storage`), or what a request means.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ ENVELOPE: Final = Api(
 
 
 class ControllerNode:
-    """The controller on a storage of its own."""
+    """The controller with its storage."""
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class ControllerNode:
         faults: Faults | None = None,
         features: Mapping[str, int] | None = None,
     ) -> None:
-        """Read the journal that storage holds; LogError or StorageError says what is damaged.
+        """Read the journal. Raises: LogError or StorageError if it is damaged.
 
         `features` are as for `Controller`.
         """
@@ -88,8 +87,8 @@ class ControllerNode:
         cluster_id = known_cluster_id(self._config, storage=storage)
         if cluster_id is not None and not storage.exists(JOURNAL_FILE):
             raise CorruptJournalError(
-                f"{JOURNAL_FILE}, which says what topics there are, is missing from this data "
-                "directory. Restore it from a copy or start with an empty directory."
+                f"{JOURNAL_FILE}, which contains the cluster metadata, is missing from this data "
+                "directory. Restore it from a backup or start with an empty directory."
             )
         journal = Journal(storage, JOURNAL_FILE)
         if cluster_id is None:
@@ -131,11 +130,11 @@ class ControllerNode:
 
     @property
     def failure(self) -> str | None:
-        """Why it cannot go on; to be stopped at once."""
+        """Return why the controller cannot continue; it must then be stopped."""
         return self._failure or self.controller.failure
 
     def handle(self, event: Event, now_ms: int) -> list[Effect | PeerEffect]:
-        """Take one event in; what it leads to, for whichever connection, is to be carried out."""
+        """Handle an event and return the effects, which can concern any connection."""
         now_ms = self._faults.now_ms(CONTROLLER_ID, now_ms)
         due = self._standstill.due(event)
         if not due:
@@ -160,14 +159,14 @@ class ControllerNode:
                 self._schedule.run(self._now_ms)
                 try:
                     self.controller.tick(self._now_ms)
-                except ApiError as error:  # What it decides by itself it must be able to keep.
+                except ApiError as error:  # The controller must be able to store its own decisions.
                     self._failure = error.message
                 self._dispatcher.expire(self._now_ms)
             case ConnectionOpened() | ResponseReceived() | RequestFailed():
-                pass  # It asks nobody, and keeps nothing of who has not asked yet.
+                pass  # The controller sends no requests and keeps no state of idle connections.
 
     def next_deadline_ms(self) -> int | None:
-        """When `TimePassed` is next to be sent."""
+        """Return the time of the next `TimePassed`."""
         if self._standstill.is_on or self._faults.time_is_held(CONTROLLER_ID):
             return None
         deadlines = (
@@ -178,7 +177,7 @@ class ControllerNode:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def close(self, now_ms: int) -> None:
-        """Release the journal, in which everything is already."""
+        """Close the journal, which is already durable."""
         del now_ms
         self.controller.close()
 
@@ -192,7 +191,7 @@ class ControllerNode:
             self._dispatcher.handle(request, self._now_ms)
 
     def _open_envelope(self, request: Request) -> None:
-        """Serve what is in an Envelope, and put the answer in one."""
+        """Serve the request in an Envelope, and put its response into an Envelope."""
         pending = request.pending
 
         def enclosed(response: EnvelopeResponse) -> bytes:

@@ -1,9 +1,10 @@
-"""From a frame to its answer, for any node.
+"""Decodes frames, calls handlers and sends responses, for any node.
 
-Purpose: read the frame, let the handler of its API key answer, and keep those who wait. Invariant:
-every frame is answered by exactly one effect, now or later, and no bytes make `serve` raise.
-Effects are kept until they are taken: an exception in one request takes no other's answer away.
-What it must not know: sockets, clocks, what any request means, and which node it serves.
+Purpose: decode a frame, call the handler of its API key, and keep requests that wait. Invariant:
+each frame is answered by exactly one effect, immediately or later, and no input makes `serve`
+raise. Effects are kept until they are taken, so an exception in one request does not lose the
+response to another. Must not know: sockets, clocks, what a request means, or which node it serves.
+Source: `kafka.server.KafkaApis.handle`.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ API_VERSIONS_KEY: Final = 18
 
 
 Encode = Callable[[bytes], bytes]
-"""What is put around a response frame before it is sent."""
+"""Wraps a response frame before it is sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A request that is being served: where its response goes, and in which form.
+    """A request that is being served: the connection and the header of its response.
 
-    Where `is_answer_lost`, the connection is closed in place of the response.
+    If `is_answer_lost`, the connection is closed instead of sending the response.
     """
 
     connection_id: ConnectionId
@@ -56,7 +57,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A frame, read: its header, its API and its message."""
+    """A decoded frame: header, API and message."""
 
     pending: Pending
     api: Api[Any]
@@ -67,9 +68,8 @@ class Request:
 class Dispatcher:
     """The requests of one node.
 
-    `context` is what handlers get first. `unsupported` answers an ApiVersions request of a version
-    that is not served. `admit` gets each request that could be read, and calls `handle` where its
-    handler is to answer it.
+    `context` is the first argument of handlers. `unsupported` answers an ApiVersions request of an
+    unsupported version. `admit` gets each decoded request, and calls `handle` to serve it.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Dispatcher:
         self._hosts: dict[ConnectionId, str] = {}
 
     def opened(self, connection_id: ConnectionId, peer: str) -> None:
-        """Note the address that a client has connected from, `host:port`."""
+        """Store the address, `host:port`, of a client that has connected."""
         self._hosts[connection_id] = peer.rpartition(":")[0]
 
     def serve(
@@ -99,7 +99,7 @@ class Dispatcher:
         wrap: Encode | None = None,
         is_answer_lost: bool = False,
     ) -> None:
-        """Answer a frame, now or later; the last two are those of `Pending`."""
+        """Answer a frame, immediately or later; `wrap` and `is_answer_lost` are as in `Pending`."""
         connection_id = event.connection_id
         cursor = Cursor(event.frame)
         try:
@@ -120,7 +120,7 @@ class Dispatcher:
         self.admit(Request(pending=pending, api=api, message=message, frame=event.frame), now_ms)
 
     def handle(self, request: Request, now_ms: int) -> None:
-        """Let the request's handler answer."""
+        """Call the handler of a request."""
         header = request.pending.header
         call = Call(
             version=header.api_version,
@@ -132,15 +132,15 @@ class Dispatcher:
         self._answer(request.pending, outcome)
 
     def send_response(self, pending: Pending, frame: bytes) -> None:
-        """Answer with bytes that are a response already."""
+        """Send an encoded response."""
         if pending.is_answer_lost:
-            self.close_connection(pending.connection_id, "a fault loses the answer")
+            self.close_connection(pending.connection_id, "an injected fault drops the response")
             return
         frame = frame if pending.wrap is None else pending.wrap(frame)
         self._effects.append(SendFrame(connection_id=pending.connection_id, frame=frame))
 
     def refuse(self, request: Request, error_code: ErrorCode) -> None:
-        """Answer with one error code for all that was asked; Produce with acks=0 by closing."""
+        """Answer everything in the request with an error code; closes the connection for acks=0."""
         header = request.pending.header
         frame = error_frame(
             request.message,
@@ -150,7 +150,7 @@ class Dispatcher:
             error_code=error_code,
         )
         if frame is None:
-            reason = f"{error_code.name} for a request that has no answer"
+            reason = f"{error_code.name} for a request that has no response"
             self.close_connection(request.pending.connection_id, reason)
         else:
             self.send_response(request.pending, frame)
@@ -160,24 +160,24 @@ class Dispatcher:
         self._effects.append(CloseConnection(connection_id=connection_id, reason=reason))
 
     def forget(self, connection_id: ConnectionId) -> None:
-        """Drop what a client that is gone waits for."""
+        """Discard the waiting requests of a client that has disconnected."""
         self._hosts.pop(connection_id, None)
         self._purgatory.forget_where(lambda pending: pending.connection_id == connection_id)
 
     def wake(self, keys: Collection[Hashable], now_ms: int) -> None:
-        """Ask those that wait for any of these."""
+        """Check the requests that wait for any of these keys."""
         self._complete(self._purgatory.check(keys, now_ms))
 
     def expire(self, now_ms: int) -> None:
-        """Answer those whose deadline has come."""
+        """Answer the requests whose deadline has passed."""
         self._complete(self._purgatory.expire(now_ms))
 
     def next_deadline_ms(self) -> int | None:
-        """When the next one expires."""
+        """Return the next deadline of a waiting request."""
         return self._purgatory.next_deadline_ms()
 
     def take_effects(self) -> list[Effect]:
-        """The answers made since the last call."""
+        """Return the effects since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -193,7 +193,9 @@ class Dispatcher:
             case NoAnswer():
                 self._effects.append(NoResponse(connection_id=pending.connection_id))
             case Failed():
-                self.close_connection(pending.connection_id, "the node failed on the request")
+                self.close_connection(
+                    pending.connection_id, "an internal error occurred while serving the request"
+                )
             case Hangup():
                 self.close_connection(pending.connection_id, outcome.reason)
             case _:
@@ -216,7 +218,7 @@ class Dispatcher:
     def _refuse_version(
         self, connection_id: ConnectionId, api: Api[Any] | None, header: RequestHeader
     ) -> None:
-        """Kafka closes the connection of a client that did not ask for the versions first."""
+        """Close the connection, as Kafka does, unless the request is ApiVersions."""
         if header.api_key == API_VERSIONS_KEY and api is not None:
             frame = response_frame(
                 api_key=api.key,
@@ -227,10 +229,12 @@ class Dispatcher:
             self._effects.append(SendFrame(connection_id=connection_id, frame=frame))
             return
         served = (
-            "no such API" if api is None else f"versions {api.versions[0]} to {api.versions[-1]}"
+            "this API is not served"
+            if api is None
+            else f"versions {api.versions[0]} to {api.versions[-1]} are served"
         )
         self.close_connection(
             connection_id,
-            f"a request of API key {header.api_key} in version {header.api_version}, of which "
-            f"this node serves {served}",
+            f"unsupported request: API key {header.api_key}, version {header.api_version}; "
+            f"{served}",
         )

@@ -1,8 +1,8 @@
-"""Where the faults that a test has asked for meet a node's requests.
+"""Applies injected faults to the requests of a node.
 
-Purpose: ask `Faults` about each request before its handler sees it, and do what it says: serve it
-later, refuse it, lose its answer, drop its connection. Invariant: without a fault a request costs
-one look. What it must not know: what a request means.
+Purpose: ask `Faults` for the action for each request before its handler runs, and apply it: serve
+the request later, reject it, drop its response or close its connection. Invariant: without a rule,
+a request costs one attribute access. Must not know: what a request means.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Serve = Callable[[Request], None]
 
 
 class FaultGate:
-    """The faults of one node; `serve` is what happens to a request without any."""
+    """The injected faults of one node; `serve` is called for requests that are not affected."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class FaultGate:
         self._held: list[tuple[Rule, Request]] = []
 
     def admit(self, request: Request, now_ms: int) -> None:
-        """Serve a request, or do what a fault says."""
+        """Serve a request or apply the action of a rule."""
         if not self._faults.is_active:
             self._serve(request)
             return
@@ -64,7 +64,9 @@ class FaultGate:
             case Hold():
                 self._held.append((verdict.rule, request))
             case Drop():
-                self._dispatcher.close_connection(connection_id, "a fault drops the request")
+                self._dispatcher.close_connection(
+                    connection_id, "an injected fault drops the request"
+                )
             case Refuse():
                 self._dispatcher.refuse(request, verdict.error_code)
             case LoseAnswer():
@@ -74,7 +76,7 @@ class FaultGate:
                 self._serve(request)
 
     def release(self) -> None:
-        """Serve the requests that are not to be held any more."""
+        """Serve the requests that are no longer held."""
         held, self._held = self._held, []
         for rule, request in held:
             if rule.is_holding:
@@ -83,7 +85,7 @@ class FaultGate:
                 self._serve(request)
 
     def forget(self, connection_id: ConnectionId) -> None:
-        """Drop what is held of a client that is gone."""
+        """Discard the held requests of a client that has disconnected."""
         self._held = [
             (rule, request)
             for rule, request in self._held

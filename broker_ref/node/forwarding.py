@@ -1,9 +1,9 @@
-"""Passing on what only the controller can answer.
+"""Forwards requests that only the controller can serve.
 
-Purpose: send a client's request to the controller in an Envelope, and its answer to the client.
-Invariant: the client gets the controller's bytes unchanged, or one error code for all it asked;
-the controller is asked again until it answers or the time for that is over. What it must not know:
-what the request means. Source: KIP-590, Kafka's `ForwardingManager`.
+Purpose: send a client's request to the controller in an Envelope, and the response to the client.
+Invariant: the client gets the controller's bytes unchanged, or one error code for the whole
+request; the broker retries until the controller answers or the timeout passes. Must not know: what
+the request means. Source: KIP-590, `kafka.server.ForwardingManager`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class EnvelopeResponse:
 
 
 class ForwardingManager:
-    """A broker's way of having the controller answer its clients."""
+    """Forwards requests of a broker's clients to the controller."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ForwardingManager:
         self._dispatcher = dispatcher
 
     def forward(self, request: Request) -> None:
-        """Have a request answered by the controller."""
+        """Have the controller answer a request."""
         self._ask(request, self._now_ms() + FORWARDING_TIMEOUT_MS)
 
     def _ask(self, request: Request, deadline_ms: int) -> None:
@@ -71,7 +71,7 @@ class ForwardingManager:
                 self._dispatcher.send_response(request.pending, response.response_data)
             else:
                 logger.warning(
-                    "the controller refuses a request of API key %d: %s",
+                    "The controller rejects the forwarded request of API key %d: %s.",
                     request.api.key, response.error_code.name,
                 )  # fmt: skip
                 self._give_up(request, ErrorCode.unknown_server_error)
@@ -80,7 +80,7 @@ class ForwardingManager:
             again_ms = self._now_ms() + RETRY_BACKOFF_MS
             if again_ms >= deadline_ms:
                 logger.warning(
-                    "the controller does not answer a request of API key %d: %s",
+                    "The controller does not answer the forwarded request of API key %d: %s.",
                     request.api.key, reason,
                 )  # fmt: skip
                 self._give_up(request, ErrorCode.request_timed_out)

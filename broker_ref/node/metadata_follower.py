@@ -1,9 +1,8 @@
-"""How a broker learns what the controller has decided.
+"""Replicates the metadata log from the controller to a broker.
 
-Purpose: fetch the metadata records after those that it has, waiting for new ones, and take a
-snapshot where it is too far behind, as KRaft's observers do. Invariant: records are applied whole
-commits at a time and in order; after every change the broker's parts are told. What it must not
-know: what the records mean, and who waits for them.
+Purpose: fetch new metadata records with long polls, and a snapshot if the broker is too far behind,
+as KRaft's observers do. Invariant: records are applied in order and in whole commits; the broker's
+components are notified after every change. Must not know: what the records mean, or who uses them.
 Source: KIP-595 (Fetch), KIP-630 (FetchSnapshot).
 """
 
@@ -45,7 +44,7 @@ FETCH_WAIT_MS: Final = 5_000
 FETCH_BYTES_MAX: Final = 8 << 20
 FETCH_TIMEOUT_MS: Final = FETCH_WAIT_MS + 10_000
 RETRY_BACKOFF_MS: Final = 100
-"""Kafka's default of `controller.quorum.retry.backoff.ms` is 20, with a growing backoff."""
+"""Kafka's `controller.quorum.retry.backoff.ms` is 20 by default, with exponential backoff."""
 
 NO_SNAPSHOT: Final = -1
 
@@ -53,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 class MetadataFollower:
-    """Keeps a broker's metadata up with the controller's."""
+    """Keeps a broker's metadata up to date with the controller's."""
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class MetadataFollower:
         self._starts_over = False
 
     def start(self) -> None:
-        """Begin to fetch; goes on for ever."""
+        """Begin to fetch; it never stops."""
         self._fetch()
 
     def _fetch(self) -> None:
@@ -111,18 +110,18 @@ class MetadataFollower:
     def _fetched(self, response: FetchResponse) -> None:
         partitions = [part for topic in response.responses for part in topic.partitions]
         if response.error_code is not ErrorCode.none or len(partitions) != 1:
-            self._failed(f"it answers {response.error_code.name}")
+            self._failed(f"it responds with {response.error_code.name}")
             return
         (fetched,) = partitions
         if fetched.error_code is ErrorCode.offset_out_of_range:
             logger.warning(
-                "The controller has no metadata from offset %d on: taking all of it anew",
+                "The controller has no metadata from offset %d on; fetching all metadata again.",
                 self._metadata.end_offset,
             )
             self._starts_over = True
             self._retry()
         elif fetched.error_code is not ErrorCode.none:
-            self._failed(f"it answers {fetched.error_code.name}")
+            self._failed(f"it responds with {fetched.error_code.name}")
         elif fetched.snapshot_id.end_offset != NO_SNAPSHOT:
             self._snapshot_id, self._snapshot = fetched.snapshot_id, bytearray()
             self._fetch_snapshot()
@@ -135,7 +134,7 @@ class MetadataFollower:
             for commit in commits:
                 self._metadata.apply_commit(commit)
         except (UnreadableRecordError, ValueError) as error:
-            self._failed(f"its records cannot be taken in: {error}")
+            self._failed(f"its records cannot be applied: {error}")
             return
         self._fetch()
         if commits:
@@ -171,11 +170,11 @@ class MetadataFollower:
     def _fetched_snapshot(self, response: FetchSnapshotResponse) -> None:
         partitions = [part for topic in response.topics for part in topic.partitions]
         if response.error_code is not ErrorCode.none or len(partitions) != 1:
-            self._failed(f"it answers {response.error_code.name}")
+            self._failed(f"it responds with {response.error_code.name}")
             return
         (piece,) = partitions
         if piece.error_code is not ErrorCode.none or piece.position != len(self._snapshot):
-            self._failed(f"it answers {piece.error_code.name} to a request for a snapshot")
+            self._failed(f"it responds with {piece.error_code.name} to a request for a snapshot")
             return
         self._snapshot += piece.unaligned_records
         if len(self._snapshot) < piece.size and piece.unaligned_records:
@@ -184,7 +183,7 @@ class MetadataFollower:
         try:
             records = decode_snapshot(bytes(self._snapshot))
         except UnreadableRecordError as error:
-            self._failed(f"its snapshot cannot be read: {error}")
+            self._failed(f"its snapshot is unreadable: {error}")
             return
         self._metadata.replace(records, self._snapshot_id.end_offset)
         self._snapshot = bytearray()
@@ -193,7 +192,7 @@ class MetadataFollower:
         self._on_change()
 
     def _failed(self, reason: str) -> None:
-        logger.info("fetching metadata from the controller failed: %s", reason)
+        logger.info("Fetching metadata from the controller failed: %s.", reason)
         self._retry()
 
     def _retry(self) -> None:

@@ -1,9 +1,9 @@
-"""A node that a test has paused: it takes nothing in, and goes on as if it had only been slow.
+"""Queues the events of a node that a test has paused.
 
-Purpose: keep the events that come to a node while `Faults.pause` has it stand still, and hand them
-on afterwards, in order. To others it looks like a process that was sent SIGSTOP: connections stay
-open and nothing answers. Invariant: no event is lost but `TimePassed`, which is to be sent again
-when the node goes on. What it must not know: what an event means.
+Purpose: queue the events of a node while `Faults.pause` pauses it, and return them afterwards, in
+order. To others it looks like a process that was stopped with SIGSTOP: connections stay open and
+nothing is answered. Invariant: no event is lost except `TimePassed`, which is sent again when the
+node resumes. Must not know: what an event means.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker_ref.faults import Faults
 
 
 class PauseGate:
-    """What has come to one node while it was paused."""
+    """The queued events of one node."""
 
     def __init__(self, faults: Faults, *, node_id: int) -> None:
         self._faults = faults
@@ -24,11 +24,11 @@ class PauseGate:
 
     @property
     def is_on(self) -> bool:
-        """Whether the node is paused: it is to have no deadlines."""
+        """Return whether the node is paused and has no deadlines."""
         return self._faults.is_paused(self._node_id)
 
     def due(self, event: Event) -> Sequence[Event]:
-        """The events that the node is to take in now that this one has come."""
+        """Return the events that the node has to handle now."""
         if self.is_on:
             if not isinstance(event, TimePassed):
                 self._kept.append(event)

@@ -1,14 +1,14 @@
-"""Making a broker a member of its cluster, and keeping it one until it leaves.
+"""The lifecycle of a broker in its cluster: registration, heartbeats and controlled shutdown.
 
     STARTING --(cluster id known, registered)--> RECOVERY --(metadata caught up, logs open)-->
-    UNFENCING --(the controller has let clients at it)--> RUNNING
-    RUNNING --(asked to stop)--> PENDING_CONTROLLED_SHUTDOWN --(leads nothing)--> SHUTTING_DOWN
+    UNFENCING --(the controller has unfenced the broker)--> RUNNING
+    RUNNING --(shutdown begins)--> PENDING_CONTROLLED_SHUTDOWN --(leads nothing)--> SHUTTING_DOWN
 
-Purpose: those states, and the requests that lead from one to the next: DescribeCluster,
-BrokerRegistration, BrokerHeartbeat. Invariant: a broker sends heartbeats from its registration on,
-also while it is fenced; only what can never succeed (another cluster's directory, an id or address
-that is refused) ends it. What it must not know: logs, clients.
-Source: Kafka's `BrokerLifecycleManager`, KIP-631.
+Purpose: these states and the requests between them: DescribeCluster, BrokerRegistration,
+BrokerHeartbeat. Invariant: a broker sends heartbeats from its registration on, also while it is
+fenced; only errors that cannot be retried (a directory of another cluster, a rejected id or
+address) end it. Must not know: logs, clients. Source: `kafka.server.BrokerLifecycleManager`,
+KIP-631.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from broker_ref.schedule import Schedule
 
 RETRY_BACKOFF_MS: Final = 100
 LEAVING_HEARTBEAT_INTERVAL_MS: Final = 100
-"""Kafka speeds heartbeats up in the same way while a broker waits to leave."""
+"""Kafka also shortens the heartbeat interval during a controlled shutdown."""
 
 NO_EPOCH: Final = -1
 
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 class BrokerState(Enum):
-    """Kafka's names, and UNFENCING, which Kafka counts to RECOVERY."""
+    """Kafka's states, and UNFENCING, which is part of RECOVERY in Kafka."""
 
     STARTING = "STARTING"
     RECOVERY = "RECOVERY"
@@ -60,7 +60,7 @@ class BrokerState(Enum):
 
 
 class BrokerLifecycleManager:
-    """One broker's membership."""
+    """The lifecycle of one broker."""
 
     def __init__(
         self,
@@ -72,7 +72,8 @@ class BrokerLifecycleManager:
         metadata_offset: Callable[[], int],
         incarnation_id: Uuid,
     ) -> None:
-        """`metadata_offset` is the last offset of the records that the broker has applied."""
+        """`metadata_offset` returns the offset of the last metadata record that the broker has
+        applied."""
         self.state = BrokerState.STARTING
         self.broker_epoch = NO_EPOCH
         self.cluster_id: str | None = None
@@ -88,18 +89,19 @@ class BrokerLifecycleManager:
         self._beats = 0
 
     def start(self, host: str, port: int) -> None:
-        """Join, as reachable at this address; `cluster_id` is asked for unless it is known."""
+        """Join the cluster with this advertised address; fetches `cluster_id` unless it is
+        known."""
         self._address = (host, port)
         if self.cluster_id is None:
             self._describe_cluster()
 
     def logs_are_open(self) -> None:
-        """Clients may come: ask to be unfenced."""
+        """Ask the controller to unfence the broker, which is ready for clients."""
         self.state = BrokerState.UNFENCING
         self._beat()
 
     def begin_shutdown(self) -> None:
-        """Ask the controller to let this broker go: its leaderships move first."""
+        """Ask the controller for a controlled shutdown, which moves the leaderships first."""
         if self.state in (BrokerState.UNFENCING, BrokerState.RUNNING):
             self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
             self._beat()
@@ -107,7 +109,7 @@ class BrokerLifecycleManager:
             self.state = BrokerState.SHUTTING_DOWN
 
     def note_unfenced(self) -> None:
-        """The metadata says that this broker is not fenced any more."""
+        """Note that the broker is unfenced in the metadata."""
         if self.state is BrokerState.UNFENCING:
             self.state = BrokerState.RUNNING
 
@@ -115,12 +117,12 @@ class BrokerLifecycleManager:
         self._schedule.at(self._now_ms() + delay_ms, lambda _: act())
 
     def _report(self, what: str) -> None:
-        """Log a trouble once, however often it repeats."""
+        """Log a problem once, even if it repeats."""
         if what != self._reported:
-            logger.warning("broker %d: %s", self._config.node_id, what)
+            logger.warning("Broker %d: %s", self._config.node_id, what)
         self._reported = what
 
-    # Which cluster
+    # Cluster id
 
     def _describe_cluster(self) -> None:
         self._controller.send(
@@ -137,21 +139,21 @@ class BrokerLifecycleManager:
 
     def _described(self, response: DescribeClusterResponse) -> None:
         if response.error_code is not ErrorCode.none:
-            self._not_described(f"it answers {response.error_code.name}")
+            self._not_described(f"it responds with {response.error_code.name}")
             return
         self.cluster_id = response.cluster_id
 
     def _not_described(self, reason: str) -> None:
         self._report(
-            f"the controller at {self._controller.host}:{self._controller.port} cannot be asked: "
-            f"{reason}; trying again until it can"
+            f"the controller at {self._controller.host}:{self._controller.port} is not available: "
+            f"{reason}; retrying"
         )
         self._later(RETRY_BACKOFF_MS, self._describe_cluster)
 
     # BrokerLifecycleManager
 
     def register(self) -> None:
-        """Register in the cluster that `cluster_id` names."""
+        """Register in the cluster `cluster_id`."""
         assert self.cluster_id is not None
         host, port = self._address
         self._controller.send(
@@ -179,19 +181,21 @@ class BrokerLifecycleManager:
                 self._beat()
             case ErrorCode.duplicate_broker_registration:
                 self._not_registered(
-                    "another broker with this id is running, or was until a moment ago"
+                    "another broker with this id is running or has stopped only recently"
                 )
             case ErrorCode.inconsistent_cluster_id:
                 self.failure = (
-                    f"The controller at {self._controller.host}:{self._controller.port} is that "
-                    f"of another cluster than {self.cluster_id}, which this broker belongs to. "
-                    "Use that cluster's controller, or another data directory."
+                    f"The controller at {self._controller.host}:{self._controller.port} belongs "
+                    f"to another cluster than this broker, whose cluster id is {self.cluster_id}. "
+                    "Use the controller of that cluster, or another data directory."
                 )
             case other:
-                self.failure = f"The controller refuses to register this broker: {other.name}."
+                self.failure = (
+                    f"The controller rejects the registration of this broker: {other.name}."
+                )
 
     def _not_registered(self, reason: str) -> None:
-        self._report(f"it is not registered yet: {reason}; trying again until it is")
+        self._report(f"not registered yet: {reason}; retrying")
         self._later(RETRY_BACKOFF_MS, self.register)
 
     # Heartbeats
@@ -218,7 +222,7 @@ class BrokerLifecycleManager:
 
     def _answered(self, beat: int, response: BrokerHeartbeatResponse) -> None:
         if response.error_code is not ErrorCode.none:
-            self._unanswered(beat, f"it answers {response.error_code.name}")
+            self._unanswered(beat, f"it responds with {response.error_code.name}")
             return
         self._reported = None
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN and response.should_shut_down:
@@ -227,12 +231,12 @@ class BrokerLifecycleManager:
         self._next_beat(beat)
 
     def _unanswered(self, beat: int, reason: str) -> None:
-        self._report(f"the controller does not take heartbeats: {reason}")
+        self._report(f"the controller does not accept heartbeats: {reason}")
         self._next_beat(beat)
 
     def _next_beat(self, beat: int) -> None:
         if beat != self._beats or self.state is BrokerState.SHUTTING_DOWN:
-            return  # A later one is under way.
+            return  # A later heartbeat is in flight.
         in_a_hurry = self.state in (BrokerState.UNFENCING, BrokerState.PENDING_CONTROLLED_SHUTDOWN)
         interval_ms = self._config.broker_heartbeat_interval_ms
         if in_a_hurry:

@@ -1,8 +1,8 @@
-"""Topics that a broker has made because a client asked for them.
+"""Creates topics that clients of a broker need.
 
-Purpose: ask the controller for a topic in the background, as automatic creation and the internal
-topics need it. Invariant: one topic is asked for once at a time, however many clients want it.
-What it must not know: who wants it. Source: Kafka's `AutoTopicCreationManager`.
+Purpose: ask the controller to create a topic in the background, for automatic topic creation and
+for the internal topics. Invariant: a topic has at most one request in flight, however many clients
+need it. Must not know: who needs it. Source: `kafka.server.AutoTopicCreationManager`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 
 class AutoTopicCreationManager:
-    """The topics that this broker has asked for and not heard about yet."""
+    """The topics whose creation is in flight."""
 
     def __init__(self, controller: ControllerClient) -> None:
         self._controller = controller
         self._asked_for: set[str] = set()
 
     def request(self, new: NewTopic) -> None:
-        """Have the topic made; whoever wants it asks again until it is there."""
+        """Request the creation of a topic; callers retry until it exists."""
         if new.name in self._asked_for:
             return
         self._asked_for.add(new.name)
@@ -64,10 +64,12 @@ class AutoTopicCreationManager:
         for topic in response.topics:
             if topic.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
                 logger.warning(
-                    "topic %.100r is not made: %s: %s",
+                    "Topic %.100r was not created: %s: %s",
                     topic.name, topic.error_code.name, topic.error_message,
                 )  # fmt: skip
 
     def _failed(self, name: str, reason: str) -> None:
         self._asked_for.discard(name)
-        logger.warning("topic %.100r is not made yet: %s", name, reason)
+        logger.warning(
+            "Topic %.100r was not created: %s; retrying when a client requests it.", name, reason
+        )

@@ -1,5 +1,5 @@
-"""Frames in, frames out: kio's entities as the schema, our own version-agnostic messages.
+"""Frames to messages and back: kio's entities as the schema, our own version-independent messages.
 
-`reader` turns the bytes of any version of a request into one message class, `writer` turns one
-message into the bytes of any version of a response, `frames` knows the headers around them.
+`reader` decodes a request of any version into one message class, `writer` encodes one message as a
+response of any version, and `frames` handles the request and response headers.
 """

@@ -1,11 +1,10 @@
 """The response to a request that fails as a whole, with one error code.
 
-Purpose: what a client is told where a request is refused before its handler has seen it: the same
-code at each place where its client looks for one. Per API the table says which arrays of the
-response answer arrays of the request; elements are recognised by names and ids, which come back.
-Invariant: every API that is served can be refused so, in every version. What it must not know: why
-a request is refused.
-Source: `getErrorResponse` of Kafka's request classes.
+Purpose: build the response to a request that is rejected before its handler runs, with the same
+error code wherever the client expects one. The table lists, per API, which arrays of the response
+correspond to arrays of the request; names and ids are copied from the request. Invariant: every
+served API can be rejected in every version. Must not know: why a request is rejected. Source:
+`AbstractRequest.getErrorResponse` of Kafka's request classes.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from broker_ref.protocol.writer import write_entities
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
-    """Which array of the response has an element for each element of which of the request.
+    """Which array of the request each array of the response corresponds to.
 
-    `until` has the last version that does so, where later ones have the code at the top alone.
-    A second name is that of other versions of the request. `fields` are further ones by which the
-    clients of this API recognise what is answered, as in `MIRRORED_FIELDS`.
+    `until` is the last version with the array, if later versions have a top-level error code only.
+    Further array names are those of other request versions. `fields` are additional fields to copy
+    from the request, as in `MIRRORED_FIELDS`.
     """
 
     arrays: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -37,7 +36,8 @@ class Mirror:
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def sources(self, array: str, version: int) -> tuple[str, ...]:
-        """What the array of the response answers in this version: arrays of the request."""
+        """Return the request arrays that an array of the response corresponds to in this
+        version."""
         if version > self.until.get(array, version):
             return ()
         return self.arrays.get(array, ())
@@ -102,7 +102,7 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
     28: _TOPICS_AND_PARTITIONS,  # TxnOffsetCommit
     32: _RESOURCES,  # DescribeConfigs
     33: _RESOURCES,  # AlterConfigs
-    35: _TOP_ALONE,  # DescribeLogDirs, where versions 1 and 2 have no place for a code
+    35: _TOP_ALONE,  # DescribeLogDirs; versions 1 and 2 have no error code
     37: Mirror(arrays={"results": ("topics",)}),  # CreatePartitions
     42: Mirror(arrays={"results": ("groups_names",)}),  # DeleteGroups
     43: Mirror(  # ElectLeaders
@@ -112,7 +112,9 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
         }
     ),
     44: _RESOURCES,  # IncrementalAlterConfigs
-    45: Mirror(arrays={"responses": ("topics",), "partitions": ("partitions",)}),  # reassignments
+    45: Mirror(
+        arrays={"responses": ("topics",), "partitions": ("partitions",)}
+    ),  # AlterPartitionReassignments
     46: _TOP_ALONE,  # ListPartitionReassignments
     47: _TOP_ALONE,  # OffsetDelete
     56: _TOP_ALONE,  # AlterPartition
@@ -149,8 +151,10 @@ MIRRORED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "topic_id": ("topic_id",),
     "transactional_id": ("transactional_id",),
 }
-"""Fields of a response by which its client recognises what is answered, and what the request calls
-them. An element of the request that is a plain value (a group id, a partition) is that field."""
+"""Fields of a response that are copied from the request, with their names in the request.
+
+A plain value in the request (a group id, a partition) is the value of the field.
+"""
 
 UNKNOWN: Final = frozenset(
     {
@@ -175,7 +179,7 @@ UNKNOWN: Final = frozenset(
         "timestamp",
     }
 )
-"""Numbers that are -1 where there are none."""
+"""Integer fields that are -1 if there is no value."""
 
 _EMPTY: Final[Mapping[str, Any]] = {
     "bool": False,
@@ -187,7 +191,7 @@ _EMPTY: Final[Mapping[str, Any]] = {
     "timedelta_i64": timedelta(),
     "uuid": ZERO_UUID,
 }
-"""By Kafka type, what stands where there is nothing to say; zero where it is none of these."""
+"""Empty values by Kafka type; all other types use zero."""
 
 
 def error_frame(
@@ -199,7 +203,7 @@ def error_frame(
     error_code: ErrorCode,
     message: str | None = None,
 ) -> bytes | None:
-    """The bytes of `error_response` with their header, without the four bytes of length."""
+    """Encode `error_response` with its header, without the four-byte length."""
     entity = error_response(
         request, api_key=api_key, version=version, error_code=error_code, message=message
     )
@@ -217,11 +221,11 @@ def error_response(
     error_code: ErrorCode,
     message: str | None = None,
 ) -> Any | None:
-    """The response, as kio's entity, that says `error_code` of all that `request` asks for.
+    """Return the response, as a kio entity, with `error_code` for everything in `request`.
 
-    `request` is a message or a kio entity. None where no response is expected (Produce with
-    acks=0): as in Kafka, its client can only be told by closing the connection. KeyError where
-    the API is not in the table.
+    `request` is a message or a kio entity. Returns None if no response is expected (Produce with
+    acks=0): as in Kafka, the broker can only close the connection. Raises: KeyError if the API is
+    not in the table.
     """
     if api_key == _PRODUCE and getattr(request, "acks", None) == 0:
         return None
@@ -233,7 +237,7 @@ def error_response(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
-    """What is said of everything, and where."""
+    """An error response under construction."""
 
     mirror: Mirror
     version: int
@@ -241,7 +245,7 @@ class _Failure:
     message: str | None
 
     def struct(self, schema: type[Any], source: object) -> Any:
-        """An entity of `schema`, about `source`: a struct of the request or a plain value."""
+        """Return an entity of `schema` for `source`, a struct of the request or a plain value."""
         values: dict[str, Any] = {}
         for described in fields_of(schema):
             sources = self.mirror.sources(described.name, self.version)
@@ -263,7 +267,7 @@ class _Failure:
         return (self.message or "") if not described.nullable else self.message
 
     def _nothing(self, described: FieldSchema) -> Any:
-        """What stands in a field that has no default of its own."""
+        """Return the empty value of a field that has no default."""
         if described.is_array:
             return ()
         if described.struct is not None:
@@ -276,7 +280,7 @@ class _Failure:
 def _mirrored(
     described: FieldSchema, source: object, further: Mapping[str, tuple[str, ...]]
 ) -> Any:
-    """What the request calls this, or None."""
+    """Return the value of the field in the request, or None."""
     names = MIRRORED_FIELDS.get(described.name, further.get(described.name))
     if names is None or source is None:
         return None

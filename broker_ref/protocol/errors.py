@@ -1,7 +1,7 @@
-"""The error that an API answers with.
+"""The error that an API handler raises.
 
-Purpose: a refusal that has a Kafka error code and a message for the client. The log has its own
-twin, `broker_ref.log.errors.LogError`, so that it needs nothing of the protocol.
+Purpose: a rejection with a Kafka error code and a message for the client. The log has its own
+counterpart, `broker_ref.log.errors.LogError`, so that it does not depend on the protocol.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 MESSAGE_LENGTH_MAX: Final = 1000
-"""A name in a request may be longer than a message in a response may be."""
+"""Length limit of a message; a name in a request can be longer than a response allows."""
 
 
 class ApiError(Exception):
-    """Refused with `error_code`; the message says what and why."""
+    """A request, or a part of it, is rejected with `error_code`."""
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:
         if len(message) > MESSAGE_LENGTH_MAX:
@@ -26,8 +26,8 @@ class ApiError(Exception):
 
 
 def unknown_partition(topic: str, partition: int) -> ApiError:
-    """No such topic, or no such partition of it, on this broker."""
+    """Return the error for a topic or partition that this broker does not host."""
     return ApiError(
         ErrorCode.unknown_topic_or_partition,
-        f"This broker does not host partition {partition} of a topic {topic!r}.",
+        f"This broker does not host partition {partition} of topic {topic!r}.",
     )

@@ -1,9 +1,9 @@
-"""The headers around requests and responses.
+"""Request and response headers.
 
-Purpose: what a frame asks for (API key, version, correlation id, client id), and the response
-frame. Invariant: a response's header is version 1 where its body is flexible, but version 0 for
-every ApiVersions, so that a client that does not know the broker's versions can read it
-(KIP-511). What it must not know: which APIs the broker serves.
+Purpose: decode the header of a request (API key, version, correlation id, client id), and encode
+the response frame. Invariant: a response header has version 1 if the body is flexible, but always
+version 0 for ApiVersions, so that a client that does not know the broker's versions can read it
+(KIP-511). Must not know: which APIs the broker serves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PREFIX: Final = struct.Struct(">hhi")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHeader:
-    """The part of the request header that every version has."""
+    """The fields that all versions of the request header have."""
 
     api_key: int
     api_version: int
@@ -38,7 +38,7 @@ class RequestHeader:
 
 
 def read_prefix(cursor: Cursor) -> RequestHeader:
-    """Read API key, version and correlation id; the client id is left for `finish_header`."""
+    """Read API key, version and correlation id; `finish_header` reads the client id."""
     api_key = cursor.fixed(_INT16, "the API key")
     api_version = cursor.fixed(_INT16, "the API version")
     correlation_id = cursor.fixed(_INT32, "the correlation id")
@@ -48,7 +48,7 @@ def read_prefix(cursor: Cursor) -> RequestHeader:
 
 
 def finish_header(cursor: Cursor, header: RequestHeader, *, flexible: bool) -> RequestHeader:
-    """Read the client id, never a compact string, and the tagged fields of a flexible header."""
+    """Read the client id, which is never a compact string, and the tagged fields if flexible."""
     length = cursor.fixed(_INT16, "the client id")
     client_id = None
     if length >= 0:
@@ -67,26 +67,26 @@ def finish_header(cursor: Cursor, header: RequestHeader, *, flexible: bool) -> R
 
 
 def request_schema(api_key: int, version: int) -> type[Any]:
-    """kio's class for the request."""
+    """Return kio's class for the request."""
     return _schema(_request_schemas, load_request_schema, api_key, version)
 
 
 def response_frame(*, api_key: int, version: int, correlation_id: int, message: object) -> bytes:
-    """The bytes of a response: header and body, without the four bytes of length."""
+    """Encode a response, header and body, without the four-byte length."""
     schema = response_schema(api_key, version)
     header = schema.__header_schema__(correlation_id=correlation_id)
     return write_entities(header, build(schema, message))
 
 
 def response_schema(api_key: int, version: int) -> type[Any]:
-    """kio's class for the response."""
+    """Return kio's class for the response."""
     return _schema(_response_schemas, load_response_schema, api_key, version)
 
 
 def request_frame(
     *, api_key: int, version: int, correlation_id: int, client_id: str, message: object
 ) -> bytes:
-    """The bytes of a request: header and body, without the four bytes of length."""
+    """Encode a request, header and body, without the four-byte length."""
     schema = request_schema(api_key, version)
     header = schema.__header_schema__(
         request_api_key=api_key,
@@ -100,7 +100,7 @@ def request_frame(
 def read_response(
     *, api_key: int, version: int, message: type[MessageType], frame: bytes
 ) -> MessageType:
-    """A response as `message`; MalformedRequestError where the frame is none."""
+    """Decode a response as `message`. Raises: MalformedRequestError."""
     cursor = Cursor(frame)
     schema = response_schema(api_key, version)
     cursor.fixed(_INT32, "the correlation id")

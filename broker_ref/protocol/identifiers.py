@@ -1,8 +1,8 @@
-"""Topic ids: the 128-bit ids of topics, made and spelt as Kafka does.
+"""Topic ids: 128-bit ids, generated and printed as in Kafka.
 
-Purpose: the one place of the core that imports `uuid`, for the type alone (nothing here draws a
-random one: the bytes are an argument). Invariant: `random_uuid` never returns an id that
-Kafka reserves or that a command line would take for an option. Source: Kafka's `Uuid`.
+Purpose: the only module of the core that imports `uuid`, for the type only (random bytes are an
+argument). Invariant: `random_uuid` never returns an id that Kafka reserves or that a command line
+would parse as an option. Source: `org.apache.kafka.common.Uuid`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RESERVED_BELOW: Final = 100
 
 
 def random_uuid(random_bytes: Callable[[int], bytes]) -> Uuid:
-    """A version 4 id that Kafka would hand out: not reserved, not beginning with a dash."""
+    """Return a version 4 id that is not reserved and does not start with a dash."""
     while True:
         candidate = Uuid(bytes=random_bytes(16), version=4)
         if candidate.int >= _RESERVED_BELOW and not uuid_text(candidate).startswith("-"):
@@ -30,13 +30,13 @@ def random_uuid(random_bytes: Callable[[int], bytes]) -> Uuid:
 
 
 def uuid_text(uuid: Uuid) -> str:
-    """The 22 characters of URL-safe base64 in which Kafka prints ids."""
+    """Return the 22 characters of URL-safe base64 that Kafka prints."""
     return base64.urlsafe_b64encode(uuid.bytes).decode().rstrip("=")
 
 
 def uuid_from_text(text: str) -> Uuid:
-    """The inverse of `uuid_text`; ValueError where the text is none."""
+    """Parse the output of `uuid_text`. Raises: ValueError."""
     try:
         return Uuid(bytes=base64.urlsafe_b64decode(text + "=="))
     except ValueError as error:
-        raise ValueError(f"not one of Kafka's base64 ids: {text!r}") from error
+        raise ValueError(f"Not a base64 id as Kafka prints it: {text!r}.") from error

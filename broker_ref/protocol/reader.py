@@ -1,17 +1,16 @@
-"""From the bytes of one version of a request to one message class for all versions.
+"""Decodes a request of any version into one message class.
 
-Purpose: handlers see a single dataclass per request ("the message"), whatever version the client
-speaks: a field the version lacks has the message's default, one that the message does not name is
-read over. kio's entities are the schema: order, types, nullability and tags of every version.
-Fields that Kafka counts in milliseconds, which kio renders as timedeltas, are integers here and
-end in `_ms`.
+Purpose: handlers get one dataclass per request ("the message") for all versions. A field that the
+version lacks has the message's default; a field that the message lacks is skipped. kio's entities
+are the schema: order, types, nullability and tags of each version. Fields in milliseconds, which
+kio converts to timedeltas, are integers whose names end in `_ms`.
 
-Invariant: reading costs memory in proportion to the frame, whatever lengths it claims, and
-nothing but `MalformedRequestError` comes out of bad bytes. That is why kio's own reader is not
-used: it allocates what an array length promises (a frame of thirty bytes can make the process
-abort) and refuses tagged fields it does not know, which the protocol requires to be skipped.
+Invariant: memory use is proportional to the frame, whatever lengths it claims, and invalid bytes
+raise `MalformedRequestError` only. kio's own reader is not used because it allocates the announced
+array length (a frame of thirty bytes can abort the process) and rejects unknown tagged fields,
+which the protocol requires to be skipped.
 
-What it must not know: what any request means.
+Must not know: what a request means.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from broker_ref.protocol.identifiers import Uuid
 from broker_ref.protocol.schema import MILLISECOND_TYPES, FieldSchema, fields_of, struct_of
 
 ELEMENTS_MAX: Final = 2_000_000
-"""Most array elements that one request may have: a bound on objects made from one frame."""
+"""Maximum number of array elements in a request; limits the objects created from one frame."""
 
 _FIXED: Final = {
     "int8": struct.Struct(">b"),
@@ -46,23 +45,23 @@ MessageType = TypeVar("MessageType")
 
 
 class MalformedRequestError(Exception):
-    """These bytes are not the request that their header announces; says where and why."""
+    """The bytes are not a request of the API and version in their header."""
 
 
 @dataclasses.dataclass(slots=True)
 class Cursor:
-    """A position in a frame, and how many array elements may still be made from it."""
+    """A position in a frame and the remaining number of array elements."""
 
     frame: bytes
     position: int = 0
     elements_left: int = ELEMENTS_MAX
 
     def take(self, length: int, what: str) -> bytes:
-        """The next `length` bytes."""
+        """Return the next `length` bytes."""
         end = self.position + length
         if length < 0 or end > len(self.frame):
             raise MalformedRequestError(
-                f"{what} claims {length} bytes at position {self.position}, where the frame has "
+                f"{what} claims {length} bytes at position {self.position}, but the frame has "
                 f"{len(self.frame) - self.position} left"
             )
         data = self.frame[self.position : end]
@@ -70,38 +69,40 @@ class Cursor:
         return data
 
     def fixed(self, layout: struct.Struct, what: str) -> Any:
-        """One value of fixed size."""
+        """Return a value of fixed size."""
         try:
             (value,) = layout.unpack_from(self.frame, self.position)
         except struct.error:
             raise MalformedRequestError(
-                f"the frame ends at {len(self.frame)}, within {what} at {self.position}"
+                f"the frame ends at {len(self.frame)}, within {what} at position {self.position}"
             ) from None
         self.position += layout.size
         return value
 
     def unsigned_varint(self, what: str) -> int:
-        """One unsigned varint of at most 32 bits."""
+        """Return an unsigned varint of at most 32 bits."""
         value = 0
         for shift in range(0, 35, 7):
             if self.position >= len(self.frame):
-                raise MalformedRequestError(f"the frame ends within {what} at {self.position}")
+                raise MalformedRequestError(
+                    f"the frame ends within {what} at position {self.position}"
+                )
             byte = self.frame[self.position]
             self.position += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
         raise MalformedRequestError(
-            f"{what} at {self.position} is a varint of more than five bytes"
+            f"{what} at position {self.position} is a varint of more than five bytes"
         )
 
     def array_length(self, *, flexible: bool, what: str) -> int:
-        """The length of an array, -1 for null, never more than the bytes that are left."""
+        """Return the length of an array, or -1 for null; never more than the remaining bytes."""
         length = self.unsigned_varint(what) - 1 if flexible else self.fixed(_FIXED["int32"], what)
         left = min(len(self.frame) - self.position, self.elements_left)
         if length < -1 or length > left:
             raise MalformedRequestError(
-                f"{what} claims {length} elements at position {self.position}, where {left} "
+                f"{what} claims {length} elements at position {self.position}, but at most {left} "
                 "are possible"
             )
         if length > 0:
@@ -115,20 +116,20 @@ _compiled: dict[tuple[type[Any], type[Any] | None], FieldReader] = {}
 
 
 def read_message(schema: type[Any], message: type[MessageType], cursor: Cursor) -> MessageType:
-    """Read one `schema` (a kio entity class) as `message`; `MalformedRequestError` on bad bytes."""
+    """Decode a `schema` (a kio entity class) as `message`. Raises: MalformedRequestError."""
     value: MessageType = _struct_reader(schema, message)(cursor)
     return value
 
 
 def skip_tagged_fields(cursor: Cursor) -> None:
-    """Read over a section of tagged fields."""
+    """Skip a section of tagged fields."""
     for _ in range(cursor.unsigned_varint("the number of tagged fields")):
         cursor.unsigned_varint("a tag")
         cursor.take(cursor.unsigned_varint("the size of a tagged field"), "a tagged field")
 
 
 def _struct_reader(schema: type[Any], message: type[Any] | None) -> FieldReader:
-    """A reader of `schema`; makes a `message`, or nothing where that is None."""
+    """Return a reader of `schema` that creates a `message`, or nothing if it is None."""
     reader = _compiled.get((schema, message))
     if reader is None:
         reader = _compiled[schema, message] = _compile(schema, message)
@@ -177,7 +178,9 @@ def _read_tagged(
         name, read_field = tagged[tag]
         value = read_field(cursor)
         if cursor.position != end:
-            raise MalformedRequestError(f"tagged field {tag} is not of the {size} bytes it claims")
+            raise MalformedRequestError(
+                f"tagged field {tag} does not have the {size} bytes that it claims"
+            )
         if name is not None:
             values[name] = value
 
@@ -208,7 +211,9 @@ def _array_reader(element: FieldReader, flexible: bool, nullable: bool, what: st
         if length < 0:
             if nullable:
                 return None
-            raise MalformedRequestError(f"{what} at {cursor.position} is null and must not be")
+            raise MalformedRequestError(
+                f"{what} at position {cursor.position} is null but not nullable"
+            )
         return tuple([element(cursor) for _ in range(length)])
 
     return read
@@ -232,7 +237,7 @@ def _primitive_reader(kafka_type: str, flexible: bool, nullable: bool, what: str
             return decode(cursor.take(length, what), what)
         if nullable and length == -1:
             return None
-        raise MalformedRequestError(f"{what} at {cursor.position} has length {length}")
+        raise MalformedRequestError(f"{what} at position {cursor.position} has length {length}")
 
     return read
 

@@ -1,7 +1,7 @@
-"""What kio's entity classes say of a field: the schema that `reader` and `writer` compile.
+"""Field descriptions from kio's entity classes: the schema that `reader` and `writer` compile.
 
-Purpose: one description per field of order, wire type, nullability, nesting and tag. Invariant:
-derived from kio's annotations and metadata alone. What it must not know: bytes.
+Purpose: one description per field: order, wire type, nullability, nesting and tag. Invariant:
+derived from kio's annotations and metadata only. Must not know: bytes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ MILLISECOND_TYPES: Final = {
     "timedelta_i64": "int64",
     "datetime_i64": "int64",
 }
-"""The wire types of what kio renders as timedeltas and datetimes, and Kafka as milliseconds."""
+"""Wire types of fields in milliseconds, which kio converts to timedeltas and datetimes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSchema:
-    """One field of one version; `struct` is its kio entity class, `kafka_type` its primitive."""
+    """A field of one version; `struct` is its kio entity class, `kafka_type` its primitive type."""
 
     name: str
     message_name: str
@@ -33,12 +33,12 @@ class FieldSchema:
 
 
 def fields_of(entity: type[Any]) -> tuple[FieldSchema, ...]:
-    """The fields of a kio entity class, in wire order."""
+    """Return the fields of a kio entity class, in wire order."""
     return tuple(_describe(field) for field in dataclasses.fields(entity))
 
 
 def struct_of(hint: Any) -> Any:
-    """The `X` in `X`, `X | None`, `tuple[X, ...]` or `tuple[X, ...] | None`."""
+    """Return the `T` in `T`, `T | None`, `tuple[T, ...]` or `tuple[T, ...] | None`."""
     inner, _ = _without_none(hint)
     return get_args(inner)[0] if get_origin(inner) is tuple else inner
 
@@ -62,7 +62,7 @@ def _describe(field: dataclasses.Field[Any]) -> FieldSchema:
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    """A type without its `| None`, and whether it had one."""
+    """Return a type without its `| None`, and whether it had one."""
     if get_origin(hint) not in (UnionType, Union):
         return hint, False
     (inner,) = [member for member in get_args(hint) if member is not NoneType]

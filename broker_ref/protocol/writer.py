@@ -1,10 +1,10 @@
-"""From one message class for all versions to kio's entity, and the bytes, of one version.
+"""Encodes one message class as a kio entity, and as bytes, of any version.
 
-Purpose: a handler answers with a single dataclass; `build` makes the entity of the version that
-the client speaks from it, by field names, dropping what that version does not have. Invariant: a
-field that the version has and the message has not keeps kio's default; where kio has none, the
-message is wrong and `build` says which field is missing. Milliseconds, which kio renders as
-timedeltas, are integers in messages, named `..._ms`. What it must not know: what a response means.
+Purpose: a handler returns a single dataclass; `build` converts it to the entity of the client's
+version, by field names, and drops fields that the version lacks. Invariant: a field that the
+message lacks keeps kio's default; without a default, `build` raises TypeError naming the field.
+Milliseconds, which kio converts to timedeltas, are integers named `..._ms` in messages. Must not
+know: what a response means.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from broker_ref.protocol.schema import FieldSchema, fields_of
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _LATEST_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, beyond which kio cannot go."""
+"""The last millisecond of the year 9999, which is the latest that kio supports."""
 
 Converter = Callable[[Any], Any]
 
@@ -31,7 +31,7 @@ _compiled: dict[tuple[type[Any], type[Any]], Converter] = {}
 
 
 def build(schema: type[Any], message: object) -> Any:
-    """The kio entity `schema` from `message`; TypeError naming a field that is missing."""
+    """Convert `message` to the kio entity `schema`. Raises: TypeError naming a missing field."""
     key = (schema, type(message))
     builder = _compiled.get(key)
     if builder is None:
@@ -40,7 +40,7 @@ def build(schema: type[Any], message: object) -> Any:
 
 
 def write_entities(*entities: Any) -> bytes:
-    """The bytes of kio entities, one after the other."""
+    """Encode kio entities, one after the other."""
     buffer = io.BytesIO()
     for entity in entities:
         entity_writer(type(entity))(buffer, entity)
