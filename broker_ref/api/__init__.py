@@ -1,4 +1,4 @@
-"""The APIs that this broker serves: one file per Kafka API key, collected in `APIS`."""
+"""The APIs that brokers serve: one file per Kafka API key, collected in `APIS`."""
 
 from __future__ import annotations
 

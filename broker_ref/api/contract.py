@@ -1,9 +1,9 @@
-"""What a handler is, what it gets, and what it can answer.
+"""The interface of API handlers: their arguments and results.
 
-Purpose: the frame that every `kNN_*.py` fills: it exports `API`, an `Api` whose `handle` takes the
-broker, the call and the request message, and returns the response message, a `Wait`, `NO_ANSWER`
-or `Hangup`. Invariant: handlers keep no state; what they change, they change through the parts
-of `Broker`. What it must not know: frames, connections, and which handlers there are.
+Purpose: each `kNN_*.py` exports `API`, an `Api` whose `handle` takes the broker, the call and the
+request message, and returns the response message, a `Wait`, `NO_ANSWER` or `Hangup`. Invariant:
+handlers have no state; they change state through the components of `Broker`. Must not know: frames,
+connections, or which handlers exist.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from broker_ref.transaction.verification import Verifications
 Context = TypeVar("Context")
 
 NO_THROTTLE_MS: Final = 0
-"""This broker has no quotas."""
+"""The throttle time of every response; there are no quotas."""
 
 OPERATIONS_NOT_ASKED_FOR: Final = -(2**31)
-"""In place of authorized operations that the request did not ask for."""
+"""Value of authorized operations that were not requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request's circumstances; the host is where it came from, without the port."""
+    """The context of a request (Kafka's `RequestContext`); `client_host` has no port."""
 
     version: int
     client_id: str | None
@@ -45,9 +45,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """The parts of the node that handlers use, and the APIs that it serves.
+    """The components of the node that handlers use, and its APIs.
 
-    `metadata` is the cluster as far as this broker has heard of it.
+    `metadata` is the cluster metadata that this broker has applied.
     """
 
     config: BrokerConfig
@@ -66,7 +66,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """The response comes when the operation completes, or at the deadline."""
+    """Send the response when the operation completes, or at the deadline."""
 
     operation: DelayedOperation
     keys: tuple[Hashable, ...]
@@ -75,12 +75,12 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """The request is done, and its client expects no response."""
+    """The request is complete and the client expects no response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hangup:
-    """The connection is to be closed: the only way to tell a client that expects no response."""
+    """Close the connection: the only way to report an error if no response is expected."""
 
     reason: str
 
@@ -90,11 +90,11 @@ NO_ANSWER: Final = NoAnswer()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api(Generic[Context]):
-    """One API key: the versions served, the message its requests are read as, and the handler.
+    """An API key: the served versions, the request's message class and the handler.
 
-    The handler gets the parts of its node first: a `Broker`, or the controller's.
-    `advertised_from` is the lowest version that ApiVersions names where that is not the lowest that
-    is served; `unstable_from` the first that is served only where `unstable.api.versions.enable`.
+    The handler's first argument is a `Broker`, or a `ControllerContext` at the controller.
+    `advertised_from` is the lowest version in ApiVersions if it differs from the lowest served
+    version. `unstable_from` is the first version that requires `unstable.api.versions.enable`.
     """
 
     key: int

@@ -1,8 +1,7 @@
-"""How handlers wait for the coordinator of groups or of transactions.
+"""How handlers wait for the group coordinator or the transaction coordinator.
 
-Purpose: a response now where the coordinator's reply is there, else a `Wait` for it. Invariant: the
-coordinator sets every deadline, so the wait itself has none that counts. What it must not know:
-what is replied.
+Purpose: return the response if the coordinator has replied, otherwise a `Wait`. Invariant: the
+coordinator sets all deadlines, so the wait itself has none. Must not know: what is replied.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ NEVER_MS: Final = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedReply(Generic[Result]):
-    """A reply, and the response that it makes."""
+    """A coordinator's reply and the function that converts it to a response."""
 
     reply: Reply[Result]
     respond: Callable[[Result], object]
 
     def try_complete(self, now_ms: int) -> object | None:
-        """The response, where there is a reply."""
+        """Return the response if the coordinator has replied."""
         del now_ms
         return None if self.reply.result is None else self.respond(self.reply.result)
 
     def expire(self, now_ms: int) -> object:
-        """Not before the end of time."""
-        raise AssertionError(f"a coordinator's reply was waited for until {now_ms}")
+        """Never called: the wait has no deadline."""
+        raise AssertionError(f"the coordinator did not reply until {now_ms}")
 
 
 def answer(reply: Reply[Result], respond: Callable[[Result], object]) -> object:
-    """The response to a reply that is there, or a `Wait` for it."""
+    """Return the response if the coordinator has replied, otherwise a `Wait`."""
     if reply.result is not None:
         return respond(reply.result)
     operation = DelayedReply(reply=reply, respond=respond)

@@ -1,15 +1,15 @@
-"""A fetch from its first look to its answer: now, when there is enough, or at its deadline.
+"""A fetch that is answered immediately or waits for more bytes.
 
-Purpose: read partitions within the limits of a response, judge whether to wait, and, waiting, look
-only at the partitions that changed. Invariant: while it waits nothing is read, and
-`_available_bytes` is the sum of what each partition had at the last look; a partition that has
-nothing new and that the client knows all about is not read at all. What it must not know: who
-reads, and what a session remembers. Source: Kafka's `ReplicaManager.fetchMessages`, `DelayedFetch`.
+Purpose: read partitions within the limits of a response, decide whether to wait, and re-check only
+partitions that changed. Invariant: a waiting fetch reads nothing, and `_available_bytes` is the sum
+over the partitions at their last check; a partition without changes since the client's last fetch
+is not read at all. Must not know: who reads, or what a session stores. Source:
+`kafka.server.ReplicaManager.fetchMessages` and `kafka.server.DelayedFetch`.
 
-An answer is due when the positions of fetch offset and end in the log are `min_bytes` apart, each
-partition counting up to its `partition_max_bytes`; when a reader is behind the last segment, or
-beyond the end of what it may see, which a truncation explains; and on any error. A log that
-diverged is found by these: it cannot without a change of leader.
+A fetch completes if the bytes between fetch offset and log end sum up to `min_bytes`, where each
+partition counts at most `partition_max_bytes`; if a fetch offset is behind the active segment, or
+beyond the end that the reader may see (after a truncation); or on any error. A diverging log is
+covered, because it requires a leader change.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from broker_ref.replication.partition import Partition, PartitionKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """Of the whole response."""
+    """Limits of the whole response."""
 
     max_wait_ms: int
     min_bytes: int
@@ -43,7 +43,7 @@ class FetchLimits:
 
 @dataclass(slots=True, kw_only=True)
 class DelayedFetch:
-    """A fetch; `wanted` are the partitions that there are, `absent` the answers for others."""
+    """A fetch of the existing partitions `wanted`; `absent` contains the answers for the others."""
 
     reader: PartitionReader
     context: SessionlessFetchContext
@@ -51,19 +51,19 @@ class DelayedFetch:
     wanted: dict[PartitionPlace, FetchedPartition] = field(default_factory=dict)
     absent: Answers = field(default_factory=dict)
     _idle: dict[PartitionPlace, Partition] = field(default_factory=dict)
-    """Known to be without news: neither read nor looked at unless they change."""
+    """Partitions without changes, which are not read unless they change."""
     _by_key: dict[Hashable, list[FetchedPartition]] = field(default_factory=dict)
     _starts: dict[PartitionPlace, LogPosition] = field(default_factory=dict)
-    """Where the fetch offsets were when the wait began."""
+    """The positions of the fetch offsets at the start of the wait."""
     _refused: Answers = field(default_factory=dict)
-    """The answers for partitions in which that cannot be found."""
+    """The answers for partitions whose position could not be determined."""
     _available: dict[PartitionPlace, int] = field(default_factory=dict)
-    """Bytes to read of each partition, where there are any."""
+    """Available bytes per partition, if any."""
     _available_bytes: int = 0
     _changed: dict[PartitionPlace, FetchedPartition] = field(default_factory=dict)
 
     def begin(self, now_ms: int) -> FetchResponse | None:
-        """The response if it need not wait; notes the position of a follower."""
+        """Return the response if the fetch need not wait; updates the position of a follower."""
         if self.context.remembers:
             self._find_idle(now_ms)
         answers = self._read()
@@ -83,26 +83,26 @@ class DelayedFetch:
         return None
 
     def keys(self) -> tuple[Hashable, ...]:
-        """The partitions that are waited for."""
+        """Return the keys of the partitions that are waited for."""
         return tuple(self._by_key)
 
     def key_changed(self, key: Hashable) -> None:
-        """Note that a partition is to be looked at, and read in the end."""
+        """Note that a partition changed and has to be checked."""
         for wanted in self._by_key[key]:
             self._changed[wanted.place] = wanted
             self._idle.pop(wanted.place, None)
 
     def try_complete(self, now_ms: int) -> FetchResponse | None:
-        """The response if there is enough, or an error."""
+        """Return the response if enough bytes are available or an error occurred."""
         changed, self._changed = self._changed, {}
         return self.expire(now_ms) if self._is_due(changed) else None
 
     def expire(self, now_ms: int) -> FetchResponse:
-        """The response with what there is."""
+        """Return the response with the available bytes."""
         return self._response(self._read(), now_ms)
 
     def _find_idle(self, now_ms: int) -> None:
-        """Find the partitions without news; a follower's position in them is noted here."""
+        """Find the partitions without changes and update a follower's position in them."""
         for place, wanted in self.wanted.items():
             try:
                 partition = self.reader.locate(wanted)
@@ -117,7 +117,7 @@ class DelayedFetch:
                     self.reader.follower_fetched(partition, wanted, now_ms)
 
     def _watch(self) -> None:
-        """Note which partitions are waited for, and where those without news end now."""
+        """Store the keys to wait for and the log ends of partitions without changes."""
         for place, wanted in self.wanted.items():
             self._by_key.setdefault(_key(wanted), []).append(wanted)
             idle = self._idle.get(place)
@@ -126,19 +126,19 @@ class DelayedFetch:
                     self._start(idle, wanted)
 
     def _start(self, partition: Partition, wanted: FetchedPartition) -> LogPosition:
-        """Where the fetch offset is. Raises: LogError, which is then the partition's answer."""
+        """Return the position of the fetch offset. LogError becomes the partition's answer."""
         place = wanted.place
         if place not in self._starts:
             try:
                 self._starts[place] = partition.log.position_of(wanted.asked.fetch_offset)
             except LogError as error:
-                # A read at the end of what the reader may see finds nothing, and so no damage.
+                # A read at the visible end returns nothing, so it does not detect damage.
                 self._refused[place] = self.reader.refusal(wanted, error.error_code)
                 raise
         return self._starts[place]
 
     def _read(self) -> Answers:
-        """Read the partitions that may have news, one after the other, within the limits."""
+        """Read the partitions that may have changed, in order, within the limits."""
         answers: Answers = {}
         bytes_left = self.limits.max_bytes
         first = True
@@ -156,7 +156,7 @@ class DelayedFetch:
         return answers
 
     def _is_due(self, looked_at: dict[PartitionPlace, FetchedPartition]) -> bool:
-        """Whether there is enough, after a look at these partitions."""
+        """Check these partitions and return whether the fetch completes."""
         for place, wanted in looked_at.items():
             try:
                 available = self._look(wanted)
@@ -170,9 +170,9 @@ class DelayedFetch:
         return self._available_bytes >= self.limits.min_bytes
 
     def _look(self, wanted: FetchedPartition) -> int | None:
-        """How many bytes there are to read of a partition; None where it must be answered.
+        """Return the available bytes of a partition, or None if it must be answered.
 
-        Raises: ApiError, LogError where it cannot be read.
+        Raises: ApiError or LogError if it cannot be read.
         """
         partition = self.reader.locate(wanted)
         offset = wanted.asked.fetch_offset
@@ -202,7 +202,7 @@ class DelayedFetch:
         )
 
     def _by_topic(self, answers: Answers) -> tuple[TopicAnswer, ...]:
-        """Answers in their order: a topic is named as often as others come between."""
+        """Group answers by topic, keeping their order; a topic can occur more than once."""
         topics = []
         for _, places in groupby(answers, key=lambda place: place[0]):
             of_topic = tuple(places)
@@ -220,7 +220,7 @@ class DelayedFetch:
 def start_fetch(
     reader: PartitionReader, context: SessionlessFetchContext, limits: FetchLimits
 ) -> DelayedFetch:
-    """A fetch of the context's partitions, those set apart that there are not."""
+    """Create the fetch of a context's partitions, with answers for those that do not exist."""
     fetch = DelayedFetch(reader=reader, context=context, limits=limits)
     metadata = reader.broker.metadata
     for place, wanted in context.partitions.items():

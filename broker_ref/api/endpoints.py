@@ -1,6 +1,6 @@
-"""Which brokers there are, and who leads a partition now.
+"""Broker endpoints and current partition leaders in responses.
 
-The latter is what Produce and Fetch add to an error about it (KIP-951).
+Produce and Fetch add the current leader to leadership errors (KIP-951).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from broker_ref.controller.metadata import Broker as RegisteredBroker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEndpoint:
-    """Where a broker can be reached."""
+    """The address of a broker."""
 
     node_id: int
     host: str
@@ -24,7 +24,7 @@ class NodeEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderIdAndEpoch:
-    """The present leader of a partition, where the client meant another; -1 otherwise."""
+    """The current leader of a partition, if the client requested another one; otherwise -1."""
 
     leader_id: int = -1
     leader_epoch: int = -1
@@ -34,17 +34,17 @@ NO_LEADER = LeaderIdAndEpoch()
 
 
 def live_brokers(broker: Broker) -> tuple[RegisteredBroker, ...]:
-    """The brokers that are not fenced."""
+    """Return the brokers that are not fenced."""
     return tuple(node for node in broker.metadata.brokers.values() if not node.is_fenced)
 
 
 def advertised_controller_id(broker: Broker) -> int:
-    """What clients are told is the controller: any broker, since each passes requests on."""
+    """Return the controller id for clients: any live broker, because brokers forward requests."""
     return min((node.broker_id for node in live_brokers(broker)), default=-1)
 
 
 def current_leader(broker: Broker, topic: str, partition: int) -> LeaderIdAndEpoch:
-    """The leader that the metadata names."""
+    """Return the leader in the metadata."""
     found = broker.metadata.partition(topic, partition)
     if found is None:
         return NO_LEADER
@@ -52,7 +52,7 @@ def current_leader(broker: Broker, topic: str, partition: int) -> LeaderIdAndEpo
 
 
 def endpoints_of(broker: Broker, leaders: Iterable[LeaderIdAndEpoch]) -> tuple[NodeEndpoint, ...]:
-    """The addresses of the leaders named, each once."""
+    """Return the addresses of these leaders without duplicates."""
     ids = dict.fromkeys(leader.leader_id for leader in leaders)
     nodes = [
         broker.metadata.brokers[node_id] for node_id in ids if node_id in broker.metadata.brokers

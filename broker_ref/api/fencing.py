@@ -1,7 +1,7 @@
-"""What a producer that is fenced is told, by the version that its client speaks.
+"""The error code for a fenced producer, by request version.
 
-Purpose: one place for the code that newer clients know and older ones do not. What it must not
-know: who is fenced, and why. Source: KIP-588.
+Purpose: replace an error code that older clients do not know. Must not know: which producers are
+fenced, and why. Source: KIP-588.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 
 def producer_fenced_code(error_code: ErrorCode, *, version: int, first_version: int) -> ErrorCode:
-    """PRODUCER_FENCED as INVALID_PRODUCER_EPOCH before the first version that knows it."""
+    """Return INVALID_PRODUCER_EPOCH for PRODUCER_FENCED in versions before `first_version`."""
     if version < first_version and error_code is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
     return error_code

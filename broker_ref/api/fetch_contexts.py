@@ -1,8 +1,8 @@
-"""What a fetch is about, and which of its answers go out: with a session and without (KIP-227).
+"""Fetch contexts: the partitions to read and the answers to send, with or without a session.
 
-Purpose: from a request and the session that it names, the partitions to read; from their answers,
-those that the client has to be told. Invariant: what a session notes as told is what goes out.
-What it must not know: how partitions are read. Source: the contexts in Kafka's `FetchSession`.
+Purpose: determine the partitions to read from a request and its session (KIP-227), and which of
+their answers are sent. Invariant: a session stores exactly what was sent. Must not know: how
+partitions are read. Source: `org.apache.kafka.server.FetchContext` and `FetchSession`.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ Answers = dict[PartitionPlace, PartitionAnswer]
 
 @dataclass(slots=True, kw_only=True)
 class SessionlessFetchContext:
-    """A full request without a session: everything is answered."""
+    """A full fetch without a session; all answers are sent."""
 
     remembers: ClassVar[bool] = False
-    """Whether there are partitions of which the client was told before."""
+    """Whether the client has received earlier answers in this session."""
 
     partitions: dict[PartitionPlace, FetchedPartition]
 
     def close(self, answers: Answers, now_ms: int) -> tuple[int, Answers]:
-        """The session id and the answers that go out."""
+        """Return the session id and the answers to send."""
         del now_ms
         return INVALID_SESSION_ID, answers
 
 
 @dataclass(slots=True, kw_only=True)
 class FullFetchContext(SessionlessFetchContext):
-    """A full request that begins a session, if there is room: everything is answered."""
+    """A full fetch that creates a session if the cache has room; all answers are sent."""
 
     sessions: FetchSessions
     from_follower: bool
     by_topic_id: bool
 
     def close(self, answers: Answers, now_ms: int) -> tuple[int, Answers]:
-        """The id of the session made, and all answers."""
+        """Return the id of the new session and all answers."""
         partitions = {place: self.partitions[place] for place in answers}
         for place, partition in partitions.items():
             _note(partition, answers[place])
@@ -71,24 +71,24 @@ class FullFetchContext(SessionlessFetchContext):
 
 @dataclass(slots=True, kw_only=True)
 class IncrementalFetchContext(SessionlessFetchContext):
-    """A request within a session: only what is new is answered."""
+    """A fetch within a session; only answers with changes are sent."""
 
     remembers: ClassVar[bool] = True
     session: FetchSession
     epoch: int
-    """What the session's epoch is until the next request comes."""
+    """The session's epoch until the next request."""
 
     def close(self, answers: Answers, now_ms: int) -> tuple[int, Answers]:
-        """The answers that have something new; partitions with records go to the end.
+        """Return the answers with changes; partitions with records move to the end.
 
-        Raises: ApiError with INVALID_FETCH_SESSION_EPOCH where the session went on meanwhile.
+        Raises: ApiError (INVALID_FETCH_SESSION_EPOCH) if the session's epoch has changed meanwhile.
         """
         del now_ms
         if self.session.epoch != self.epoch:
             raise ApiError(
                 ErrorCode.invalid_fetch_session_epoch,
-                f"Fetch session {self.session.session_id} went on to epoch {self.session.epoch} "
-                f"while a request waited: it was sent twice.",
+                f"Fetch session {self.session.session_id} advanced to epoch {self.session.epoch} "
+                "while this request waited; the request was sent twice.",
             )
         told: Answers = {}
         for place, answer in answers.items():
@@ -106,7 +106,7 @@ class IncrementalFetchContext(SessionlessFetchContext):
 
 
 def open_context(broker: Broker, call: Call, request: FetchRequest) -> SessionlessFetchContext:
-    """What the request is about. Raises: ApiError where its session is not as it says."""
+    """Return the context of a request. Raises: ApiError if its session id or epoch is invalid."""
     asked = _asked(broker, call, request)
     by_topic_id = call.version >= FIRST_VERSION_BY_TOPIC_ID
     sessions = broker.fetch_sessions
@@ -138,17 +138,18 @@ def open_context(broker: Broker, call: Call, request: FetchRequest) -> Sessionle
 
 
 def replica_id_of(request: FetchRequest) -> int:
-    """The broker that fetches, negative for a consumer."""
+    """Return the broker that fetches, or a negative number for a consumer."""
     if request.replica_id != -1:
         return request.replica_id
     return request.replica_state.replica_id
 
 
 def _note(partition: FetchedPartition, answer: PartitionAnswer) -> None:
-    """Remember what the fetcher has been told; -1 makes sure that the next answer goes out.
+    """Store the answer that was sent; -1 forces the next answer to be sent.
 
-    So it is after an error, and after a diverging epoch: a follower then truncates and takes no
-    high watermark over. Kafka takes it for told, and the follower's may lag until it moves.
+    That is so after an error or a diverging epoch: the follower then truncates and does not apply
+    the high watermark. Kafka treats it as sent, so that the follower's high watermark may lag until
+    it changes again.
     """
     diverges = answer.diverging_epoch is not NOT_DIVERGING
     partition.high_watermark = -1 if diverges else answer.high_watermark
@@ -158,7 +159,7 @@ def _note(partition: FetchedPartition, answer: PartitionAnswer) -> None:
 def _asked(
     broker: Broker, call: Call, request: FetchRequest
 ) -> dict[PartitionPlace, FetchedPartition]:
-    """The partitions in the request; of one named twice, what was said last."""
+    """Return the partitions in the request; the last entry wins if one is repeated."""
     asked: dict[PartitionPlace, FetchedPartition] = {}
     by_topic_id = call.version >= FIRST_VERSION_BY_TOPIC_ID
     for topic in request.topics:
@@ -179,7 +180,7 @@ def _forgotten(request: FetchRequest, *, by_topic_id: bool) -> Iterable[Partitio
 
 
 def _resolve(broker: Broker, partitions: Mapping[PartitionPlace, FetchedPartition]) -> None:
-    """Look for the topics that were not known when the session took them in."""
+    """Resolve topics that were unknown when the session added them."""
     for partition in partitions.values():
         if partition.topic is None:
             partition.topic = _name(broker, partition.topic_id)

@@ -1,4 +1,4 @@
-"""The messages of Fetch (1), for all versions in one class each."""
+"""The messages of Fetch (1), one class each for all versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from broker_ref.replication.fetch_sessions import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTopic:
-    """What to read of a topic, by name or, from version 13, by id."""
+    """The partitions of a topic to read, by name or, from version 13 on, by id."""
 
     partitions: tuple[FetchPartition, ...]
     topic: str = ""
@@ -28,7 +28,7 @@ class FetchTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgottenTopic:
-    """What a session is to fetch no longer, by name or, from version 13, by id."""
+    """Partitions to remove from a session, by topic name or, from version 13 on, by topic id."""
 
     partitions: tuple[int, ...]
     topic: str = ""
@@ -37,7 +37,7 @@ class ForgottenTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """Which broker fetches, from version 15; -1 for a consumer."""
+    """The fetching broker, from version 15 on; -1 for a consumer."""
 
     replica_id: int = -1
     replica_epoch: int = -1
@@ -45,7 +45,7 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """What to read, how much, and how long to wait for it."""
+    """A fetch request."""
 
     max_wait_ms: int
     min_bytes: int
@@ -62,7 +62,7 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransaction:
-    """Whose records a read_committed reader is to drop, from which offset on."""
+    """An aborted transaction, whose records a read_committed consumer filters from an offset on."""
 
     producer_id: int
     first_offset: int
@@ -70,7 +70,7 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEndOffset:
-    """The largest epoch that both logs have, and where it ends here."""
+    """The largest epoch that both logs have, and its end offset in the leader's log."""
 
     epoch: int = -1
     end_offset: int = -1
@@ -79,12 +79,12 @@ class EpochEndOffset:
 NOT_DIVERGING: Final = EpochEndOffset()
 
 NO_PREFERRED_REPLICA: Final = -1
-"""The client is to stay where it is."""
+"""The client continues with its current replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAnswer:
-    """Batches of a partition, or why there are none."""
+    """The record batches of a partition, or an error."""
 
     partition_index: int
     error_code: ErrorCode = ErrorCode.none
@@ -99,7 +99,7 @@ class PartitionAnswer:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether it says something that cannot wait for records."""
+        """Return whether the answer must be sent without waiting for records."""
         return (
             self.error_code is not ErrorCode.none
             or self.diverging_epoch is not NOT_DIVERGING
@@ -109,7 +109,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswer:
-    """The answers for a topic."""
+    """The answers of a topic."""
 
     topic: str
     topic_id: Uuid
@@ -118,7 +118,7 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:
-    """The answers for every topic; in a session for those alone that have something new."""
+    """A fetch response; in a session it contains only answers with changes."""
 
     error_code: ErrorCode = ErrorCode.none
     responses: tuple[TopicAnswer, ...] = ()

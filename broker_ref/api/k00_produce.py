@@ -1,23 +1,24 @@
 """Produce (0), versions 3 to 13: append record batches.
 
-Behaviour: acks 0 expects no answer, and learns of a failure by its connection being closed; 1
-answers after the leader's append; -1 ("all") once the high watermark has passed the batch, or
-REQUEST_TIMED_OUT after the timeout; NOT_ENOUGH_REPLICAS where too few are in sync for the append,
-NOT_ENOUGH_REPLICAS_AFTER_APPEND where they have become too few since, NOT_LEADER_OR_FOLLOWER where
-leadership has moved. Any other acks: INVALID_REQUIRED_ACKS. One batch in format 2
-per partition; the log checks and refuses it (INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE,
-INVALID_TIMESTAMP, sequence errors). Before version 7, zstd is UNSUPPORTED_COMPRESSION_TYPE
-(KIP-110). From version 8 single records at fault are named (KIP-467),
-from 10 the present leader where another is meant (KIP-951), from 13 topics by id (KIP-516).
-Internal topics are the broker's own: INVALID_TOPIC_EXCEPTION.
+Behaviour: with acks=0 no response is sent, and the connection is closed on an error. With acks=1
+the broker responds after the leader's append. With acks=-1 ("all") it responds when the high
+watermark has passed the batch, or with REQUEST_TIMED_OUT. NOT_ENOUGH_REPLICAS: too few in-sync
+replicas before the append; NOT_ENOUGH_REPLICAS_AFTER_APPEND: too few since then;
+NOT_LEADER_OR_FOLLOWER: the leader has changed; INVALID_REQUIRED_ACKS: any other acks. Each
+partition has one batch in format 2, which the log validates (INVALID_RECORD, CORRUPT_MESSAGE,
+MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, sequence errors). Before version 7, zstd is
+UNSUPPORTED_COMPRESSION_TYPE (KIP-110). Responses name invalid records from version 8 on (KIP-467)
+and the current leader from version 10 on (KIP-951). Topics have ids from version 13 on (KIP-516).
+INVALID_TOPIC_EXCEPTION: internal topics.
 
-A transactional batch needs the request to have a transactional id, else all of it is refused with
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and one producer, else INVALID_PRODUCER_ID_MAPPING. Where its
-transaction is not open in the partition, the coordinator is asked first (KIP-890, see
-`verified_batches`): whether the partition is part of it, from version 12 on to make it so.
+A request with a transactional batch needs a transactional id (otherwise
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED) and a single producer (otherwise
+INVALID_PRODUCER_ID_MAPPING). If the transaction is not open in the partition, the broker first
+verifies with the coordinator that the partition is part of it; from version 12 on it adds the
+partition (KIP-890, `verified_batches`).
 
-ApiVersions names version 0 as the lowest, as Apache Kafka 4's does: clients (librdkafka) take the
-range as a sign of the codecs that a broker has.
+As in Apache Kafka 4, ApiVersions advertises version 0 as the lowest: librdkafka infers the
+supported codecs from the version range. Source: `kafka.server.KafkaApis.handleProduceRequest`.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ FIRST_VERSION_BY_TOPIC_ID: Final = 13
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionData:
-    """A batch for a partition."""
+    """The batch of a partition."""
 
     index: int
     records: bytes | None
@@ -75,7 +76,7 @@ class PartitionData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicData:
-    """PendingAppends for a topic, by name or, from version 13, by id."""
+    """The batches of a topic, by name or, from version 13 on, by id."""
 
     partition_data: tuple[PartitionData, ...]
     name: str = ""
@@ -84,7 +85,7 @@ class TopicData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequest:
-    """What to append, and when to answer."""
+    """A produce request."""
 
     transactional_id: str | None
     acks: int
@@ -94,7 +95,7 @@ class ProduceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordErrorData:
-    """A record that is at fault."""
+    """An invalid record."""
 
     batch_index: int
     batch_index_error_message: str | None
@@ -102,7 +103,7 @@ class RecordErrorData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResponse:
-    """Where the batch went, or why it did not."""
+    """The offsets of an appended batch, or an error."""
 
     index: int
     error_code: ErrorCode = ErrorCode.none
@@ -116,7 +117,7 @@ class PartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResponse:
-    """The answers for a topic."""
+    """The answers of a topic."""
 
     name: str
     topic_id: Uuid
@@ -125,7 +126,7 @@ class TopicResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResponse:
-    """The answers for every topic."""
+    """A produce response."""
 
     responses: tuple[TopicResponse, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
@@ -134,7 +135,7 @@ class ProduceResponse:
 
 @dataclass(slots=True, kw_only=True)
 class ProducePartitionStatus:
-    """The answer for one partition as it stands, and the append it waits for."""
+    """The answer for a partition so far, and the append that it waits for."""
 
     response: PartitionResponse
     appended: Appended | None = None
@@ -142,9 +143,9 @@ class ProducePartitionStatus:
 
 @dataclass(slots=True, kw_only=True)
 class DelayedProduce:
-    """An acks=all request whose batches are not yet on every in-sync replica.
+    """An acks=all request that waits for replication (Kafka's `DelayedProduce`).
 
-    Each partition has its own outcome; the response goes out when all have one, or at the timeout.
+    Each partition has its own outcome; the response is sent when all are known, or at the timeout.
     """
 
     broker: Broker
@@ -152,7 +153,7 @@ class DelayedProduce:
     statuses: tuple[tuple[ProducePartitionStatus, ...], ...]
 
     def try_complete(self, now_ms: int) -> ProduceResponse | None:
-        """The response once no batch waits."""
+        """Return the response if no batch waits."""
         del now_ms
         waiting = False
         for status in self._all_statuses():
@@ -168,7 +169,7 @@ class DelayedProduce:
         return None if waiting else _response(self.broker, self.request, self.statuses)
 
     def expire(self, now_ms: int) -> ProduceResponse:
-        """The response with REQUEST_TIMED_OUT for the batches that still wait."""
+        """Return the response with REQUEST_TIMED_OUT for batches that still wait."""
         done = self.try_complete(now_ms)
         if done is not None:
             return done
@@ -180,7 +181,7 @@ class DelayedProduce:
         return _response(self.broker, self.request, self.statuses)
 
     def keys(self) -> tuple[PartitionKey, ...]:
-        """The partitions whose high watermark matters."""
+        """Return the partitions that are waited for."""
         return tuple(
             status.appended.partition.key
             for status in self._all_statuses()
@@ -190,7 +191,7 @@ class DelayedProduce:
     def _failed(
         self, response: PartitionResponse, appended: Appended, error_code: ErrorCode
     ) -> PartitionResponse:
-        """The answer for a batch that is in the log here, and may be lost: it says where."""
+        """Return the answer for a batch that was appended but may be lost, with its offsets."""
         key = appended.partition.key
         leader = _leader_elsewhere(self.broker, key.topic, key.partition, error_code)
         return replace(response, error_code=error_code, current_leader=leader)
@@ -201,10 +202,7 @@ class DelayedProduce:
 
 @dataclass(slots=True, kw_only=True)
 class PendingAppend:
-    """What is to be appended to a partition, unless its answer is an error already.
-
-    `header` is that of a transactional batch.
-    """
+    """A batch to append, unless it already has an error; `header` is set if it is transactional."""
 
     index: int
     records: bytes
@@ -215,11 +213,11 @@ class PendingAppend:
 
 
 PendingAppends = tuple[tuple[PendingAppend, ...], ...]
-"""As in the request: topic by topic."""
+"""The appends of a request, by topic."""
 
 
 def handle(broker: Broker, call: Call, request: ProduceRequest) -> object:
-    """Append every batch, verified where it is to be, then answer as acks says."""
+    """Verify transactional batches, append all batches and respond as acks requires."""
     batches: PendingAppends = tuple(
         tuple(_pending_append(broker, call, request, topic, data) for data in topic.partition_data)
         for topic in request.topic_data
@@ -253,11 +251,11 @@ def handle(broker: Broker, call: Call, request: ProduceRequest) -> object:
 def _transaction_error(
     request: ProduceRequest, transactional: list[PendingAppend]
 ) -> ApiError | None:
-    """Why a request with transactional batches is refused as a whole."""
+    """Return why a request with transactional batches is rejected as a whole."""
     if request.transactional_id is None:
         return ApiError(
             ErrorCode.transactional_id_authorization_failed,
-            "A transactional batch needs a transactional id, and the request has none.",
+            "A transactional batch requires a transactional id, but the request has none.",
         )
     producers = {
         (batch.header.producer_id, batch.header.producer_epoch)
@@ -267,7 +265,8 @@ def _transaction_error(
     if len(producers) > 1:
         return ApiError(
             ErrorCode.invalid_producer_id_mapping,
-            f"Transactional records contained more than one producer ID: {sorted(producers)}.",
+            "The transactional batches of a request must have one producer id and epoch, not "
+            f"{sorted(producers)}.",
         )
     return None
 
@@ -299,7 +298,7 @@ def _append_all(
 def _pending_append(
     broker: Broker, call: Call, request: ProduceRequest, topic: TopicData, data: PartitionData
 ) -> PendingAppend:
-    """A batch that is to be appended, as far as the request alone tells."""
+    """Return the append of a batch, with an error if the request itself is invalid."""
     records = data.records or b""
     batch = PendingAppend(index=data.index, records=records, topic=topic.name)
     if len(records) >= HEADER_BYTES and records[ATTRIBUTES_POSITION + 1] & TRANSACTIONAL_BIT:
@@ -373,35 +372,38 @@ def _refused(
 def _leader_elsewhere(
     broker: Broker, topic: str, partition: int, error_code: ErrorCode
 ) -> LeaderIdAndEpoch:
-    """The present leader, where the error says that it is another (KIP-951)."""
+    """Return the current leader if the error reports a leader change (KIP-951)."""
     if error_code is not ErrorCode.not_leader_or_follower:
         return NO_LEADER
     return current_leader(broker, topic, partition)
 
 
 def _check_codec(call: Call, records: bytes) -> None:
-    """Refuse what the client's own version cannot read again (ProduceRequest.validateRecords)."""
+    """Reject a codec that the request version does not support (ProduceRequest.validateRecords)."""
     if call.version >= FIRST_VERSION_OF_ZSTD or len(records) < HEADER_BYTES:
         return
     header = unpack_header(records)
     if header.magic == MAGIC and header.compression is Compression.ZSTD:
         raise ApiError(
             ErrorCode.unsupported_compression_type,
-            f"Produce requests with version {call.version} are not allowed to use zstd; "
-            f"it takes version {FIRST_VERSION_OF_ZSTD}.",
+            f"Produce version {call.version} does not support zstd; it requires version "
+            f"{FIRST_VERSION_OF_ZSTD}.",
         )
 
 
 def _topic_name(broker: Broker, call: Call, request: ProduceRequest, topic: TopicData) -> str:
     if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
         raise ApiError(
-            ErrorCode.invalid_required_acks, f"acks is {request.acks}; it can be 0, 1 or -1 (all)."
+            ErrorCode.invalid_required_acks,
+            f"acks is {request.acks}, but must be 0, 1 or -1 (all).",
         )
     name = topic.name
     if call.version >= FIRST_VERSION_BY_TOPIC_ID:
         found = broker.metadata.topics_by_id.get(topic.topic_id)
         if found is None:
-            raise ApiError(ErrorCode.unknown_topic_id, f"There is no topic {topic.topic_id}.")
+            raise ApiError(
+                ErrorCode.unknown_topic_id, f"There is no topic with id {topic.topic_id}."
+            )
         name = found.name
     known = broker.metadata.topics.get(name)
     if known is not None and known.is_internal:

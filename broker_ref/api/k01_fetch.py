@@ -1,23 +1,23 @@
-"""Fetch (1), versions 4 to 18: read record batches, waiting for them if need be.
+"""Fetch (1), versions 4 to 18: read record batches, with long polling.
 
-Behaviour: answers at once when `min_bytes` are there, `max_wait_ms` is zero, a partition has
-something that cannot wait, or nothing was asked for; otherwise when enough is there, or at the
-deadline with what there is (`delayed_fetch`). `min_bytes` is at most what can be returned.
-`max_bytes` bounds the response, `partition_max_bytes` a partition, but the first batch of the first
-partition that has any always goes out whole (KIP-74). Partitions are served in the order of the
-request or, in a session, those first that had no records for the longest time; without a session
-fairness is the client's part. One that does not exist is answered without ending the others' wait.
+Behaviour: the broker responds immediately if `min_bytes` are available, `max_wait_ms` is 0, a
+partition has an urgent answer or no partition was requested; otherwise when enough bytes are
+available or at the deadline (`delayed_fetch`). `min_bytes` is limited to the response size.
+`max_bytes` limits the response and `partition_max_bytes` a partition, but the first batch of the
+first partition with records is always returned whole (KIP-74). Partitions are read in the order of
+the request, or in a session in the order of their last answer with records. A partition that does
+not exist is answered with an error; the others still wait.
 
-Sessions (`fetch_contexts`, KIP-227, version 7): session epoch 0 asks for one, the next requests
-name only what is new and what is forgotten, and are answered only with what is new; -1 closes it.
+Sessions (KIP-227, version 7, `fetch_contexts`): session epoch 0 creates one; later requests contain
+only new and forgotten partitions, and responses only changes; -1 closes the session.
 
-Consumers see below the high watermark, with read_committed below the last stable offset, with the
-aborted transactions that overlap what they get, whose records they drop (KIP-98). From version 11
-they may read from followers, and the leader tells them of one in their rack (KIP-392). Followers
-see all there is, and their position is noted (`partition_reader`). Leader epochs are fenced
-(KIP-320), a fetch that names the epoch of its last batch is told where it diverges (KIP-595),
-topics come by id from version 13 (KIP-516), errors about leaders with the leader from version 16
-(KIP-951).
+Consumers read below the high watermark, or with read_committed below the last stable offset. The
+response contains the aborted transactions of the returned range, whose records the client filters
+(KIP-98). From version 11 on consumers can read from followers; the leader names one in their rack
+(KIP-392). Followers read to the log end and their position is stored (`partition_reader`). Leader
+epochs are checked (KIP-320). A fetch with the epoch of its last batch gets the diverging epoch
+(KIP-595). Topics have ids from version 13 on (KIP-516); leadership errors name the leader from
+version 16 on (KIP-951). Source: `kafka.server.KafkaApis.handleFetchRequest`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from broker_ref.protocol.errors import ApiError
 
 
 def handle(broker: Broker, call: Call, request: FetchRequest) -> object:
-    """Answer at once where that is due, or wait."""
+    """Return the response if it is due, otherwise a `Wait`."""
     try:
         context = open_context(broker, call, request)
     except ApiError as error:

@@ -1,16 +1,17 @@
-"""ListOffsets (2), versions 1 to 11: the offset that belongs to a time, or to an end of the log.
+"""ListOffsets (2), versions 1 to 11: offsets by timestamp, and log start and end offsets.
 
-Behaviour: a timestamp finds the first record that is as late, or -1 where none a client may see
-is. Negative ones have meanings, each from its version on: -1 latest (the high watermark, the last
-stable offset with read_committed), -2 earliest, -3 the record with the largest timestamp (version
-7, KIP-734), -4 earliest local (version 8, KIP-405), which without tiered storage is the earliest,
--5 latest tiered (version 9) and -6 earliest pending upload (version 11), of which there is none.
-Others, or too early a version, are UNSUPPORTED_VERSION. A topic or partition named twice is
-answered once; such a partition is INVALID_REQUEST. Leader epochs are fenced, and told from version
-4 on (KIP-320). Replicas (`replica_id` from 0, and -2, a debugger, which may ask a follower as well)
-see up to the log end. A new leader whose high watermark has not come to where its epoch starts does
-not know yet what is committed: latest, and times beyond, are OFFSET_NOT_AVAILABLE to consumers,
-before version 5 LEADER_NOT_AVAILABLE (KIP-207).
+Behaviour: a timestamp returns the first record with at least this timestamp, or -1 if no visible
+record has one. Negative timestamps are constants: -1 latest (the high watermark, or the last stable
+offset with read_committed), -2 earliest, -3 the record with the largest timestamp (version 7,
+KIP-734), -4 earliest local (version 8, KIP-405; the earliest, without tiered storage), -5 latest
+tiered (version 9) and -6 earliest pending upload (version 11); the last two return -1.
+UNSUPPORTED_VERSION: another constant, or one of a later version. A repeated topic or partition is
+answered once; a repeated partition is INVALID_REQUEST. Leader epochs are checked, and returned from
+version 4 on (KIP-320). Replicas (`replica_id` from 0 on, and -2 for a debugger, which may ask a
+follower) see all records up to the log end. If the high watermark of a new leader has not reached
+the start of its epoch, latest and later timestamps are OFFSET_NOT_AVAILABLE for consumers, or
+LEADER_NOT_AVAILABLE before version 5 (KIP-207). Source:
+`kafka.server.KafkaApis.handleListOffsetRequest`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedPartition:
-    """A partition and the time, or what stands for one."""
+    """A partition and a timestamp or constant."""
 
     partition_index: int
     timestamp: int
@@ -61,7 +62,7 @@ class RequestedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """Partitions of a topic."""
+    """The partitions of a topic."""
 
     name: str
     partitions: tuple[RequestedPartition, ...]
@@ -69,7 +70,7 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsRequest:
-    """What to look up, for whom."""
+    """A ListOffsets request."""
 
     replica_id: int
     topics: tuple[RequestedTopic, ...]
@@ -78,7 +79,7 @@ class ListOffsetsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAnswer:
-    """The offset, its record's timestamp and leader epoch; -1 for what there is not."""
+    """The offset with the record's timestamp and leader epoch; -1 for missing values."""
 
     partition_index: int
     error_code: ErrorCode = ErrorCode.none
@@ -89,7 +90,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswer:
-    """The answers for a topic."""
+    """The answers of a topic."""
 
     name: str
     partitions: tuple[PartitionAnswer, ...]
@@ -97,14 +98,14 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsResponse:
-    """The answers for every topic."""
+    """A ListOffsets response."""
 
     topics: tuple[TopicAnswer, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Look every partition up."""
+    """Look up every partition."""
     named = Counter(
         (topic.name, partition.partition_index)
         for topic in request.topics
@@ -201,16 +202,16 @@ def _end_offset(partition: Partition, request: ListOffsetsRequest) -> int:
 
 
 def _require_known_end(partition: Partition, request: ListOffsetsRequest) -> None:
-    """Refuse a consumer while the leader does not know what earlier leaders committed."""
+    """Reject consumers until the leader knows what earlier leaders committed (KIP-207)."""
     if request.replica_id != CONSUMER_REPLICA_ID or not partition.is_leader:
         return
     epoch, start_offset = partition.log.leader_epochs.entries[-1]
     if epoch == partition.leader_epoch and start_offset > partition.high_watermark:
         raise ApiError(
             ErrorCode.offset_not_available,
-            f"The high watermark {partition.high_watermark} of {partition.key.topic}-"
-            f"{partition.key.partition} has not come to offset {start_offset}, where leader "
-            f"epoch {epoch} starts: ask again.",
+            f"The high watermark {partition.high_watermark} of "
+            f"{partition.key.topic}-{partition.key.partition} has not reached offset "
+            f"{start_offset}, the start of leader epoch {epoch}. Retry later.",
         )
 
 

@@ -1,10 +1,11 @@
-"""Metadata (3), versions 0 to 13: brokers, topics, partitions, leaders.
+"""Metadata (3), versions 0 to 13: brokers, topics, partitions and leaders.
 
-Behaviour: no list of topics (an empty one in version 0) asks for all of them. A topic that does
-not exist is made where the broker (`auto.create.topics.enable`) and the request allow it; the
-answer to that request still says UNKNOWN_TOPIC_OR_PARTITION, as Kafka's does, and the client asks
-again. Topic ids are answered from version 10 (KIP-516) and asked for from version 12; an unknown
-one is UNKNOWN_TOPIC_ID. Without an authorizer every operation is authorized (KIP-430).
+Behaviour: null topics (an empty list in version 0) request all topics. A topic that does not exist
+is created if the broker (`auto.create.topics.enable`) and the request allow it; as in Kafka, the
+response is still UNKNOWN_TOPIC_OR_PARTITION and the client retries. Responses contain topic ids
+from version 10 on (KIP-516), requests from version 12 on; UNKNOWN_TOPIC_ID: an unknown id. Without
+an authorizer all operations are authorized (KIP-430). Source:
+`kafka.server.KafkaApis.handleTopicMetadataRequest`.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from broker_ref.transaction.state_topic import transaction_state_topic
 FIRST_VERSION_BY_TOPIC_ID: Final = 12
 
 TOPIC_OPERATIONS: Final = 0b1101_1111_1000
-"""Every operation that there is on a topic: bits are Kafka's AclOperation codes."""
+"""All operations on a topic; the bits are Kafka's AclOperation codes."""
 
 CLUSTER_OPERATIONS: Final = 0b1_1111_1010_0000
-"""Every operation that there is on a cluster."""
+"""All operations on a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """A topic by name or, where the name is None, by id."""
+    """A topic by name or, if the name is None, by id."""
 
     name: str | None
     topic_id: Uuid = ZERO_UUID
@@ -48,7 +49,7 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest:
-    """Which topics; None for all."""
+    """A metadata request; `topics` None requests all topics."""
 
     topics: tuple[RequestedTopic, ...] | None
     allow_auto_topic_creation: bool = True
@@ -58,7 +59,7 @@ class MetadataRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredBroker:
-    """A broker's address."""
+    """The address of a broker."""
 
     node_id: int
     host: str
@@ -68,7 +69,7 @@ class AnsweredBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredPartition:
-    """A partition's leader and replicas."""
+    """The leader and the replicas of a partition."""
 
     error_code: ErrorCode
     partition_index: int
@@ -81,7 +82,7 @@ class AnsweredPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredTopic:
-    """A topic, or why there is none."""
+    """The partitions of a topic, or an error."""
 
     error_code: ErrorCode
     name: str | None
@@ -93,7 +94,7 @@ class AnsweredTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataResponse:
-    """The cluster."""
+    """A metadata response."""
 
     brokers: tuple[AnsweredBroker, ...]
     cluster_id: str
@@ -105,7 +106,7 @@ class MetadataResponse:
 
 
 def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResponse:
-    """Answer for the topics asked for, making those that are to be made."""
+    """Describe the requested topics and create missing ones if allowed."""
     requested = request.topics
     if requested is None or (call.version == 0 and not requested):
         topics = tuple(

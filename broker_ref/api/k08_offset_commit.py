@@ -1,13 +1,14 @@
-"""OffsetCommit (8), versions 2 to 10: keep a group's offsets.
+"""OffsetCommit (8), versions 2 to 10: store offsets of a group.
 
-Behaviour: a consumer that assigns its partitions itself commits with generation -1, while the group
-has no members; a member with its id and generation, else UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION,
-FENCED_INSTANCE_ID or, before it has its assignment, REBALANCE_IN_PROGRESS. A group that there is
-not is made, but for members: GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION before version 9). Offsets of
-partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID by id, from version
-10), metadata longer than `offset.metadata.max.bytes` OFFSET_METADATA_TOO_LARGE; the others of the
-request are kept. The answer comes once every in-sync replica of the offsets partition has them. A
-retention time (versions 2 to 4) is that of these offsets alone.
+Behaviour: a consumer without group membership commits with generation -1 while the group has no
+members. A member commits with its id and generation; errors: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION,
+FENCED_INSTANCE_ID, and REBALANCE_IN_PROGRESS before it has its assignment. A group that does not
+exist is created, except by members: GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION before version 9).
+UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID by id, from version 10 on): the partition does not
+exist; OFFSET_METADATA_TOO_LARGE: longer than `offset.metadata.max.bytes`; the other offsets of the
+request are stored. The broker responds when all in-sync replicas of the offsets partition have the
+offsets. A retention time (versions 2 to 4) applies to these offsets only. Source:
+`kafka.server.KafkaApis.handleOffsetCommitRequest`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
 FIRST_VERSION_BY_TOPIC_ID: Final = 10
 FIRST_VERSION_OF_GROUP_ID_NOT_FOUND: Final = 9
 NO_RETENTION_TIME: Final = -1
-"""The committer leaves it to `offsets.retention.minutes`."""
+"""The offsets expire after `offsets.retention.minutes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedPartition:
-    """An offset to keep."""
+    """An offset to store."""
 
     partition_index: int
     committed_offset: int
@@ -43,7 +44,7 @@ class CommittedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedTopic:
-    """Offsets of a topic, by name or, from version 10, by id."""
+    """The offsets of a topic, by name or, from version 10 on, by id."""
 
     partitions: tuple[CommittedPartition, ...]
     name: str = ""
@@ -52,7 +53,7 @@ class CommittedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRequest:
-    """Whose offsets, and which."""
+    """An offset commit request."""
 
     group_id: str
     topics: tuple[CommittedTopic, ...]
@@ -64,7 +65,7 @@ class OffsetCommitRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAnswer:
-    """Whether an offset is kept."""
+    """The result of a partition."""
 
     partition_index: int
     error_code: ErrorCode
@@ -72,7 +73,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswer:
-    """The answers for a topic."""
+    """The results of a topic."""
 
     name: str
     topic_id: Uuid
@@ -81,14 +82,14 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitResponse:
-    """The answers for every topic."""
+    """An offset commit response."""
 
     topics: tuple[TopicAnswer, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: OffsetCommitRequest) -> object:
-    """Keep the offsets of partitions that there are; answer for all."""
+    """Store the offsets of existing partitions."""
     errors: dict[tuple[int, int], ErrorCode] = {}
     found: dict[tuple[int, int], TopicPartition] = {}
     for topic_index, topic in enumerate(request.topics):
@@ -135,12 +136,14 @@ def _find(
     if call.version >= FIRST_VERSION_BY_TOPIC_ID:
         found = broker.metadata.topics_by_id.get(topic.topic_id)
         if found is None:
-            raise ApiError(ErrorCode.unknown_topic_id, f"There is no topic {topic.topic_id}.")
+            raise ApiError(
+                ErrorCode.unknown_topic_id, f"There is no topic with id {topic.topic_id}."
+            )
         name = found.name
     if broker.metadata.partition(name, partition.partition_index) is None:
         raise ApiError(
             ErrorCode.unknown_topic_or_partition,
-            f"There is no partition {partition.partition_index} of a topic {name!r}.",
+            f"There is no partition {partition.partition_index} of topic {name!r}.",
         )
     return TopicPartition(topic=name, partition=partition.partition_index)
 

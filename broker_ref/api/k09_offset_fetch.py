@@ -1,12 +1,13 @@
-"""OffsetFetch (9), versions 1 to 10: the offsets that groups have committed.
+"""OffsetFetch (9), versions 1 to 10: committed offsets of groups.
 
-Behaviour: one group up to version 7, several from 8 on (KIP-709). No list of topics (from version
-2) asks for every offset of the group. What was never committed, in a group known or unknown, is
-offset -1 without an error. Answered is what every in-sync replica has; `require_stable` (version 7,
-KIP-447) waits for what else is committed, or decided by a transaction's marker, for
-`offsets.commit.timeout.ms` at most and then answers NOT_COORDINATOR, on which clients ask again;
-an offset that an open transaction has committed is UNSTABLE_OFFSET_COMMIT then. Without it such an
-offset is what it was before. From version 10 topics come by id; an unknown one is UNKNOWN_TOPIC_ID.
+Behaviour: one group up to version 7, several from version 8 on (KIP-709). Null topics (from version
+2 on) request all offsets of the group. A partition without a committed offset returns -1 without an
+error, also if the group is unknown. The offsets that all in-sync replicas have are returned. With
+`require_stable` (version 7, KIP-447) the broker waits up to `offsets.commit.timeout.ms` for pending
+commits and transaction markers to be replicated, and then responds NOT_COORDINATOR, which clients
+retry; an offset of an open transaction is UNSTABLE_OFFSET_COMMIT. Without it, the offset before the
+transaction is returned. Topics have ids from version 10 on; UNKNOWN_TOPIC_ID: an unknown id.
+Source: `kafka.server.KafkaApis.handleOffsetFetchRequest`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ FIRST_VERSION_BY_TOPIC_ID: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """Partitions of a topic, by name or, from version 10, by id."""
+    """The partitions of a topic, by name or, from version 10 on, by id."""
 
     partition_indexes: tuple[int, ...]
     name: str = ""
@@ -39,7 +40,7 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedGroup:
-    """A group and the partitions asked for; None for all."""
+    """A group and the requested partitions; None for all."""
 
     group_id: str
     topics: tuple[RequestedTopic, ...] | None
@@ -47,7 +48,7 @@ class RequestedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequest:
-    """One group, or several from version 8 on."""
+    """An offset fetch request: one group, or `groups` from version 8 on."""
 
     group_id: str = ""
     topics: tuple[RequestedTopic, ...] | None = None
@@ -57,7 +58,7 @@ class OffsetFetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAnswer:
-    """A committed offset, -1 where there is none."""
+    """A committed offset, or -1."""
 
     partition_index: int
     committed_offset: int = -1
@@ -68,7 +69,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswer:
-    """The answers for a topic."""
+    """The answers of a topic."""
 
     name: str
     topic_id: Uuid
@@ -77,7 +78,7 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAnswer:
-    """The answers for a group."""
+    """The answers of a group."""
 
     group_id: str
     topics: tuple[TopicAnswer, ...] = ()
@@ -86,7 +87,7 @@ class GroupAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchResponse:
-    """The answers: `topics` and `error_code` up to version 7, `groups` from 8 on."""
+    """An offset fetch response: `topics` and `error_code` up to version 7, then `groups`."""
 
     topics: tuple[TopicAnswer, ...] = ()
     error_code: ErrorCode = ErrorCode.none
@@ -96,7 +97,7 @@ class OffsetFetchResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OffsetQuery:
-    """Whom a request asks, in which version, and how firm what it is told is to be."""
+    """The context of a query for committed offsets."""
 
     broker: Broker
     version: int
@@ -105,21 +106,21 @@ class _OffsetQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedOffsetFetch:
-    """A fetch of offsets that are in the leader's log, until the in-sync replicas have them."""
+    """A fetch of offsets that waits until the in-sync replicas have them."""
 
     broker: Broker
     call: Call
     request: OffsetFetchRequest
 
     def try_complete(self, now_ms: int) -> OffsetFetchResponse | None:
-        """The offsets once they are stable."""
+        """Return the offsets if they are stable."""
         del now_ms
         if _unstable(self.broker, self.request):
             return None
         return _fetch(self.broker, self.call, self.request)
 
     def expire(self, now_ms: int) -> OffsetFetchResponse:
-        """The stable groups' offsets."""
+        """Return the offsets of the groups that are stable."""
         del now_ms
         return _fetch(
             self.broker, self.call, self.request, unstable=_unstable(self.broker, self.request)
@@ -127,7 +128,7 @@ class DelayedOffsetFetch:
 
 
 def handle(broker: Broker, call: Call, request: OffsetFetchRequest) -> object:
-    """Look every group's offsets up."""
+    """Look up the offsets of every group."""
     unstable = _unstable(broker, request)
     if not unstable:
         return _fetch(broker, call, request)
@@ -139,7 +140,7 @@ def handle(broker: Broker, call: Call, request: OffsetFetchRequest) -> object:
 
 
 def _unstable(broker: Broker, request: OffsetFetchRequest) -> frozenset[str]:
-    """The groups that are to be stable and are not, of those coordinated here."""
+    """Return the groups coordinated here whose offsets must be stable but are not."""
     if not request.require_stable:
         return frozenset()
     unstable = set()

@@ -1,10 +1,11 @@
-"""FindCoordinator (10), versions 0 to 6: which broker coordinates a group or transactional id.
+"""FindCoordinator (10), versions 0 to 6: the coordinator of a group or transactional id.
 
-Behaviour: the leader of the key's partition of `__consumer_offsets` or `__transaction_state`. Where
-that topic does not exist yet it is made, and the answer is COORDINATOR_NOT_AVAILABLE, on which
-clients ask again, as with Kafka: for ever where there are fewer brokers than it has replicas, which
-the message and the broker's log say. Several keys from version 4 on (KIP-699). Other key types are
-INVALID_REQUEST.
+Behaviour: the coordinator is the leader of the key's partition of `__consumer_offsets` or
+`__transaction_state`. If that topic does not exist, it is created and the response is
+COORDINATOR_NOT_AVAILABLE, which clients retry. As in Kafka, that never ends if there are fewer
+brokers than replicas; the error message and the broker's log report it. Several keys from version 4
+on (KIP-699). INVALID_REQUEST: other key types. Source:
+`kafka.server.KafkaApis.handleFindCoordinatorRequest`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FIRST_VERSION_OF_KEYS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorRequest:
-    """Whose coordinator: one key, or several from version 4 on."""
+    """A request for one key, or for `coordinator_keys` from version 4 on."""
 
     key: str = ""
     key_type: int = GROUP
@@ -37,7 +38,7 @@ class FindCoordinatorRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coordinator:
-    """The broker, or why there is none."""
+    """The coordinator of a key, or an error."""
 
     key: str
     node_id: int = -1
@@ -49,7 +50,7 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorResponse:
-    """One answer up to version 3, `coordinators` from 4 on."""
+    """A response: one coordinator up to version 3, then `coordinators`."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -61,7 +62,7 @@ class FindCoordinatorResponse:
 
 
 def handle(broker: Broker, call: Call, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    """Name each key's coordinator."""
+    """Look up the coordinator of each key."""
     if call.version >= FIRST_VERSION_OF_KEYS:
         return FindCoordinatorResponse(
             coordinators=tuple(
@@ -91,25 +92,25 @@ def _coordinator_id(broker: Broker, key_type: int, key: str) -> int:
     alive = {node.broker_id for node in live_brokers(broker)}
     if topic.name not in broker.metadata.topics:
         broker.request_topic(topic)
-        state = "is being made."
+        state = "is being created."
         if len(alive) < topic.replication_factor:
-            state = f"needs {topic.replication_factor} brokers; alive: {len(alive)}."
+            state = f"requires {topic.replication_factor} brokers, but {len(alive)} are alive."
         raise ApiError(ErrorCode.coordinator_not_available, f"{topic.name} {state}")
     if coordinator is None or coordinator not in alive:
         raise ApiError(
             ErrorCode.coordinator_not_available,
-            f"No broker leads the partition of {topic.name} that {key!r} belongs to.",
+            f"The partition of {topic.name} for key {key!r} has no leader.",
         )
     return coordinator
 
 
 def _coordinator_of(broker: Broker, key_type: int, key: str) -> tuple[NewTopic, int | None]:
-    """The topic that has what is known of the key, and the broker that leads its partition."""
+    """Return the coordinator topic of a key type and the leader of the key's partition."""
     if key_type == GROUP:
         return offsets_topic(broker.config), broker.groups.coordinator(key)
     if key_type == TRANSACTION:
         return transaction_state_topic(broker.config), broker.transactions.coordinator(key)
-    raise ApiError(ErrorCode.invalid_request, f"There are no coordinators of key type {key_type}.")
+    raise ApiError(ErrorCode.invalid_request, f"Unknown coordinator key type {key_type}.")
 
 
 API: Final = Api(key=10, versions=range(7), request=FindCoordinatorRequest, handle=handle)

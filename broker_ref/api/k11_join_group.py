@@ -1,13 +1,14 @@
-"""JoinGroup (11), versions 0 to 9: become a member of a group, or go with it to a next generation.
+"""JoinGroup (11), versions 0 to 9: join a group or its next generation.
 
-Behaviour: who has no member id gets one, from version 4 on with MEMBER_ID_REQUIRED and only to join
-with it (KIP-394); an instance id (version 5, KIP-345) makes a static member, who takes its own
-place over. The answer comes when all members have joined or the time for it has passed; the leader
-is told the members. A first generation waits `group.initial.rebalance.delay.ms` (KIP-134).
-INVALID_SESSION_TIMEOUT, INVALID_GROUP_ID, INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED
-(KIP-389), UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID are refusals. Version 0 has no rebalance
-timeout: the session timeout is one. From version 9 on a leader that takes its place over in a
-stable group is told to skip the assignment (KIP-814).
+Behaviour: a member without an id gets one; from version 4 on with MEMBER_ID_REQUIRED, so that it
+has to rejoin with it (KIP-394). An instance id (version 5, KIP-345) creates a static member, which
+replaces its earlier incarnation. The broker responds when all members have joined or the rebalance
+timeout has passed; the leader gets the list of members. The first generation waits
+`group.initial.rebalance.delay.ms` (KIP-134). Errors: INVALID_SESSION_TIMEOUT, INVALID_GROUP_ID,
+INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED (KIP-389), UNKNOWN_MEMBER_ID,
+FENCED_INSTANCE_ID. In version 0 the rebalance timeout is the session timeout. From version 9 on a
+leader that replaces itself in a stable group skips the assignment (KIP-814). Source:
+`kafka.server.KafkaApis.handleJoinGroupRequest`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ AS_SESSION_TIMEOUT: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """A protocol that the member can work with."""
+    """A protocol that the member supports, with its metadata."""
 
     name: str
     metadata: bytes
@@ -37,7 +38,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroupRequest:
-    """Who joins which group, and what it can."""
+    """A JoinGroup request."""
 
     group_id: str
     session_timeout_ms: int
@@ -50,7 +51,7 @@ class JoinGroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroupResponse:
-    """The generation."""
+    """A JoinGroup response: the generation and, for the leader, its members."""
 
     error_code: ErrorCode
     generation_id: int
@@ -64,7 +65,7 @@ class JoinGroupResponse:
 
 
 def handle(broker: Broker, call: Call, request: JoinGroupRequest) -> object:
-    """Let the coordinator decide, now or later."""
+    """Pass the request to the coordinator, which replies immediately or later."""
     rebalance_timeout_ms = request.rebalance_timeout_ms
     if rebalance_timeout_ms == AS_SESSION_TIMEOUT:
         rebalance_timeout_ms = request.session_timeout_ms

@@ -1,8 +1,9 @@
-"""Heartbeat (12), versions 0 to 4: a member's sign of life.
+"""Heartbeat (12), versions 0 to 4: keep a member's session alive.
 
-Behaviour: REBALANCE_IN_PROGRESS asks the member to join again, ILLEGAL_GENERATION says that it
-missed a rebalance, UNKNOWN_MEMBER_ID that its session has expired, FENCED_INSTANCE_ID (version 3)
-that another took its place. All is well while the group is still read from the log.
+Behaviour: REBALANCE_IN_PROGRESS: the member has to rejoin; ILLEGAL_GENERATION: it missed a
+rebalance; UNKNOWN_MEMBER_ID: its session has expired; FENCED_INSTANCE_ID (version 3): it was
+replaced. While the group is being loaded, heartbeats succeed. Source:
+`kafka.server.KafkaApis.handleHeartbeatRequest`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
-    """Which member of which generation."""
+    """A heartbeat of a member of a generation."""
 
     group_id: str
     generation_id: int
@@ -27,14 +28,14 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatResponse:
-    """Whether it still is one."""
+    """The result of a heartbeat."""
 
     error_code: ErrorCode
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
-    """Keep the member alive."""
+    """Renew the member's session."""
     return HeartbeatResponse(
         error_code=broker.groups.heartbeat(
             request.group_id,

@@ -1,8 +1,8 @@
-"""LeaveGroup (13), versions 0 to 5: members leave, and the others rebalance at once.
+"""LeaveGroup (13), versions 0 to 5: remove members, which starts a rebalance.
 
-Behaviour: one member up to version 2, several from 3 on (KIP-345), where administrators may name a
-static member by its instance id alone. Each has its own error code: UNKNOWN_MEMBER_ID,
-FENCED_INSTANCE_ID.
+Behaviour: one member up to version 2, several from version 3 on (KIP-345), where an administrator
+can name a static member by its instance id only. Each member has its own error code:
+UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID. Source: `kafka.server.KafkaApis.handleLeaveGroupRequest`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LeavingMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupRequest:
-    """Who leaves: `member_id` up to version 2, then `members`."""
+    """A LeaveGroup request: `member_id` up to version 2, then `members`."""
 
     group_id: str
     member_id: str = ""
@@ -38,7 +38,7 @@ class LeaveGroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberAnswer:
-    """Whether one has left."""
+    """The result of a member."""
 
     member_id: str
     group_instance_id: str | None
@@ -47,7 +47,7 @@ class MemberAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupResponse:
-    """Whether they have left: all in one code up to version 2."""
+    """A LeaveGroup response; up to version 2 with one error code."""
 
     error_code: ErrorCode
     members: tuple[MemberAnswer, ...]
@@ -55,7 +55,7 @@ class LeaveGroupResponse:
 
 
 def handle(broker: Broker, call: Call, request: LeaveGroupRequest) -> object:
-    """Let them go."""
+    """Remove the members."""
     members = request.members
     if call.version < FIRST_VERSION_OF_MEMBERS:
         members = (LeavingMember(member_id=request.member_id, group_instance_id=None),)

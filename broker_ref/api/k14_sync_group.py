@@ -1,9 +1,9 @@
-"""SyncGroup (14), versions 0 to 5: the leader brings the assignment, each member gets its part.
+"""SyncGroup (14), versions 0 to 5: the leader sends the assignments, members receive theirs.
 
-Behaviour: members wait for the leader, and all for the replicas of `__consumer_offsets`; in a
-stable group the answer is the part that the member has. A rebalance that begins meanwhile is
-REBALANCE_IN_PROGRESS. From version 5 on the protocol's type and name must be given and be the
-group's, else INCONSISTENT_GROUP_PROTOCOL (KIP-559).
+Behaviour: members wait for the leader, and then for the replicas of `__consumer_offsets`. In a
+stable group a member gets its current assignment. REBALANCE_IN_PROGRESS: a rebalance has started
+meanwhile. From version 5 on the protocol type and name must match the group's, otherwise
+INCONSISTENT_GROUP_PROTOCOL (KIP-559). Source: `kafka.server.KafkaApis.handleSyncGroupRequest`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST_VERSION_OF_PROTOCOL: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """A member's part."""
+    """A member's assignment."""
 
     member_id: str
     assignment: bytes
@@ -30,7 +30,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroupRequest:
-    """Which member of which generation; the leader sends the assignments."""
+    """A SyncGroup request; the leader's contains the assignments."""
 
     group_id: str
     generation_id: int
@@ -43,7 +43,7 @@ class SyncGroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroupResponse:
-    """The member's part."""
+    """A SyncGroup response with the member's assignment."""
 
     error_code: ErrorCode
     protocol_type: str | None
@@ -53,7 +53,7 @@ class SyncGroupResponse:
 
 
 def handle(broker: Broker, call: Call, request: SyncGroupRequest) -> object:
-    """Hand the assignments in, and the member's own out."""
+    """Pass assignments to the coordinator and return the member's own."""
     if call.version >= FIRST_VERSION_OF_PROTOCOL and (
         request.protocol_type is None or request.protocol_name is None
     ):

@@ -1,7 +1,8 @@
-"""DescribeGroups (15), versions 0 to 6: the state of groups and their members.
+"""DescribeGroups (15), versions 0 to 6: the state and the members of groups.
 
-Behaviour: members' subscriptions are told of a Stable group alone. A group that there is not is
-Dead, and from version 6 on GROUP_ID_NOT_FOUND with a message (KIP-1043).
+Behaviour: subscriptions are returned for Stable groups only. A group that does not exist is Dead,
+and from version 6 on GROUP_ID_NOT_FOUND with a message (KIP-1043). Source:
+`kafka.server.KafkaApis.handleDescribeGroupsRequest`.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from broker_ref.protocol.errors import ApiError
 
 FIRST_VERSION_OF_GROUP_ID_NOT_FOUND: Final = 6
 GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS: what there is to do with a group."""
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS: all operations on a group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroupsRequest:
-    """Which groups."""
+    """A DescribeGroups request."""
 
     groups: tuple[str, ...]
     include_authorized_operations: bool = False
@@ -37,7 +38,7 @@ class DescribeGroupsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAnswer:
-    """A group."""
+    """The description of a group."""
 
     group_id: str
     error_code: ErrorCode = ErrorCode.none
@@ -51,14 +52,14 @@ class GroupAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroupsResponse:
-    """The groups."""
+    """A DescribeGroups response."""
 
     groups: tuple[GroupAnswer, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    """Describe each."""
+    """Describe each group."""
     operations = OPERATIONS_NOT_ASKED_FOR
     if request.include_authorized_operations:
         operations = GROUP_OPERATIONS

@@ -1,7 +1,8 @@
 """ListGroups (16), versions 0 to 5: the groups that this broker coordinates.
 
-Behaviour: filtered by state from version 4 on (KIP-518) and by type from 5 on (KIP-848), whatever
-the case; what no group can be finds none. COORDINATOR_LOAD_IN_PROGRESS while some are still read.
+Behaviour: filtered by state from version 4 on (KIP-518) and by type from version 5 on (KIP-848),
+case-insensitively; an unknown state or type matches no group. COORDINATOR_LOAD_IN_PROGRESS while
+groups are being loaded. Source: `kafka.server.KafkaApis.handleListGroupsRequest`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from broker_ref.protocol.errors import ApiError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListGroupsRequest:
-    """Which groups; all where a filter is empty."""
+    """A ListGroups request; an empty filter matches all groups."""
 
     states_filter: tuple[str, ...] = ()
     types_filter: tuple[str, ...] = ()
@@ -36,7 +37,7 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListGroupsResponse:
-    """The groups."""
+    """A ListGroups response."""
 
     error_code: ErrorCode = ErrorCode.none
     groups: tuple[ListedGroup, ...] = ()
@@ -44,7 +45,7 @@ class ListGroupsResponse:
 
 
 def handle(broker: Broker, call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
-    """List those that pass the filters."""
+    """List the groups that match the filters."""
     del call
     states = {state.strip().lower() for state in request.states_filter}
     types = {kind.strip().lower() for kind in request.types_filter}

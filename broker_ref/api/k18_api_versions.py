@@ -1,12 +1,13 @@
-"""ApiVersions (18), versions 0 to 4: which APIs and versions this broker serves.
+"""ApiVersions (18), versions 0 to 4: the APIs and versions that this broker serves.
 
-Behaviour: answered from the table of handlers. An unknown version is answered in version 0 with
-UNSUPPORTED_VERSION and the versions of ApiVersions itself, so that the client can ask again
-(KIP-511, KIP-896); `unsupported_version` makes that answer, since no such request can be read.
-Names of client software that no client of Kafka's would send are INVALID_REQUEST. From version 3
-on with the features that are supported and those that are finalized (KIP-584), as of the broker's
-last metadata record, whose offset is their epoch. Some clients cannot read version 3 with a feature
-that is supported from version 0 on, so that has none of those.
+Behaviour: the response is built from the table of handlers. An unknown version is answered in
+version 0 with UNSUPPORTED_VERSION and the supported versions of ApiVersions, so that the client can
+retry (KIP-511, KIP-896); `unsupported_version` builds that response, because the request is
+unreadable. INVALID_REQUEST: an invalid client software name or version. From version 3 on the
+response contains the supported and the finalized features (KIP-584); their epoch is the offset of
+the last applied metadata record. Version 3 omits features that are supported from version 0 on,
+because some clients cannot read them (KAFKA-17492). Source:
+`kafka.server.KafkaApis.handleApiVersionsRequest`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsRequest:
-    """Who asks; None before version 3."""
+    """An ApiVersions request; the fields are None before version 3."""
 
     client_software_name: str | None = None
     client_software_version: str | None = None
@@ -38,7 +39,7 @@ class ApiVersionsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedApi:
-    """One API and the versions served, both ends included."""
+    """An API and its lowest and highest version."""
 
     api_key: int
     min_version: int
@@ -47,7 +48,7 @@ class ServedApi:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupportedFeature:
-    """A feature and the versions that may be finalized, both ends included."""
+    """A feature and its lowest and highest supported version."""
 
     name: str
     min_version: int
@@ -56,7 +57,7 @@ class SupportedFeature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalizedFeature:
-    """A feature and the version that is finalized: both levels are that one, as in KRaft."""
+    """A finalized feature; in KRaft both levels are equal."""
 
     name: str
     max_version_level: int
@@ -65,7 +66,7 @@ class FinalizedFeature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsResponse:
-    """The table of APIs, and the features."""
+    """An ApiVersions response."""
 
     error_code: ErrorCode = ErrorCode.none
     api_keys: tuple[ServedApi, ...] = ()
@@ -76,7 +77,7 @@ class ApiVersionsResponse:
 
 
 def handle(broker: Broker, call: Call, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """Answer with every API, or INVALID_REQUEST where the client's software has no valid name."""
+    """Return all APIs, or INVALID_REQUEST if the client's software name or version is invalid."""
     for software in (request.client_software_name, request.client_software_version):
         if software is not None and _SOFTWARE.fullmatch(software) is None:
             return ApiVersionsResponse(error_code=ErrorCode.invalid_request)
@@ -86,7 +87,7 @@ def handle(broker: Broker, call: Call, request: ApiVersionsRequest) -> ApiVersio
 def api_versions(
     apis: Iterable[Api[Any]], metadata: ClusterMetadata, *, version: int
 ) -> ApiVersionsResponse:
-    """What a node that serves these APIs answers, and has of the metadata."""
+    """Return the response of a node with these APIs and this metadata."""
     return ApiVersionsResponse(
         api_keys=tuple(_served(api) for api in apis),
         supported_features=_supported(SUPPORTED_FEATURES, version),
@@ -99,7 +100,7 @@ def api_versions(
 
 
 def _supported(features: Mapping[str, range], version: int) -> tuple[SupportedFeature, ...]:
-    """Those of which a client that speaks this version may hear (KAFKA-17492)."""
+    """Return the features that a client of this version can read (KAFKA-17492)."""
     return tuple(
         SupportedFeature(name=name, min_version=versions[0], max_version=versions[-1])
         for name, versions in features.items()
@@ -108,7 +109,7 @@ def _supported(features: Mapping[str, range], version: int) -> tuple[SupportedFe
 
 
 def unsupported_version() -> ApiVersionsResponse:
-    """The answer, to be sent in version 0, to a version that is not served."""
+    """Return the response, in version 0, to an unsupported version."""
     return ApiVersionsResponse(error_code=ErrorCode.unsupported_version, api_keys=(_served(API),))
 
 

@@ -1,11 +1,12 @@
 """DeleteRecords (21), versions 0 to 2: raise the log start offset (KIP-107).
 
-Behaviour: everything below the offset is gone for readers, -1 standing for the high watermark. The
-answer is the new low watermark, the least log start offset of the replicas that are alive, and
-comes when all of them have it, which followers tell as they fetch, or with REQUEST_TIMED_OUT after
-the timeout. OFFSET_OUT_OF_RANGE above the high watermark, POLICY_VIOLATION where the topic's
-cleanup policy has no `delete`, INVALID_TOPIC_EXCEPTION for internal topics, NOT_LEADER_OR_FOLLOWER
-where leadership moves meanwhile. The new log start offsets survive a crash.
+Behaviour: records below the offset can no longer be read; -1 is the high watermark. The response
+contains the low watermark, which is the minimum log start offset of the live replicas. It is sent
+when all of them have reached the offset, which followers report in their fetches, or with
+REQUEST_TIMED_OUT. OFFSET_OUT_OF_RANGE: above the high watermark; POLICY_VIOLATION: the cleanup
+policy does not contain `delete`; INVALID_TOPIC_EXCEPTION: an internal topic;
+NOT_LEADER_OR_FOLLOWER: the leader has changed. The new log start offsets survive a crash. Source:
+`kafka.server.KafkaApis.handleDeleteRecordsRequest`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from broker_ref.replication.partition import Partition, PartitionKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedPartition:
-    """Where a partition is to begin."""
+    """A partition and its new log start offset."""
 
     partition_index: int
     offset: int
@@ -34,7 +35,7 @@ class RequestedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """Partitions of a topic."""
+    """The partitions of a topic."""
 
     name: str
     partitions: tuple[RequestedPartition, ...]
@@ -42,7 +43,7 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRecordsRequest:
-    """Where partitions are to begin."""
+    """A DeleteRecords request."""
 
     topics: tuple[RequestedTopic, ...]
     timeout_ms: int
@@ -50,7 +51,7 @@ class DeleteRecordsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAnswer:
-    """Where a partition begins now."""
+    """The low watermark of a partition, or an error."""
 
     partition_index: int
     low_watermark: int = -1
@@ -59,7 +60,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswer:
-    """The answers for a topic."""
+    """The answers of a topic."""
 
     name: str
     partitions: tuple[PartitionAnswer, ...]
@@ -67,7 +68,7 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRecordsResponse:
-    """The answers for every topic."""
+    """A DeleteRecords response."""
 
     topics: tuple[TopicAnswer, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
@@ -75,7 +76,8 @@ class DeleteRecordsResponse:
 
 @dataclass(slots=True, kw_only=True)
 class DeleteRecordsPartitionStatus:
-    """The answer for one partition as it stands; `required_offset` is what it waits for."""
+    """The answer for a partition so far; `required_offset` is the low watermark that it waits
+    for."""
 
     answer: PartitionAnswer
     partition: Partition | None = None
@@ -84,12 +86,13 @@ class DeleteRecordsPartitionStatus:
 
 @dataclass(slots=True, kw_only=True)
 class DelayedDeleteRecords:
-    """A deletion that not every replica has done yet (Kafka's DelayedDeleteRecords)."""
+    """A request that waits for the low watermarks of its partitions (Kafka's
+    DelayedDeleteRecords)."""
 
     topics: tuple[tuple[str, tuple[DeleteRecordsPartitionStatus, ...]], ...]
 
     def try_complete(self, now_ms: int) -> DeleteRecordsResponse | None:
-        """The response once no partition waits."""
+        """Return the response if no partition waits."""
         del now_ms
         waiting = False
         for status in self._all_statuses():
@@ -98,7 +101,7 @@ class DelayedDeleteRecords:
         return None if waiting else self._response()
 
     def expire(self, now_ms: int) -> DeleteRecordsResponse:
-        """The response with REQUEST_TIMED_OUT for the partitions that still wait."""
+        """Return the response with REQUEST_TIMED_OUT for the partitions that still wait."""
         self.try_complete(now_ms)
         for status in self._all_statuses():
             if status.partition is not None:
@@ -108,7 +111,7 @@ class DelayedDeleteRecords:
         return self._response()
 
     def keys(self) -> tuple[PartitionKey, ...]:
-        """The partitions whose low watermark matters."""
+        """Return the partitions that are waited for."""
         return tuple(
             status.partition.key for status in self._all_statuses() if status.partition is not None
         )
@@ -126,7 +129,7 @@ class DelayedDeleteRecords:
 
 
 def handle(broker: Broker, call: Call, request: DeleteRecordsRequest) -> object:
-    """Delete in every partition, make the new beginnings durable, then wait for the followers."""
+    """Raise and persist the log start offsets, then wait for the followers."""
     delayed = DelayedDeleteRecords(
         topics=tuple(
             (
@@ -136,7 +139,7 @@ def handle(broker: Broker, call: Call, request: DeleteRecordsRequest) -> object:
             for topic in request.topics
         )
     )
-    with suppress(StorageError):  # A crash might then bring records back, as with Kafka.
+    with suppress(StorageError):  # After a crash the records can reappear, as in Kafka.
         broker.replicas.checkpoint()
     done = delayed.try_complete(call.now_ms)
     if done is not None:
@@ -166,7 +169,7 @@ def _delete(
 
 
 def _check_not_internal(broker: Broker, topic: str, index: int) -> None:
-    """Refuse internal topics, but tell first of partitions that there are not, as Kafka does."""
+    """Reject internal topics; as in Kafka, an unknown partition takes precedence."""
     known = broker.metadata.topics.get(topic)
     if known is not None and known.is_internal and index in known.partitions:
         raise ApiError(
@@ -176,7 +179,7 @@ def _check_not_internal(broker: Broker, topic: str, index: int) -> None:
 
 
 def _is_done(status: DeleteRecordsPartitionStatus, partition: Partition) -> bool:
-    """Whether a partition waits no more; its answer says then what has come of it."""
+    """Return whether a partition no longer waits; its answer then contains the result."""
     index = status.answer.partition_index
     try:
         low_watermark = partition.low_watermark

@@ -1,15 +1,16 @@
-"""InitProducerId (22), versions 0 to 6: an id for an idempotent or transactional producer.
+"""InitProducerId (22), versions 0 to 6: the id of an idempotent or transactional producer.
 
-Behaviour: without a transactional id, an id that nobody ever had, with epoch 0; a producer that has
-lost its state and names its old id and epoch gets a new id, too, as with Kafka. With one, the id
-that belongs to it, with an epoch that fences whoever had it before, once its open transaction has
-been aborted: until then CONCURRENT_TRANSACTIONS. A producer that names its id and epoch goes on
-with the next one (KIP-360). One of the two alone, or an empty transactional id, is INVALID_REQUEST.
-Version 6 is not stable in Kafka 4.3 and only served with `unstable.api.versions.enable`: two-phase
-commit (KIP-939) needs `transaction.two.phase.commit.enable`, else it is
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED; KeepPreparedTxn is UNSUPPORTED_VERSION. Where the broker has
-yet to get ids from the controller the answer waits for them, and says COORDINATOR_LOAD_IN_PROGRESS,
-on which clients ask again, when they do not come.
+Behaviour: without a transactional id, the response is an unused id with epoch 0; as in Kafka, a
+producer that names its old id and epoch also gets a new id. With a transactional id, it is that
+id's producer id with a bumped epoch, which fences the previous producer; an open transaction is
+aborted first, with CONCURRENT_TRANSACTIONS until then. A producer that names its id and epoch gets
+the next epoch (KIP-360). INVALID_REQUEST: only one of the two, or an empty transactional id.
+Version 6 is not stable in Kafka 4.3 and requires `unstable.api.versions.enable`: two-phase commit
+(KIP-939) requires `transaction.two.phase.commit.enable`, otherwise it is
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED; KeepPreparedTxn is UNSUPPORTED_VERSION. While the broker
+waits for a block of ids from the controller, the response waits; after a timeout it is
+COORDINATOR_LOAD_IN_PROGRESS, which clients retry. Source:
+`kafka.server.KafkaApis.handleInitProducerIdRequest`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FIRST_VERSION_OF_PRODUCER_FENCED: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerIdRequest:
-    """Who asks: -1 for a producer id or epoch that it has not."""
+    """An InitProducerId request; -1 for an unknown producer id or epoch."""
 
     transactional_id: str | None
     transaction_timeout_ms: int
@@ -44,7 +45,7 @@ class InitProducerIdRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerIdResponse:
-    """The id and epoch."""
+    """The producer id and epoch."""
 
     error_code: ErrorCode = ErrorCode.none
     producer_id: int = -1
@@ -54,12 +55,12 @@ class InitProducerIdResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedProducerId:
-    """A producer that waits for the broker to have ids."""
+    """A request that waits for the broker to get producer ids."""
 
     producer_ids: ProducerIds
 
     def try_complete(self, now_ms: int) -> InitProducerIdResponse | None:
-        """The response once there is an id."""
+        """Return the response if an id is available."""
         del now_ms
         producer_id = self.producer_ids.next()
         if producer_id is None:
@@ -67,14 +68,14 @@ class DelayedProducerId:
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
     def expire(self, now_ms: int) -> InitProducerIdResponse:
-        """The response where none has come."""
+        """Return the response if no id became available."""
         return self.try_complete(now_ms) or InitProducerIdResponse(
             error_code=ErrorCode.coordinator_load_in_progress
         )
 
 
 def handle(broker: Broker, call: Call, request: InitProducerIdRequest) -> object:
-    """Draw an id, or have the transactional id's coordinator give its own."""
+    """Return an unused id, or the transactional id's from its coordinator."""
     only_one_named = (request.producer_id == -1) != (request.producer_epoch == -1)
     if request.transactional_id == "" or only_one_named:
         return InitProducerIdResponse(error_code=ErrorCode.invalid_request)

@@ -1,10 +1,10 @@
-"""OffsetForLeaderEpoch (23), versions 2 to 4: where a leader epoch ends in the leader's log.
+"""OffsetForLeaderEpoch (23), versions 2 to 4: the end offset of a leader epoch.
 
-Behaviour: the answer is the largest epoch that the log has up to the one asked for, and the offset
-at which the next begins, or the log end for the latest; -1 and -1 for an epoch that is newer than
-all of the log's, or none. Followers find out with it where to truncate (KIP-101, KIP-279), clients
-whether records that they read are gone (KIP-320). Only the leader answers, and leader epochs are
-fenced.
+Behaviour: the response contains the largest epoch in the log up to the requested one, and the start
+offset of the next epoch, or the log end offset for the latest; -1 and -1 if the epoch is newer than
+all epochs in the log, or -1. Followers use it to truncate (KIP-101, KIP-279), clients to detect
+that records they read were truncated (KIP-320). Only the leader responds; leader epochs are
+checked. Source: `kafka.server.KafkaApis.handleOffsetForLeaderEpochRequest`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker_ref.protocol.errors import ApiError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedPartition:
-    """A partition, the epoch asked for, and the one that the client takes for the present one."""
+    """A partition, the requested epoch, and the leader epoch that the client knows."""
 
     partition: int
     leader_epoch: int
@@ -29,7 +29,7 @@ class RequestedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """Partitions of a topic."""
+    """The partitions of a topic."""
 
     topic: str
     partitions: tuple[RequestedPartition, ...]
@@ -37,14 +37,14 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetForLeaderEpochRequest:
-    """What to look up."""
+    """An OffsetForLeaderEpoch request."""
 
     topics: tuple[RequestedTopic, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAnswer:
-    """The epoch found and where it ends; -1 for what there is not."""
+    """The epoch and its end offset, or -1."""
 
     partition: int
     error_code: ErrorCode = ErrorCode.none
@@ -54,7 +54,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswer:
-    """The answers for a topic."""
+    """The answers of a topic."""
 
     topic: str
     partitions: tuple[PartitionAnswer, ...]
@@ -62,7 +62,7 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetForLeaderEpochResponse:
-    """The answers for every topic."""
+    """An OffsetForLeaderEpoch response."""
 
     topics: tuple[TopicAnswer, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
@@ -71,7 +71,7 @@ class OffsetForLeaderEpochResponse:
 def handle(
     broker: Broker, call: Call, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Look every partition up."""
+    """Look up every partition."""
     del call
     return OffsetForLeaderEpochResponse(
         topics=tuple(

@@ -1,12 +1,13 @@
-"""AddPartitionsToTxn (24), versions 0 to 5: partitions that become part of a transaction.
+"""AddPartitionsToTxn (24), versions 0 to 5: add partitions to a transaction.
 
-Behaviour: up to version 3 from clients, before they first produce to a partition; from 4 on from
-brokers, for several transactions at once, to ask whether partitions are part of one (`verify_only`:
-NONE or TRANSACTION_ABORTABLE for each) or to add them (KIP-890). All or none: where one does not
-exist (UNKNOWN_TOPIC_OR_PARTITION), or a client's is of an internal topic
-(TOPIC_AUTHORIZATION_FAILED), the others are OPERATION_NOT_ATTEMPTED. The answer comes when every
-in-sync replica of the coordinator's partition knows. PRODUCER_FENCED is INVALID_PRODUCER_EPOCH
-before version 2.
+Behaviour: up to version 3 clients send it before their first write to a partition. From version 4
+on brokers send it for several transactions, to verify that partitions are part of them
+(`verify_only`: NONE or TRANSACTION_ABORTABLE per partition) or to add them (KIP-890). All
+partitions are added or none: if one does not exist (UNKNOWN_TOPIC_OR_PARTITION), or a client names
+an internal topic (TOPIC_AUTHORIZATION_FAILED), the others are OPERATION_NOT_ATTEMPTED. The response
+is sent when all in-sync replicas of the coordinator's partition have the change. PRODUCER_FENCED is
+INVALID_PRODUCER_EPOCH before version 2. Source:
+`kafka.server.KafkaApis.handleAddPartitionsToTxnRequest`.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ FIRST_VERSION_OF_BROKERS: Final = 4
 
 CLIENTS_TRANSACTION_VERSION: Final = 0
 BROKERS_TRANSACTION_VERSION: Final = 2
-"""Of `transaction.version`: brokers add partitions for clients that need not."""
+"""The `transaction.version` from which on brokers add partitions for clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitionsToTxnRequest:
-    """One transaction up to version 3, `transactions` from 4 on."""
+    """A request: one transaction up to version 3, then `transactions`."""
 
     v3_and_below_transactional_id: str = ""
     v3_and_below_producer_id: int = -1
@@ -53,7 +54,7 @@ class AddPartitionsToTxnRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitionsToTxnResponse:
-    """What came of each."""
+    """An AddPartitionsToTxn response."""
 
     error_code: ErrorCode = ErrorCode.none
     results_by_transaction: tuple[TransactionResult, ...] = ()
@@ -66,7 +67,7 @@ Codes = Mapping[PartitionKey, ErrorCode]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addition:
-    """A transaction's partitions, and what came of them: `reply` for all, else `codes` for each."""
+    """The partitions of a transaction: one `reply` for all, or `codes` per partition."""
 
     transactional_id: str
     partitions: tuple[PartitionKey, ...]
@@ -75,7 +76,7 @@ class Addition:
 
     @property
     def outcome(self) -> Codes | None:
-        """The codes, once they are known."""
+        """Return the error codes if they are known."""
         if self.reply is None:
             return self.codes
         if self.reply.result is None:
@@ -85,13 +86,13 @@ class Addition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedAdditions:
-    """Additions, until all are in the coordinator's log."""
+    """A request that waits for the coordinator's log."""
 
     additions: tuple[Addition, ...]
     respond: Callable[[list[tuple[str, Codes]]], AddPartitionsToTxnResponse]
 
     def try_complete(self, now_ms: int) -> AddPartitionsToTxnResponse | None:
-        """The response once there is every reply."""
+        """Return the response if all replies are known."""
         del now_ms
         results = []
         for addition in self.additions:
@@ -102,8 +103,8 @@ class DelayedAdditions:
         return self.respond(results)
 
     def expire(self, now_ms: int) -> AddPartitionsToTxnResponse:
-        """Not before the end of time: the coordinator ends every write."""
-        raise AssertionError(f"the addition of partitions was waited for until {now_ms}")
+        """Never called: the coordinator completes every write."""
+        raise AssertionError(f"the coordinator did not add the partitions until {now_ms}")
 
 
 def handle(broker: Broker, call: Call, request: AddPartitionsToTxnRequest) -> object:

@@ -1,8 +1,9 @@
-"""AddOffsetsToTxn (25), versions 0 to 4: a transaction will commit offsets of a group.
+"""AddOffsetsToTxn (25), versions 0 to 4: add a group's offsets to a transaction.
 
-Behaviour: the group's partition of `__consumer_offsets` becomes part of the transaction. The answer
-comes when every in-sync replica of the coordinator's partition knows. PRODUCER_FENCED is
-INVALID_PRODUCER_EPOCH before version 2. Whether there is such a group is not looked at.
+Behaviour: the group's partition of `__consumer_offsets` is added to the transaction. The response
+is sent when all in-sync replicas of the coordinator's partition have the change. PRODUCER_FENCED is
+INVALID_PRODUCER_EPOCH before version 2. The group need not exist. Source:
+`kafka.server.KafkaApis.handleAddOffsetsToTxnRequest`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FIRST_VERSION_OF_PRODUCER_FENCED: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddOffsetsToTxnRequest:
-    """Whose transaction, and which group."""
+    """An AddOffsetsToTxn request."""
 
     transactional_id: str
     producer_id: int
@@ -34,14 +35,14 @@ class AddOffsetsToTxnRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddOffsetsToTxnResponse:
-    """Whether they may come."""
+    """The result."""
 
     error_code: ErrorCode
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: AddOffsetsToTxnRequest) -> object:
-    """Add the partition that has the group's offsets."""
+    """Add the offsets partition of the group."""
     partition = PartitionKey(
         topic=OFFSETS_TOPIC, partition=broker.groups.partition_for(request.group_id)
     )

@@ -1,10 +1,11 @@
-"""EndTxn (26), versions 0 to 5: a producer commits or aborts its transaction.
+"""EndTxn (26), versions 0 to 5: commit or abort a transaction.
 
-Behaviour: the answer comes when the decision cannot be lost any more; the markers follow, and until
-every partition has its own whatever is asked about the id is CONCURRENT_TRANSACTIONS. A repeated
-request for what has come about is NONE, for the opposite INVALID_TXN_STATE. From version 5 on each
-transaction has an epoch of its own, the answer tells the next one (KIP-890), and a transaction of
-which nobody has heard can be aborted. PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before version 2.
+Behaviour: the response is sent when the decision is replicated; the markers are written afterwards.
+Until all partitions have a marker, requests for the id are CONCURRENT_TRANSACTIONS. A repeated
+request for the same decision is NONE, for the other one INVALID_TXN_STATE. From version 5 on each
+transaction has its own epoch, the response contains the next one (KIP-890), and an empty
+transaction can be aborted. PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before version 2. Source:
+`kafka.server.KafkaApis.handleEndTxnRequest`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FIRST_VERSION_OF_EPOCH_BUMPS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTxnRequest:
-    """Whose transaction, and how it ends."""
+    """An EndTxn request."""
 
     transactional_id: str
     producer_id: int
@@ -36,7 +37,7 @@ class EndTxnRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTxnResponse:
-    """Whether it ends so, and who the producer is from now on."""
+    """The result, and the producer id and epoch of the next transaction."""
 
     error_code: ErrorCode
     producer_id: int = -1
@@ -45,7 +46,7 @@ class EndTxnResponse:
 
 
 def handle(broker: Broker, call: Call, request: EndTxnRequest) -> object:
-    """Have the coordinator decide."""
+    """Pass the decision to the coordinator."""
     reply = broker.transactions.end(
         request.transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),

@@ -1,16 +1,15 @@
-"""WriteTxnMarkers (27), versions 1 and 2: end transactions in partitions, as coordinators decide.
+"""WriteTxnMarkers (27), versions 1 and 2: write transaction markers into partitions.
 
-Behaviour: coordinators send it to the leaders of a transaction's partitions, and the Java tool that
-aborts hanging transactions does. Each marker is appended under acks=all, and answered when the
-high watermark has passed it: a transaction is complete only once its end cannot be lost. Those for
-`__consumer_offsets` go to the group coordinator, which answers when the offsets of the transaction
-are what its groups read. A partition that is not here is UNKNOWN_TOPIC_OR_PARTITION, one that is
-led elsewhere, or whose groups are not loaded, NOT_LEADER_OR_FOLLOWER: to be sent again. A marker of
-an older coordinator is TRANSACTION_COORDINATOR_FENCED, one of an older producer epoch
-INVALID_PRODUCER_EPOCH. From version 2 on it says by which transaction version the transaction has
-run: with 2 its epoch must be above all that was written (KIP-1228). The results of markers of the
-same producer come together. Producer id or epoch -1 is of nobody: as in Apache Kafka, everything in
-such a request is answered UNKNOWN_SERVER_ERROR.
+Behaviour: transaction coordinators send it to the leaders of a transaction's partitions, as does
+`kafka-transactions.sh abort`. Each marker is appended with acks=all and answered when the high
+watermark has passed it. Markers for `__consumer_offsets` are passed to the group coordinator, which
+replies when its groups use the transaction's offsets. UNKNOWN_TOPIC_OR_PARTITION: no such partition
+here; NOT_LEADER_OR_FOLLOWER: led elsewhere or its groups are being loaded, so that the sender
+retries; TRANSACTION_COORDINATOR_FENCED: an older coordinator epoch; INVALID_PRODUCER_EPOCH: an
+older producer epoch. From version 2 on it contains the transaction version; with 2, the marker's
+epoch must be higher than that of the written records (KIP-1228). Results are grouped by producer.
+As in Apache Kafka, a marker with producer id or epoch -1 fails the whole request with
+UNKNOWN_SERVER_ERROR. Source: `kafka.server.KafkaApis.handleWriteTxnMarkersRequest`.
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ from broker_ref.transaction.marker_messages import (
 )
 
 TIMEOUT_MS: Final = 30_000
-"""How long markers may take to be replicated (Kafka's request.timeout.ms)."""
+"""Timeout of the replication of markers (Kafka's `request.timeout.ms`)."""
 
 _NOT_LOADED: Final = (
     ErrorCode.coordinator_not_available,
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.not_coordinator,
 )
-"""What a group coordinator says that is not ready: transaction coordinators do not know these."""
+"""Errors of a group coordinator that is not ready; transaction coordinators do not expect them."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class MarkerStatus:
-    """A marker for one partition, and what is known of it."""
+    """A marker for one partition and its outcome so far."""
 
     producer_id: int
     topic: str
@@ -64,7 +63,7 @@ class MarkerStatus:
 
     @property
     def error_code(self) -> ErrorCode | None:
-        """What came of it; None: not known yet."""
+        """Return the outcome, or None if it is not known yet."""
         outcome = self.outcome
         if isinstance(outcome, Appended):
             return outcome.outcome
@@ -76,19 +75,19 @@ class MarkerStatus:
 
     @property
     def key(self) -> Hashable | None:
-        """What its outcome waits for."""
+        """Return the key that the outcome waits for."""
         outcome = self.outcome
         return outcome.partition.key if isinstance(outcome, Appended) else outcome
 
 
 @dataclass(slots=True, kw_only=True)
 class DelayedMarkers:
-    """Markers that are not all replicated."""
+    """Markers that wait for replication."""
 
     statuses: tuple[MarkerStatus, ...]
 
     def try_complete(self, now_ms: int) -> WriteTxnMarkersResponse | None:
-        """The response once every outcome is known; a known one stays."""
+        """Return the response if all outcomes are known; known outcomes do not change."""
         del now_ms
         waiting = False
         for status in self.statuses:
@@ -100,7 +99,7 @@ class DelayedMarkers:
         return None if waiting else _response(self.statuses)
 
     def expire(self, now_ms: int) -> WriteTxnMarkersResponse:
-        """The response with REQUEST_TIMED_OUT for what is not known."""
+        """Return the response with REQUEST_TIMED_OUT for unknown outcomes."""
         done = self.try_complete(now_ms)
         if done is not None:
             return done
@@ -110,15 +109,18 @@ class DelayedMarkers:
         return _response(self.statuses)
 
     def keys(self) -> tuple[Hashable, ...]:
-        """What is waited for."""
+        """Return the keys that are waited for."""
         return tuple(status.key for status in self.statuses if status.error_code is None)
 
 
 def handle(broker: Broker, call: Call, request: WriteTxnMarkersRequest) -> object:
-    """Append every marker, and answer when all are replicated."""
+    """Append all markers and respond when they are replicated."""
     nobodys = [marker for marker in request.markers if not _is_of_a_producer(marker)]
     if nobodys:
-        logger.warning("Markers of no producer or no epoch are refused, with others: %s", nobodys)
+        logger.warning(
+            "Rejecting a WriteTxnMarkers request, because markers have producer id or epoch -1: %s",
+            nobodys,
+        )
     delayed = DelayedMarkers(
         statuses=tuple(
             MarkerStatus(

@@ -1,18 +1,18 @@
-"""TxnOffsetCommit (28), versions 0 to 5: keep a group's offsets if a transaction commits (KIP-98).
+"""TxnOffsetCommit (28), versions 0 to 5: commit a group's offsets in a transaction (KIP-98).
 
-Behaviour: the offsets are pending from now on; the transaction's commit marker lets them count, its
-abort marker drops them. The transaction's coordinator is asked first whether the producer added
-the group to its open transaction (KIP-890): if not, TRANSACTION_ABORTABLE (INVALID_TXN_STATE before
-version 4); from version 5 on it is added on the way. Nobody is asked where the transaction has
-written to the group's partition before, nor, before version 5, where
-`transaction.partition.verification.enable` is off. Then the group is: who names a member or a
-generation (version 3, KIP-447) is checked as in OffsetCommit, UNKNOWN_MEMBER_ID,
-FENCED_INSTANCE_ID, ILLEGAL_GENERATION, also where there is no such group; all others may commit, in
-any state. Where the offsets topic is not there yet it is COORDINATOR_NOT_AVAILABLE, unlike
-OffsetCommit's. Offsets of partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION, metadata
-longer than `offset.metadata.max.bytes` OFFSET_METADATA_TOO_LARGE; the others of the request are
-kept. A producer that is fenced is told INVALID_PRODUCER_EPOCH. The answer comes once every in-sync
-replica of the offsets partition has them.
+Behaviour: the offsets are pending until the transaction's commit marker applies them or its abort
+marker removes them. The broker first verifies with the transaction coordinator that the group is
+part of the open transaction (KIP-890); if not, the error is TRANSACTION_ABORTABLE
+(INVALID_TXN_STATE before version 4), and from version 5 on the group is added. There is no
+verification if the transaction has already written to the group's partition, nor before version 5
+if `transaction.partition.verification.enable` is off. Then the group is checked: a member id or a
+generation (version 3, KIP-447) as in OffsetCommit (UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
+ILLEGAL_GENERATION), also if the group does not exist; other commits succeed in any group state.
+COORDINATOR_NOT_AVAILABLE: the offsets topic does not exist, unlike in OffsetCommit;
+UNKNOWN_TOPIC_OR_PARTITION: the partition does not exist; OFFSET_METADATA_TOO_LARGE: longer than
+`offset.metadata.max.bytes`; the other offsets of the request are stored. INVALID_PRODUCER_EPOCH: a
+fenced producer. The response is sent when all in-sync replicas of the offsets partition have the
+offsets. Source: `kafka.server.KafkaApis.handleTxnOffsetCommitRequest`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ FIRST_VERSION_THAT_ADDS_THE_GROUP: Final = 5
 _VERIFICATION_ERRORS: Final = MappingProxyType(
     {**APPEND_ERRORS, ErrorCode.network_exception: ErrorCode.coordinator_load_in_progress}
 )
-"""What a client is told in place of why the transaction is not verified: it asks again here."""
+"""Errors for clients that replace verification errors, so that the client retries here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedPartition:
-    """An offset to keep."""
+    """An offset to store."""
 
     partition_index: int
     committed_offset: int
@@ -60,7 +60,7 @@ class CommittedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedTopic:
-    """Offsets of a topic."""
+    """The offsets of a topic."""
 
     name: str
     partitions: tuple[CommittedPartition, ...]
@@ -68,7 +68,7 @@ class CommittedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnOffsetCommitRequest:
-    """Whose offsets, in whose transaction, and which."""
+    """A TxnOffsetCommit request."""
 
     transactional_id: str
     group_id: str
@@ -82,7 +82,7 @@ class TxnOffsetCommitRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAnswer:
-    """Whether an offset is kept."""
+    """The result of a partition."""
 
     partition_index: int
     error_code: ErrorCode
@@ -90,7 +90,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswer:
-    """The answers for a topic."""
+    """The results of a topic."""
 
     name: str
     partitions: tuple[PartitionAnswer, ...]
@@ -98,7 +98,7 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnOffsetCommitResponse:
-    """The answers for every topic."""
+    """A TxnOffsetCommit response."""
 
     topics: tuple[TopicAnswer, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
@@ -106,9 +106,9 @@ class TxnOffsetCommitResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatedCommit:
-    """A request, looked at: what is to be kept, and what is refused whatever comes.
+    """A validated request: the offsets to store, and those that are rejected in any case.
 
-    `offsets` are by partition; `unknown` and `too_large` are places in the request.
+    `offsets` are by partition; `unknown` and `too_large` are positions in the request.
     """
 
     broker: Broker
@@ -119,7 +119,7 @@ class ValidatedCommit:
     too_large: frozenset[TopicPartition]
 
     def append(self, guard: VerificationGuard | None, now_ms: int) -> object:
-        """Keep the offsets, or wait until that is done."""
+        """Store the offsets, or wait until they are stored."""
         request = self.request
         committer = Committer(
             member_id=request.member_id,
@@ -136,7 +136,7 @@ class ValidatedCommit:
         return answer(reply, self.respond)
 
     def respond(self, outcome: ErrorCode) -> TxnOffsetCommitResponse:
-        """The response where the group, the transaction or the log answers this."""
+        """Return the response for an error code of the group, the transaction or the log."""
         outcome = self._known_to_client(outcome)
         return TxnOffsetCommitResponse(
             topics=tuple(
@@ -170,7 +170,9 @@ class ValidatedCommit:
             outcome is ErrorCode.coordinator_load_in_progress
             and version < FIRST_VERSION_THAT_WAITS_FOR_LOADING
         ):
-            return ErrorCode.coordinator_not_available  # KAFKA-7296: clients fail on the other.
+            return (
+                ErrorCode.coordinator_not_available
+            )  # KAFKA-7296: clients fail on the other code.
         if (
             outcome is ErrorCode.transaction_abortable
             and version < FIRST_VERSION_OF_TRANSACTION_ABORTABLE
@@ -181,10 +183,10 @@ class ValidatedCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedVerification:
-    """A commit that waits for the transaction's coordinator to say that the group is in it.
+    """A commit that waits for its verification by the transaction coordinator.
 
-    Where the last transaction's marker was written meanwhile, which makes the guard void, it asks
-    again: the answer may be from before or after.
+    If the marker of the previous transaction was written meanwhile, which invalidates the guard, it
+    verifies again, because the reply may be from before or after the marker.
     """
 
     commit: ValidatedCommit
@@ -193,7 +195,7 @@ class DelayedVerification:
     reply: Reply[Mapping[PartitionKey, ErrorCode]]
 
     def try_complete(self, now_ms: int) -> object | None:
-        """The response, or the next wait, once there is an answer."""
+        """Return the response or the next wait if the coordinator has replied."""
         if self.reply.result is None:
             return None
         error = self.reply.result.get(self.partition.key, ErrorCode.none)
@@ -205,12 +207,12 @@ class DelayedVerification:
         return self.commit.append(self.guard, now_ms)
 
     def expire(self, now_ms: int) -> object:
-        """Not before the end of time: every question ends."""
-        raise AssertionError(f"the coordinator of a transaction was waited for until {now_ms}")
+        """Never called: every verification completes."""
+        raise AssertionError(f"the transaction coordinator did not reply until {now_ms}")
 
 
 def handle(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> object:
-    """Look at the request, have its transaction verified, then keep the offsets."""
+    """Validate the request, verify its transaction, then store the offsets."""
     commit = _read(broker, call, request)
     if not commit.offsets and not commit.too_large:
         return commit.respond(ErrorCode.none)
@@ -222,7 +224,7 @@ def handle(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> objec
 
 
 def _verify(commit: ValidatedCommit, now_ms: int) -> object:
-    """Ask whether the group is in the transaction, where that is not known; then go on."""
+    """Verify that the group is in the transaction unless that is known, then append."""
     broker, request = commit.broker, commit.request
     adds = commit.call.version >= FIRST_VERSION_THAT_ADDS_THE_GROUP
     try:
@@ -271,7 +273,7 @@ def _read(broker: Broker, call: Call, request: TxnOffsetCommitRequest) -> Valida
 
 
 def _value(partition: CommittedPartition, now_ms: int) -> OffsetCommitValue:
-    """As Kafka's, without a topic id: the request names topics."""
+    """Return the offset as Kafka stores it, without a topic id, because requests name topics."""
     return OffsetCommitValue(
         offset=partition.committed_offset,
         leader_epoch=partition.committed_leader_epoch,

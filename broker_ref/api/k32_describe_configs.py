@@ -1,11 +1,11 @@
 """DescribeConfigs (32), versions 1 to 4: the configs of topics and brokers.
 
-Behaviour: every config, or those asked for by name; a name that does not exist is left out. With
-`include_synonyms` where else a value would come from (KIP-226), from version 3 types and, where
-asked for, documentation (KIP-569). A topic that does not exist is UNKNOWN_TOPIC_OR_PARTITION, a
-broker that is not this one INVALID_REQUEST; the empty broker name stands for the cluster-wide
-dynamic defaults, of which there are none. Nothing here is sensitive. Other resources are
-INVALID_REQUEST.
+Behaviour: all configs, or the requested names; unknown names are omitted. With `include_synonyms`
+the response contains the values with lower precedence (KIP-226), and from version 3 on types and,
+if requested, documentation (KIP-569). UNKNOWN_TOPIC_OR_PARTITION: no such topic; INVALID_REQUEST:
+another broker, or another resource type. The empty broker name represents the cluster-wide dynamic
+defaults, of which there are none. No config is sensitive. Source:
+`kafka.server.ConfigHelper.handleDescribeConfigsRequest`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BROKER: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedResource:
-    """What to describe; None or an empty list for every config of it."""
+    """A resource; None or an empty list requests all its configs."""
 
     resource_type: int
     resource_name: str
@@ -42,7 +42,7 @@ class RequestedResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsRequest:
-    """What to describe, and how fully."""
+    """A DescribeConfigs request."""
 
     resources: tuple[RequestedResource, ...]
     include_synonyms: bool = False
@@ -51,7 +51,7 @@ class DescribeConfigsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredSynonym:
-    """A value that would hold if those before it were not there."""
+    """A value of the config with lower precedence."""
 
     name: str
     value: str | None
@@ -74,7 +74,7 @@ class AnsweredConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceAnswer:
-    """The configs of a resource, or why there are none."""
+    """The configs of a resource, or an error."""
 
     resource_type: int
     resource_name: str
@@ -85,14 +85,14 @@ class ResourceAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsResponse:
-    """The answers for every resource."""
+    """A DescribeConfigs response."""
 
     results: tuple[ResourceAnswer, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """Describe one resource after the other."""
+    """Describe each resource."""
     del call
     return DescribeConfigsResponse(
         results=tuple(_resource(broker, request, resource) for resource in request.resources)
@@ -127,24 +127,23 @@ def _describe(broker: Broker, resource: RequestedResource) -> Sequence[Described
         check_name(name)
         topic = broker.metadata.topics.get(name)
         if topic is None:
-            raise ApiError(
-                ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r} to describe."
-            )
+            raise ApiError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
         return describe_topic_configs(broker.config, topic.configs)
     if resource.resource_type != BROKER:
         raise ApiError(
             ErrorCode.invalid_request,
-            f"Resources of type {resource.resource_type} have no configs here: only topics "
-            f"({TOPIC}) and brokers ({BROKER}) have.",
+            f"Resource type {resource.resource_type} has no configs here; only topics ({TOPIC}) "
+            f"and brokers ({BROKER}) have.",
         )
     if not name:
         return ()
     own_id = broker.config.node_id
     if name != str(own_id):
-        what = "an unexpected broker id" if name.lstrip("-").isdigit() else "no whole number"
+        what = "not the id of this broker" if name.lstrip("-").isdigit() else "not an integer"
         raise ApiError(
             ErrorCode.invalid_request,
-            f"Broker {name!r} is {what}: this is broker {own_id}, which describes itself alone.",
+            f"Broker {name!r} cannot be described: the name is {what}. This is broker {own_id}, "
+            "which describes its own configs only.",
         )
     return _broker_configs(broker.config)
 
@@ -172,7 +171,7 @@ def _broker_configs(config: BrokerConfig) -> list[DescribedConfig]:
 
 
 def _server_defaults(config: BrokerConfig) -> list[DescribedConfig]:
-    """The server-wide defaults of topic configs, as a topic without any of its own has them."""
+    """Return the topic defaults of the broker."""
     known = {key.name for key in BROKER_CONFIGS}
     described = []
     for topic_config in describe_topic_configs(config, {}):

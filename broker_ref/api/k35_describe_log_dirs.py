@@ -1,9 +1,10 @@
 """DescribeLogDirs (35), versions 1 to 5: the sizes of the logs on this broker (KIP-113).
 
-Behaviour: this broker has one log directory. Null topics ask for all partitions; one that has no
-log here is left out. The offset lag is how far the log end is behind the high watermark, which
-only a follower's can be. There are no future logs and no cordoned directories. The volume's size
-comes from version 4 on (KIP-827), -1 where the edge does not tell it.
+Behaviour: this broker has one log directory. Null topics request all partitions; partitions without
+a log here are omitted. The offset lag is the high watermark minus the log end offset, which is
+positive on followers only. There are no future logs and no cordoned directories. Versions from 4 on
+contain the size of the volume (KIP-827), -1 if it is unknown. Source:
+`kafka.server.KafkaApis.handleDescribeLogDirsRequest`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from broker_ref.replication.partition import Partition, PartitionKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """Partitions of a topic."""
+    """The partitions of a topic."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -28,7 +29,7 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeLogDirsRequest:
-    """Which partitions; None for all."""
+    """A DescribeLogDirs request; None requests all partitions."""
 
     topics: tuple[RequestedTopic, ...] | None
 
@@ -65,7 +66,7 @@ class DescribedLogDir:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeLogDirsResponse:
-    """The log directories of this broker."""
+    """A DescribeLogDirs response."""
 
     results: tuple[DescribedLogDir, ...]
     error_code: ErrorCode = ErrorCode.none
@@ -73,7 +74,7 @@ class DescribeLogDirsResponse:
 
 
 def handle(broker: Broker, call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-    """Describe the logs asked for."""
+    """Describe the requested logs."""
     del call
     asked = None
     if request.topics is not None:

@@ -1,9 +1,10 @@
-"""DeleteGroups (42), versions 0 to 2: forget groups without members, and their offsets (KIP-229).
+"""DeleteGroups (42), versions 0 to 2: delete empty groups and their offsets (KIP-229).
 
-Behaviour: NON_EMPTY_GROUP where there are members, GROUP_ID_NOT_FOUND where there is no group. A
-group named twice is answered once. Offsets that are pending in an open transaction do not keep a
-group: they go with it, and its end brings none of them back. The answer comes when every in-sync
-replica knows.
+Behaviour: NON_EMPTY_GROUP: the group has members; GROUP_ID_NOT_FOUND: no such group. A repeated
+group is answered once. Pending offsets of open transactions do not prevent the deletion; they are
+deleted with the group, and the transaction's marker does not restore them. The response is sent
+when all in-sync replicas have the deletion. Source:
+`kafka.server.KafkaApis.handleDeleteGroupsRequest`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from broker_ref.coordination.replies import Reply
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupsRequest:
-    """Which groups."""
+    """A DeleteGroups request."""
 
     groups_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAnswer:
-    """Whether one is gone."""
+    """The result of a group."""
 
     group_id: str
     error_code: ErrorCode
@@ -35,7 +36,7 @@ class GroupAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupsResponse:
-    """Whether they are gone."""
+    """A DeleteGroups response."""
 
     results: tuple[GroupAnswer, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
@@ -43,12 +44,12 @@ class DeleteGroupsResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedDeletion:
-    """Deletions by group, until all are done."""
+    """Deletions that wait for their replies, by group."""
 
     replies: dict[str, Reply[ErrorCode]]
 
     def try_complete(self, now_ms: int) -> DeleteGroupsResponse | None:
-        """The response once there is every reply."""
+        """Return the response if all replies are known."""
         del now_ms
         results = []
         for group_id, reply in self.replies.items():
@@ -58,12 +59,12 @@ class DelayedDeletion:
         return DeleteGroupsResponse(results=tuple(results))
 
     def expire(self, now_ms: int) -> DeleteGroupsResponse:
-        """Not before the end of time: the coordinator ends every write."""
-        raise AssertionError(f"a group's deletion was waited for until {now_ms}")
+        """Never called: the coordinator completes every write."""
+        raise AssertionError(f"the coordinator did not delete the group until {now_ms}")
 
 
 def handle(broker: Broker, call: Call, request: DeleteGroupsRequest) -> object:
-    """Delete each."""
+    """Delete each group."""
     names = dict.fromkeys(request.groups_names)
     replies = {name: broker.groups.delete(name, call.now_ms) for name in names}
     deletion = DelayedDeletion(replies=replies)

@@ -1,9 +1,10 @@
-"""OffsetDelete (47), version 0: forget a group's offsets of some partitions (KIP-496).
+"""OffsetDelete (47), version 0: delete a group's offsets of partitions (KIP-496).
 
-Behaviour: GROUP_SUBSCRIBED_TO_TOPIC for topics that a member reads, UNKNOWN_TOPIC_OR_PARTITION for
-those that there are not; what was never committed is deleted as well as not. What an open
-transaction has committed goes, too, and its end does not bring it back. Of the whole request
-INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, and NON_EMPTY_GROUP where members are no consumers.
+Behaviour: GROUP_SUBSCRIBED_TO_TOPIC: a member subscribes to the topic; UNKNOWN_TOPIC_OR_PARTITION:
+no such partition; an offset that was never committed counts as deleted. Pending offsets of an open
+transaction are deleted too, and its marker does not restore them. Errors of the whole request:
+INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, and NON_EMPTY_GROUP if the members are not consumers. Source:
+`kafka.server.KafkaApis.handleOffsetDeleteRequest`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from broker_ref.protocol.errors import ApiError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedPartition:
-    """A partition whose offset is to go."""
+    """A partition whose offset is deleted."""
 
     partition_index: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedTopic:
-    """Partitions of a topic."""
+    """The partitions of a topic."""
 
     name: str
     partitions: tuple[DeletedPartition, ...]
@@ -37,7 +38,7 @@ class DeletedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteRequest:
-    """Which group's, and of which partitions."""
+    """An OffsetDelete request."""
 
     group_id: str
     topics: tuple[DeletedTopic, ...]
@@ -45,7 +46,7 @@ class OffsetDeleteRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAnswer:
-    """Whether an offset is gone."""
+    """The result of a partition."""
 
     partition_index: int
     error_code: ErrorCode
@@ -53,7 +54,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswer:
-    """The answers for a topic."""
+    """The results of a topic."""
 
     name: str
     partitions: tuple[PartitionAnswer, ...]
@@ -61,7 +62,7 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteResponse:
-    """The answers, or why there are none."""
+    """An OffsetDelete response."""
 
     error_code: ErrorCode = ErrorCode.none
     topics: tuple[TopicAnswer, ...] = ()
@@ -69,7 +70,7 @@ class OffsetDeleteResponse:
 
 
 def handle(broker: Broker, call: Call, request: OffsetDeleteRequest) -> object:
-    """Delete what is there."""
+    """Delete the offsets."""
     present = [
         key
         for topic in request.topics

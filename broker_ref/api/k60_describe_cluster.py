@@ -1,8 +1,9 @@
-"""DescribeCluster (60), versions 0 to 2: brokers, cluster id, controller (KIP-700).
+"""DescribeCluster (60), versions 0 to 2: brokers, cluster id and controller (KIP-700).
 
-Behaviour: this is an endpoint of brokers; a request that is meant for a controller (version 1,
-KIP-919) is MISMATCHED_ENDPOINT_TYPE, one for anything else UNSUPPORTED_ENDPOINT_TYPE. No broker is
-fenced (version 2, KIP-1073). Without an authorizer every operation is authorized.
+Behaviour: MISMATCHED_ENDPOINT_TYPE: the request is for a controller (version 1, KIP-919);
+UNSUPPORTED_ENDPOINT_TYPE: another type. Fenced brokers are not returned (version 2, KIP-1073).
+Without an authorizer all operations are authorized. Source:
+`kafka.server.KafkaApis.handleDescribeCluster`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CONTROLLERS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeClusterRequest:
-    """What to tell, and which kind of endpoint the client means."""
+    """A DescribeCluster request."""
 
     include_cluster_authorized_operations: bool
     endpoint_type: int = BROKERS
@@ -31,7 +32,7 @@ class DescribeClusterRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredBroker:
-    """A broker's address."""
+    """The address of a broker."""
 
     broker_id: int
     host: str
@@ -42,7 +43,7 @@ class AnsweredBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeClusterResponse:
-    """The cluster, or why it is not told."""
+    """A DescribeCluster response."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -55,7 +56,7 @@ class DescribeClusterResponse:
 
 
 def handle(broker: Broker, call: Call, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Tell the cluster."""
+    """Describe the cluster."""
     del call
     if request.endpoint_type == CONTROLLERS:
         return DescribeClusterResponse(

@@ -1,10 +1,10 @@
-"""DescribeProducers (61), version 0: what partitions remember of their producers (KIP-664).
+"""DescribeProducers (61), version 0: the producer state of partitions (KIP-664).
 
-Behaviour: any replica answers for its own log: every producer that has not expired, with its epoch,
-last sequence and timestamp, and where its transaction began, if one is open: one that hangs is
-found by these. A name that no topic can have is INVALID_TOPIC_EXCEPTION, a topic or partition that
-does not exist UNKNOWN_TOPIC_OR_PARTITION, a partition without a replica here
-NOT_LEADER_OR_FOLLOWER. Internal topics are described as well.
+Behaviour: each replica describes its own log: all producers that have not expired, with epoch, last
+sequence and timestamp, and the start offset of an open transaction, which identifies hanging
+transactions. INVALID_TOPIC_EXCEPTION: an invalid topic name; UNKNOWN_TOPIC_OR_PARTITION: no such
+partition; NOT_LEADER_OR_FOLLOWER: no replica here. Internal topics are described too. Source:
+`kafka.server.KafkaApis.handleDescribeProducersRequest`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from broker_ref.protocol.errors import ApiError, unknown_partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """Partitions of a topic."""
+    """The partitions of a topic."""
 
     name: str
     partition_indexes: tuple[int, ...]
@@ -30,14 +30,14 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeProducersRequest:
-    """The partitions."""
+    """A DescribeProducers request."""
 
     topics: tuple[RequestedTopic, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerAnswer:
-    """A producer; -1 for a sequence, timestamp or offset that it has not."""
+    """A producer; -1 for a missing sequence, timestamp or offset."""
 
     producer_id: int
     producer_epoch: int
@@ -49,7 +49,7 @@ class ProducerAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAnswer:
-    """The producers of a partition, or why they are not known."""
+    """The producers of a partition, or an error."""
 
     partition_index: int
     error_code: ErrorCode = ErrorCode.none
@@ -59,7 +59,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswer:
-    """The answers for a topic."""
+    """The answers of a topic."""
 
     name: str
     partitions: tuple[PartitionAnswer, ...]
@@ -67,14 +67,14 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeProducersResponse:
-    """The answers for every topic."""
+    """A DescribeProducers response."""
 
     topics: tuple[TopicAnswer, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
 
 
 def handle(broker: Broker, call: Call, request: DescribeProducersRequest) -> object:
-    """Describe the producers of every partition."""
+    """Describe the producers of each partition."""
     del call
     return DescribeProducersResponse(
         topics=tuple(

@@ -1,7 +1,8 @@
-"""DescribeTransactions (65), version 0: what this broker knows of transactional ids (KIP-664).
+"""DescribeTransactions (65), version 0: the state of transactional ids (KIP-664).
 
-Behaviour: state, producer, timeout and start of each, and the partitions of its transaction that
-have no marker yet. TRANSACTIONAL_ID_NOT_FOUND where there is none, INVALID_REQUEST for an empty id.
+Behaviour: state, producer, timeout and start time of each id, and the partitions of its transaction
+that have no marker yet. TRANSACTIONAL_ID_NOT_FOUND: no such id; INVALID_REQUEST: an empty id.
+Source: `kafka.server.KafkaApis.handleDescribeTransactionsRequest`.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from broker_ref.transaction.partitions import by_topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTransactionsRequest:
-    """Which transactional ids."""
+    """A DescribeTransactions request."""
 
     transactional_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicData:
-    """Partitions of a topic."""
+    """The partitions of a topic."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -33,7 +34,7 @@ class TopicData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTransaction:
-    """A transactional id, or why it is not described."""
+    """The state of a transactional id, or an error."""
 
     transactional_id: str
     error_code: ErrorCode = ErrorCode.none
@@ -47,7 +48,7 @@ class DescribedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTransactionsResponse:
-    """Each of them."""
+    """A DescribeTransactions response."""
 
     transaction_states: tuple[DescribedTransaction, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
@@ -56,7 +57,7 @@ class DescribeTransactionsResponse:
 def handle(
     broker: Broker, call: Call, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """Describe each."""
+    """Describe each transactional id."""
     del call
     return DescribeTransactionsResponse(
         transaction_states=tuple(_describe(broker, name) for name in request.transactional_ids)

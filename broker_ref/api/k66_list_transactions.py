@@ -1,9 +1,10 @@
 """ListTransactions (66), versions 0 to 2: the transactional ids that this broker coordinates.
 
-Behaviour: filtered by state and producer id, from version 1 on by how long a transaction has been
-open (KIP-994), from 2 on by a pattern that the whole id has to match (KIP-1152): what is no pattern
-is INVALID_REGULAR_EXPRESSION. States that there are not are named. COORDINATOR_LOAD_IN_PROGRESS
-while some ids are still read. Patterns are Python's regular expressions, where Kafka has RE2's.
+Behaviour: filtered by state and producer id, from version 1 on by the duration of the transaction
+(KIP-994), and from version 2 on by a pattern for the whole id (KIP-1152).
+INVALID_REGULAR_EXPRESSION: an invalid pattern. The response contains unknown state filters.
+COORDINATOR_LOAD_IN_PROGRESS while ids are being loaded. Patterns are Python regular expressions,
+where Kafka uses RE2. Source: `kafka.server.KafkaApis.handleListTransactionsRequest`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NO_DURATION: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListTransactionsRequest:
-    """Which ids; all where a filter is empty."""
+    """A ListTransactions request; an empty filter matches all ids."""
 
     state_filters: tuple[str, ...] = ()
     producer_id_filters: tuple[int, ...] = ()
@@ -43,7 +44,7 @@ class ListedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListTransactionsResponse:
-    """The ids, and the filters that name no state."""
+    """A ListTransactions response."""
 
     error_code: ErrorCode = ErrorCode.none
     unknown_state_filters: tuple[str, ...] = ()
@@ -54,7 +55,7 @@ class ListTransactionsResponse:
 def handle(
     broker: Broker, call: Call, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    """List those that pass the filters."""
+    """List the ids that match the filters."""
     try:
         transactions = broker.transactions.transactions()
         pattern = re.compile(request.transactional_id_pattern or "(?s:.*)")

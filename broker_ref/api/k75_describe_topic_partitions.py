@@ -1,13 +1,13 @@
-"""DescribeTopicPartitions (75), version 0: topics and their partitions, page by page (KIP-966).
+"""DescribeTopicPartitions (75), version 0: topics and their partitions in pages (KIP-966).
 
-Behaviour: topics come in the order of their names, all of them where none is named; a name that is
-named twice is answered once. A page has no more partitions than `response_partition_limit` and
-`max.request.partition.size.limit`, but at least one; `next_cursor` is the first that is left out.
-A cursor skips what comes before it; its topic must be among those named, its partition not
-negative, else every topic named is INVALID_REQUEST. A topic that does not exist is
-UNKNOWN_TOPIC_OR_PARTITION where it was named, or INVALID_TOPIC_EXCEPTION; it is never made. A
-partition without a leader is no error. There are no eligible leader replicas: an election that is
-not unclean takes members of the ISR only.
+Behaviour: topics are sorted by name; no topics requests all of them; a repeated name is answered
+once. A page contains at most `response_partition_limit` and `max.request.partition.size.limit`
+partitions, but at least one; `next_cursor` is the first partition of the next page. The topic of a
+cursor must be among the requested ones and its partition must not be negative, otherwise all topics
+are INVALID_REQUEST. A topic that does not exist is UNKNOWN_TOPIC_OR_PARTITION if it was requested,
+or INVALID_TOPIC_EXCEPTION; it is never created. A partition without a leader is not an error. There
+are no eligible leader replicas: clean elections select members of the ISR only. Source:
+`kafka.server.handlers.DescribeTopicPartitionsRequestHandler`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTopicPartitionsRequest:
-    """Which topics, none for all, and which page of them."""
+    """A request: topics, all if empty, and the page."""
 
     topics: tuple[RequestedTopic, ...]
     response_partition_limit: int
@@ -53,7 +53,7 @@ class DescribeTopicPartitionsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedPartition:
-    """A partition's leader and replicas."""
+    """The leader and the replicas of a partition."""
 
     partition_index: int
     leader_id: int
@@ -68,7 +68,7 @@ class DescribedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTopic:
-    """A topic with those of its partitions that are on the page, or why there is none."""
+    """A topic with its partitions on the page, or an error."""
 
     name: str
     error_code: ErrorCode = ErrorCode.none
@@ -90,7 +90,7 @@ class DescribeTopicPartitionsResponse:
 def handle(
     broker: Broker, call: Call, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """The page that begins at the cursor."""
+    """Return the page that starts at the cursor."""
     del call
     cursor = request.cursor
     after = cursor.topic_name if cursor is not None else ""
@@ -126,7 +126,7 @@ def handle(
 
 
 def _java_order(name: str) -> bytes:
-    """Strings compare by their UTF-16 units in Java."""
+    """Return a key that sorts as Java does, by UTF-16 code units."""
     return name.encode("utf-16-be", "surrogatepass")
 
 

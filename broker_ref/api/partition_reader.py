@@ -1,9 +1,9 @@
-"""Reading one partition for a fetch: who may, how far, and what the answer says.
+"""Reads one partition for a fetch.
 
-Purpose: the rules that are the same for consumers, with sessions or without, and for followers,
-whose position is noted once a read has shown that it is a valid one. Invariant: a position is
-noted from a request once, before it waits. What it must not know: sessions, limits of a whole
-response, waiting. Source: Kafka's `ReplicaManager.readFromLog` and `Partition.fetchRecords`.
+Purpose: the rules that apply to consumers, with or without sessions, and to followers, whose
+position is updated after a read has shown that it is valid. Invariant: a request updates a position
+once, before it waits. Must not know: sessions, limits of a response, waiting. Source:
+`kafka.server.ReplicaManager.readFromLog` and `kafka.cluster.Partition.fetchRecords`.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ FIRST_VERSION_WITH_CURRENT_LEADER: Final = 16
 LAST_VERSION_WITHOUT_STORAGE_ERROR: Final = 5
 
 LEADER_MOVED_ERRORS: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
-"""Errors that come with the present leader (KIP-951)."""
+"""Errors whose answers contain the current leader (KIP-951)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReader:
-    """Reads partitions on behalf of whoever sent a request."""
+    """Reads partitions for the sender of a request."""
 
     broker: Broker
     version: int
@@ -55,7 +55,7 @@ class PartitionReader:
 
     @classmethod
     def of(cls, broker: Broker, call: Call, request: FetchRequest) -> PartitionReader:
-        """The reader that a request asks for."""
+        """Create the reader of a request."""
         committed = request.isolation_level == READ_COMMITTED
         return cls(
             broker=broker,
@@ -68,13 +68,13 @@ class PartitionReader:
 
     @property
     def is_follower(self) -> bool:
-        """Whether a broker fetches, not a consumer."""
+        """Return whether a broker fetches."""
         return self.replica_id >= 0
 
     def locate(self, wanted: FetchedPartition) -> Partition:
-        """The partition; ApiError where it must not be read here, or not in this leader epoch.
+        """Return the partition. Raises: ApiError if it cannot be read here or in this leader epoch.
 
-        Consumers of versions without racks read from leaders only, as followers do.
+        Consumers in versions without racks read from leaders only, as followers do.
         """
         assert wanted.topic is not None
         asked = wanted.asked
@@ -82,8 +82,8 @@ class PartitionReader:
         if wanted.topic_id not in (ZERO_UUID, partition.metadata.topic_id):
             raise ApiError(
                 ErrorCode.inconsistent_topic_id,
-                f"The log of {wanted.topic}-{asked.partition} is of topic "
-                f"{partition.metadata.topic_id}, not of {wanted.topic_id}: begin a new session.",
+                f"The log of {wanted.topic}-{asked.partition} belongs to topic id "
+                f"{partition.metadata.topic_id}, not {wanted.topic_id}. Start a new session.",
             )
         if self.is_follower:
             partition.check_fetcher(self.replica_id, self.replica_epoch, asked.current_leader_epoch)
@@ -94,13 +94,13 @@ class PartitionReader:
         return partition
 
     def end_offset(self, partition: Partition) -> int:
-        """Where this reader's sight ends."""
+        """Return the end of the records that the reader may see."""
         return partition.end_offset_for(self.isolation, self.replica_id)
 
     def read(
         self, wanted: FetchedPartition, *, max_bytes: int, at_least_one_batch: bool
     ) -> PartitionAnswer:
-        """The batches at the fetch offset, or why there are none."""
+        """Return the batches at the fetch offset, or an error."""
         try:
             partition = self.locate(wanted)
             preferred = self._preferred_read_replica(partition, wanted)
@@ -125,12 +125,12 @@ class PartitionReader:
             return self.refusal(wanted, error.error_code)
 
     def note_position(self, wanted: FetchedPartition, answer: PartitionAnswer, now_ms: int) -> None:
-        """Note that a follower has everything below its fetch offset, which was a valid one."""
+        """Update a follower's position to its fetch offset, which was valid."""
         if self.is_follower and not answer.is_urgent:
             self.follower_fetched(self.locate(wanted), wanted, now_ms)
 
     def follower_fetched(self, partition: Partition, wanted: FetchedPartition, now_ms: int) -> None:
-        """As `note_position`, for a partition that is at hand."""
+        """Do the same as `note_position` for a known partition."""
         partition.follower_fetched(
             self.replica_id,
             self.replica_epoch,
@@ -140,9 +140,9 @@ class PartitionReader:
         )
 
     def has_nothing_new(self, partition: Partition, wanted: FetchedPartition) -> bool:
-        """Whether a read would return neither records nor an error nor a diverging epoch.
+        """Return whether a read would return no records, no error and no diverging epoch.
 
-        It may be False where it would return nothing: that is for `read` to find out.
+        False is possible even if a read would return nothing.
         """
         asked = wanted.asked
         return (
@@ -152,7 +152,7 @@ class PartitionReader:
         )
 
     def refusal(self, wanted: FetchedPartition, error_code: ErrorCode) -> PartitionAnswer:
-        """An error about a partition, with its present leader where it has moved."""
+        """Return an error answer, with the current leader for leadership errors."""
         leader = NO_LEADER
         if (
             self.version >= FIRST_VERSION_WITH_CURRENT_LEADER
@@ -192,7 +192,8 @@ class PartitionReader:
     def _aborted(
         self, partition: Partition, wanted: FetchedPartition, records: bytes
     ) -> tuple[AbortedTransaction, ...] | None:
-        """Whose records among those returned a read_committed consumer is to drop."""
+        """Return the aborted transactions that a read_committed consumer needs for these
+        records."""
         if self.isolation is Isolation.READ_UNCOMMITTED or self.is_follower:
             return None
         if not records:

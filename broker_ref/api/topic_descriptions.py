@@ -1,8 +1,7 @@
-"""The configs that hold for a topic, where each comes from, and what stands behind it.
+"""The effective configs of a topic, their sources and synonyms.
 
-Purpose: what CreateTopics and DescribeConfigs both tell. Invariant: the synonyms of a config are
-in order of precedence, the first being the one that holds. Source: Kafka's `ConfigHelper`,
-KIP-226.
+Purpose: shared by CreateTopics and DescribeConfigs. Invariant: the synonyms of a config are in
+order of precedence; the first is the effective value. Source: `kafka.server.ConfigHelper`, KIP-226.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, ConfigType, TopicConfigK
 
 
 class ConfigSource(IntEnum):
-    """As DescribeConfigs numbers them."""
+    """The source numbers in DescribeConfigs."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     STATIC_BROKER_CONFIG = 4
@@ -25,7 +24,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synonym:
-    """A value that would hold if those before it were not there."""
+    """A value of the config with lower precedence."""
 
     name: str
     value: str | None
@@ -34,7 +33,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedConfig:
-    """A config, its value and where that comes from."""
+    """A config, its value and its source."""
 
     name: str
     value: str | None
@@ -48,7 +47,7 @@ class DescribedConfig:
 def describe_topic_configs(
     config: BrokerConfig, own: Mapping[str, str]
 ) -> tuple[DescribedConfig, ...]:
-    """Every config of a topic that has `own` configs."""
+    """Return all configs of a topic whose own configs are `own`."""
     defaults = config.topic_config_defaults()
     return tuple(
         _describe(key, own.get(key.name), defaults.get(key.name))

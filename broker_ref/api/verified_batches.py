@@ -1,10 +1,10 @@
-"""Transactional batches that wait until their coordinator has been asked about them (KIP-890).
+"""Verifies transactional batches with the transaction coordinator before the append (KIP-890).
 
-Purpose: what comes between a produce request and the append: find the partitions in which the
-transaction is not open, ask about them all at once, and keep what the answer means for each.
-Invariant: nothing has been appended while a batch waits, and no time has passed between the last
-answer and the append. What it must not know: what is done then. Source: ReplicaManager's
-handleProduceAppend and maybeSendPartitionsToTransactionCoordinator of Apache Kafka.
+Purpose: between a produce request and its append, find the partitions in which the transaction is
+not open, verify them in one request, and store each result. Invariant: nothing is appended while a
+batch waits, and no time passes between the last reply and the append. Must not know: what happens
+then. Source: `kafka.server.ReplicaManager.handleProduceAppend` and
+`maybeSendPartitionsToTransactionCoordinator`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _RETRIABLE: Final = (
     ErrorCode.coordinator_not_available,
     ErrorCode.not_coordinator,
 )
-"""Answers that not every producer tries again after: they are told NOT_ENOUGH_REPLICAS instead."""
+"""Errors that not all producers retry; they are replaced by NOT_ENOUGH_REPLICAS."""
 
 
 @dataclass(slots=True, kw_only=True)
 class VerifiedBatch:
-    """A transactional batch; once verified, it is appended with the guard, or has an error."""
+    """A transactional batch; after verification it has a guard or an error."""
 
     key: PartitionKey
     header: BatchHeader
@@ -48,10 +48,10 @@ class VerifiedBatch:
 
 @dataclass(slots=True, kw_only=True)
 class _DelayedVerification:
-    """Waits for the coordinator's answer, and then does what was to be done.
+    """A produce request that waits for the coordinator's reply.
 
-    Where the last transaction of the producer is still being ended, it asks again for a while:
-    to produce again would cost more.
+    If the previous transaction of the producer is still completing, it retries for a while, which
+    is cheaper than a retry by the producer.
     """
 
     broker: Broker
@@ -64,11 +64,11 @@ class _DelayedVerification:
 
     @property
     def adds(self) -> bool:
-        """Whether a partition that is not part of the transaction becomes so."""
+        """Return whether partitions are added to the transaction."""
         return self.version >= FIRST_PRODUCE_VERSION_THAT_ADDS
 
     def ask(self, now_ms: int) -> object:
-        """Ask about the partitions in which no transaction is open; what comes then, or a wait."""
+        """Verify the partitions without an open transaction; return the response or a wait."""
         for batch in self.batches:
             if batch.header.has_producer_id:
                 self._begin(batch)
@@ -86,12 +86,12 @@ class _DelayedVerification:
         done = self.try_complete(now_ms)
         if done is not None:
             return done
-        # The question has a time limit of its own, and may have to wait for another one.
+        # The verification has its own timeout, and may wait for an earlier one.
         deadline_ms = now_ms + 2 * REQUEST_TIMEOUT_MS + 1000
         return Wait(operation=self, keys=(self.reply,), deadline_ms=deadline_ms)
 
     def try_complete(self, now_ms: int) -> object | None:
-        """What comes then, once there is an answer."""
+        """Return the response if the coordinator has replied."""
         answer = None if self.reply is None else self.reply.result
         if answer is None:
             return None
@@ -104,7 +104,7 @@ class _DelayedVerification:
         return self.then(now_ms)
 
     def expire(self, now_ms: int) -> object:
-        """What comes then, without an answer."""
+        """Return the response without a reply."""
         for batch in self._asked():
             batch.error = _error(ErrorCode.network_exception, batch, self.version)
         return self.then(now_ms)
@@ -128,15 +128,15 @@ class _DelayedVerification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DelayedRetry:
-    """Asks when its time has come."""
+    """A verification that is retried after a backoff."""
 
     verifying: _DelayedVerification
 
     def try_complete(self, now_ms: int) -> None:
-        """Not before."""
+        """Return None: only the deadline completes it."""
 
     def expire(self, now_ms: int) -> object:
-        """What comes of asking again."""
+        """Retry the verification."""
         return self.verifying.ask(now_ms)
 
 
@@ -148,9 +148,9 @@ def verify_then(
     *,
     then: Callable[[int], object],
 ) -> object:
-    """Ask about batches of one producer, where that is needed, and then do `then` with the time.
+    """Verify the batches of one producer if needed, then call `then` with the time.
 
-    What that returns, or a `Wait` for it.
+    Returns the result of `then`, or a `Wait` for it.
     """
     verifying = _DelayedVerification(
         broker=broker,
@@ -164,7 +164,7 @@ def verify_then(
 
 
 def _error(said: ErrorCode, batch: VerifiedBatch, version: int) -> ApiError | None:
-    """What a producer is told where its coordinator has said this; None where it is verified."""
+    """Return the producer's error for the coordinator's error code, or None if verified."""
     place = f"{batch.key.topic}-{batch.key.partition}"
     producer = f"producer {batch.header.producer_id} (epoch {batch.header.producer_epoch})"
     if said is ErrorCode.none:
@@ -175,8 +175,7 @@ def _error(said: ErrorCode, batch: VerifiedBatch, version: int) -> ApiError | No
     if is_retriable:
         return ApiError(
             ErrorCode.not_enough_replicas,
-            f"Unable to verify that {place} has been added to the transaction of {producer}: "
-            f"{said.name}.",
+            f"Unable to verify that {place} is part of the transaction of {producer}: {said.name}.",
         )
     if (
         said is ErrorCode.transaction_abortable

@@ -1,7 +1,7 @@
 """The APIs that the controller serves: one file per Kafka API key.
 
-`FORWARDED` are the keys that clients send to a broker, which passes the request on; `APIS` are
-those and the ones that brokers ask for themselves.
+`FORWARDED` are the keys that clients send to a broker, which forwards them; `APIS` also contains
+those that brokers send themselves.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What AlterConfigs and IncrementalAlterConfigs have in common: resources, each altered by itself.
+"""Shared by AlterConfigs and IncrementalAlterConfigs: each resource is altered separately.
 
-Behaviour: INVALID_REQUEST for a resource named twice, a config named twice in one, a value that is
-missing, and a type that Kafka does not know either, as ConfigAdminManager checks them. Configs of
-topics are altered; those of a broker, a logger, of client metrics and of groups cannot be changed
-while nodes run, and say so with INVALID_REQUEST.
+Behaviour: INVALID_REQUEST for a repeated resource, a repeated config, a missing value and a
+resource type that Kafka does not know, as in `kafka.server.ConfigAdminManager`. Configs of topics
+can be altered; those of brokers, loggers, client metrics and groups cannot (INVALID_REQUEST).
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from broker_ref.protocol.errors import ApiError
 
 TOPIC: Final = 2
 FIXED_RESOURCES: Final = {4: "brokers", 8: "loggers", 16: "client metrics", 32: "groups"}
-"""Types of resources of which no config can be altered here."""
+"""Resource types whose configs cannot be altered here."""
 
 
 class Resource(Protocol):
-    """What both requests say of a resource."""
+    """The fields of a resource that both requests have."""
 
     @property
     def resource_type(self) -> int:
-        """As Kafka numbers them."""
+        """Kafka's number of the resource type."""
 
     @property
     def resource_name(self) -> str:
-        """The topic's name, or the broker's id."""
+        """The topic name or the broker id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceAnswer:
-    """Whether a resource was altered."""
+    """The result of a resource."""
 
     error_code: ErrorCode
     error_message: str | None
@@ -47,7 +46,7 @@ class ResourceAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsResponse:
-    """The answers for every resource."""
+    """The response to both requests."""
 
     responses: tuple[ResourceAnswer, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
@@ -59,7 +58,7 @@ Named = TypeVar("Named", bound=Resource)
 def alter_each(
     resources: Sequence[Named], alter_topic: Callable[[Named], None]
 ) -> AlterConfigsResponse:
-    """Alter one resource after the other; ApiError of `alter_topic` is its answer."""
+    """Alter each resource; an ApiError of `alter_topic` is its result."""
     named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     answers = []
     for resource in {(r.resource_type, r.resource_name): r for r in resources}.values():
@@ -83,7 +82,7 @@ def alter_each(
 
 
 def check_configs(named: Sequence[str], *, without_value: Sequence[str]) -> None:
-    """Refuse configs of one resource that make no sense, whatever they are: INVALID_REQUEST."""
+    """Check the configs of a resource. Raises: ApiError (INVALID_REQUEST)."""
     repeated = [name for name, count in Counter(named).items() if count > 1]
     if repeated:
         raise ApiError(
@@ -101,8 +100,8 @@ def _check_type(resource_type: int) -> None:
     if resource_type in FIXED_RESOURCES:
         raise ApiError(
             ErrorCode.invalid_request,
-            f"Configs of {FIXED_RESOURCES[resource_type]} cannot be altered here: nodes of this "
-            "cluster take theirs when they start. Change them there and restart the node.",
+            f"Configs of {FIXED_RESOURCES[resource_type]} cannot be altered here. Change the "
+            "config of the node and restart it.",
         )
     if resource_type != TOPIC:
         raise ApiError(ErrorCode.invalid_request, f"Unknown resource type {resource_type}.")

@@ -1,9 +1,9 @@
-"""What a handler of the controller gets, and what it can answer.
+"""The interface of the controller's handlers: their arguments and results.
 
-Purpose: the controller's twin of `broker_ref.api.contract`: every `kNN_*.py` here exports `API`,
-whose `handle` takes the `ControllerContext`, the call and the request message, and returns the
-response message or a `Wait`. Invariant: handlers keep no state. What it must not know: frames,
-connections, and whether a client asks or a broker for it.
+Purpose: the counterpart of `broker_ref.api.contract`: each `kNN_*.py` here exports `API`, whose
+`handle` takes the `ControllerContext`, the call and the request message, and returns the response
+message or a `Wait`. Invariant: handlers have no state. Must not know: frames, connections, and
+whether a broker forwarded the request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["NO_THROTTLE_MS", "Api", "Call", "ControllerContext", "Wait"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
-    """The parts of the controller's node that handlers use, and the APIs that it serves."""
+    """The components of the controller's node that handlers use, and its APIs."""
 
     config: BrokerConfig
     cluster_id: str
@@ -30,5 +30,5 @@ class ControllerContext:
 
     @property
     def metadata(self) -> ClusterMetadata:
-        """The cluster as it is."""
+        """The cluster metadata."""
         return self.controller.metadata

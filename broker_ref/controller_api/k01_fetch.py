@@ -1,10 +1,11 @@
-"""Fetch (1), version 17, of the metadata: how brokers follow the controller (KIP-595, KIP-630).
+"""Fetch (1), version 17, of cluster metadata: brokers replicate the controller's log (KIP-595).
 
-Behaviour: `__cluster_metadata`, partition 0, is the only partition. The answer has whole batches,
-one for each commit, at least one where there is any from the fetch offset on; where there is none
-the answer waits up to `max_wait_ms` for a change. Where the batches are not kept any more it names
-a snapshot instead, which FetchSnapshot serves. An offset beyond the end is OFFSET_OUT_OF_RANGE: it
-is of another history. Sessions are not kept: every fetch is a full one.
+Behaviour: the only partition is `__cluster_metadata`-0. The response contains whole batches, one
+per commit, and at least one if there is any from the fetch offset on; otherwise it waits up to
+`max_wait_ms` for a change. If the batches have been removed, the response names a snapshot, which
+FetchSnapshot serves (KIP-630). OFFSET_OUT_OF_RANGE: an offset beyond the end, from another history.
+There are no sessions: each fetch is a full fetch. Source:
+`kafka.server.ControllerApis.handleFetch`.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, Contro
 from broker_ref.protocol.identifiers import Uuid
 
 METADATA_CHANGED: Final = "metadata changed"
-"""The key that waiting fetches watch."""
+"""The key that waiting fetches wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartition:
-    """From which record on, and how much."""
+    """The fetch offset and the size limit."""
 
     partition: int
     fetch_offset: int
@@ -41,7 +42,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTopic:
-    """Partitions of a topic, named by its id."""
+    """The partitions of a topic, by topic id."""
 
     topic_id: Uuid
     partitions: tuple[FetchPartition, ...]
@@ -49,7 +50,7 @@ class FetchTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """Which broker fetches."""
+    """The broker that fetches."""
 
     replica_id: int = -1
     replica_epoch: int = -1
@@ -57,7 +58,7 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """What to fetch, and how long to wait for it."""
+    """A fetch request."""
 
     max_wait_ms: int
     topics: tuple[FetchTopic, ...]
@@ -69,7 +70,7 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotId:
-    """A snapshot of all records below `end_offset`; -1 is none."""
+    """A snapshot of all records below `end_offset`; -1 for none."""
 
     end_offset: int = -1
     epoch: int = -1
@@ -77,7 +78,7 @@ class SnapshotId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
-    """Batches, or the snapshot to fetch in their place, or why there are neither."""
+    """Record batches, a snapshot id, or an error."""
 
     partition_index: int
     error_code: ErrorCode = ErrorCode.none
@@ -99,7 +100,7 @@ class FetchedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:
-    """What was fetched."""
+    """A fetch response."""
 
     error_code: ErrorCode = ErrorCode.none
     session_id: int = 0
@@ -113,7 +114,7 @@ class _WaitingFetch:
     request: FetchRequest
 
     def try_complete(self, now_ms: int) -> FetchResponse | None:
-        """The response once it says something new."""
+        """Return the response if there is something new."""
         del now_ms
         response = _answer(self.controller, self.request)
         is_news = any(
@@ -126,13 +127,13 @@ class _WaitingFetch:
         return response if is_news else None
 
     def expire(self, now_ms: int) -> FetchResponse:
-        """The response as it is."""
+        """Return the response as it is."""
         del now_ms
         return _answer(self.controller, self.request)
 
 
 def handle(context: ControllerContext, call: Call, request: FetchRequest) -> FetchResponse | Wait:
-    """Answer with what there is, or wait for it."""
+    """Return the response if there is something new, otherwise wait."""
     waiting = _WaitingFetch(controller=context.controller, request=request)
     if request.max_wait_ms <= 0 or request.min_bytes <= 0 or not request.topics:
         return waiting.expire(call.now_ms)

@@ -1,6 +1,7 @@
-"""ApiVersions (18), versions 0 to 4: which APIs and versions the controller serves.
+"""ApiVersions (18), versions 0 to 4: the APIs and versions that the controller serves.
 
-Behaviour: as the brokers' (`broker_ref.api.k18_api_versions`), from the controller's own table.
+Behaviour: as at brokers (`broker_ref.api.k18_api_versions`), with the controller's own table.
+Source: `kafka.server.ControllerApis.handleApiVersionsRequest`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from broker_ref.controller_api.contract import Api, Call, ControllerContext
 def handle(
     context: ControllerContext, call: Call, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """Answer with every API."""
+    """Return all APIs."""
     del request
     return api_versions(context.apis(), context.metadata, version=call.version)
 

@@ -1,11 +1,12 @@
-"""CreateTopics (19), versions 2 to 7: make topics.
+"""CreateTopics (19), versions 2 to 7: create topics.
 
-Behaviour: each topic is made or refused by itself, unless the request names it twice
-(INVALID_REQUEST), or asks for too many partitions in all (POLICY_VIOLATION for every one). Counts
-of -1 take the broker's defaults (KIP-464), an assignment of replicas by hand excludes counts,
-configs are checked (INVALID_CONFIG), `validate_only` makes nothing. Made is what the answer says:
-the controller has noted it durably; brokers open the logs as they learn of it. From version 5 the
-answer tells counts and configs (KIP-525), from 7 topic ids.
+Behaviour: each topic is created or rejected separately, except for repeated names (INVALID_REQUEST)
+and too many partitions in total (POLICY_VIOLATION for all). Counts of -1 use the broker's defaults
+(KIP-464); a manual assignment of replicas excludes counts; configs are validated (INVALID_CONFIG);
+`validate_only` creates nothing. The response implies that the topic is durable in the metadata;
+brokers open the logs when they apply it. Responses contain counts and configs from version 5 on
+(KIP-525), and topic ids from version 7 on. Source:
+`kafka.server.ControllerApis.handleCreateTopics`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """A topic to make."""
+    """A topic to create."""
 
     name: str
     num_partitions: int
@@ -52,7 +53,7 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopicsRequest:
-    """Topics to make, or only to check."""
+    """A CreateTopics request."""
 
     topics: tuple[RequestedTopic, ...]
     validate_only: bool
@@ -60,7 +61,7 @@ class CreateTopicsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredConfig:
-    """A config as it holds for the topic."""
+    """An effective config of the topic."""
 
     name: str
     value: str | None
@@ -71,7 +72,7 @@ class AnsweredConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswer:
-    """The topic made, or why it is not."""
+    """The new topic, or an error."""
 
     name: str
     topic_id: Uuid = ZERO_UUID
@@ -84,7 +85,7 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopicsResponse:
-    """The answers for every topic."""
+    """A CreateTopics response."""
 
     topics: tuple[TopicAnswer, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
@@ -93,7 +94,7 @@ class CreateTopicsResponse:
 def handle(
     context: ControllerContext, call: Call, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
-    """Make one topic after the other."""
+    """Create each topic."""
     del call
     try:
         context.controller.topics.check_partition_total(

@@ -1,9 +1,10 @@
-"""DeleteTopics (20), versions 1 to 6: remove topics by name or, from version 6, by id (KIP-516).
+"""DeleteTopics (20), versions 1 to 6: delete topics by name or, from version 6 on, by id (KIP-516).
 
-Behaviour: the topics are gone from the metadata when the answer comes; brokers remove their logs
-and their groups' offsets as they learn of it. A topic named twice, by name or by name and id, is INVALID_REQUEST and stays; so is one with
-both a name and an id, or neither. With `delete.topic.enable` false all are TOPIC_DELETION_DISABLED
-(INVALID_REQUEST before version 3).
+Behaviour: the response implies that the topics are removed from the metadata; brokers remove their
+logs and committed offsets when they apply it. INVALID_REQUEST: a topic that is repeated, by name or
+by name and id, or that has both name and id, or neither; it is not deleted. If
+`delete.topic.enable` is false, all topics are TOPIC_DELETION_DISABLED (INVALID_REQUEST before
+version 3). Source: `kafka.server.ControllerApis.handleDeleteTopics`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicsRequest:
-    """Topics to remove: `topic_names` up to version 5, `topics` from 6 on."""
+    """A DeleteTopics request: `topic_names` up to version 5, then `topics`."""
 
     topic_names: tuple[str, ...] = ()
     topics: tuple[RequestedTopic, ...] = ()
@@ -42,7 +43,7 @@ class DeleteTopicsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswer:
-    """Whether a topic is gone."""
+    """The result of a topic."""
 
     name: str | None
     topic_id: Uuid = ZERO_UUID
@@ -52,7 +53,7 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicsResponse:
-    """The answers for every topic."""
+    """A DeleteTopics response."""
 
     responses: tuple[TopicAnswer, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
@@ -61,7 +62,7 @@ class DeleteTopicsResponse:
 def handle(
     context: ControllerContext, call: Call, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    """Remove one topic after the other."""
+    """Delete each topic."""
     requested = request.topics
     if call.version < FIRST_VERSION_BY_TOPIC_ID:
         requested = tuple(RequestedTopic(name=name) for name in request.topic_names)
@@ -74,7 +75,7 @@ def handle(
 
 
 def _find(context: ControllerContext, requested: RequestedTopic) -> Topic | ApiError:
-    """The topic, or why there is none to delete."""
+    """Return the topic, or the error for a topic that cannot be found."""
     by_id = requested.topic_id != ZERO_UUID
     if by_id and requested.name is not None:
         return ApiError(

@@ -1,9 +1,9 @@
-"""AlterConfigs (33), versions 0 to 2: give topics these configs and no others.
+"""AlterConfigs (33), versions 0 to 2: replace all configs of topics.
 
-Behaviour: each topic is altered as asked or not at all: INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION,
-INVALID_REQUEST for a config named twice or without a value. Configs that are not named lose their
-value. `validate_only` alters nothing. Resources that are no topics are refused, as
-`config_resources` says.
+Behaviour: each topic is altered completely or not at all. INVALID_CONFIG: an invalid config;
+UNKNOWN_TOPIC_OR_PARTITION: no such topic; INVALID_REQUEST: a repeated config or a missing value.
+Configs that are not named are reset. `validate_only` alters nothing. Other resources are rejected,
+see `config_resources`. Source: `kafka.server.ControllerApis.handleLegacyAlterConfigs`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AlterableConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlteredResource:
-    """A resource and all configs that it is to have."""
+    """A resource and its new configs."""
 
     resource_type: int
     resource_name: str
@@ -38,7 +38,7 @@ class AlteredResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsRequest:
-    """Resources to alter, or only to check."""
+    """An AlterConfigs request."""
 
     resources: tuple[AlteredResource, ...]
     validate_only: bool
@@ -47,7 +47,7 @@ class AlterConfigsRequest:
 def handle(
     context: ControllerContext, call: Call, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
-    """Alter one topic after the other."""
+    """Alter each topic."""
     del call
 
     def alter(resource: AlteredResource) -> None:

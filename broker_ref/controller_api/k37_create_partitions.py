@@ -1,8 +1,8 @@
-"""CreatePartitions (37), versions 0 to 3: grow topics (KIP-195).
+"""CreatePartitions (37), versions 0 to 3: add partitions to topics (KIP-195).
 
-Behaviour: one result per topic, a topic named twice being INVALID_REQUEST. The count must be an
-increase (INVALID_PARTITIONS); replicas assigned by hand must be as many as there are new
-partitions, on registered brokers (INVALID_REPLICA_ASSIGNMENT).
+Behaviour: one result per topic; INVALID_REQUEST: a repeated topic; INVALID_PARTITIONS: the count is
+not an increase; INVALID_REPLICA_ASSIGNMENT: a manual assignment does not match the new partitions,
+or names unregistered brokers. Source: `kafka.server.ControllerApis.handleCreatePartitions`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """A topic and the count that it is to have."""
+    """A topic and its new number of partitions."""
 
     name: str
     count: int
@@ -35,7 +35,7 @@ class RequestedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsRequest:
-    """Topics to grow, or only to check."""
+    """A CreatePartitions request."""
 
     topics: tuple[RequestedTopic, ...]
     validate_only: bool
@@ -43,7 +43,7 @@ class CreatePartitionsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswer:
-    """Whether a topic has grown."""
+    """The result of a topic."""
 
     name: str
     error_code: ErrorCode = ErrorCode.none
@@ -52,7 +52,7 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsResponse:
-    """The answers for every topic."""
+    """A CreatePartitions response."""
 
     results: tuple[TopicAnswer, ...]
     throttle_time_ms: int = NO_THROTTLE_MS
@@ -61,7 +61,7 @@ class CreatePartitionsResponse:
 def handle(
     context: ControllerContext, call: Call, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    """Grow one topic after the other."""
+    """Add partitions to each topic."""
     del call
     named = Counter(topic.name for topic in request.topics)
     answers = []

@@ -1,10 +1,10 @@
-"""ElectLeaders (43), versions 0 to 2: elect preferred leaders, or unclean ones (KIP-183, KIP-460).
+"""ElectLeaders (43), versions 0 to 2: preferred and unclean leader elections (KIP-183, KIP-460).
 
-Behaviour: election type 0 (all that version 0 knows) elects the preferred leader where it is in
-sync and up, else PREFERRED_LEADER_NOT_AVAILABLE; type 1 elects any replica that is up where there
-is no leader, whatever the topic's config says, else ELIGIBLE_LEADERS_NOT_AVAILABLE. Where there is
-nothing to do: ELECTION_NOT_NEEDED, left out of the answer where all partitions were meant. Any
-other type is INVALID_REQUEST.
+Behaviour: election type 0 (the only one in version 0) elects the preferred leader if it is alive
+and in sync, otherwise PREFERRED_LEADER_NOT_AVAILABLE. Type 1 elects any live replica if there is no
+leader, regardless of the topic's config, otherwise ELIGIBLE_LEADERS_NOT_AVAILABLE.
+ELECTION_NOT_NEEDED: nothing to do; omitted if all partitions were requested. INVALID_REQUEST: any
+other type. Source: `kafka.server.ControllerApis.handleElectLeaders`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNCLEAN: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartitions:
-    """Partitions of a topic."""
+    """The partitions of a topic."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -31,7 +31,7 @@ class TopicPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeadersRequest:
-    """Which election, for which partitions; None for all."""
+    """An ElectLeaders request; None requests all partitions."""
 
     topic_partitions: tuple[TopicPartitions, ...] | None
     election_type: int = PREFERRED
@@ -39,7 +39,7 @@ class ElectLeadersRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """Whether there is the leader wanted."""
+    """The result of a partition."""
 
     partition_id: int
     error_code: ErrorCode
@@ -48,7 +48,7 @@ class PartitionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """The answers for the partitions of a topic."""
+    """The results of a topic."""
 
     topic: str
     partition_result: tuple[PartitionResult, ...]
@@ -56,7 +56,7 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeadersResponse:
-    """The answers for every partition."""
+    """An ElectLeaders response."""
 
     error_code: ErrorCode = ErrorCode.none
     replica_election_results: tuple[TopicResult, ...] = ()
@@ -66,7 +66,7 @@ class ElectLeadersResponse:
 def handle(
     context: ControllerContext, call: Call, request: ElectLeadersRequest
 ) -> ElectLeadersResponse:
-    """Hold the elections."""
+    """Run the elections."""
     del call
     if request.election_type not in {PREFERRED, UNCLEAN}:
         return ElectLeadersResponse(error_code=ErrorCode.invalid_request)

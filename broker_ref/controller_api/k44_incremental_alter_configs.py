@@ -1,10 +1,11 @@
-"""IncrementalAlterConfigs (44), versions 0 and 1: change some configs of topics (KIP-339).
+"""IncrementalAlterConfigs (44), versions 0 and 1: change individual configs of topics (KIP-339).
 
-Behaviour: SET, DELETE, and for lists APPEND and SUBTRACT; configs that are not named stay. Each
-topic is altered as asked or not at all: INVALID_CONFIG (also for a list operation on what is no
-list), UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST for a config named twice, an unknown operation,
-or a value that is missing. `validate_only` alters nothing. Resources that are no topics are
-refused, as `config_resources` says.
+Behaviour: SET, DELETE, and APPEND and SUBTRACT for lists; other configs do not change. Each topic
+is altered completely or not at all. INVALID_CONFIG: an invalid config, or a list operation on a
+config that is not a list; UNKNOWN_TOPIC_OR_PARTITION: no such topic; INVALID_REQUEST: a repeated
+config, an unknown operation, or a missing value. `validate_only` alters nothing. Other resources
+are rejected, see `config_resources`. Source:
+`kafka.server.ControllerApis.handleIncrementalAlterConfigs`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from broker_ref.protocol.errors import ApiError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterableConfig:
-    """A config, and what is to become of it."""
+    """A config, an operation and its value."""
 
     name: str
     config_operation: int
@@ -35,7 +36,7 @@ class AlterableConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlteredResource:
-    """A resource and the configs of it that are to change."""
+    """A resource and its config changes."""
 
     resource_type: int
     resource_name: str
@@ -44,7 +45,7 @@ class AlteredResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncrementalAlterConfigsRequest:
-    """Resources to alter, or only to check."""
+    """An IncrementalAlterConfigs request."""
 
     resources: tuple[AlteredResource, ...]
     validate_only: bool
@@ -53,7 +54,7 @@ class IncrementalAlterConfigsRequest:
 def handle(
     context: ControllerContext, call: Call, request: IncrementalAlterConfigsRequest
 ) -> AlterConfigsResponse:
-    """Alter one topic after the other."""
+    """Alter each topic."""
     del call
 
     def alter(resource: AlteredResource) -> None:
@@ -65,7 +66,7 @@ def handle(
 
 
 def _changes(resource: AlteredResource) -> list[ConfigChange]:
-    """What is asked for; INVALID_REQUEST where it makes no sense."""
+    """Return the config changes of a resource. Raises: ApiError (INVALID_REQUEST)."""
     check_configs(
         [config.name for config in resource.configs],
         without_value=[
@@ -86,9 +87,7 @@ def _operation(number: int) -> ConfigOperation:
     try:
         return ConfigOperation(number)
     except ValueError:
-        raise ApiError(
-            ErrorCode.invalid_request, f"Unknown operation {number} on a config."
-        ) from None
+        raise ApiError(ErrorCode.invalid_request, f"Unknown config operation {number}.") from None
 
 
 API: Final = Api(key=44, versions=range(2), request=IncrementalAlterConfigsRequest, handle=handle)

@@ -1,10 +1,11 @@
 """AlterPartitionReassignments (45), versions 0 and 1: move partitions to other brokers (KIP-455).
 
-Behaviour: each partition gets the replicas named, or with none named its reassignment is cancelled
-(NO_REASSIGNMENT_IN_PROGRESS). Replicas on unknown brokers, repeated ones and an empty list are
-INVALID_REPLICA_ASSIGNMENT; from version 1 another number of replicas can be refused, as
-INVALID_REPLICATION_FACTOR (KIP-860). The answer says that the move has begun; ListPartitionReassignments
-tells which are under way.
+Behaviour: a partition is reassigned to the given replicas; null replicas cancel its reassignment
+(NO_REASSIGNMENT_IN_PROGRESS if there is none). INVALID_REPLICA_ASSIGNMENT: unknown or repeated
+brokers, or an empty list; INVALID_REPLICATION_FACTOR: another number of replicas, if the request
+does not allow it (version 1, KIP-860). The response implies that the reassignment has started;
+ListPartitionReassignments returns those in progress. Source:
+`kafka.server.ControllerApis.handleAlterPartitionReassignments`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from broker_ref.protocol.errors import ApiError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignablePartition:
-    """The replicas that a partition is to have; None to cancel."""
+    """A partition and its new replicas; None cancels the reassignment."""
 
     partition_index: int
     replicas: tuple[int, ...] | None
@@ -28,7 +29,7 @@ class ReassignablePartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignableTopic:
-    """Partitions of a topic."""
+    """The partitions of a topic."""
 
     name: str
     partitions: tuple[ReassignablePartition, ...]
@@ -36,7 +37,7 @@ class ReassignableTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionReassignmentsRequest:
-    """What to move."""
+    """An AlterPartitionReassignments request."""
 
     topics: tuple[ReassignableTopic, ...]
     allow_replication_factor_change: bool = True
@@ -44,7 +45,7 @@ class AlterPartitionReassignmentsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAnswer:
-    """Whether a move has begun, or was taken back."""
+    """The result of a partition."""
 
     partition_index: int
     error_code: ErrorCode
@@ -53,7 +54,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswer:
-    """The answers for the partitions of a topic."""
+    """The results of a topic."""
 
     name: str
     partitions: tuple[PartitionAnswer, ...]
@@ -61,7 +62,7 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionReassignmentsResponse:
-    """The answers for every partition."""
+    """An AlterPartitionReassignments response."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -72,7 +73,7 @@ class AlterPartitionReassignmentsResponse:
 def handle(
     context: ControllerContext, call: Call, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """Begin or cancel the moves."""
+    """Start or cancel the reassignments."""
     del call
     wanted = {
         (topic.name, partition.partition_index): partition.replicas

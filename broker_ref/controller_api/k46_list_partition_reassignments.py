@@ -1,7 +1,7 @@
-"""ListPartitionReassignments (46), version 0: which partitions are being moved (KIP-455).
+"""ListPartitionReassignments (46), version 0: reassignments in progress (KIP-455).
 
-Behaviour: those of the partitions named, or of all, whose reassignment is under way; partitions
-that are not moving or do not exist are left out.
+Behaviour: returns those of the named partitions, or of all, that are being reassigned; other
+partitions are omitted. Source: `kafka.server.ControllerApis.handleListPartitionReassignments`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, Contro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedTopic:
-    """Partitions of a topic."""
+    """The partitions of a topic."""
 
     name: str
     partition_indexes: tuple[int, ...]
@@ -24,14 +24,14 @@ class NamedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPartitionReassignmentsRequest:
-    """Which partitions to tell of; None for all."""
+    """A ListPartitionReassignments request; None requests all partitions."""
 
     topics: tuple[NamedTopic, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OngoingPartition:
-    """A partition that is being moved."""
+    """A partition whose reassignment is in progress."""
 
     partition_index: int
     replicas: tuple[int, ...]
@@ -41,7 +41,7 @@ class OngoingPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OngoingTopic:
-    """The partitions of a topic that are being moved."""
+    """The reassignments of a topic."""
 
     name: str
     partitions: tuple[OngoingPartition, ...]
@@ -49,7 +49,7 @@ class OngoingTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPartitionReassignmentsResponse:
-    """What is being moved."""
+    """A ListPartitionReassignments response."""
 
     topics: tuple[OngoingTopic, ...]
     error_code: ErrorCode = ErrorCode.none
@@ -60,7 +60,7 @@ class ListPartitionReassignmentsResponse:
 def handle(
     context: ControllerContext, call: Call, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """Tell what is being moved."""
+    """List the reassignments in progress."""
     del call
     named = request.topics
     if named is None:

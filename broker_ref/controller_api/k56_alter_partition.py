@@ -1,8 +1,9 @@
 """AlterPartition (56), versions 2 and 3: a leader proposes in-sync replicas (KIP-497, KIP-903).
 
-Behaviour: STALE_BROKER_EPOCH for the whole request where the broker is not the one registered;
-each partition is checked as `broker_ref.controller.isr_changes` says, and answered with what it is
-then. From version 3 replicas come with their broker epochs, which must be those registered.
+Behaviour: STALE_BROKER_EPOCH for the whole request if the broker's registration is not current.
+Each partition is checked by `broker_ref.controller.isr_changes` and answered with its new state.
+From version 3 on replicas have broker epochs, which must match their registrations. Source:
+`kafka.server.ControllerApis.handleAlterPartitionRequest`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from broker_ref.protocol.identifiers import Uuid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerState:
-    """A replica and the broker epoch that the leader knows of it; -1 is none."""
+    """A replica and its broker epoch at the leader; -1 if unknown."""
 
     broker_id: int
     broker_epoch: int = SKIP_EPOCH_CHECK
@@ -29,7 +30,7 @@ class BrokerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedPartition:
-    """What the leader proposes: `new_isr` up to version 2, `new_isr_with_epochs` from 3 on."""
+    """A proposal: `new_isr` up to version 2, then `new_isr_with_epochs`."""
 
     partition_index: int
     leader_epoch: int
@@ -41,7 +42,7 @@ class ProposedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedTopic:
-    """Partitions of a topic."""
+    """The partitions of a topic."""
 
     topic_id: Uuid
     partitions: tuple[ProposedPartition, ...]
@@ -49,7 +50,7 @@ class ProposedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionRequest:
-    """The proposals of one broker."""
+    """An AlterPartition request."""
 
     broker_id: int
     broker_epoch: int
@@ -58,7 +59,7 @@ class AlterPartitionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredPartition:
-    """The partition as it is now, or why it does not take the proposal."""
+    """The state of the partition, or an error."""
 
     partition_index: int
     error_code: ErrorCode = ErrorCode.none
@@ -79,7 +80,7 @@ class AnsweredTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionResponse:
-    """The answers for every partition."""
+    """An AlterPartition response."""
 
     error_code: ErrorCode = ErrorCode.none
     topics: tuple[AnsweredTopic, ...] = ()
@@ -89,7 +90,7 @@ class AlterPartitionResponse:
 def handle(
     context: ControllerContext, call: Call, request: AlterPartitionRequest
 ) -> AlterPartitionResponse:
-    """Take the proposals."""
+    """Apply the proposals."""
     del call
     proposals = [
         _proposal(request.broker_id, topic.topic_id, partition)

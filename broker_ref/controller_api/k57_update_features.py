@@ -1,9 +1,9 @@
-"""UpdateFeatures (57), versions 0 to 2: finalize other versions of features (KIP-584).
+"""UpdateFeatures (57), versions 0 to 2: finalize feature versions (KIP-584).
 
-Behaviour: all updates are made or none; a refusal, INVALID_UPDATE_VERSION, is one for the whole
-request. Of two updates of a feature the later counts. `allow_downgrade` of version 0 has no effect
-on KRaft's controller, and has none here. Before version 2 each feature is named in the answer
-where all went well. `validate_only` changes nothing.
+Behaviour: all updates are applied or none; INVALID_UPDATE_VERSION rejects the whole request. If a
+feature is repeated, the last update wins. `allow_downgrade` of version 0 has no effect, as in
+KRaft. Before version 2 a successful response names each feature. `validate_only` changes nothing.
+Source: `kafka.server.ControllerApis.handleUpdateFeatures`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker_ref.protocol.errors import ApiError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdatedFeature:
-    """A feature and the version that it is to have, 0 being none."""
+    """A feature and its new version; 0 removes it."""
 
     feature: str
     max_version_level: int
@@ -30,7 +30,7 @@ class UpdatedFeature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateFeaturesRequest:
-    """What to finalize, or only to check."""
+    """An UpdateFeatures request."""
 
     feature_updates: tuple[UpdatedFeature, ...]
     validate_only: bool = False
@@ -39,7 +39,7 @@ class UpdateFeaturesRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureResult:
-    """That a feature has been updated; the message is what Kafka says then."""
+    """The result of a successful update; the message is Kafka's."""
 
     feature: str
     error_code: ErrorCode = ErrorCode.none
@@ -48,7 +48,7 @@ class FeatureResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateFeaturesResponse:
-    """What has become of the whole."""
+    """An UpdateFeatures response."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -59,7 +59,7 @@ class UpdateFeaturesResponse:
 def handle(
     context: ControllerContext, call: Call, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
-    """Update all or none."""
+    """Apply all updates or none."""
     del call
     updates = {
         update.feature: FeatureUpdate(
@@ -75,7 +75,7 @@ def handle(
         )
     except ApiError as error:
         return UpdateFeaturesResponse(
-            error_code=error.error_code, error_message=f"Nothing was updated. {error.message}"
+            error_code=error.error_code, error_message=f"No feature was updated. {error.message}"
         )
     return UpdateFeaturesResponse(
         results=tuple(FeatureResult(feature=feature) for feature in updates)

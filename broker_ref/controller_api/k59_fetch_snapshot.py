@@ -1,8 +1,9 @@
-"""FetchSnapshot (59), versions 0 and 1: all metadata as bytes, in parts (KIP-630).
+"""FetchSnapshot (59), versions 0 and 1: the metadata snapshot, in chunks (KIP-630).
 
-Behaviour: serves the snapshot that a Fetch of the metadata named, from `position` on. Another one
-is SNAPSHOT_NOT_FOUND: the broker fetches the metadata again and is told which there is. A position
-beyond the end is POSITION_OUT_OF_RANGE; another cluster's id INCONSISTENT_CLUSTER_ID.
+Behaviour: returns the snapshot that a Fetch of the metadata named, from `position` on.
+SNAPSHOT_NOT_FOUND: another snapshot, so that the broker fetches the metadata again;
+POSITION_OUT_OF_RANGE: beyond the end; INCONSISTENT_CLUSTER_ID: another cluster's id. Source:
+`kafka.server.ControllerApis.handleFetchSnapshot`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from broker_ref.controller_api.k01_fetch import SnapshotId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedSnapshot:
-    """Which snapshot, from which byte on."""
+    """A snapshot and the position to read from."""
 
     partition: int
     snapshot_id: SnapshotId
@@ -30,7 +31,7 @@ class WantedSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedTopic:
-    """Partitions of a topic."""
+    """The partitions of a topic."""
 
     name: str
     partitions: tuple[WantedSnapshot, ...]
@@ -38,7 +39,7 @@ class WantedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotRequest:
-    """What to fetch."""
+    """A FetchSnapshot request."""
 
     topics: tuple[WantedTopic, ...]
     cluster_id: str | None = None
@@ -48,7 +49,7 @@ class FetchSnapshotRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderIdAndEpoch:
-    """Who serves the snapshot."""
+    """The controller that serves the snapshot."""
 
     leader_id: int = CONTROLLER_ID
     leader_epoch: int = CONTROLLER_EPOCH
@@ -56,7 +57,7 @@ class LeaderIdAndEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPart:
-    """Bytes of a snapshot of `size` bytes, from `position` on, or why there are none."""
+    """Bytes of a snapshot of `size` bytes, from `position` on, or an error."""
 
     index: int
     snapshot_id: SnapshotId
@@ -69,7 +70,7 @@ class SnapshotPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredTopic:
-    """Partitions of a topic."""
+    """The partitions of a topic."""
 
     name: str
     partitions: tuple[SnapshotPart, ...]
@@ -77,7 +78,7 @@ class AnsweredTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotResponse:
-    """What was fetched."""
+    """A FetchSnapshot response."""
 
     error_code: ErrorCode = ErrorCode.none
     topics: tuple[AnsweredTopic, ...] = ()
@@ -87,7 +88,7 @@ class FetchSnapshotResponse:
 def handle(
     context: ControllerContext, call: Call, request: FetchSnapshotRequest
 ) -> FetchSnapshotResponse:
-    """Serve parts of the snapshot."""
+    """Return chunks of the snapshot."""
     del call
     if request.cluster_id not in {None, context.cluster_id}:
         return FetchSnapshotResponse(error_code=ErrorCode.inconsistent_cluster_id)

@@ -1,9 +1,9 @@
-"""DescribeCluster (60), versions 1 and 2, at the controller: the cluster id and the controllers.
+"""DescribeCluster (60), versions 1 and 2, at the controller: the cluster id.
 
-Behaviour: this is an endpoint of controllers (KIP-919): a request that is meant for a broker is
-MISMATCHED_ENDPOINT_TYPE, one for anything else UNSUPPORTED_ENDPOINT_TYPE. The nodes told are the
-controllers, of which there is one, at an address that the client has reached already: none is
-listed. Brokers ask it for the cluster id before they register.
+Behaviour: MISMATCHED_ENDPOINT_TYPE: the request is for a broker (KIP-919);
+UNSUPPORTED_ENDPOINT_TYPE: another type. The list of controllers is empty, because there is one and
+the client is connected to it. Brokers request the cluster id before they register. Source:
+`kafka.server.ControllerApis.handleDescribeCluster`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from broker_ref.controller_api.contract import Api, Call, ControllerContext
 def handle(
     context: ControllerContext, call: Call, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """Tell the cluster id."""
+    """Return the cluster id."""
     del call
     if request.endpoint_type == BROKERS:
         return DescribeClusterResponse(

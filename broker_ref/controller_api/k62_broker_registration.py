@@ -1,10 +1,11 @@
-"""BrokerRegistration (62), versions 0 to 4: a broker has started (KIP-631).
+"""BrokerRegistration (62), versions 0 to 4: register a broker that has started (KIP-631).
 
-Behaviour: the broker gets its epoch, and is fenced until its heartbeats say that it has read of
-its registration. INCONSISTENT_CLUSTER_ID; DUPLICATE_BROKER_REGISTRATION while another incarnation
-of it may still be alive: the broker asks again until that one's session has expired. Without a
-listener, or with the controller's id: INVALID_REGISTRATION. Clients are told the first listener. Features and directories are
-not looked at: all nodes are of one version, and a broker has one directory.
+Behaviour: the broker gets a broker epoch and is fenced until its heartbeats show that it has
+applied its registration. INCONSISTENT_CLUSTER_ID: another cluster; DUPLICATE_BROKER_REGISTRATION:
+another incarnation may be alive; the broker retries until its session has expired;
+INVALID_REGISTRATION: no listener, or the controller's id. Clients get the first listener. Features
+and directories are ignored: all nodes have the same version and one directory. Source:
+`kafka.server.ControllerApis.handleBrokerRegistration`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from broker_ref.protocol.identifiers import Uuid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """Where the broker can be reached."""
+    """An address of the broker."""
 
     name: str
     host: str
@@ -33,7 +34,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """A feature and the versions of it that the broker has."""
+    """A feature and the versions that the broker supports."""
 
     name: str
     min_supported_version: int
@@ -42,7 +43,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationRequest:
-    """Who has started."""
+    """A BrokerRegistration request."""
 
     broker_id: int
     cluster_id: str
@@ -56,7 +57,7 @@ class BrokerRegistrationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationResponse:
-    """The broker's epoch."""
+    """The broker epoch."""
 
     error_code: ErrorCode = ErrorCode.none
     broker_epoch: int = -1

@@ -1,7 +1,8 @@
-"""BrokerHeartbeat (63), versions 0 and 1: a broker is there, or wants to go (KIP-631).
+"""BrokerHeartbeat (63), versions 0 and 1: renew a broker's session or begin its shutdown (KIP-631).
 
-Behaviour: what it leads to is in `broker_ref.controller.registrations.TRANSITIONS`. A broker that
-is not registered, or another incarnation of it: STALE_BROKER_EPOCH; it must register again.
+Behaviour: see `broker_ref.controller.registrations.TRANSITIONS`. STALE_BROKER_EPOCH: the broker or
+this incarnation is not registered and has to register again. Source:
+`kafka.server.ControllerApis.handleBrokerHeartBeatRequest`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from broker_ref.protocol.errors import ApiError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHeartbeatRequest:
-    """How the broker is: the offset is that of the last metadata record that it has taken in."""
+    """The broker's state, with the offset of the last metadata record that it has applied."""
 
     broker_id: int
     broker_epoch: int
@@ -29,7 +30,7 @@ class BrokerHeartbeatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHeartbeatResponse:
-    """What the broker is to do."""
+    """Whether the broker is caught up and fenced, and should shut down."""
 
     error_code: ErrorCode = ErrorCode.none
     is_caught_up: bool = False
@@ -41,7 +42,7 @@ class BrokerHeartbeatResponse:
 def handle(
     context: ControllerContext, call: Call, request: BrokerHeartbeatRequest
 ) -> BrokerHeartbeatResponse:
-    """Hear the broker."""
+    """Handle the heartbeat."""
     try:
         reply = context.controller.heartbeat(
             Heartbeat(

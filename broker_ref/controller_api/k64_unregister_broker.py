@@ -1,7 +1,8 @@
-"""UnregisterBroker (64), version 0: forget a broker that will not come back (KIP-631).
+"""UnregisterBroker (64), version 0: remove the registration of a broker (KIP-631).
 
-Behaviour: it leaves every ISR and leads no more. One that is not registered:
-BROKER_ID_NOT_REGISTERED. A broker that is alive after all hears STALE_BROKER_EPOCH.
+Behaviour: the broker is removed from all ISRs and loses its leaderships. BROKER_ID_NOT_REGISTERED:
+no such broker. If it is alive, its heartbeats get STALE_BROKER_EPOCH. Source:
+`kafka.server.ControllerApis.handleUnregisterBroker`.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from broker_ref.protocol.errors import ApiError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBrokerRequest:
-    """The broker to forget."""
+    """The broker to unregister."""
 
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBrokerResponse:
-    """Whether it is forgotten."""
+    """The result."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -34,7 +35,7 @@ class UnregisterBrokerResponse:
 def handle(
     context: ControllerContext, call: Call, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
-    """Forget the broker."""
+    """Unregister the broker."""
     del call
     try:
         context.controller.unregister_broker(request.broker_id)

@@ -1,6 +1,7 @@
-"""AllocateProducerIds (67), version 0: a block of producer ids for a broker (KIP-730).
+"""AllocateProducerIds (67), version 0: a block of unused producer ids for a broker (KIP-730).
 
-Behaviour: ids that nobody ever had. STALE_BROKER_EPOCH where the broker is not the one registered.
+Behaviour: STALE_BROKER_EPOCH if the broker's registration is not current. Source:
+`kafka.server.ControllerApis.handleAllocateProducerIdsRequest`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from broker_ref.protocol.errors import ApiError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsRequest:
-    """Which broker asks."""
+    """The broker that needs ids."""
 
     broker_id: int
     broker_epoch: int
@@ -24,7 +25,7 @@ class AllocateProducerIdsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsResponse:
-    """The first id of the block, and how many there are."""
+    """The first id of the block and its length."""
 
     error_code: ErrorCode = ErrorCode.none
     producer_id_start: int = -1
@@ -35,7 +36,7 @@ class AllocateProducerIdsResponse:
 def handle(
     context: ControllerContext, call: Call, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
-    """Hand out a block."""
+    """Allocate a block."""
     del call
     try:
         context.controller.check_broker_epoch(request.broker_id, request.broker_epoch)

@@ -7,7 +7,7 @@
 Purpose: these states and the requests between them: DescribeCluster, BrokerRegistration,
 BrokerHeartbeat. Invariant: a broker sends heartbeats from its registration on, also while it is
 fenced; only errors that cannot be retried (a directory of another cluster, a rejected id or
-address) end it. Must not know: logs, clients. Source: `kafka.server.BrokerLifecycleManager`,
+address) end it. Must not know: logs, clients. Source: `org.apache.kafka.server.BrokerLifecycleManager`,
 KIP-631.
 """
 
