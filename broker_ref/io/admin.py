@@ -1,8 +1,8 @@
-"""Ask a broker something through the wire, with a socket and nothing else.
+"""Admin requests over a socket, without a Kafka client.
 
-Purpose: `Cluster.create_topic` and other operations for tests that have no Kafka client at hand,
-by the very requests a client would send. Invariant: one connection per call, closed at its end; every wait is bounded.
-Must not know: anything inside the broker.
+Purpose: `Cluster.create_topic` and other operations for tests, with the requests that a client
+would send. Invariant: one connection per call, closed at its end; every wait has a timeout. Must
+not know: anything inside the broker.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLIENT_ID = "broker_ref.Cluster"
 
 
 class CreateTopicError(Exception):
-    """The broker refused to create a topic, or did not answer: says which topic and why."""
+    """The broker rejected the creation of a topic or did not respond."""
 
 
 def create_topic(
@@ -45,7 +45,7 @@ def create_topic(
 ) -> None:
     """Create a topic through the broker at `address` (`host:port`), and wait for its leaders.
 
-    Raises `CreateTopicError`.
+    Raises: CreateTopicError.
     """
     request = CreateTopicsRequest(
         topics=(
@@ -66,20 +66,21 @@ def create_topic(
         response: CreateTopicsResponse = ask(address, request, timeout_seconds=timeout_seconds)
     except OSError as error:
         raise CreateTopicError(
-            f"cannot create topic '{name}': the broker at {address} did not answer: {error}"
+            f"Cannot create topic '{name}': no response from the broker at {address}: {error}."
         ) from error
     for topic in response.topics:
         if topic.error_code is not ErrorCode.none:
             raise CreateTopicError(
-                f"cannot create topic '{name}': {topic.error_code.name.upper()}: "
-                f"{topic.error_message or 'the broker gave no reason'}"
+                f"Cannot create topic '{name}': {topic.error_code.name.upper()}: "
+                f"{topic.error_message or 'no error message'}"
             )
 
 
 def ask(address: str, request: RequestPayload, *, timeout_seconds: float = 30.0) -> Any:
-    """The response entity to a request entity, from the broker at `address` (`host:port`).
+    """Send a request entity to the broker at `address` (`host:port`) and return the response
+    entity.
 
-    OSError where it cannot be reached, closes the connection or does not answer in time.
+    Raises: OSError if the broker is unreachable, closes the connection or does not respond in time.
     """
     body = io.BytesIO()
     header = request.__header_schema__(
@@ -106,6 +107,6 @@ def _receive(connection: socket.socket, length: int) -> bytes:
     while len(received) < length:
         chunk = connection.recv(length - len(received))
         if not chunk:
-            raise ConnectionError("it closed the connection")
+            raise ConnectionError("the broker closed the connection")
         received += chunk
     return received

@@ -1,9 +1,9 @@
-"""One broker put together: configuration, storage on disk, node, clock and server.
+"""A running broker: configuration, storage on disk, node, clock and server.
 
-Purpose: start and stop those in the right order, and turn what can go wrong at the start into one
-error with one line. Invariant: a failed start leaves nothing open, and `stop` closes everything
-even where a part fails; a node that cannot go on is stopped at once. Must not know: whether it
-runs in a process of its own.
+Purpose: start and stop these in the right order, and report any startup error as one line.
+Invariant: a failed start leaves nothing open, and `stop` closes everything even if a part fails; a
+node that cannot continue is stopped immediately. Must not know: whether it runs in a separate
+process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CONTROLLED_SHUTDOWN_TIMEOUT_SECONDS: Final = 10.0
 
 
 def log_dir(path: Path) -> LogDir:
-    """The directory as DescribeLogDirs tells of it."""
+    """Return the directory for DescribeLogDirs."""
 
     def space() -> DiskSpace:
         try:
@@ -54,7 +54,7 @@ def log_dir(path: Path) -> LogDir:
 
 
 class Broker(RunningNode):
-    """A running broker; made by `Broker.start`, within one event loop."""
+    """A running broker; created by `Broker.start`, within one event loop."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Broker(RunningNode):
         listener: socket.socket,
         faults: Faults,
     ) -> None:
-        """A broker that is not in its cluster yet; ApiError, LogError from its directory."""
+        """Create a broker that has not joined its cluster. Raises: ApiError, LogError."""
         clock = SystemClock()
         self.node_id = settings.node_id
         self.host = settings.advertised_host or settings.host
@@ -84,7 +84,7 @@ class Broker(RunningNode):
         self._state_reached = asyncio.Event()
         super().__init__(
             self.node,
-            name=f"broker {settings.node_id} at {self.address}",
+            name=f"Broker {settings.node_id} at {self.address}",
             node_id=settings.node_id,
             storage=storage,
             clock=clock,
@@ -94,7 +94,7 @@ class Broker(RunningNode):
 
     @classmethod
     async def start(cls, settings: BrokerSettings, *, faults: Faults | None = None) -> Broker:
-        """Recover the log, join the cluster, listen, serve. Raises `BrokerStartError`."""
+        """Recover the logs, join the cluster and serve clients. Raises: BrokerStartError."""
         config = settings.parsed_configs()
         faults = faults or Faults()
         with starting(settings.data, settings.host, settings.port) as (storage, listener):
@@ -107,13 +107,13 @@ class Broker(RunningNode):
             except BaseException:
                 broker.kill()
                 raise
-        logger.info("broker %d serves %s from %s", broker.node_id, broker.address, settings.data)
+        logger.info("Broker %d serves %s from %s", broker.node_id, broker.address, settings.data)
         return broker
 
     async def stop(self, *, controlled: bool = True) -> None:
-        """Let leaderships move, then stop; without `controlled`, others learn of it by themselves.
+        """Stop the broker; with `controlled`, after moving its leaderships.
 
-        They do when its session ends. Raises as `RunningNode.stop`.
+        Otherwise the others notice when its session expires. Raises: as `RunningNode.stop`.
         """
         if controlled:
             self.node.begin_shutdown()
@@ -127,9 +127,10 @@ class Broker(RunningNode):
             await self._until(BrokerState.RUNNING, REGISTRATION_TIMEOUT_SECONDS)
         except TimeoutError:
             raise BrokerStartError(
-                f"broker {self.node_id} was not let into the cluster within "
+                f"Broker {self.node_id} was not unfenced within "
                 f"{REGISTRATION_TIMEOUT_SECONDS:.0f} s by the controller at "
-                f"{address_text(*self._controller)}: is that running, and is it the right one?"
+                f"{address_text(*self._controller)}. Check that this controller is running and is "
+                "the right one."
             ) from None
 
     async def _until(self, state: BrokerState, timeout_seconds: float) -> None:
@@ -145,5 +146,5 @@ class Broker(RunningNode):
         super()._stepped()
 
     def _is_to_end_by_failure(self) -> bool:
-        # Whoever starts or stops it deals with its failure before and after.
+        # Before and after RUNNING, the caller that starts or stops the broker handles its failure.
         return self.node.state is BrokerState.RUNNING and super()._is_to_end_by_failure()

@@ -1,9 +1,9 @@
-"""The time a node is given: milliseconds since 1970 that never go back.
+"""The clock of a node: milliseconds since 1970 that never decrease.
 
-Purpose: Kafka's timestamps and a node's deadlines are on one clock, so that clock must be close
-to the wall clock, yet a wall clock that is set back must not freeze every deadline. Invariant:
-`now_ms()` never decreases, and advances at the pace of the monotonic clock; it jumps forward when
-the wall clock is ahead of it (a resumed laptop). Must not know: nodes, sockets.
+Purpose: Kafka's timestamps and a node's deadlines use one clock, which must be close to the wall
+clock, but a wall clock that is set back must not delay every deadline. Invariant: `now_ms()` never
+decreases and advances with the monotonic clock; it jumps forward if the wall clock is ahead (after
+a suspend). Must not know: nodes, sockets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SystemClock:
         self._offset_seconds = wall_seconds() - monotonic_seconds()
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC."""
+        """Return milliseconds since 1970-01-01 UTC."""
         monotonic = self._monotonic_seconds()
         ahead_seconds = self._wall_seconds() - (monotonic + self._offset_seconds)
         if ahead_seconds > _AHEAD_MAX_SECONDS:

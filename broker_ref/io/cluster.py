@@ -1,10 +1,10 @@
 """A cluster of brokers inside this process, for Python tests.
 
-Purpose: `with broker_ref.Cluster(brokers=3) as cluster:` gives any Kafka client something to
-connect to. The controller and the brokers share one event loop in one daemon thread; between them
-is the network, as between processes. Invariant: after `close`, or a failed start, no thread,
-socket, file or temporary directory of the cluster is left; a node keeps its port from the first
-start to `close`. Must not know: the wire protocol.
+Purpose: `with broker_ref.Cluster(brokers=3) as cluster:` provides a cluster for any Kafka client.
+The controller and the brokers share one event loop in a daemon thread and communicate over the
+network, as processes do. Invariant: after `close`, or a failed start, no thread, socket, file or
+temporary directory of the cluster remains; a node keeps its port from the first start to `close`.
+Must not know: the wire protocol.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ INTERNAL_MIN_ISR_MAX: Final = 2
 
 
 class ClusterError(Exception):
-    """The cluster cannot do what was asked in the state it is in; says what to do."""
+    """The operation is not possible in the cluster's current state."""
 
 
 class Cluster:
-    """`brokers` brokers on 127.0.0.1, numbered from 1, and a controller.
+    """A controller and brokers on 127.0.0.1, numbered from 1.
 
-    `data` is a directory to keep them in (None: a temporary one, removed on `close`), `port` the
-    port of the first (0: a free one), `configs` Kafka's broker configs, such as
-    `{"auto.create.topics.enable": "false"}`, `racks` the
-    rack of each broker that has one, `features` the versions of Kafka's features that a new cluster
-    finalizes, such as `{"transaction.version": 1}` (a `data` directory that is in use keeps its
-    own). `faults` is what goes wrong in it, on purpose.
+    `brokers` is the number of brokers, `data` their data directory (None: a temporary one, removed
+    by `close`), `port` the port of the first broker (0: a free port). `configs` are Kafka's broker
+    configs, such as `{"auto.create.topics.enable": "false"}`, `racks` the racks by broker id,
+    `features` the finalized feature versions of a new cluster, such as `{"transaction.version": 1}`
+    (an existing data directory keeps its versions). `faults` injects faults.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Cluster:
         features: Mapping[str, int] | None = None,
     ) -> None:
         if brokers < 1:
-            raise ClusterError(f"a cluster has at least one broker, and {brokers} were asked for")
+            raise ClusterError(f"A cluster needs at least one broker, not {brokers}.")
         self.faults: Final = Faults()
         self.broker_ids: Final = tuple(range(1, brokers + 1))
         self._data = None if data is None else Path(data)
@@ -77,28 +76,28 @@ class Cluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`127.0.0.1:PORT[,...]`, the same from start to `close` whether brokers run or not."""
+        """`127.0.0.1:PORT[,...]`; constant from start to `close`, whether brokers run or not."""
         self._require_started()
         return ",".join(self.address(broker_id) for broker_id in self._reservations)
 
     def address(self, broker_id: int) -> str:
-        """`127.0.0.1:PORT` of one broker."""
+        """Return `127.0.0.1:PORT` of a broker."""
         self._require_known(broker_id)
         return f"{_HOST}:{self._reservations[broker_id].port}"
 
     def data_directory(self, broker_id: int) -> Path:
-        """Where a broker keeps its logs."""
+        """Return the data directory of a broker."""
         self._require_known(broker_id)
         return broker_directory(self._root(), broker_id)
 
     def start(self) -> Self:
-        """Start every broker and return when all serve.
+        """Start all brokers and return when they serve clients.
 
-        Raises `ClusterError` where it is started already, `BrokerStartError` where a broker
-        cannot start: a config that is unknown or invalid, a port or a directory in use.
+        Raises: ClusterError if the cluster is already started, BrokerStartError if a broker cannot
+        start: an invalid config, or a port or directory in use.
         """
         if self._loop is not None:
-            raise ClusterError("this cluster is started already; close it first")
+            raise ClusterError("The cluster is already started; close it first.")
         try:
             for broker_id in self.broker_ids:
                 is_first = broker_id == self.broker_ids[0]
@@ -117,7 +116,7 @@ class Cluster:
         return self
 
     def close(self) -> None:
-        """Stop the brokers and remove what is temporary; nothing happens the second time."""
+        """Stop the brokers and remove temporary files; has no effect if already closed."""
         try:
             if self._loop is not None:
                 brokers, self._brokers = list(self._brokers.values()), {}
@@ -144,15 +143,18 @@ class Cluster:
         *,
         replication_factor: int = -1,
     ) -> None:
-        """Create a topic, as an admin client would. Raises `broker_ref.io.admin.CreateTopicError`.
+        """Create a topic as an admin client does, and wait for its leaders. Raises:
+        CreateTopicError.
 
-        `configs` are topic configs, such as `{"retention.ms": "60000"}`; a `replication_factor` of
-        -1 is the brokers' `default.replication.factor`. Returns when the partitions have leaders.
+        `configs` are topic configs, such as `{"retention.ms": "60000"}`. A `replication_factor` of
+        -1 uses `default.replication.factor`.
         """
         self._require_started()
         serving = [broker for each, broker in self._brokers.items() if not self._is_paused(each)]
         if not serving:
-            raise ClusterError(f"cannot create topic '{name}': no broker runs; start one first")
+            raise ClusterError(
+                f"Cannot create topic '{name}': no broker is running; start one first."
+            )
         admin.create_topic(
             serving[0].address,
             name,
@@ -162,16 +164,16 @@ class Cluster:
         )
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stop it in good order: leaderships move, connections are closed, its log is flushed.
+        """Stop a broker cleanly: it moves its leaderships and flushes its logs.
 
-        One that is paused goes on for that.
+        A paused broker is resumed first.
         """
         broker = self._take(broker_id)
         self.faults.resume(broker_id)
         self._call(broker.stop())
 
     def kill_broker(self, broker_id: int) -> None:
-        """Stop it as kill -9 does: nothing is flushed, nobody is told."""
+        """Stop a broker as kill -9 does: nothing is flushed and nobody is notified."""
         broker = self._take(broker_id)
 
         async def kill() -> None:
@@ -181,37 +183,37 @@ class Cluster:
         self.faults.resume(broker_id)
 
     def pause_broker(self, broker_id: int) -> None:
-        """Hold it where it is, as SIGSTOP does: connections stay open and nothing answers."""
+        """Pause a broker as SIGSTOP does: its connections stay open and it does not respond."""
         self._require_known(broker_id)
         if not self._is_running(broker_id):
-            raise ClusterError(f"broker {broker_id} is not running")
+            raise ClusterError(f"Broker {broker_id} is not running.")
         self.faults.pause(broker_id)
 
     def resume_broker(self, broker_id: int) -> None:
-        """Let it go on, as SIGCONT does: first with what has come to it meanwhile."""
+        """Resume a broker as SIGCONT does; it first handles what arrived during the pause."""
         self._require_known(broker_id)
         self.faults.resume(broker_id)
 
     def start_broker(self, broker_id: int) -> None:
-        """Start it again on the same port and directory; returns when it serves."""
+        """Start a broker again on the same port and directory; returns when it serves clients."""
         self._require_known(broker_id)
         if self._is_running(broker_id):
-            raise ClusterError(f"broker {broker_id} is running already")
+            raise ClusterError(f"Broker {broker_id} is already running.")
         self._brokers[broker_id] = self._call(
             Broker.start(self._settings(broker_id), faults=self.faults)
         )
 
     def stop_controller(self) -> None:
-        """Stop the controller: what is led goes on being served, but nothing can change."""
+        """Stop the controller: current leaders continue to serve, but nothing can change."""
         if self._controller is None:
-            raise ClusterError("the controller is not running")
+            raise ClusterError("The controller is not running.")
         controller, self._controller = self._controller, None
         self._call(controller.stop())
 
     def kill_controller(self) -> None:
         """Stop the controller as kill -9 does."""
         if self._controller is None:
-            raise ClusterError("the controller is not running")
+            raise ClusterError("The controller is not running.")
         controller, self._controller = self._controller, None
 
         async def kill() -> None:
@@ -223,7 +225,7 @@ class Cluster:
         """Start the controller again on the same port and directory."""
         self._require_started()
         if self._controller is not None:
-            raise ClusterError("the controller is running already")
+            raise ClusterError("The controller is already running.")
         assert self._controller_port is not None
         settings = ControllerSettings(
             data=controller_directory(self._root()),
@@ -258,10 +260,10 @@ class Cluster:
         )
 
     def _take(self, broker_id: int) -> Broker:
-        """A running broker, which is not counted as one any more."""
+        """Remove a running broker from the running ones and return it."""
         self._require_known(broker_id)
         if not self._is_running(broker_id):
-            raise ClusterError(f"broker {broker_id} is not running")
+            raise ClusterError(f"Broker {broker_id} is not running.")
         return self._brokers.pop(broker_id)
 
     def _is_paused(self, broker_id: int) -> bool:
@@ -284,15 +286,15 @@ class Cluster:
     def _require_started(self) -> None:
         if self._loop is None:
             raise ClusterError(
-                "this cluster is not running: use it as `with broker_ref.Cluster() as cluster:`, "
-                "or call start()"
+                "The cluster is not running: use `with broker_ref.Cluster() as cluster:`, or call "
+                "start()."
             )
 
     def _require_known(self, broker_id: int) -> None:
         self._require_started()
         if broker_id not in self._reservations:
             known = ", ".join(str(known_id) for known_id in self._reservations)
-            raise ClusterError(f"there is no broker {broker_id} in this cluster; it has {known}")
+            raise ClusterError(f"There is no broker {broker_id} in this cluster; it has {known}.")
 
     def _start_loop(self) -> None:
         loop = asyncio.new_event_loop()
@@ -320,7 +322,7 @@ class Cluster:
 
 
 def cluster_configs(brokers: int, configs: Mapping[str, str]) -> dict[str, str]:
-    """Configs of a cluster of so many brokers: internal topics on as many as Kafka would use."""
+    """Add the replication factors of internal topics that fit this number of brokers."""
     factor = min(brokers, INTERNAL_REPLICATION_FACTOR_MAX)
     return {
         "offsets.topic.replication.factor": str(factor),
@@ -331,12 +333,12 @@ def cluster_configs(brokers: int, configs: Mapping[str, str]) -> dict[str, str]:
 
 
 def broker_directory(root: Path, broker_id: int) -> Path:
-    """Where a broker of a cluster keeps its data; the same from Python and the command line."""
+    """Return the data directory of a broker in a cluster."""
     return root / f"broker-{broker_id}"
 
 
 def controller_directory(root: Path) -> Path:
-    """Where the controller of a cluster keeps its journal."""
+    """Return the directory of a cluster's controller."""
     return root / "controller"
 
 
@@ -344,13 +346,13 @@ def _reserve(port: int) -> PortReservation:
     try:
         return PortReservation(_HOST, port)
     except (OSError, OverflowError) as error:
-        raise BrokerStartError(f"cannot listen on {_HOST}:{port}: {error}") from error
+        raise BrokerStartError(f"Cannot listen on {_HOST}:{port}: {error}") from error
 
 
 async def start_all(
     settings: Sequence[BrokerSettings], *, faults: Faults | None = None
 ) -> list[Broker]:
-    """Start brokers together; where one cannot start, end the others and raise its error."""
+    """Start brokers concurrently; if one fails, kill the others and raise its error."""
     started: list[Broker] = []
 
     async def start(each: BrokerSettings) -> None:
@@ -375,7 +377,7 @@ async def stop_all(
     *,
     controlled: bool = True,
 ) -> None:
-    """Stop what runs, brokers together and the controller last; then raise the first error."""
+    """Stop brokers concurrently and then the controller; raises the first error at the end."""
     running = [broker for broker in brokers if not broker.ended.done()]
     results = await asyncio.gather(
         *(broker.stop(controlled=controlled) for broker in running), return_exceptions=True

@@ -1,13 +1,13 @@
-"""One client's connection: bytes in, whole requests out, responses back.
+"""A client connection: bytes in, whole requests out, responses back.
 
 Purpose: Kafka's framing (a signed 32-bit big-endian length, then that many bytes) over an asyncio
-transport. Invariants: a length is checked before any byte of its body is kept; a body holds the
-bytes that have arrived and at most one piece more, never the length announced; one request at a
-time is with the node; a client that does not read its responses has no further request of its
+transport. Invariants: a length is checked before any byte of its body is stored; a body occupies
+the received bytes and at most one more piece, never the announced length; the node handles one
+request of a connection at a time; a client that does not read its responses gets no further request
 served. Must not know: what a frame means.
 
-A large body is received in pieces that are joined once it is whole: that is one copy, and four
-times as fast as one buffer that grows.
+A large body is received in pieces that are joined at the end: this costs one copy and is four times
+as fast as one growing buffer.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from broker_ref.io.memory import RequestMemory
 
 FRAME_LENGTH_BYTES = 4
 
-# What a connection holds while nothing large arrives: most requests fit, 500 idle ones are 4 MiB.
+# Buffer of an idle connection: most requests fit, and 500 idle connections use 4 MiB.
 IDLE_BUFFER_BYTES = 8 * 1024
 _FIRST_PIECE_BYTES = 64 * 1024
 _NEXT_PIECE_BYTES = 256 * 1024
-# Up to here one packet with the length in front is worth a copy.
+# Up to this size, one packet with the length in front is worth a copy.
 _SMALL_RESPONSE_BYTES = 64 * 1024
 
 
 class RequestRefusedError(Exception):
-    """The bytes received cannot be a request; the connection is closed for this reason."""
+    """The received bytes cannot be a request; the connection is closed."""
 
 
 class ConnectionOwner(Protocol):
-    """The server, as a connection sees it."""
+    """The server, as a connection uses it."""
 
     memory: RequestMemory
     request_bytes_max: int
@@ -42,33 +42,35 @@ class ConnectionOwner(Protocol):
     def opened(self, connection: Connection) -> None: ...
 
     def runnable(self, connection: Connection) -> None:
-        """Something has changed: there may be a request to take, or reading to go on with."""
+        """A request may be available, or reading may continue."""
 
     def closed(self, connection: Connection, error: Exception | None) -> None: ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """An asyncio protocol that hands its owner one whole request at a time."""
+    """An asyncio protocol that returns one whole request at a time."""
 
     def __init__(self, owner: ConnectionOwner, connection_id: ConnectionId) -> None:
         self.connection_id = connection_id
         self.peer = "unknown"
         self.local = ("unknown", 0)
-        self.is_in_progress = False  # a request of ours is with the node
-        self.is_at_end = False  # the client has said that it sends nothing more
-        self.last_progress_seconds = 0.0  # when bytes were last received or sent
+        self.is_in_progress = False  # The node handles a request of this connection.
+        self.is_at_end = False  # The client has closed its sending side.
+        self.last_progress_seconds = 0.0  # The time when bytes were last received or sent.
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(IDLE_BUFFER_BYTES)
         self._filled_bytes = 0
-        self._full_pieces: list[bytearray] = []  # of a large request, before `_buffer`
+        self._full_pieces: list[
+            bytearray
+        ] = []  # Earlier pieces of a large request; `_buffer` is the last one.
         self._full_pieces_bytes = 0
         self._receiving: memoryview | None = None
         self._is_sending_paused = False
         self._unsent_bytes_seen = 0
         self._time = asyncio.get_running_loop().time
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -77,7 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         client = transport.get_extra_info("socket")
         client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer = transport.get_extra_info("peername")  # None where the client has already gone
+        peer = transport.get_extra_info("peername")  # None if the client has already disconnected.
         if peer is not None:
             self.peer = f"{peer[0]}:{peer[1]}"
         self.local = transport.get_extra_info("sockname")[:2]
@@ -96,9 +98,10 @@ class Connection(asyncio.BufferedProtocol):
         self._owner.runnable(self)
 
     def eof_received(self) -> bool:
-        """Answer what has been asked, then close: a client may shut down its half first.
+        """Answer pending requests before closing, because a client may shut down one direction
+        only.
 
-        One that has closed looks the same until something is sent to it.
+        A client that has closed completely looks the same until something is sent to it.
         """
         self.is_at_end = True
         self._owner.runnable(self)
@@ -114,11 +117,11 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._owner.closed(self, exc)
 
-    # What the server calls.
+    # Called by the server.
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of responses that the client has not taken yet."""
+        """Return the size of the responses that the client has not read."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
@@ -126,9 +129,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is None or self._transport.is_closing()
 
     def next_request(self) -> bytes | None:
-        """The next whole request, or None while there is none to hand on.
+        """Return the next whole request, or None if there is none.
 
-        Also starts, pauses or resumes reading as the buffer allows. Raises `RequestRefusedError`.
+        Also starts, pauses or resumes reading depending on the buffer. Raises: RequestRefusedError.
         """
         if self.is_closing or self.is_in_progress or self._is_sending_paused:
             self._read_if_there_is_room()
@@ -137,9 +140,9 @@ class Connection(asyncio.BufferedProtocol):
         arrived_bytes = self._full_pieces_bytes + self._filled_bytes
         if frame_bytes is None or arrived_bytes < frame_bytes:
             if self.is_at_end:
-                self.close()  # the client sends nothing more, and all it asked is answered
+                self.close()  # The client sends no more and all its requests are answered.
             elif self._filled_bytes == len(self._buffer):
-                assert frame_bytes is not None  # an idle buffer has room for a length
+                assert frame_bytes is not None  # An idle buffer has room for a length.
                 self._add_piece(frame_bytes - arrived_bytes)
             self._read_if_there_is_room()
             return None
@@ -147,48 +150,49 @@ class Connection(asyncio.BufferedProtocol):
         return self._take(frame_bytes)
 
     def respond(self, frame: bytes | None) -> None:
-        """Send the answer to the request in progress (None: it has no answer)."""
+        """Send the response to the current request; None if it has no response."""
         self.is_in_progress = False
         if frame is not None and not self.is_closing:
             self._send(frame)
         self._owner.runnable(self)
 
     def close(self) -> None:
-        """Send what has been answered, then close."""
+        """Send pending responses, then close."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once and drop what is unsent."""
+        """Close immediately and drop unsent responses."""
         if self._transport is not None:
             self._transport.abort()
 
     def note_sending_progress(self, now_seconds: float) -> None:
-        """Called at intervals: has the client read some of what waits for it?"""
+        """Check, periodically, whether the client has read some of its responses."""
         unsent_bytes = self.unsent_bytes
         if unsent_bytes < self._unsent_bytes_seen:
             self.last_progress_seconds = now_seconds
         self._unsent_bytes_seen = unsent_bytes
 
-    # Inside.
+    # Internal.
 
     def _frame_bytes(self) -> int | None:
-        """Length of the frame at the front with its prefix; None until the prefix is there."""
+        """Return the length of the first frame with its prefix, or None if the prefix is
+        incomplete."""
         front = self._full_pieces[0] if self._full_pieces else self._buffer
         if not self._full_pieces and self._filled_bytes < FRAME_LENGTH_BYTES:
             return None
         request_bytes = int.from_bytes(front[:FRAME_LENGTH_BYTES], "big", signed=True)
         if not 0 <= request_bytes <= self._owner.request_bytes_max:
             raise RequestRefusedError(
-                f"it announced a request of {request_bytes} bytes, and a request has 0 to "
-                f"{self._owner.request_bytes_max} (socket.request.max.bytes): either this is not "
-                "a Kafka client, or it speaks TLS to a plaintext listener"
+                f"it announced a request of {request_bytes} bytes; the limit is "
+                f"{self._owner.request_bytes_max} bytes (socket.request.max.bytes). It is not a "
+                "Kafka client, or it uses TLS on a plaintext listener"
             )
         return FRAME_LENGTH_BYTES + request_bytes
 
     def _take(self, frame_bytes: int) -> bytes:
         if self._full_pieces:
-            # The last piece ends where the request ends: nothing stands behind it.
+            # The last piece ends with the request.
             first, *others = self._full_pieces
             request = b"".join((memoryview(first)[FRAME_LENGTH_BYTES:], *others, self._buffer))
             self._full_pieces.clear()
@@ -203,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         return request
 
     def _add_piece(self, missing_bytes: int) -> None:
-        """Make room for more of an unfinished request, if there is memory for it now."""
+        """Make room for more of an unfinished request if memory is available."""
         piece_bytes_max = _NEXT_PIECE_BYTES if self._full_pieces else _FIRST_PIECE_BYTES
         piece_bytes = min(missing_bytes, piece_bytes_max)
         held_bytes = self._full_pieces_bytes + len(self._buffer) + piece_bytes
@@ -231,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(frame) <= _SMALL_RESPONSE_BYTES:
             self._transport.write(length + frame)
         else:
-            # A view: what the socket does not take at once is then copied once, not twice.
+            # A memoryview avoids a second copy of what the socket does not accept immediately.
             self._transport.write(length)
             self._transport.write(memoryview(frame))
         self._unsent_bytes_seen = self.unsent_bytes

@@ -1,7 +1,7 @@
-"""The controller put together: configuration, storage on disk, node, clock and server.
+"""A running controller: configuration, storage on disk, node, clock and server.
 
 Purpose: as `broker`, for the controller. Invariant: a failed start leaves nothing open. Must not
-know: whether it runs in a process of its own.
+know: whether it runs in a separate process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class ControllerServer(RunningNode):
-    """A running controller; made by `ControllerServer.start`, within one event loop."""
+    """A running controller; created by `ControllerServer.start`, within one event loop."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class ControllerServer(RunningNode):
         listener: socket.socket,
         faults: Faults,
     ) -> None:
-        """A controller that is not served yet; ApiError, LogError from its directory."""
+        """Create a controller that does not serve yet. Raises: ApiError, LogError."""
         clock = SystemClock()
         self.host = settings.host
         self.port: int = listener.getsockname()[1]
@@ -49,7 +49,7 @@ class ControllerServer(RunningNode):
         )
         super().__init__(
             node,
-            name=f"the controller at {self.address}",
+            name=f"Controller at {self.address}",
             node_id=CONTROLLER_ID,
             storage=storage,
             clock=clock,
@@ -61,7 +61,7 @@ class ControllerServer(RunningNode):
     async def start(
         cls, settings: ControllerSettings, *, faults: Faults | None = None
     ) -> ControllerServer:
-        """Read the journal, listen, serve. Raises `BrokerStartError`."""
+        """Read the journal, then serve. Raises: BrokerStartError."""
         config = parse_configs(settings.configs)
         faults = faults or Faults()
         with starting(settings.data, settings.host, settings.port) as (storage, listener):
@@ -71,5 +71,5 @@ class ControllerServer(RunningNode):
             except BaseException:
                 controller.kill()
                 raise
-        logger.info("the controller serves %s from %s", controller.address, settings.data)
+        logger.info("The controller serves %s from %s", controller.address, settings.data)
         return controller

@@ -1,8 +1,8 @@
-"""The storage on a real disk.
+"""`Storage` on a real disk.
 
-Purpose: `Storage` as files under one directory. Invariants: no path leaves the root; one process
-at a time owns the root (`.lock`, as Kafka's log directories have); at most `open_files_max`
-descriptors are open, however many files are in use. What it must not know: what is in the files.
+Purpose: `Storage` as files under one directory. Invariants: no path leaves the root; one process at
+a time owns the root (`.lock`, as in Kafka's log directories); at most `open_files_max` descriptors
+are open, however many files are in use. Must not know: the contents of the files.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 
 
 class DiskStorage:
-    """Files under `root`, which is made where it is missing. Not thread-safe."""
+    """Files under `root`, which is created if missing. Not thread-safe."""
 
     def __init__(
         self, root: str | os.PathLike[str], *, open_files_max: int = OPEN_FILES_MAX
     ) -> None:
-        """Raises: StorageError if the root cannot be used, or another broker is using it."""
+        """Lock the root. Raises: StorageError if it is unusable or in use by another broker."""
         self._root = Path(root).absolute()
         self._descriptors = _Descriptors(open_files_max)
         with _errors("make", self._root):
@@ -46,12 +46,12 @@ class DiskStorage:
         except OSError as error:
             os.close(self._lock)
             raise StorageError(
-                f"The data directory {self._root} is in use by another broker: stop that one, or "
-                "give this one a directory of its own."
+                f"The data directory {self._root} is in use by another broker. Stop that broker, "
+                "or use another directory."
             ) from error
 
     def close(self) -> None:
-        """Close every file and let another process have the root."""
+        """Close all files and release the lock."""
         self._descriptors.close_all()
         if self._lock >= 0:
             os.close(self._lock)
@@ -129,14 +129,14 @@ class DiskStorage:
 
 
 class DiskFile:
-    """One file; its descriptor comes and goes with use."""
+    """A file whose descriptor is opened on demand."""
 
     def __init__(self, path: str, full: Path, descriptors: _Descriptors) -> None:
         self._path = path
         self._full = full
         self._descriptors = descriptors
         with _errors("open", full):
-            # The directory entry of a new file is made durable by its first flush.
+            # The first flush also makes the directory entry of a new file durable.
             self._is_new = not full.exists()
             self._size = os.fstat(descriptors.get(self._full)).st_size
 
@@ -193,7 +193,7 @@ class DiskFile:
 
 
 class _Descriptors:
-    """Open descriptors by path, the least recently used closed first."""
+    """Open descriptors by path; the least recently used are closed first."""
 
     def __init__(self, open_files_max: int) -> None:
         self._open_files_max = open_files_max
@@ -212,9 +212,10 @@ class _Descriptors:
         return descriptor
 
     def with_room(self, action: Callable[[], _Result]) -> _Result:
-        """Do what opens a file, giving up descriptors for it while the process has too many.
+        """Run an action that opens a file; if the process has too many descriptors, close some and
+        retry.
 
-        `action` is done again from its beginning.
+        `action` is restarted from its beginning.
         """
         while True:
             try:
@@ -225,7 +226,7 @@ class _Descriptors:
                 self._close_oldest()
 
     def sync_directory(self, full: Path) -> None:
-        """Make the names in a directory durable."""
+        """Make the entries of a directory durable."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         descriptor = self.with_room(lambda: os.open(full, flags))
         try:

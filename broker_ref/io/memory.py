@@ -1,10 +1,9 @@
-"""How many bytes all requests that are still arriving may hold together.
+"""Limits the memory of all requests that are being received.
 
-Purpose: what Kafka's `queued.max.request.bytes` is for. A connection is charged for the buffer
-it really holds, never for the length its client announced, so announcing costs nothing. Invariant:
-the sum stays within `bytes_max`, except that the request which began first always gets what it
-asks for (one request above the limit at most): whoever waits, one request can always complete.
-Must not know: sockets, time.
+Purpose: as Kafka's `queued.max.request.bytes`. A connection is charged for its actual buffer, not
+for the length that its client announced. Invariant: the sum is at most `bytes_max`, except that the
+oldest request always gets memory (at most one request above the limit), so that one request can
+always complete. Must not know: sockets, time.
 """
 
 from __future__ import annotations
@@ -13,12 +12,14 @@ from broker_ref.events import ConnectionId
 
 
 class RequestMemory:
-    """The account of the bytes that unfinished requests hold."""
+    """The memory of unfinished requests, by connection."""
 
     def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._held_bytes: dict[ConnectionId, int] = {}  # in the order in which requests began
-        self._wanted_bytes: dict[ConnectionId, int] = {}  # in the order in which they had to wait
+        self._held_bytes: dict[ConnectionId, int] = {}  # In the order in which the requests began.
+        self._wanted_bytes: dict[
+            ConnectionId, int
+        ] = {}  # In the order in which the requests had to wait.
         self._used_bytes = 0
 
     @property
@@ -27,14 +28,14 @@ class RequestMemory:
 
     @property
     def blocking(self) -> ConnectionId | None:
-        """The request that began first, while others wait for memory; else None."""
+        """Return the oldest request if others wait for memory, otherwise None."""
         return next(iter(self._held_bytes)) if self._wanted_bytes else None
 
     def is_waiting(self, connection_id: ConnectionId) -> bool:
         return connection_id in self._wanted_bytes
 
     def grow(self, connection_id: ConnectionId, held_bytes: int) -> bool:
-        """Ask to hold `held_bytes` in all. False: wait until a `release` names this connection."""
+        """Request `held_bytes` in total. False: wait until `release` returns this connection."""
         self._held_bytes.setdefault(connection_id, 0)
         if self._grant(connection_id, held_bytes):
             self._wanted_bytes.pop(connection_id, None)
@@ -43,7 +44,8 @@ class RequestMemory:
         return False
 
     def release(self, connection_id: ConnectionId) -> list[ConnectionId]:
-        """Give everything back; returns those that waited and now hold what they asked for."""
+        """Release all memory of a connection; returns the waiting connections that now have
+        memory."""
         if connection_id not in self._held_bytes:
             return []
         self._used_bytes -= self._held_bytes.pop(connection_id)

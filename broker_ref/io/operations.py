@@ -1,8 +1,8 @@
-"""What an operator does to a running cluster: move a leader, fence a broker.
+"""Operations on a running cluster: move a leader, fence a broker.
 
-Purpose: for tests, in one call each, by the requests that Kafka's own tools send. Invariant: when
-a call returns, the brokers that were asked say that it is so; every wait is bounded. What it must
-not know: anything inside the nodes.
+Purpose: one call each for tests, with the requests that Kafka's tools send. Invariant: when a call
+returns, the brokers report the new state; every wait has a timeout. Must not know: anything inside
+the nodes.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _REQUEST_TIMEOUT: Final = i32Timedelta.parse(timedelta(seconds=30))
 
 
 class OperationError(Exception):
-    """The cluster did not do what it was asked; says what, and what it is like instead."""
+    """The cluster did not reach the requested state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """Who has a partition, as a broker tells its clients."""
+    """The leader and the replicas of a partition, as a broker reports them."""
 
     leader_id: int
     replicas: tuple[int, ...]
@@ -49,19 +49,18 @@ class PartitionState:
 def move_leader(
     bootstrap_servers: str, topic: str, partition: int, *, to: int, timeout_seconds: float = 30.0
 ) -> None:
-    """Make broker `to`, which has a replica in sync, the partition's leader.
+    """Make broker `to`, which has an in-sync replica, the leader of a partition.
 
-    It becomes the first of the partition's replicas, that is the preferred leader, and stays so.
-    Raises `OperationError`.
+    It becomes the first replica, which is the preferred leader. Raises: OperationError.
     """
-    what = f"cannot move the leader of {topic}-{partition} to broker {to}"
+    what = f"Cannot move the leader of {topic}-{partition} to broker {to}"
     before = partition_state(bootstrap_servers, topic, partition)
     if before.leader_id == to:
         return
     if to not in before.isr:
         raise OperationError(
-            f"{what}: its replicas are on {list(before.replicas)}, in sync on {list(before.isr)}; "
-            "name one of the latter"
+            f"{what}: its replicas are on {list(before.replicas)}, in sync on {list(before.isr)}. "
+            "Choose an in-sync replica."
         )
     _put_first(bootstrap_servers, topic, partition, [to, *(set(before.replicas) - {to})], what)
     _elect_preferred(bootstrap_servers, topic, partition, what)
@@ -76,42 +75,42 @@ def move_leader(
 def fenced(
     faults: Faults, bootstrap_servers: str, *, broker_id: int, timeout_seconds: float = 60.0
 ) -> Iterator[None]:
-    """Have the controller take a broker for dead while in the block, though it lives.
+    """Have the controller fence a live broker within the block.
 
-    Its heartbeats are held; the block is entered once its session has run out, and left once it is
-    among the cluster's brokers again. Raises `OperationError`.
+    Holds the broker's heartbeats. Enters the block when its session has expired, and leaves it when
+    it is unfenced again. Raises: OperationError.
     """
     heartbeats = Match(api_keys=frozenset({BROKER_HEARTBEAT}), sender_id=broker_id)
     with faults.hold(heartbeats):
         _await(
             lambda: broker_id not in live_brokers(bootstrap_servers),
             timeout_seconds,
-            lambda: f"broker {broker_id} is not fenced: is `broker.session.timeout.ms` longer?",
+            lambda: f"Broker {broker_id} is not fenced; check `broker.session.timeout.ms`",
         )
         yield
     _await(
         lambda: broker_id in live_brokers(bootstrap_servers),
         timeout_seconds,
-        lambda: f"broker {broker_id} is fenced still, with heartbeats let through",
+        lambda: f"Broker {broker_id} is still fenced, although its heartbeats are no longer held",
     )
 
 
 def live_brokers(bootstrap_servers: str) -> frozenset[int]:
-    """The brokers that are registered and not fenced. Raises `OperationError`."""
+    """Return the brokers that are not fenced. Raises: OperationError."""
     request = DescribeClusterRequest(include_cluster_authorized_operations=False)
-    response = _ask_any(bootstrap_servers, request, "cannot list brokers")
+    response = _ask_any(bootstrap_servers, request, "Cannot list the brokers")
     return frozenset(int(broker.broker_id) for broker in response.brokers)
 
 
 def partition_state(bootstrap_servers: str, topic: str, partition: int) -> PartitionState:
-    """What a broker says of a partition. Raises `OperationError`."""
+    """Return the state of a partition. Raises: OperationError."""
     request = MetadataRequest(
         topics=(MetadataRequestTopic(name=TopicName(topic)),),
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
     )
-    what = f"cannot look up {topic}-{partition}"
+    what = f"Cannot look up {topic}-{partition}"
     response = _ask_any(bootstrap_servers, request, what)
     for found in response.topics[0].partitions:
         if found.partition_index == partition:
@@ -165,14 +164,14 @@ def _elect_preferred(bootstrap_servers: str, topic: str, partition: int, what: s
 
 
 def _ask_any(bootstrap_servers: str, request: RequestPayload, what: str) -> Any:
-    """The answer of the first broker that gives one."""
+    """Return the first response of any broker."""
     reasons = []
     for address in bootstrap_servers.split(","):
         try:
             return ask(address, request)
         except OSError as error:
             reasons.append(f"{address}: {error}")
-    raise OperationError(f"{what}: no broker answers ({'; '.join(reasons)})")
+    raise OperationError(f"{what}: no broker responds ({'; '.join(reasons)})")
 
 
 def _check(error_code: ErrorCode, what: str) -> None:

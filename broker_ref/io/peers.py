@@ -1,10 +1,9 @@
 """Connections from a node to other nodes.
 
-Purpose: carry out `SendRequest` and `CloseChannel`: one connection for each channel, opened when
-something is to be sent, and the answers handed back as events. Invariants: every request ends in
-one event; answers are matched by correlation id; a channel that breaks fails all that was asked on
-it, and the next request opens it anew; after `close` nothing is left. What it must not know: what
-is asked.
+Purpose: perform `SendRequest` and `CloseChannel`: one connection per channel, opened on demand, and
+responses returned as events. Invariants: each request ends in one event; responses are matched by
+correlation id; if a channel breaks, its pending requests fail and the next request opens it again;
+nothing remains after `close`. Must not know: what is requested.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ OnEvent = Callable[[ResponseReceived | RequestFailed], None]
 
 
 class Peers:
-    """The channels of one node. To be used from within one event loop.
+    """The channels of one node, for use within one event loop.
 
-    `is_cut` says of a channel whether nothing gets out on it, `is_deaf` whether no answer gets
-    back (faults that a test injects). What is not answered then is left to its timeout.
+    `is_cut` returns whether requests of a channel are dropped, `is_deaf` whether its responses are
+    (injected faults). Such requests fail at their timeout.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class Peers:
         self._is_closed = False
 
     def apply(self, effect: PeerEffect) -> None:
-        """Carry out one effect; the events it leads to come in later turns of the loop."""
+        """Perform an effect; its events come in later iterations of the loop."""
         if self._is_closed:
             return
         match effect:
@@ -69,7 +68,7 @@ class Peers:
                     connection.abort("given up")
 
     def close(self) -> None:
-        """Drop every channel; no event comes any more."""
+        """Drop all channels; no more events are delivered."""
         self._is_closed = True
         for task in self._tasks:
             task.cancel()
@@ -78,7 +77,7 @@ class Peers:
         self._channels.clear()
 
     def cut(self) -> None:
-        """Break the channels that `is_cut` now names."""
+        """Break the channels for which `is_cut` is now true."""
         for channel, connection in list(self._channels.items()):
             if self._is_cut(channel):
                 connection.abort("the link is cut")
@@ -131,7 +130,7 @@ class Peers:
 
 
 class _Connection(asyncio.Protocol):
-    """One channel's connection; what is sent before it is open waits."""
+    """The connection of a channel; requests are queued until it is open."""
 
     def __init__(
         self,
@@ -157,11 +156,11 @@ class _Connection(asyncio.Protocol):
             self._transport.write(data)
 
     def unanswered(self) -> list[RequestId]:
-        """What was sent, or was to be, and has no answer yet."""
+        """Return the requests without a response."""
         return list(self._unanswered)
 
     def abort(self, reason: str) -> None:
-        """Break the connection at once."""
+        """Break the connection immediately."""
         if self._is_lost:
             return
         self._is_lost = True
@@ -185,20 +184,20 @@ class _Connection(asyncio.Protocol):
         while (frame := self._next_frame()) is not None:
             (request_id,) = _CORRELATION_ID.unpack_from(frame)
             if request_id not in self._unanswered:
-                self.abort(f"an answer to no request of this node ({request_id})")
+                self.abort(f"response with an unknown correlation id ({request_id})")
                 return
             del self._unanswered[request_id]
             self._on_response(ResponseReceived(request_id=request_id, frame=frame))
 
     def _next_frame(self) -> bytes | None:
-        """The next whole response; pieces are joined when it is there, not before."""
+        """Return the next whole response; its pieces are joined at the end."""
         if self._is_lost or self._pieces_bytes < _LENGTH.size:
             return None
         if len(self._pieces[0]) < _LENGTH.size:
             self._pieces = [b"".join(self._pieces)]
         (length,) = _LENGTH.unpack_from(self._pieces[0])
         if not _CORRELATION_ID.size <= length <= RESPONSE_BYTES_MAX:
-            self.abort(f"an answer cannot be of {length} bytes")
+            self.abort(f"invalid response length {length}")
             return None
         end = _LENGTH.size + length
         if self._pieces_bytes < end:

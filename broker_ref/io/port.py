@@ -1,10 +1,9 @@
-"""Hold a port for a broker that is started, killed and started again.
+"""Reserves the port of a broker that is killed and started again.
 
-Purpose: between two lives of a broker its port must not go to somebody else: not to another
-server, and not to a client's outgoing connection (the kernel takes both from the same range; a
-client that keeps dialling a dead port can even be connected to itself). Invariant: a reserved port
-is bound but not listened on, so clients are refused, while a listener that sets SO_REUSEADDR may
-still bind it. Must not know: brokers.
+Purpose: while a broker is down, its port must not be taken by another server or by an outgoing
+connection of a client (the kernel uses the same range; a client that connects to a closed port can
+even be connected to itself). Invariant: a reserved port is bound but does not listen, so that
+clients are refused, while a listener with SO_REUSEADDR can still bind it. Must not know: brokers.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import socket
 
 
 class PortReservation:
-    """Keeps one TCP port of `host`; port 0 reserves a free one. Raises `OSError`."""
+    """Reserves a TCP port of `host`; port 0 reserves a free one. Raises: OSError."""
 
     def __init__(self, host: str, port: int = 0) -> None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -27,5 +26,5 @@ class PortReservation:
         self.port: int = self._socket.getsockname()[1]
 
     def close(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         self._socket.close()

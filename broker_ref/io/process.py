@@ -1,8 +1,8 @@
-"""A broker as an operating-system process of its own, so that kill -9 is real.
+"""A broker in a process of its own, so that it can be killed with SIGKILL.
 
-Purpose: start `python -m broker_ref` as a child, wait until it serves, stop or kill it by its
-process id, start it again on the same port and directory. Invariant: whatever happens, `close`
-leaves no process, file or socket behind. Must not know: the wire protocol.
+Purpose: start `python -m broker_ref` as a child process, wait until it serves, stop or kill it by
+its process id, and start it again on the same port and directory. Invariant: `close` leaves no
+process, file or socket. Must not know: the wire protocol.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _STOP_TIMEOUT_SECONDS = 30.0
 
 
 class BrokerProcessError(Exception):
-    """The process did not start or stop as asked; the message has what it wrote to stderr."""
+    """The process did not start or stop as requested; the message contains its stderr."""
 
 
 class BrokerProcess:
-    """`python -m broker_ref` on one directory and one port, over as many lives as wanted.
+    """`python -m broker_ref` on one directory and one port, which can be restarted.
 
-    Port 0 reserves a free port, which stays this broker's until `close`. `configs` are Kafka's
-    broker configs. A context manager that starts on entry and kills on exit.
+    Port 0 reserves a free port until `close`. `configs` are Kafka's broker configs. As a context
+    manager, it starts on entry and kills on exit.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class BrokerProcess:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The line the broker printed when it was ready; empty before the first start."""
+        """Return the line that the broker printed when ready; empty before the first start."""
         return self._bootstrap_servers
 
     @property
     def pid(self) -> int:
-        """Process id of the running broker. Raises `BrokerProcessError` where none runs."""
+        """Return the process id. Raises: BrokerProcessError if it is not running."""
         return self._running().pid
 
     @property
@@ -73,12 +73,12 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, *, timeout_seconds: float = _READY_TIMEOUT_SECONDS) -> None:
-        """Start it and return when it serves.
+        """Start the process and return when it serves clients.
 
-        Raises `BrokerProcessError` where it runs already, exits, or is not ready in time.
+        Raises: BrokerProcessError if it is already running, exits, or is not ready in time.
         """
         if self.is_running:
-            raise BrokerProcessError(f"broker process {self.pid} is running already")
+            raise BrokerProcessError(f"Broker process {self.pid} is already running.")
         self._reap()
         self._process = subprocess.Popen(  # noqa: S603 (our own command line, no shell)
             self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log
@@ -90,9 +90,9 @@ class BrokerProcess:
             raise
 
     def terminate(self, *, timeout_seconds: float = _STOP_TIMEOUT_SECONDS) -> int:
-        """Stop it in good order (SIGTERM) and return its exit code.
+        """Stop the process cleanly (SIGTERM) and return its exit code.
 
-        Raises `BrokerProcessError` where none runs or it does not end in time (it is then killed).
+        Raises: BrokerProcessError if it is not running or does not end in time (it is then killed).
         """
         process = self._running()
         process.terminate()
@@ -101,24 +101,24 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             raise BrokerProcessError(
-                f"the broker did not end within {timeout_seconds} s of SIGTERM; it wrote:\n"
-                f"{self.logs()}"
+                f"The broker did not end within {timeout_seconds} s after SIGTERM. Its "
+                f"stderr:\n{self.logs()}"
             ) from None
         return self._reap()
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the process to be gone; nothing happens where none runs."""
+        """Send SIGKILL and wait for the process to end; has no effect if it is not running."""
         if self._process is not None:
             self._process.kill()
             self._reap()
 
     def logs(self) -> str:
-        """What all lives of this broker have written to stderr."""
+        """Return the stderr of all runs of this broker."""
         size = os.fstat(self._log.fileno()).st_size
         return os.pread(self._log.fileno(), size, 0).decode(errors="replace")
 
     def close(self) -> None:
-        """Kill it and give up the port. The data directory stays: it is the caller's."""
+        """Kill the process and release the port. The data directory remains; the caller owns it."""
         self.kill()
         self._log.close()
         self._reservation.close()
@@ -141,7 +141,9 @@ class BrokerProcess:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
-            raise BrokerProcessError(f"the broker process is not running; it wrote:\n{self.logs()}")
+            raise BrokerProcessError(
+                f"The broker process is not running. Its stderr:\n{self.logs()}"
+            )
         return self._process
 
     def _reap(self) -> int:
@@ -164,14 +166,15 @@ class BrokerProcess:
             remaining_seconds = max(deadline - time.monotonic(), 0)
             if not select.select([process.stdout], [], [], remaining_seconds)[0]:
                 raise BrokerProcessError(
-                    f"the broker was not ready within {timeout_seconds} s; it wrote:\n{self.logs()}"
+                    f"The broker was not ready within {timeout_seconds} s. Its "
+                    f"stderr:\n{self.logs()}"
                 )
             chunk = os.read(process.stdout.fileno(), 4096)
             if not chunk:
                 exit_code = process.wait()
                 raise BrokerProcessError(
-                    f"the broker exited with code {exit_code} before it was ready; it wrote:\n"
-                    f"{self.logs()}"
+                    f"The broker exited with code {exit_code} before it was ready. Its "
+                    f"stderr:\n{self.logs()}"
                 )
             line += chunk
         return line.decode().strip()

@@ -1,9 +1,9 @@
-"""A cluster of one operating-system process for each broker, from the command line.
+"""A cluster with one process per broker, from the command line.
 
-Purpose: run the controller in this process and each broker in a child, until a signal. Invariant:
-no child outlives `run`, nor this process if that is killed: each has the end of a pipe as its
-stdin, and stops when the other end is closed. A broker that ends by itself is told of, and the
-others go on, as in any cluster. Must not know: the wire protocol.
+Purpose: run the controller in this process and each broker in a child process, until a signal.
+Invariant: no child outlives `run`, nor this process if it is killed: the stdin of each child is a
+pipe, and the child stops when the pipe is closed. If a broker ends by itself, this is logged and
+the others continue. Must not know: the wire protocol.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessesSettings:
-    """`brokers` brokers under `data`, at `port` and the ports after it (0: free ones).
+    """The settings of a cluster: brokers under `data`, at `port` and the following ports (0: free
+    ones).
 
-    `node_arguments` are passed on to each broker's command line.
+    `node_arguments` are appended to each broker's command line.
     """
 
     brokers: int
@@ -47,9 +48,9 @@ class ProcessesSettings:
 async def run(
     settings: ProcessesSettings, *, ready: Callable[[str], None], stop_asked: asyncio.Event
 ) -> None:
-    """Start everything, tell the bootstrap servers to `ready`, stop when asked.
+    """Start the cluster, pass the bootstrap servers to `ready`, and stop on `stop_asked`.
 
-    Raises `BrokerStartError`.
+    Raises: BrokerStartError.
     """
     controller = await ControllerServer.start(
         ControllerSettings(
@@ -87,7 +88,7 @@ async def _spawn(
         sys.executable, "-m", "broker_ref", "node", *arguments, *settings.node_arguments,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,  # A Ctrl-C is for this process, which stops them in order.
+        start_new_session=True,  # This process gets Ctrl-C and stops its children in order.
     )  # fmt: skip
 
 
@@ -98,17 +99,17 @@ async def _ready_line(child: asyncio.subprocess.Process) -> str:
     except TimeoutError:
         line = b""
     if not line:
-        raise BrokerStartError("a broker did not start: see what it has written above")
+        raise BrokerStartError("A broker did not start; see its output above.")
     return line.decode().strip()
 
 
 async def _tell_of_end(child: asyncio.subprocess.Process) -> None:
     code = await child.wait()
-    logger.error("the broker with process id %d has ended with code %d", child.pid, code)
+    logger.error("The broker with process id %d has ended with code %d", child.pid, code)
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    """Stop a child in good order, or else kill it."""
+    """Stop a child process cleanly, or kill it after a timeout."""
     if child.returncode is not None:
         return
     with contextlib.suppress(ProcessLookupError):

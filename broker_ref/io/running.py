@@ -1,8 +1,7 @@
-"""What every running node is: storage on disk, a node without I/O, a clock and a server.
+"""What brokers and controllers share: storage on disk, a node without I/O, a clock and a server.
 
-Purpose: what brokers and the controller have in common between their start and their end.
-Invariants: a failed start leaves nothing open; `ended` is done once, and nothing calls the node
-any more then. Must not know: what the node does.
+Purpose: the start and the stop of a running node. Invariants: a failed start leaves nothing open;
+`ended` completes once, and the node is not called afterwards. Must not know: what the node does.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Node(ServedNode, Protocol):
-    """A node as what runs it sees it."""
+    """The node, as a running node uses it."""
 
     @property
     def failure(self) -> str | None: ...
@@ -38,10 +37,10 @@ class Node(ServedNode, Protocol):
 
 @contextmanager
 def starting(data: Path, host: str, port: int) -> Iterator[tuple[DiskStorage, socket.socket]]:
-    """The directory, locked, and a socket that listens; both are closed if the start fails.
+    """Lock the data directory and open the listening socket; closes both if the start fails.
 
-    The socket is bound before any log is recovered: a port in use is found out at once. Raises
-    `BrokerStartError`, also in place of what can go wrong in the block.
+    The socket is bound before logs are recovered, so that a port in use is reported immediately.
+    Errors in the block are raised as BrokerStartError.
     """
     try:
         storage = DiskStorage(data)
@@ -62,7 +61,7 @@ def starting(data: Path, host: str, port: int) -> Iterator[tuple[DiskStorage, so
 class RunningNode:
     """A node that runs within one event loop.
 
-    `ended` is done when it has stopped, with a `BrokerStartError` where it had to.
+    `ended` completes when the node has stopped, with a BrokerStartError if it could not continue.
     """
 
     def __init__(
@@ -99,8 +98,7 @@ class RunningNode:
     async def stop(self) -> None:
         """Stop accepting, flush and close the logs, unlock the directory.
 
-        Raises `LogError` or `StorageError` where a log could not be flushed; all is closed
-        nevertheless.
+        Raises: LogError or StorageError if a log could not be flushed; everything is closed anyway.
         """
         try:
             await self.server.stop()
@@ -113,7 +111,7 @@ class RunningNode:
         logger.info("%s has stopped", self._name)
 
     def kill(self) -> None:
-        """Stop as kill -9 does: nothing is flushed, nobody is told."""
+        """Stop as kill -9 does: nothing is flushed and nobody is notified."""
         self._drop(None)
 
     def _stepped(self) -> None:
@@ -142,11 +140,11 @@ class RunningNode:
             self.ended.set_result(None)
         else:
             self.ended.set_exception(error)
-            self.ended.exception()  # Whoever wants to know of it asks; nobody has to.
+            self.ended.exception()  # Retrieve the exception, because not every caller does.
 
 
 async def until_asked_or_ended(stop_asked: asyncio.Event, *ended: asyncio.Future[None]) -> None:
-    """Wait for a signal; raises the error of a node that ended by itself."""
+    """Wait for a stop signal; raises the error of a node that ended by itself."""
     asked = asyncio.ensure_future(stop_asked.wait())
     waiting: set[asyncio.Future[Any]] = {asked, *ended}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -1,11 +1,10 @@
-"""The asyncio server around one sans-IO node.
+"""The asyncio server of one sans-IO node.
 
-Purpose: accept clients, hand the node their requests one at a time each, carry out its effects
-(also those towards other nodes), wake it at its deadlines, and keep what hostile or slow clients
-may cost bounded. Invariants: no
-client can take the server down or keep it from serving others; an exception in the node costs the
-connection it came from, with its traceback in the log; every timer and socket is gone after
-`stop`. Must not know: what a request means.
+Purpose: accept clients, pass the node one request per client at a time, perform its effects (also
+requests to other nodes), wake it at its deadlines, and bound the cost of hostile or slow clients.
+Invariants: no client can stop the server or block others; an exception in the node closes the
+connection that caused it and is logged with its traceback; `stop` leaves no timer or socket. Must
+not know: what a request means.
 """
 
 from __future__ import annotations
@@ -48,28 +47,28 @@ _RETRY_AFTER_FAILURE_SECONDS = 1.0
 
 
 class ListenError(Exception):
-    """The address cannot be listened on: says which, and the system's reason."""
+    """The server cannot listen on the address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What clients may cost.
+    """Limits for clients.
 
     The first and third are broker configs. The second is Kafka's `queued.max.request.bytes`, which
-    Kafka leaves unbounded by default; the others Kafka bounds by its heap and idle time alone.
+    is unlimited in Kafka by default. In Kafka the others are limited by heap and idle time only.
     """
 
     request_bytes_max: int = 100 * _MIB  # socket.request.max.bytes
     queued_request_bytes_max: int = 256 * _MIB
     connection_idle_ms_max: int = 600_000  # connections.max.idle.ms
-    unsent_bytes_max: int = 512 * _MIB  # responses that clients have not read, all together
-    send_stall_ms_max: int = 60_000  # one client reading nothing of its response
-    memory_stall_ms_max: int = 10_000  # one unfinished request keeping others from memory
+    unsent_bytes_max: int = 512 * _MIB  # Unread responses of all clients.
+    send_stall_ms_max: int = 60_000  # A client that reads nothing of its response.
+    memory_stall_ms_max: int = 10_000  # An unfinished request that blocks others from memory.
     sweep_interval_ms: int = 1_000
 
 
 class ServedNode(Protocol):
-    """The node, as the server sees it."""
+    """The node, as the server uses it."""
 
     def handle(self, event: Event, now_ms: int) -> Sequence[Effect | PeerEffect]: ...
 
@@ -77,32 +76,32 @@ class ServedNode(Protocol):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on the first address of `host`; port 0 takes a free one. Raises `ListenError`."""
+    """Listen on the first address of `host`; port 0 selects a free port. Raises: ListenError."""
     if not 0 <= port <= 65_535:
-        raise ListenError(f"cannot listen on port {port}: ports go from 0 (a free one) to 65535")
+        raise ListenError(f"Cannot listen on port {port}: a port is from 0 (a free port) to 65535.")
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise ListenError(f"cannot resolve the host '{host}' to listen on: {error}") from error
+        raise ListenError(f"Cannot resolve the host '{host}' to listen on: {error}") from error
     try:
-        # A broker restarts on its port at once, in spite of its old connections in TIME_WAIT.
+        # Allows a restart on the same port despite old connections in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(_ACCEPT_BACKLOG)
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise ListenError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise ListenError(f"Cannot listen on {host}:{port}: {error.strerror}") from error
     return listener
 
 
 class Server:
-    """Serves one node on one listening socket. To be used from within one event loop.
+    """Serves one node on one listening socket, within one event loop.
 
-    `on_step` is called whenever the node has taken an event in.
+    `on_step` is called whenever the node has handled an event.
     """
 
     def __init__(
@@ -135,14 +134,14 @@ class Server:
         self._all_closed = asyncio.Event()
 
     def poke(self) -> None:
-        """Let the node go on, after something was asked of it that is no event."""
+        """Let the node continue after a method call that is not an event."""
         if self._is_stopping:
             return
         self._time_passed()
         self._arm_deadline()
 
     async def start(self, listener: socket.socket) -> None:
-        """Begin to accept from `listener`, which now belongs to this server."""
+        """Begin to accept from `listener`, which this server now owns."""
         self._listener = await self._loop.create_server(
             self._new_connection, sock=listener, backlog=_ACCEPT_BACKLOG
         )
@@ -150,20 +149,20 @@ class Server:
         self._arm_deadline()
 
     def stop_accepting(self) -> None:
-        """New clients are refused from now on; connected ones are still served."""
+        """Refuse new clients; connected ones are still served."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
         for accepting in listener.sockets:
             self._loop.remove_reader(accepting.fileno())
-        # asyncio loses a client that it has accepted in this very turn if the server closes first.
+        # asyncio loses clients that it has accepted in this iteration if the server closes first.
         self._loop.call_soon(listener.close)
 
     async def stop(self, *, grace_seconds: float = 1.0) -> None:
-        """Stop accepting, drop requests that wait, let responses out, close everything.
+        """Stop accepting, drop waiting requests, flush responses, close everything.
 
-        What a client has not taken after `grace_seconds` is dropped. The node hears of nothing
-        any more: it can be closed when this returns.
+        Responses that a client has not read after `grace_seconds` are dropped. The node gets no
+        events after this returns and can be closed.
         """
         self._halt()
         for connection in list(self._connections.values()):
@@ -174,7 +173,7 @@ class Server:
             await self._wait_all_closed(grace_seconds)
 
     def abort(self) -> None:
-        """Drop everything at once, as the end of a process does."""
+        """Drop everything immediately, as the end of a process does."""
         self._halt()
         for connection in list(self._connections.values()):
             connection.abort()
@@ -187,7 +186,7 @@ class Server:
             if timer is not None:
                 timer.cancel()
 
-    # What connections call.
+    # Called by connections.
 
     def opened(self, connection: Connection) -> None:
         self._connections[connection.connection_id] = connection
@@ -203,7 +202,7 @@ class Server:
         )
 
     def runnable(self, connection: Connection) -> None:
-        """Serve the requests that have arrived, in turn between connections."""
+        """Serve the available requests, in turn between connections."""
         self._runnable.append(connection)
         if self._is_running_requests:
             return
@@ -216,7 +215,7 @@ class Server:
         self._arm_deadline()
 
     def closed(self, connection: Connection, error: Exception | None) -> None:
-        logger.debug("connection to %s closed: %s", connection.peer, error or "by either side")
+        logger.debug("Connection to %s closed: %s", connection.peer, error or "by either side")
         connection_id = connection.connection_id
         del self._connections[connection_id]
         self._release_memory(connection_id)
@@ -249,10 +248,10 @@ class Server:
         try:
             effects = self._node.handle(event, self._now_ms())
         except Exception:
-            # A bug in the node must cost no more than the client that met it.
+            # A bug in the node must affect only the client that triggered it.
             connection = self._connections.get(event.connection_id)
             logger.exception(
-                "the node failed on %s of connection %d (%s); closing that connection",
+                "The node failed on %s of connection %d (%s); closing this connection",
                 type(event).__name__,
                 event.connection_id,
                 "gone" if connection is None else connection.peer,
@@ -270,7 +269,7 @@ class Server:
         try:
             effects = self._node.handle(event, self._now_ms())
         except Exception:
-            logger.exception("the node failed on %s of another node", type(event).__name__)
+            logger.exception("The node failed on %s of another node", type(event).__name__)
             return
         self._apply(effects)
         self._arm_deadline()
@@ -281,7 +280,7 @@ class Server:
                 self.peers.apply(effect)
                 continue
             connection = self._connections.get(effect.connection_id)
-            if connection is None:  # the client went in the meantime
+            if connection is None:  # The client has disconnected meanwhile.
                 continue
             match effect:
                 case SendFrame():
@@ -295,7 +294,7 @@ class Server:
         self._on_step()
 
     def _close(self, connection: Connection, reason: str) -> None:
-        logger.info("closing the connection of %s: %s", connection.peer, reason)
+        logger.info("Closing the connection of %s: %s", connection.peer, reason)
         connection.close()
 
     def _release_memory(self, connection_id: ConnectionId) -> None:
@@ -305,7 +304,7 @@ class Server:
     # Deadlines.
 
     def _arm_deadline(self) -> None:
-        """Wake the node at its next deadline; a timer that comes too early looks again."""
+        """Wake the node at its next deadline; a timer that fires too early is set again."""
         deadline_ms = None if self._is_stopping else self._node.next_deadline_ms()
         if deadline_ms is None:
             return
@@ -325,11 +324,11 @@ class Server:
             self._arm_deadline()
 
     def _time_passed(self) -> bool:
-        """Tell the node; False where it failed, and is told again shortly."""
+        """Notify the node of the time; returns False if it failed, and a retry follows."""
         try:
             effects = self._node.handle(TimePassed(), self._now_ms())
         except Exception:
-            logger.exception("the node failed on TimePassed; trying again shortly")
+            logger.exception("The node failed on TimePassed; retrying shortly")
             self._deadline_timer = self._loop.call_later(
                 _RETRY_AFTER_FAILURE_SECONDS, self._deadline_reached
             )
@@ -337,13 +336,13 @@ class Server:
         self._apply(effects)
         return True
 
-    # Bounds.
+    # Limits.
 
     def _sweep_seconds(self) -> float:
         return self._limits.sweep_interval_ms / 1000
 
     def _sweep(self) -> None:
-        """Close what is idle, what does not read, and what keeps others from memory."""
+        """Close connections that are idle, do not read, or block others from memory."""
         self._sweep_timer = self._loop.call_later(self._sweep_seconds(), self._sweep)
         now_seconds = self._loop.time()
         for connection in list(self._connections.values()):
@@ -352,12 +351,12 @@ class Server:
             if connection.unsent_bytes and still_ms > self._limits.send_stall_ms_max:
                 self._drop(
                     connection,
-                    f"it has read none of {connection.unsent_bytes} bytes of responses for "
+                    f"it has not read any of {connection.unsent_bytes} bytes of responses for "
                     f"{still_ms / 1000:.0f} s",
                 )
             elif (
                 still_ms > self._limits.connection_idle_ms_max
-                # Who waits for an answer may be quiet, unless it may as well be gone.
+                # A client that waits for a response may be idle, unless it may have disconnected.
                 and (connection.is_at_end or not connection.is_in_progress)
                 and not self.memory.is_waiting(connection.connection_id)
             ):
@@ -379,7 +378,7 @@ class Server:
         ):
             self._drop(
                 self._connections[blocking],
-                "its unfinished request keeps others from memory: all together may hold "
+                "its unfinished request blocks others from memory; the limit for all requests is "
                 f"{self._limits.queued_request_bytes_max} bytes",
             )
 
@@ -387,7 +386,8 @@ class Server:
         return sum(connection.unsent_bytes for connection in self._connections.values())
 
     def _bound_unsent_bytes(self) -> None:
-        """Drop the clients that have read nothing for the longest time, while there is too much."""
+        """Drop the clients that have not read for the longest time while there is too much
+        unread."""
         if self._unsent_bytes() <= self._limits.unsent_bytes_max:
             return
         slowest_first = sorted(
@@ -399,12 +399,13 @@ class Server:
                 return
             self._drop(
                 connection,
-                f"clients have left {self._unsent_bytes()} bytes of responses unread, of which "
-                f"{connection.unsent_bytes} are this one's, for the longest time",
+                f"clients have not read {self._unsent_bytes()} bytes of responses; "
+                f"{connection.unsent_bytes} of these belong to this client, which has been "
+                "stalled longest",
             )
 
     def _drop(self, connection: Connection, reason: str) -> None:
-        logger.warning("dropping the connection of %s: %s", connection.peer, reason)
+        logger.warning("Dropping the connection of %s: %s", connection.peer, reason)
         connection.abort()
 
     async def _wait_all_closed(self, timeout_seconds: float) -> bool:

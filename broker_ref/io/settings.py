@@ -1,7 +1,7 @@
-"""Where a node runs: its addresses, directory and configs, checked before anything starts.
+"""The settings of a node: addresses, directory and configs, validated before anything starts.
 
-Purpose: one line, in a `BrokerStartError`, for each thing that can be wrong with them. Must not
-know: what runs there.
+Purpose: report each invalid setting as one line, in a `BrokerStartError`. Must not know: what the
+node does.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 (these are recognised, not bo
 
 
 class BrokerStartError(Exception):
-    """A node cannot start, or not go on: one line that says why and what to do."""
+    """A node cannot start or continue; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """Where one broker runs. `configs` are Kafka's broker configs; port 0 is a free one.
+    """The settings of one broker. `configs` are Kafka's broker configs; port 0 selects a free port.
 
-    `controller` is the controller's host and port. `advertised_host` and `advertised_port` None:
-    clients are told the address it listens on.
+    `controller` is the controller's host and port. If `advertised_host` or `advertised_port` is
+    None, the listening address is advertised.
     """
 
     node_id: int = 1
@@ -39,22 +39,22 @@ class BrokerSettings:
     configs: Mapping[str, str] = field(default_factory=dict)
 
     def parsed_configs(self) -> BrokerConfig:
-        """Check everything that can be checked before anything starts: `BrokerStartError`."""
+        """Validate the settings and return the config. Raises: BrokerStartError."""
         check_host(self.host, self.advertised_host)
         if self.configs.get("node.id", str(self.node_id)) != str(self.node_id):
             raise BrokerStartError(
-                f"config 'node.id' is {self.configs['node.id']} where broker {self.node_id} is to "
-                "start: leave it out, ids are given with the broker"
+                f"Config 'node.id' is {self.configs['node.id']}, but the id of this broker is "
+                f"{self.node_id}. Remove the config."
             )
         return parse_configs({"node.id": str(self.node_id), **self.configs}, rack=self.rack)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """Where the controller runs. `configs` are Kafka's broker configs; port 0 is a free one.
+    """The settings of the controller. `configs` are Kafka's broker configs; port 0 is a free port.
 
-    `features` are the versions that a new cluster finalizes, where they are not the defaults; a
-    directory that is in use keeps its own.
+    `features` are the finalized feature versions of a new cluster, if not the defaults; an existing
+    directory keeps its versions.
     """
 
     data: Path
@@ -65,16 +65,16 @@ class ControllerSettings:
 
 
 def check_host(host: str, advertised_host: str | None) -> None:
-    """Refuse to tell clients an address that none can connect to: `BrokerStartError`."""
+    """Reject an advertised address that clients cannot connect to. Raises: BrokerStartError."""
     if advertised_host is None and host in _ANY_ADDRESS:
         raise BrokerStartError(
-            f"host '{host}' listens on every interface, which is no address that clients "
-            "can connect to: give the advertised host too (--advertised-host NAME)"
+            f"Host '{host}' listens on every interface and cannot be advertised to clients. Set "
+            "the advertised host too (--advertised-host NAME)."
         )
 
 
 def parse_configs(configs: Mapping[str, str], *, rack: str | None = None) -> BrokerConfig:
-    """Broker configs by Kafka's names; `BrokerStartError` names one that is wrong."""
+    """Parse broker configs by Kafka's names. Raises: BrokerStartError."""
     try:
         fields = {} if rack is None else {"rack": rack}
         return BrokerConfig.from_mapping(configs, **fields)
@@ -83,7 +83,7 @@ def parse_configs(configs: Mapping[str, str], *, rack: str | None = None) -> Bro
 
 
 def server_limits(config: BrokerConfig) -> ServerLimits:
-    """The bounds that the broker's configuration sets on its clients."""
+    """Return the limits for clients from a broker's config."""
     return ServerLimits(
         request_bytes_max=config.socket_request_max_bytes,
         connection_idle_ms_max=config.connections_max_idle_ms,
@@ -91,5 +91,5 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
 
 
 def address_text(host: str, port: int) -> str:
-    """`host:port`, an IPv6 address in brackets."""
+    """Return `host:port`, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
