@@ -1,4 +1,4 @@
-"""What is appended for whom, and what came of it."""
+"""The origin and the result of an append."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from enum import Enum
 
 
 class AppendOrigin(Enum):
-    """Who makes a leader append; what is checked depends on it (AppendOrigin)."""
+    """The origin of an append at a leader, which determines the checks (`AppendOrigin`)."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    """The broker itself; a group's offsets in a transaction have a producer, but no sequences."""
+    """The broker itself: a group's offsets in a transaction have a producer id but no sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendResult:
-    """Where a batch went. `log_append_time_ms` is -1 under CreateTime.
+    """The offsets of an appended batch; `log_append_time_ms` is -1 under CreateTime.
 
-    For a duplicate these are the offsets of the first time, and the time is that batch's largest
-    timestamp whatever the timestamp type, as Apache Kafka answers it.
+    For a duplicate these are the offsets of the original batch, and the time is the batch's largest
+    timestamp for both timestamp types, as in Apache Kafka.
     """
 
     base_offset: int

@@ -1,7 +1,7 @@
 """Record batches, format version 2 (KIP-98): header, checks, patching.
 
-Everything is big-endian. The CRC (CRC-32C) covers all from `attributes` on, so a broker may
-write base offset and leader epoch without computing it again.
+Everything is big-endian. The CRC (CRC-32C) covers all from `attributes` on, so a broker can write
+base offset and leader epoch without computing it again.
 
 | position | size | field                  | notes                                              |
 | -------: | ---: | ---------------------- | -------------------------------------------------- |
@@ -13,18 +13,18 @@ write base offset and leader epoch without computing it again.
 |       21 |    2 | attributes             | 0-2 codec, 3 LogAppendTime, 4 transactional,       |
 |          |      |                        | 5 control, 6 base timestamp is the delete horizon  |
 |       23 |    4 | last offset delta      | last offset - base offset                          |
-|       27 |    8 | base timestamp         | milliseconds; records hold deltas to it            |
+|       27 |    8 | base timestamp         | milliseconds; records contain deltas to it         |
 |       35 |    8 | max timestamp          | milliseconds; every record's under LogAppendTime   |
 |       43 |    8 | producer id            | -1: not idempotent                                 |
 |       51 |    2 | producer epoch         |                                                    |
 |       53 |    4 | base sequence          | sequence of the first record, -1 if not idempotent |
 |       57 |    4 | record count           |                                                    |
-|       61 |      | records                | compressed as one where a codec is set             |
+|       61 |      | records                | compressed as a whole if there is a codec          |
 
-Purpose: everything the log needs from a batch without looking at its records. Invariant: no byte
-past the given ones is read, whatever the lengths claim. What it must not know: files, offsets
-already taken, time. Source: DefaultRecordBatch, ByteBufferLogInputStream, UnifiedLog's
-analyzeAndValidateRecords and LogValidator of Apache Kafka. Single records are in `records`.
+Purpose: everything that the log needs from a batch without decoding its records. Invariant: no byte
+past the given ones is read, whatever the lengths claim. Must not know: files, offsets in use, time.
+Source: `DefaultRecordBatch`, `ByteBufferLogInputStream`, `UnifiedLog.analyzeAndValidateRecords` and
+`LogValidator`. Single records are in `records`.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ HEADER_BYTES = 61
 CRC_POSITION = 17
 ATTRIBUTES_POSITION = 21
 MAX_TIMESTAMP_POSITION = 35
-# The smallest record any format has; a shorter length marks garbage (LegacyRecord).
+# The minimum record size of all formats; a shorter length is garbage (LegacyRecord).
 _LEGACY_RECORD_BYTES_MIN = 14
-# Batch sizes are int32, and positions in a segment too.
+# Batch sizes and positions in a segment are int32.
 BATCH_BYTES_MAX = 2**31 - 1
 
 NO_PRODUCER_ID = -1
@@ -85,7 +85,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class TimestampType(StrEnum):
-    """Who sets a record's timestamp; the values are those of `message.timestamp.type`."""
+    """The timestamp type of a record; the values are those of `message.timestamp.type`."""
 
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"
@@ -93,7 +93,7 @@ class TimestampType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchHeader:
-    """The header of one batch; `size_bytes` counts the whole batch, header and all."""
+    """The header of a batch; `size_bytes` is the size of the whole batch."""
 
     base_offset: int
     size_bytes: int
@@ -119,17 +119,17 @@ class BatchHeader:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap from 2^31-1 to 0. -1 where there is none."""
+        """Return the sequence of the last record (sequences wrap from 2^31-1 to 0), or -1."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return increment_sequence(self.base_sequence, self.last_offset_delta)
 
     @property
     def compression(self) -> Compression:
-        """The codec. Raises: LogError for a codec that does not exist."""
+        """Return the codec. Raises: LogError for an unknown codec."""
         codec = self.attributes & COMPRESSION_MASK
         if codec > Compression.ZSTD:
-            # Kafka fails on it with an unexpected exception, which a client sees as this code.
+            # Kafka fails with an unexpected exception, which a client sees as this error code.
             raise LogError(ErrorCode.unknown_server_error, f"Unknown compression type id: {codec}")
         return Compression(codec)
 
@@ -153,7 +153,8 @@ class BatchHeader:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When tombstones in it may go, None where that is not set (KIP-534)."""
+        """Return the time from which tombstones can be removed, or None if it is not set
+        (KIP-534)."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
@@ -162,12 +163,12 @@ class BatchHeader:
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """`sequence + increment`, wrapping from 2^31-1 to 0."""
+    """Return `sequence + increment`, wrapping from 2^31-1 to 0."""
     return (sequence + increment) & SEQUENCE_MAX
 
 
 def unpack_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`; the caller has made sure that its 61 bytes are there."""
+    """Decode the header at `position`, which must be followed by at least 61 bytes."""
     fields = HEADER.unpack_from(data, position)
     return BatchHeader(
         base_offset=fields[0],
@@ -187,25 +188,25 @@ def unpack_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def crc_matches(batch: Buffer) -> bool:
-    """Whether exactly one whole batch's stored CRC is that of its bytes."""
+    """Return whether the stored CRC of exactly one whole batch matches its bytes."""
     stored: int = _CRC.unpack_from(batch, CRC_POSITION)[0]
     return stored == crc32c(memoryview(batch)[ATTRIBUTES_POSITION:])
 
 
 def store_crc(batch: bytearray) -> None:
-    """Compute the CRC of exactly one whole batch and write it into its header."""
+    """Compute the CRC of exactly one whole batch and store it in the header."""
     with memoryview(batch) as view, view[ATTRIBUTES_POSITION:] as covered:
         _CRC.pack_into(batch, CRC_POSITION, crc32c(covered))
 
 
 def parse_batches(records: Buffer) -> tuple[BatchHeader, ...]:
-    """The headers of the whole batches in `records`, each checked for form and CRC.
+    """Return the headers of the whole batches in `records`, after checking form and CRC.
 
-    A part of a batch at the end is ignored, as Kafka trims it.
+    An incomplete batch at the end is ignored, as in Kafka.
 
     Raises: LogError(CORRUPT_MESSAGE) for impossible lengths, an unknown magic or a wrong CRC;
-    LogError(INVALID_RECORD) for magic 0 or 1 and for bytes that hold no whole batch (since
-    Produce version 3 a request must carry format 2: ProduceRequest.validateRecords).
+    LogError(INVALID_RECORD) for magic 0 or 1 and if there is no whole batch (since Produce version
+    3 a request must have format 2: `ProduceRequest.validateRecords`).
     """
     view = memoryview(records)
     headers: list[BatchHeader] = []
@@ -214,8 +215,8 @@ def parse_batches(records: Buffer) -> tuple[BatchHeader, ...]:
         if view[position + HEADER_UP_TO_MAGIC_BYTES - 1] != MAGIC:
             raise LogError(
                 ErrorCode.invalid_record,
-                "Only record batches of format 2 are accepted, and this has format "
-                f"{view[position + HEADER_UP_TO_MAGIC_BYTES - 1]}; use a client that speaks "
+                "Record batches must have format 2, not "
+                f"{view[position + HEADER_UP_TO_MAGIC_BYTES - 1]}; use a client that supports "
                 "Produce version 3 or later.",
             )
         if size_bytes < HEADER_BYTES:
@@ -239,7 +240,7 @@ def parse_batches(records: Buffer) -> tuple[BatchHeader, ...]:
 
 
 def parse_sound_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
-    """The headers and bytes of whole batches that have been checked already."""
+    """Return the headers and the bytes of whole batches that have been checked."""
     view = memoryview(data)
     batches = []
     position = 0
@@ -251,7 +252,7 @@ def parse_sound_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
 
 
 def end_offset_of(data: Buffer) -> int:
-    """The offset after the last of whole batches that have been checked already."""
+    """Return the offset after the last of whole batches that have been checked."""
     position, last = 0, 0
     while position < len(data):
         last = position
@@ -260,7 +261,7 @@ def end_offset_of(data: Buffer) -> int:
 
 
 def _next_batch_bytes(view: memoryview, position: int) -> int | None:
-    """Size of the batch at `position`, None where no whole one is there."""
+    """Return the size of the batch at `position`, or None if it is incomplete."""
     remaining = len(view) - position
     if remaining < LOG_OVERHEAD_BYTES:
         return None
@@ -279,30 +280,30 @@ def _next_batch_bytes(view: memoryview, position: int) -> int | None:
 
 
 def check_produced_batch(header: BatchHeader) -> None:
-    """Check what a client may send (LogValidator.validateBatch, origin CLIENT).
+    """Check a batch of a client (`LogValidator.validateBatch`, origin CLIENT).
 
     Raises: LogError(INVALID_RECORD) for an inconsistent count, more records than its bytes can
-    hold, a control batch, or a missing sequence.
+    contain, a control batch, or a missing sequence.
     """
     counted = header.last_offset_delta + 1
     records_bytes = header.size_bytes - HEADER_BYTES
     reason = None
     if header.base_offset != 0:
-        reason = f"its base offset should be 0, but is {header.base_offset}"
+        reason = f"its base offset must be 0, not {header.base_offset}"
     elif counted <= 0:
         reason = f"its last offset delta is {header.last_offset_delta}"
     elif header.record_count <= 0:
         reason = f"it claims {header.record_count} records"
     elif counted != header.record_count:
-        reason = f"its offsets count {counted} records, its header {header.record_count}"
+        reason = f"its offsets imply {counted} records, but its header {header.record_count}"
     elif not header.is_compressed and counted * RECORD_BYTES_MIN > records_bytes:
-        reason = f"{records_bytes} bytes cannot hold the {counted} records that it claims"
+        reason = f"{records_bytes} bytes cannot contain the {counted} records that it claims"
     elif header.is_control:
-        reason = "clients may not write control records"
+        reason = "clients cannot write control records"
     elif header.has_producer_id and header.base_sequence < 0:
         reason = f"producer {header.producer_id} sent sequence {header.base_sequence}"
     if reason is not None:
-        raise LogError(ErrorCode.invalid_record, f"The record batch is refused: {reason}.")
+        raise LogError(ErrorCode.invalid_record, f"The record batch is rejected: {reason}.")
     _ = header.compression
 
 
@@ -313,10 +314,10 @@ def rewrite(
     leader_epoch: int,
     log_append_time_ms: int | None,
 ) -> bytearray:
-    """A copy of one batch with the broker's fields set.
+    """Return a copy of one batch with the broker's fields set.
 
-    `log_append_time_ms` is None for CreateTime; else it becomes the max timestamp, and the
-    attribute bit says so. The CRC is computed again only where a byte under it has changed.
+    `log_append_time_ms` is None for CreateTime; otherwise it becomes the max timestamp, and the
+    attribute bit is set. The CRC is computed only if a byte that it covers has changed.
     """
     patched = bytearray(batch)
     length: int = _PREFIX.unpack_from(patched)[1]
@@ -337,10 +338,10 @@ def rewrite(
 def decode_records(
     batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Iterator[Record]:
-    """The records of one whole batch whose CRC has been checked, one at a time.
+    """Yield the records of one whole batch whose CRC has been checked.
 
-    Raises, while iterating: LogError(INVALID_RECORD) where they are not what the header says,
-    LogError(CORRUPT_MESSAGE) where the compressed data is broken or unreasonably large.
+    Raises, while iterating: LogError(INVALID_RECORD) if they do not match the header,
+    LogError(CORRUPT_MESSAGE) if the compressed data is corrupt or too large.
     """
     view = memoryview(batch)
     header = unpack_header(view)
@@ -373,9 +374,10 @@ def encode_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytes:
-    """One uncompressed CreateTime batch of at least one record: internal topics, tests.
+    """Encode an uncompressed CreateTime batch of at least one record, for internal topics and
+    tests.
 
-    The records' own offsets are not read: they follow each other from `base_offset`.
+    The records' own offsets are ignored: they are assigned from `base_offset` on.
     """
     listed = list(records)
     base_timestamp = listed[0].timestamp

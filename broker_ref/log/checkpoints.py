@@ -37,7 +37,7 @@ TopicPartition = tuple[str, int]
 
 
 def read_offsets(storage: Storage, path: str) -> dict[TopicPartition, int]:
-    """The offset of every partition in a checkpoint file; empty where there is none.
+    """Return the offsets in a checkpoint file by partition; empty if there is no file.
 
     Raises: CorruptLogError naming the file.
     """
@@ -53,7 +53,7 @@ def write_offsets(storage: Storage, path: str, offsets: Mapping[TopicPartition, 
 
 
 def read_epochs(storage: Storage, path: str) -> list[tuple[int, int]]:
-    """(epoch, start offset) entries in file order; empty where there is no file."""
+    """Return (epoch, start offset) entries in file order; empty if there is no file."""
     return [
         (_number(path, line_number, epoch), _number(path, line_number, offset))
         for line_number, (epoch, offset) in _read(storage, path, columns=2)
@@ -74,9 +74,11 @@ def _read(storage: Storage, path: str, *, columns: int) -> list[tuple[int, list[
         return []
     lines = storage.read(path).decode("utf-8", "replace").splitlines()
     if len(lines) < 2 or lines[0] != _VERSION:
-        raise CorruptLogError(path, 0, f"it does not begin with the version {_VERSION} and a count")
+        raise CorruptLogError(path, 0, f"it does not start with version {_VERSION} and a count")
     if len(lines) - 2 != _number(path, 1, lines[1]):
-        raise CorruptLogError(path, 0, f"it holds {len(lines) - 2} entries, and claims {lines[1]}")
+        raise CorruptLogError(
+            path, 0, f"it contains {len(lines) - 2} entries, but claims {lines[1]}"
+        )
     rows = [(number, line.split()) for number, line in enumerate(lines[2:], start=2)]
     for number, row in rows:
         if len(row) != columns:
@@ -91,4 +93,4 @@ def _number(path: str, line_number: int, text: str) -> int:
 
 
 def _bad_line(path: str, line_number: int) -> CorruptLogError:
-    return CorruptLogError(path, 0, f"line {line_number + 1} is not an entry")
+    return CorruptLogError(path, 0, f"line {line_number + 1} is not a valid entry")

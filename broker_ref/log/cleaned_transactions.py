@@ -1,18 +1,17 @@
-"""What compaction has to know of transactions while it goes through a log.
+"""The transactions that compaction has seen in a log (Kafka's `CleanedTransactionMetadata`).
 
-| batch                                        | may go                                          |
-| -------------------------------------------- | ----------------------------------------------- |
-| of an aborted transaction                    | yes                                             |
-| of a committed transaction                   | as any other                                    |
-| marker, with batches of its transaction left | no; an abort is noted in the new index          |
-| marker, without                              | yes, once it is past its batch's delete horizon |
-| marker that compaction has emptied           | yes                                             |
-| control batch of another type                | no                                              |
+| batch                                             | can be removed                               |
+| ------------------------------------------------- | -------------------------------------------- |
+| of an aborted transaction                         | yes                                          |
+| of a committed transaction                        | as any other batch                           |
+| marker, with remaining batches of its transaction | no; an abort is added to the new index       |
+| marker, without                                   | yes, after its batch's delete horizon        |
+| marker that compaction has emptied                | yes                                          |
+| control batch of another type                     | no                                           |
 
-Purpose: that table. Invariant: every batch is told once, in the order of the log; a marker stays as
-long as a batch of its transaction does, in whatever state, for readers would take what it ends as
-part of the producer's next transaction. What it must not know: keys, files. Source:
-CleanedTransactionMetadata of Apache Kafka.
+Purpose: this table. Invariant: each batch is passed once, in log order; a marker stays as long as a
+batch of its transaction does, because readers would otherwise count that batch to the producer's
+next transaction. Must not know: keys, files.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ _Aborted = tuple[int, int, int, int]  # First and last offset, producer id, last
 
 
 class CleanedTransactionMetadata:
-    """The transactions that the batches told so far have not_retriable, and not ended."""
+    """The transactions that have begun and not ended in the batches so far."""
 
     def __init__(self) -> None:
         self._to_come: list[_Aborted] = []
         self._aborted: dict[int, _Aborted] = {}
         self._observed: set[int] = set()
-        """The producers with a batch of the transaction that they have aborted."""
+        """The producers of aborted transactions of which a batch has been seen."""
         self._committed: set[int] = set()
 
     def add(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Take in which transactions of the next batches are aborted; twice does no harm."""
+        """Add the aborted transactions of the next batches; repeated ones are ignored."""
         for one in transactions:
             aborted = (one.first_offset, one.last_offset, one.producer_id, one.last_stable_offset)
             heapq.heappush(self._to_come, aborted)
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether a batch of records is of an aborted transaction."""
+        """Return whether a batch of records belongs to an aborted transaction."""
         self._begin_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -57,7 +56,7 @@ class CleanedTransactionMetadata:
     def is_spent(
         self, header: BatchHeader, batch: Buffer, *, index: TransactionIndex | None = None
     ) -> bool:
-        """Whether a control batch has nothing left to end; an abort that has goes to `index`."""
+        """Return whether a control batch can be removed; adds a remaining abort to `index`."""
         self._begin_to(header.last_offset)
         if header.record_count == 0:
             return True

@@ -1,10 +1,10 @@
-"""Compaction of all logs of a data directory, a bounded piece at a time (LogCleaner).
+"""Compaction of all logs of a data directory in bounded steps (Kafka's `LogCleaner`).
 
-Purpose: choose the log with the largest dirty share, compact it step by step over as many calls as
-that takes, note up to where in `cleaner-offset-checkpoint`, choose again. Invariant: one log at a
-time; a log that lost segments meanwhile (truncation, retention, removal) is given up and looked at
-anew. What it must not know: how a log is compacted, when it is called. It replaces the threads of
-Apache Kafka's cleaner, for a broker that has one.
+Purpose: choose the log with the largest dirty ratio, compact it over several calls, store the
+offset in `cleaner-offset-checkpoint`, and repeat. Invariant: one log at a time; if a log loses
+segments meanwhile (truncation, retention, deletion), its compaction is aborted. Must not know: how
+to compact a log, or when it is called. It replaces the threads of Kafka's cleaner in a
+single-threaded broker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CleaningRun:
-    """A log being compacted; `removals` are those the log had had when that began."""
+    """The compaction of a log; `removals` is the log's counter at the start."""
 
     key: TopicPartition
     log: PartitionLog
@@ -38,7 +38,7 @@ class _CleaningRun:
 
 
 class LogCleaner:
-    """Compacts `logs`, whichever they are at the time; `checkpoints` is its own, kept by `save`."""
+    """Compacts the current `logs`; `checkpoints` is its own and persisted by `save`."""
 
     def __init__(
         self,
@@ -58,12 +58,12 @@ class LogCleaner:
     def run(
         self, now_ms: int, stable_offsets: Mapping[TopicPartition, int], *, budget_bytes: int
     ) -> bool:
-        """Do work as of about `budget_bytes`, see `clean_log`; whether there is more to do at once.
+        """Compact for about `budget_bytes` of work (see `clean_log`); returns whether there is more
+        to do.
 
-        Only logs in `stable_offsets` are not_retriable, and nothing from there on is touched: their last
-        stable offsets. Raises: nothing; a log that is damaged, or that
-        an error of ours keeps from being compacted, is left alone until the next start, one whose
-        storage fails until the next call.
+        Only logs in `stable_offsets`, which contains their last stable offsets, are compacted.
+        Raises nothing: a log that is damaged or triggers a bug is skipped until the next start, a
+        log whose storage fails until the next call.
         """
         while budget_bytes > 0:
             if self._run is None:
@@ -74,26 +74,28 @@ class LogCleaner:
             if self._logs.get(run.key) is not run.log or run.log.removals != run.removals:
                 self.abort()
                 continue
-            self._run = None  # Unless it goes on: a generator that has raised is at its end, too.
+            self._run = None  # Reset: a generator that has raised is finished too.
             try:
                 budget_bytes -= next(run.steps)
                 self._run = run
             except StopIteration as finished:
                 if not self._finish(run, finished.value):
                     return False
-            except Exception as error:  # Whatever it is, other logs are to be compacted.
+            except Exception as error:  # Whatever the error is, other logs must still be compacted.
                 if not self._failed(run.log, error):
                     return False
         return True
 
     def abort(self) -> None:
-        """Give up what is under way; its log stays as it is."""
+        """Abort the current compaction; its log does not change."""
         if self._run is not None:
             run, self._run = self._run, None
             try:
                 run.steps.close()
             except StorageError as error:
-                logger.warning("A file of a compaction is left until the next start: %s", error)
+                logger.warning(
+                    "A file of an aborted compaction remains until the next start: %s", error
+                )
 
     def _begin(
         self, now_ms: int, stable_offsets: Mapping[TopicPartition, int]
@@ -129,25 +131,27 @@ class LogCleaner:
         )
 
     def _failed(self, log: PartitionLog, error: Exception) -> bool:
-        """Note why a log could not be compacted; whether others may be, its storage not failing."""
+        """Log why a log could not be compacted; returns whether others can be."""
         if isinstance(error, StorageError):
-            logger.warning("Compaction of %s is put off: %s", log.directory, error)
+            logger.warning("Compaction of %s is postponed: %s", log.directory, error)
             return False
         if isinstance(error, LogError) and error.error_code is ErrorCode.kafka_storage_error:
             return False
         self._uncleanable.add(log)
         logger.error(
-            "%s is not compacted any more until the next start: %s", log.directory, error,
+            "%s is not compacted until the next start: %s", log.directory, error,
             exc_info=None if isinstance(error, LogError) else error,
         )  # fmt: skip
         return True
 
     def _finish(self, run: _CleaningRun, end_offset: int) -> bool:
-        logger.info("%s is compacted up to offset %d", run.log.directory, end_offset)
+        logger.info("%s was compacted up to offset %d", run.log.directory, end_offset)
         self._checkpoints[run.key] = end_offset
         try:
             self._save()
         except StorageError as error:
-            logger.warning("A compaction is not noted, and may be done again: %s", error)
+            logger.warning(
+                "The offset of a compaction was not checkpointed, so it may be repeated: %s", error
+            )
             return False
         return True

@@ -1,23 +1,23 @@
-"""Compacting one log: keep the last record of every key (Cleaner of Apache Kafka).
+"""Compaction of one log: keep the last record of each key (Kafka's `Cleaner`).
 
-    1. read the dirty part: key -> offset of its last record, until the map is full
-    2. for every group of segments below that, small ones together: copy what stays into
-       <base offset>.log.cleaned, flush it, put it in their place
+1. Read the dirty part: key -> offset of its last record, until the map is full. 2. For each group
+of segments below that offset (small segments are merged): copy the retained records into <base
+offset>.log.cleaned, flush it, replace the group by it.
 
-| record, at or below the last offset in the map     | stays                                     |
+| record, at or below the last offset in the map     | retained                                  |
 | -------------------------------------------------- | ----------------------------------------- |
 | of an aborted transaction                          | no                                        |
 | of a control batch                                 | see `cleaned_transactions`                |
-| a later one of its key is in the map               | no                                        |
+| the map has a later record with its key            | no                                        |
 | a tombstone past its batch's delete horizon        | no                                        |
-| without a key                                      | no: only a topic not compacted before has |
-|                                                    | them                                      |
+| without a key                                      | no: only a topic that was not compacted   |
+|                                                    | before has them                           |
 | any other                                          | yes                                       |
 
-Purpose: the above, in small steps. Invariant: the log is whole and readable between any two steps;
-of every producer's last batch, and of the last batch before the part that is not compacted, at
-least the header stays; of a producer that only a marker remembers, the marker's. What it must not
-know: when to compact which log.
+Purpose: the above, in small steps. Invariant: the log is complete and readable between any two
+steps. The last batch of each producer, and the last batch before the uncompacted part, keep at
+least their header; so does a marker if it is all that is known of its producer. Must not know: when
+to compact which log.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from broker_ref.log.records import RecordView
 from broker_ref.log.segment import LogSegment
 
 _READ_BYTES = 64 * 1024
-# Decoding a record takes as long as going through so many bytes, and compressed ones are far less.
+# Decoding a record takes as long as scanning this many bytes; compressed records are far smaller.
 _RECORD_WORK_BYTES = 32
 
 
 def clean_log(
     log_to_clean: LogToClean, *, now_ms: int, map_bytes_max: int
 ) -> Generator[int, None, int]:
-    """Compact a log, yielding the work of every step as so many bytes; the offset it is clean to.
+    """Compact a log; yields the work of each step in bytes and returns the clean offset.
 
-    Closing the generator leaves the log as the last finished group has left it. Raises: LogError,
+    Closing the generator leaves the log as it was after the last finished group. Raises: LogError,
     StorageError.
     """
     offsets = OffsetMap(bytes_max=map_bytes_max)
@@ -65,7 +65,7 @@ def clean_log(
 
 
 def _fill_map(log_to_clean: LogToClean, offsets: OffsetMap) -> Generator[int, None, int]:
-    """Note the last offset of every key in the dirty part; the offset up to which that is done."""
+    """Store the last offset of each key in the dirty part; returns the end of the mapped part."""
     start_offset, end_offset = (
         log_to_clean.first_dirty_offset,
         log_to_clean.first_uncleanable_offset,
@@ -96,7 +96,7 @@ def _work_bytes(header: BatchHeader) -> int:
 def _windows(
     segment: LogSegment, start_offset: int
 ) -> Iterator[list[tuple[BatchHeader, memoryview]]]:
-    """The batches of a segment that end at or after an offset, a window at a time."""
+    """Yield the batches of a segment that end at or after an offset, in windows."""
     offset = max(start_offset, segment.base_offset)
     while data := segment.read(
         offset, end_offset=2**63, max_bytes=_READ_BYTES, at_least_one_batch=True
@@ -109,7 +109,7 @@ def _windows(
 def _groups(
     log: PartitionLog, end_offset: int, first_uncleanable_offset: int
 ) -> list[list[LogSegment]]:
-    """The segments below `end_offset`, those together that fit one (groupSegmentsBySize)."""
+    """Group the segments below `end_offset` to merge (`Cleaner.groupSegmentsBySize`)."""
     segments = [s for s in log.segments.between(0, end_offset) if s is not log.segments.active]
     ends = [segment.base_offset for segment in segments[1:]] + [first_uncleanable_offset]
     groups: list[list[LogSegment]] = []
@@ -131,11 +131,11 @@ def _groups(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LastBatches:
-    """What producers are remembered by, if the log is read again."""
+    """The batches from which producers are recovered when the log is read again."""
 
     offsets: frozenset[tuple[int, int]]
     epochs: frozenset[tuple[int, int]]
-    """Of those that only a marker remembers."""
+    """The epochs of producers that are known from a marker only."""
 
     @classmethod
     def of(cls, log: PartitionLog) -> _LastBatches:
@@ -155,7 +155,7 @@ class _LastBatches:
 
 @dataclass(slots=True, kw_only=True)
 class _Cleaner:
-    """The second half, with the map filled up to `end_offset`."""
+    """The second phase, with the map filled up to `end_offset`."""
 
     log: PartitionLog
     offsets: OffsetMap
@@ -165,7 +165,7 @@ class _Cleaner:
     transactions: CleanedTransactionMetadata = field(default_factory=CleanedTransactionMetadata)
 
     def clean_group(self, group: list[LogSegment]) -> Iterator[int]:
-        """Replace some segments that follow each other by one."""
+        """Replace consecutive segments by one."""
         last = _LastBatches.of(self.log)
         cleaned = self.log.begin_cleaned(group[0])
         try:
@@ -189,7 +189,7 @@ class _Cleaner:
     def _filter(
         self, header: BatchHeader, batch: memoryview, last: _LastBatches, cleaned: LogSegment
     ) -> bytes:
-        """What is left of a batch, which may be nothing."""
+        """Return the retained part of a batch, possibly empty."""
         if header.is_control:
             may_go = self.transactions.is_spent(header, batch, index=cleaned.transactions)
             horizon_ms = header.delete_horizon_ms
@@ -205,7 +205,7 @@ class _Cleaner:
             retain=_nothing if goes else _everything if header.is_control else self._retain(header),
             retain_empty=header in last or header.next_offset == self.first_uncleanable_offset,
             is_spent_marker=may_go and header.is_control,
-            # Beyond int64 there is none, as where Kafka's overflows: tombstones stay.
+            # Beyond int64 there is no horizon, as in Kafka, where it overflows: tombstones stay.
             new_delete_horizon_ms=delete_horizon_ms if delete_horizon_ms <= LONG_MAX else None,
         )
         return b"" if filtered is None else filtered

@@ -1,10 +1,9 @@
-"""The four codecs of record batches, read as streams with a bound on the output.
+"""The four codecs of record batches, decompressed as streams with a size limit.
 
-Purpose: hand out the decompressed records section of a batch piece by piece, and compress one for
-compaction. Invariant: in reading never
-more than `DECOMPRESSED_BYTES_MAX` bytes from one batch, and never more than one block in memory.
-A batch does not say how large its records are, so a few kilobytes may stand for gigabytes.
-What it must not know: records.
+Purpose: decompress the records section of a batch in pieces, and compress one for compaction.
+Invariant: at most `DECOMPRESSED_BYTES_MAX` bytes are decompressed of a batch, and at most one block
+is in memory. A batch does not contain the size of its records, so a few kilobytes can expand to
+gigabytes. Must not know: records.
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.errors import LogError
 
 DECOMPRESSED_BYTES_MAX = 1 << 27
-"""The most that is decompressed of one batch; Kafka has no such bound.
+"""Limit of the decompressed bytes of a batch; Kafka has no such limit.
 
-It is what the largest single record may be (`RECORD_BYTES_MAX`), and 128 times the largest batch
-that a topic takes by default (`max.message.bytes`): even logs that repeat themselves compress by
-no more than about 100, and what compresses further is made to.
+It equals the size limit of a single record (`RECORD_BYTES_MAX`), and is 128 times the default
+`max.message.bytes`: even repetitive logs compress by a factor of about 100 only.
 """
 _PIECE_BYTES = 64 * 1024
 
@@ -58,9 +56,9 @@ _ARROW_NAMES = {Compression.GZIP: "gzip", Compression.LZ4: "lz4", Compression.ZS
 def decompressed_pieces(
     compression: Compression, data: memoryview, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Iterator[bytes | memoryview]:
-    """The decompressed bytes of `data`, in pieces.
+    """Yield the decompressed bytes of `data`, in pieces.
 
-    Raises: LogError(CORRUPT_MESSAGE) if `data` is not what its codec says or gives more than
+    Raises: LogError(CORRUPT_MESSAGE) if `data` is not valid for its codec or expands to more than
     `bytes_max` bytes.
     """
     pieces: Iterator[bytes | memoryview]
@@ -77,7 +75,7 @@ def decompressed_pieces(
         except (pa.ArrowException, OSError, zlib.error) as error:
             raise LogError(
                 ErrorCode.corrupt_message,
-                f"The records section of a batch is not valid {compression.name.lower()}: {error}",
+                f"The records section of a batch is not valid {compression.name.lower()}: {error}.",
             ) from error
         if piece is None:
             return
@@ -88,7 +86,7 @@ def decompressed_pieces(
 
 
 def compressed(compression: Compression, data: bytes) -> bytes:
-    """`data` as the records section of a batch with that codec, as Java clients can read it."""
+    """Compress `data` as the records section of a batch that Java clients can read."""
     if compression is Compression.NONE:
         return data
     if compression is Compression.SNAPPY:
@@ -111,7 +109,7 @@ def _snappy_stream(data: bytes) -> bytes:
 
 
 def _lz4_frame(data: bytes) -> bytes:
-    """A frame of blocks that do not depend on each other: Java clients read no other."""
+    """Return a frame of independent blocks, the only kind that Java clients read."""
     codec: Any = pa.Codec("lz4_raw")
     blocks = [_LZ4_FRAME_HEADER]
     for start in range(0, len(data), _LZ4_BLOCK_BYTES):
@@ -140,7 +138,7 @@ def _snappy_pieces(data: memoryview, bytes_max: int) -> Iterator[bytes]:
         block_bytes = int.from_bytes(data[position : position + 4], "big")
         position += 4
         if block_bytes == 0 or position + block_bytes > len(data):
-            raise OSError(f"a snappy block of {block_bytes} bytes leaves the batch")
+            raise OSError(f"a snappy block of {block_bytes} bytes exceeds the batch")
         yield _snappy_block(data[position : position + block_bytes], bytes_max)
         position += block_bytes
 
@@ -153,8 +151,8 @@ def _snappy_block(block: memoryview, bytes_max: int) -> bytes:
         if not byte & 0x80:
             break
     else:
-        raise OSError("a snappy block has no valid length")
-    # No snappy element gives more than 64 bytes for 3 of input; a larger claim is a bomb.
+        raise OSError("a snappy block has an invalid length")
+    # A snappy element expands 3 bytes to at most 64; a larger claim is a bomb.
     if size_bytes > bytes_max or size_bytes > 32 * len(block):
         raise _too_large(Compression.SNAPPY, bytes_max)
     codec: Any = pa.Codec("snappy")
@@ -164,6 +162,6 @@ def _snappy_block(block: memoryview, bytes_max: int) -> bytes:
 def _too_large(compression: Compression, bytes_max: int) -> LogError:
     return LogError(
         ErrorCode.corrupt_message,
-        f"A {compression.name.lower()} batch claims more than {bytes_max} bytes of records, "
-        "or more than its codec can hold; it is refused as damaged.",
+        f"A {compression.name.lower()} batch claims more than {bytes_max} bytes of records, or "
+        "more than its codec can contain.",
     )

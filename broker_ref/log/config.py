@@ -1,9 +1,9 @@
-"""The topic configs that are the log's, as one table.
+"""The topic configs that the log uses, as one table.
 
-Purpose: `TOPIC_CONFIGS` is the single list from which values are parsed and validated, and from
-which the admin APIs describe and document topic configs. Names, types, defaults and limits are
-those of Apache Kafka 4.3 (LogConfig, TopicConfig). Invariant: a `LogConfig` that exists is valid.
-What it must not know: requests, and configs that are not the log's (`min.insync.replicas`, ...).
+Purpose: `TOPIC_CONFIGS` is the single source to parse and validate values, and for the admin APIs
+to describe and document topic configs. Names, types, defaults and limits are those of Apache Kafka
+4.3 (`LogConfig`, `TopicConfig`). Invariant: a `LogConfig` is valid. Must not know: requests, or
+configs that the log does not use (`min.insync.replicas`, ...).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ConfigValue = int | float | str | tuple[str, ...]
 
 
 class ConfigType(StrEnum):
-    """Kafka's ConfigDef types, as far as the log's configs use them."""
+    """Kafka's ConfigDef types that the log's configs use."""
 
     INT = "INT"
     LONG = "LONG"
@@ -32,7 +32,7 @@ class ConfigType(StrEnum):
 
 
 class InvalidTopicConfigError(Exception):
-    """A topic config that is unknown, unparsable or out of its limits."""
+    """A topic config is unknown, cannot be parsed or is out of range."""
 
     def __init__(self, name: str, value: str, why: str) -> None:
         super().__init__(f"Invalid value {value} for configuration {name}: {why}")
@@ -43,10 +43,11 @@ class InvalidTopicConfigError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """One row of the table. `default` is spelt as a user would; `check` says why a value is wrong.
+    """One row of the table. `default` is written as a user would; `check` returns why a value is
+    wrong.
 
-    `server_config` is the broker config whose value is the topic's default in Apache Kafka, as
-    DescribeConfigs names it among the synonyms.
+    `server_config` is the broker config that sets the topic's default, a synonym in
+    DescribeConfigs.
     """
 
     name: str
@@ -57,7 +58,7 @@ class TopicConfig:
     doc: str
 
     def parse(self, value: str) -> ConfigValue:
-        """The typed value. Raises: InvalidTopicConfigError."""
+        """Return the typed value. Raises: InvalidTopicConfigError."""
         text = value.strip()
         parsed: ConfigValue
         if self.type in (ConfigType.INT, ConfigType.LONG):
@@ -91,7 +92,7 @@ class TopicConfig:
 
 def _ratio(value: ConfigValue) -> str | None:
     assert isinstance(value, float)
-    return None if 0 <= value <= 1 else "Value must be from 0 to 1"
+    return None if 0 <= value <= 1 else "Value must be between 0 and 1"
 
 
 def _at_least(minimum: int) -> Callable[[ConfigValue], str | None]:
@@ -117,9 +118,9 @@ def _list_of(*allowed: str) -> Callable[[ConfigValue], str | None]:
     def check(value: ConfigValue) -> str | None:
         assert isinstance(value, tuple)
         if not value:
-            return f"The list must hold at least one of: {', '.join(allowed)}"
+            return f"The list must contain at least one of: {', '.join(allowed)}"
         if len(set(value)) != len(value):
-            return "The list must not name anything twice"
+            return "The list must not contain duplicates"
         wrong = [part for part in value if part not in allowed]
         return None if not wrong else f"String must be one of: {', '.join(allowed)}"
 
@@ -148,71 +149,70 @@ def _row(  # noqa: PLR0917
 TOPIC_CONFIGS: tuple[TopicConfig, ...] = (
     _row("cleanup.policy", ConfigType.LIST, "delete", _list_of("compact", "delete"),
          "log.cleanup.policy",
-         "What becomes of old segments: 'delete' drops them by retention time and size, 'compact' "
-         "keeps the last value of every key, 'compact,delete' does both. A compacted topic "
-         "refuses records without a key."),
+         "How old segments are cleaned: 'delete' removes them by retention time and size, "
+         "'compact' keeps the last value of each key, 'compact,delete' does both. A compacted "
+         "topic rejects records without a key."),
     _row("compression.type", ConfigType.STRING, "producer",
          _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), "compression.type",
-         "The codec batches are kept in; 'producer' keeps what the producer chose."),
+         "Codec of stored batches; 'producer' keeps the producer's codec."),
     _row("delete.retention.ms", ConfigType.LONG, 86_400_000, _at_least(0),
          "log.cleaner.delete.retention.ms",
-         "How long compaction keeps the marks of deleted keys, from when it first meets them."),
+         "How long compaction keeps tombstones after it first sees them."),
     _row("file.delete.delay.ms", ConfigType.LONG, 60_000, _at_least(0),
          "log.segment.delete.delay.ms",
-         "How long a deleted segment's files may stay on disk. Without an effect: this broker "
-         "removes them at once."),
+         "Delay before a deleted segment's files are removed. No effect: this broker removes them "
+         "immediately."),
     _row("flush.messages", ConfigType.LONG, LONG_MAX, _at_least(1),
          "log.flush.interval.messages",
-         "After how many records the log is forced to disk; by default the page cache and "
-         "replication are relied upon."),
+         "Number of records after which the log is flushed to disk; by default durability relies "
+         "on the page cache and replication."),
     _row("flush.ms", ConfigType.LONG, LONG_MAX, _at_least(0), "log.flush.interval.ms",
-         "After how many milliseconds written records are forced to disk."),
+         "Time after which written records are flushed to disk."),
     _row("index.interval.bytes", ConfigType.INT, 4096, _at_least(0), "log.index.interval.bytes",
-         "How many bytes of log lie between two entries of the offset and the time index."),
+         "Bytes between two entries of the offset and time indexes."),
     _row("max.compaction.lag.ms", ConfigType.LONG, LONG_MAX, _at_least(1),
          "log.cleaner.max.compaction.lag.ms",
-         "How long a record may be left uncompacted at most, however little there is to gain; a "
-         "segment is closed by then."),
+         "Maximum time that a record remains uncompacted; a segment is rolled in time."),
     _row("max.message.bytes", ConfigType.INT, 1_048_588, _at_least(0), "message.max.bytes",
-         "The largest record batch, compressed as it comes, that is accepted."),
+         "Size limit of a record batch, after compression."),
     _row("message.timestamp.after.max.ms", ConfigType.LONG, 3_600_000, _at_least(0),
          "log.message.timestamp.after.max.ms",
-         "How far a record's timestamp may lie ahead of the broker's clock; ignored under "
+         "How far a record's timestamp can be ahead of the broker's clock; ignored under "
          "LogAppendTime."),
     _row("message.timestamp.before.max.ms", ConfigType.LONG, LONG_MAX, _at_least(0),
          "log.message.timestamp.before.max.ms",
-         "How far a record's timestamp may lie behind the broker's clock; ignored under "
+         "How far a record's timestamp can be behind the broker's clock; ignored under "
          "LogAppendTime."),
     _row("message.timestamp.type", ConfigType.STRING, "CreateTime",
          _one_of("CreateTime", "LogAppendTime"), "log.message.timestamp.type",
-         "Whether records keep the producer's timestamp or get the broker's."),
+         "Whether records have the producer's timestamp or the broker's."),
     _row("min.cleanable.dirty.ratio", ConfigType.DOUBLE, "0.5", _ratio,
          "log.cleaner.min.cleanable.ratio",
-         "The uncompacted part of a log from which compaction is worth it."),
+         "Minimum dirty ratio of a log for compaction."),
     _row("min.compaction.lag.ms", ConfigType.LONG, 0, _at_least(0),
          "log.cleaner.min.compaction.lag.ms",
-         "How long a record is left uncompacted at least."),
+         "Minimum time that a record remains uncompacted."),
     _row("retention.bytes", ConfigType.LONG, -1, _any_number, "log.retention.bytes",
-         "How large a partition may grow before its oldest segments are deleted; -1: no limit."),
+         "Size of a partition above which its oldest segments are deleted; -1: no limit."),
     _row("retention.ms", ConfigType.LONG, WEEK_MS, _at_least(-1), "log.retention.ms",
-         "How long records are kept before their segment is deleted; -1: no limit."),
+         "Age of records above which their segment is deleted; -1: no limit."),
     _row("segment.bytes", ConfigType.INT, 1 << 30, _at_least(1 << 20), "log.segment.bytes",
-         "The size at which a segment is closed and a new one not_retriable."),
+         "Size at which a segment is rolled."),
     _row("segment.index.bytes", ConfigType.INT, 10 << 20, _at_least(4),
          "log.index.size.max.bytes",
-         "The size at which an index is full and its segment is closed."),
+         "Size at which an index is full and its segment is rolled."),
     _row("segment.ms", ConfigType.LONG, WEEK_MS, _at_least(1), "log.roll.ms",
-         "The time after which the next append closes a segment even if it is not full."),
+         "Time after which the next append rolls a segment even if it is not full."),
 )
 # fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """The log's settings, typed. Times in milliseconds, sizes in bytes, -1: no limit.
+    """The log's typed settings. Times in milliseconds, sizes in bytes, -1: no limit.
 
-    `producer_id_expiration_ms` is the broker's, and so no topic's. Made directly, nothing is
-    checked: tests may have segments of a few hundred bytes.
+    `producer_id_expiration_ms` is a broker config. The constructor does not validate, so that tests
+    can have small segments.
     """
 
     cleanup_policy: tuple[str, ...] = ("delete",)
@@ -238,10 +238,11 @@ class LogConfig:
 
     @classmethod
     def from_topic_configs(cls, configs: Mapping[str, str]) -> LogConfig:
-        """The settings of a topic with these configs; names that are not the log's are ignored.
+        """Return the settings of a topic with these configs; configs that the log does not use are
+        ignored.
 
-        Raises: InvalidTopicConfigError for a value that Kafka refuses, and for a `compression.type`
-        other than `producer`, which this broker does not have (it never recompresses).
+        Raises: InvalidTopicConfigError for a value that Kafka rejects, and for a `compression.type`
+        other than `producer`, which is not supported.
         """
         typed: dict[str, ConfigValue] = {
             row.name: row.parse(configs.get(row.name, row.default)) for row in TOPIC_CONFIGS
@@ -250,7 +251,7 @@ class LogConfig:
             raise InvalidTopicConfigError(
                 "compression.type",
                 str(typed["compression.type"]),
-                "This broker keeps batches as producers send them; only 'producer' is supported",
+                "Only 'producer' is supported, because this broker does not recompress batches",
             )
         fields: dict[str, object] = {name.replace(".", "_"): value for name, value in typed.items()}
         fields["message_timestamp_type"] = TimestampType(str(typed["message.timestamp.type"]))
@@ -259,13 +260,13 @@ class LogConfig:
             raise InvalidTopicConfigError(
                 "min.compaction.lag.ms",
                 str(config.min_compaction_lag_ms),
-                f"It is more than max.compaction.lag.ms={config.max_compaction_lag_ms}",
+                f"Value must not exceed max.compaction.lag.ms={config.max_compaction_lag_ms}",
             )
         return config
 
     @property
     def segment_ms_max(self) -> int:
-        """When a segment is closed: records of an active one cannot be compacted in time."""
+        """Return when a segment is rolled; records of the active segment cannot be compacted."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
     @property

@@ -1,11 +1,11 @@
-"""Control batches: how a log says that a transaction has ended (KIP-98).
+"""Control batches: the transaction markers in a log (KIP-98).
 
-    key:   version int16 = 0 | type int16           0 abort, 1 commit; others are of other things
+    key:   version int16 = 0 | type int16           0 abort, 1 commit; other types exist
     value: version int16 = 0 | coordinator epoch int32
 
-Purpose: write and read the one record of such a batch. Invariant: a marker is a transactional
-batch of one record, without a sequence, that takes an offset and never reaches a user. What it must
-not know: logs, producers' states. Source: ControlRecordType, EndTransactionMarker of Apache Kafka.
+Purpose: encode and decode the record of a control batch. Invariant: a marker is a transactional
+batch with one record, without a sequence; it has an offset and is never returned to a user. Must
+not know: logs, producer state. Source: `ControlRecordType`, `EndTransactionMarker`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VERSION = 0
 
 
 class Marker(Enum):
-    """How a transaction has ended; the values are those of the record's key."""
+    """The type of a marker; the values are those in the record's key."""
 
     ABORT = 0
     COMMIT = 1
@@ -34,7 +34,7 @@ class Marker(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransactionMarker:
-    """The end of a transaction, and the epoch of the coordinator that decided it."""
+    """The end of a transaction, with the epoch of the coordinator that decided it."""
 
     marker: Marker
     coordinator_epoch: int
@@ -43,7 +43,7 @@ class EndTransactionMarker:
 def encode_marker(
     marker: EndTransactionMarker, *, producer_id: int, producer_epoch: int, timestamp_ms: int
 ) -> bytes:
-    """A control batch that ends the transaction of a producer; the log gives it its offset."""
+    """Encode a control batch that ends a producer's transaction; the log assigns its offset."""
     record = Record(
         timestamp=timestamp_ms,
         key=_KEY.pack(_VERSION, marker.marker.value),
@@ -59,30 +59,31 @@ def encode_marker(
 
 
 def decode_marker(batch: Buffer) -> EndTransactionMarker | None:
-    """The marker in a whole control batch whose CRC has been checked.
+    """Decode the marker of a whole control batch whose CRC has been checked.
 
-    None for a control record of another type, and where compaction has taken the record away.
-    Raises: LogError(INVALID_RECORD) where the record is not of this form.
+    Returns None for a control record of another type, or if compaction has removed the record.
+    Raises: LogError(INVALID_RECORD).
     """
     record = next(decode_records(batch), None)
     if record is None:
         return None
     if record.key is None or len(record.key) < _KEY.size:
-        raise _invalid(record, "its key is no version and type")
+        raise _invalid(record, "its key is not a version and a type")
     version, type_id = _KEY.unpack_from(record.key)
     if version < 0:
-        raise _invalid(record, f"its key has version {version}")
+        raise _invalid(record, f"its key has the unknown version {version}")
     if type_id not in (Marker.ABORT.value, Marker.COMMIT.value):
         return None
     if record.value is None or len(record.value) < _VALUE.size:
-        raise _invalid(record, "its value is no version and coordinator epoch")
+        raise _invalid(record, "its value is not a version and a coordinator epoch")
     version, coordinator_epoch = _VALUE.unpack_from(record.value)
     if version < 0:
-        raise _invalid(record, f"its value has version {version}")
+        raise _invalid(record, f"its value has the unknown version {version}")
     return EndTransactionMarker(marker=Marker(type_id), coordinator_epoch=coordinator_epoch)
 
 
 def _invalid(record: Record, reason: str) -> LogError:
     return LogError(
-        ErrorCode.invalid_record, f"The control record at offset {record.offset}: {reason}."
+        ErrorCode.invalid_record,
+        f"The control record at offset {record.offset} is invalid: {reason}.",
     )

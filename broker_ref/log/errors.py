@@ -1,14 +1,13 @@
-"""What the log refuses, and with which Kafka error code.
+"""The errors of the log and their Kafka error codes.
 
     Exception
-    ├── LogError                   a request the log refuses; carries the code a client gets
-    │   ├── RecordValidationError        single records of a batch are at fault, each named
-    │   └── CorruptLogError             a file on disk is damaged and cannot be recovered or served
-    └── InvalidTopicConfigError              a topic config that Kafka would refuse (in `config`)
+    ├── LogError                    a request that the log rejects, with the client's error code
+    │   ├── RecordValidationError   single records of a batch are invalid, each named
+    │   └── CorruptLogError         a file on disk is damaged and cannot be recovered or served
+    └── InvalidTopicConfigError     a topic config that Kafka would reject (in `config`)
 
-Purpose: one place that ties a refusal of the log to a Kafka error code. Invariant: a refused
-append has changed nothing that a reader or a later append can see. What it must not know:
-requests and responses, which are built from these by the API handlers.
+Purpose: assign each rejection a Kafka error code. Invariant: a rejected append has not changed
+anything. Must not know: requests and responses, which the API handlers build from these errors.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 
 class LogError(Exception):
-    """The log refuses a request; `error_code` is what the client is answered."""
+    """The log rejects a request; clients get `error_code`."""
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -28,14 +27,17 @@ class LogError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordError:
-    """One record at fault: its index in the batch, and why (ProduceResponse v8, KIP-467)."""
+    """An invalid record: its index in the batch, and why (ProduceResponse version 8, KIP-467)."""
 
     batch_index: int
     message: str
 
 
 class RecordValidationError(LogError):
-    """Records of an otherwise sound batch are invalid; nothing of the batch was appended."""
+    """Single records of a batch are invalid; nothing of the batch was appended.
+
+    Source: `org.apache.kafka.storage.internals.log.RecordValidationException`.
+    """
 
     def __init__(
         self, error_code: ErrorCode, message: str, *, record_errors: tuple[RecordError, ...]
@@ -45,17 +47,17 @@ class RecordValidationError(LogError):
 
 
 class CorruptLogError(LogError):
-    """A file of the log is damaged where recovery may not cut: `path` and `position` say where.
+    """A file of the log is damaged at byte `position` of `path`, where recovery must not truncate.
 
-    Its code is CORRUPT_MESSAGE, which makes consumers fail loudly instead of retrying for ever.
+    The error code is CORRUPT_MESSAGE, on which consumers fail instead of retrying forever.
     """
 
     def __init__(self, path: str, position: int, reason: str) -> None:
         super().__init__(
             ErrorCode.corrupt_message,
-            f"{path} is damaged at byte {position}: {reason}. Nothing from there on is served; "
-            "restore the file from a replica or a backup, or remove the partition's directory "
-            "to start it empty.",
+            f"{path} is damaged at byte {position}: {reason}. Data from there on cannot be "
+            "served. Restore the file from a replica or a backup, or remove the partition's "
+            "directory to start with an empty log.",
         )
         self.path = path
         self.position = position

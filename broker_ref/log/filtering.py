@@ -50,18 +50,18 @@ def filter_batch(
     new_delete_horizon_ms: int | None,
     is_spent_marker: bool = False,
 ) -> bytes | None:
-    """The batch with only the records that `retain` wants, None where nothing is left.
+    """Return a batch with only the records that `retain` accepts, or None if nothing remains.
 
-    `new_delete_horizon_ms` is the time from which its tombstones may go, or it, if it
-    `is_spent_marker`, set where none is set yet.
-    Raises: LogError where its records cannot be read.
+    `new_delete_horizon_ms` is set, if the batch has none, as the time from which its tombstones, or
+    the batch itself if `is_spent_marker`, can be removed. Raises: LogError if its records are
+    unreadable.
     """
     held: list[RecordView] | None = None
 
     def kept() -> Iterable[RecordView]:
         return filter(retain, view_records(header, batch)) if held is None else held
 
-    # Many are read once to count and once to copy, so that they are not in memory all together.
+    # Larger batches are read twice, to count and to copy, so that not all records are in memory.
     if header.record_count <= _RECORDS_HELD_MAX:
         held = list(kept())
     count, max_timestamp, has_tombstone = 0, NO_TIMESTAMP, False
@@ -91,10 +91,10 @@ def filter_batch(
 
 
 def view_records(header: BatchHeader, batch: memoryview) -> Iterator[RecordView]:
-    """The records of a batch one at a time, as much of them as compaction looks at.
+    """Yield the parts of a batch's records that compaction needs, one record at a time.
 
-    Raises, while iterating: LogError where they cannot be read, or their offsets do not ascend
-    within the batch's: they would tell which records of other batches go.
+    Raises, while iterating: LogError if they are unreadable, or their offsets do not ascend within
+    the batch, because they decide which records of other batches are removed.
     """
     pieces = decompressed_pieces(header.compression, batch[HEADER_BYTES:])
     delta_min = 0
@@ -103,8 +103,8 @@ def view_records(header: BatchHeader, batch: memoryview) -> Iterator[RecordView]
         if not delta_min <= view.offset_delta <= header.last_offset_delta:
             raise LogError(
                 ErrorCode.invalid_record,
-                f"A record claims offset {header.base_offset + view.offset_delta} where one from "
-                f"{header.base_offset + delta_min} to {header.last_offset} is due.",
+                f"A record claims offset {header.base_offset + view.offset_delta}, but "
+                f"{header.base_offset + delta_min} to {header.last_offset} is expected.",
             )
         delta_min = view.offset_delta + 1
         yield view

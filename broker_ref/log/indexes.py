@@ -1,12 +1,12 @@
-"""The two sparse indexes beside a segment, in Kafka's own binary formats.
+"""The two sparse indexes of a segment, in Kafka's binary formats.
 
-    .index      relative offset int32 | position int32     the batch at `position` ends there
+    .index      relative offset int32 | position int32    the last offset of the batch at `position`
     .timeindex  timestamp int64 | relative offset int32    the largest timestamp up to that offset
 
-Purpose: find where in a segment to start looking for an offset or a timestamp. Invariant: entries
-ascend, and an index may lack entries but never has wrong ones; it can always be rebuilt from the
-log. Nothing but its size is kept in memory: a look-up reads a handful of blocks. What it must
-not know: batches. Source: OffsetIndex, TimeIndex, AbstractIndex of Apache Kafka.
+Purpose: find the position to start from for an offset or a timestamp. Invariant: entries ascend; an
+index can lack entries but has no wrong ones; it can be rebuilt from the log. Only its size is in
+memory: a lookup reads a few blocks. Must not know: batches. Source: `OffsetIndex`, `TimeIndex`,
+`AbstractIndex`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker_ref.log.storage import File
 
 _OFFSET_ENTRY = struct.Struct("!ii")
 _TIME_ENTRY = struct.Struct("!qi")
-# A search reads single entries until this many are left, then those in one go.
+# A search reads single entries until this many are left, and then all of those at once.
 _BLOCK_ENTRIES = 256
 RELATIVE_OFFSET_MAX = 2**31 - 1
 
@@ -51,7 +51,7 @@ class _SortedEntries:
         return self.read(self.entries - 1) if self.entries else None
 
     def floor(self, key: int) -> tuple[int, int] | None:
-        """The last entry whose first column is at most `key`."""
+        """Return the last entry whose first column is at most `key`."""
         low, high = 0, self.entries
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
@@ -69,7 +69,7 @@ class _SortedEntries:
         return found
 
     def truncate_to(self, key: int, *, column: int) -> None:
-        """Drop the entries whose `column` is at least `key`."""
+        """Remove the entries whose `column` is at least `key`."""
         self.entries = bisect_left(
             range(self.entries), key, key=lambda index: self.read(index)[column]
         )
@@ -81,7 +81,7 @@ class _SortedEntries:
 
 
 class OffsetIndex:
-    """Offset to position in the segment's log file."""
+    """Maps offsets to positions in the segment's log file."""
 
     def __init__(self, file: File, *, base_offset: int, bytes_max: int) -> None:
         self._entries = _SortedEntries(file, _OFFSET_ENTRY, bytes_max)
@@ -93,25 +93,26 @@ class OffsetIndex:
         return self._entries.entries >= self._entries.entries_max
 
     def append(self, last_offset: int, position: int) -> None:
-        """Note that the batch at `position` ends with `last_offset`."""
+        """Add an entry: the batch at `position` ends with `last_offset`."""
         self._entries.append(last_offset - self._base_offset, position)
 
     def lookup(self, offset: int) -> tuple[int, int] | None:
-        """(last offset, position) of the last batch it knows to end at or before `offset`."""
+        """Return (last offset, position) of the last indexed batch that ends at or before
+        `offset`."""
         found = self._entries.floor(min(offset - self._base_offset, RELATIVE_OFFSET_MAX))
         return None if found is None else (self._base_offset + found[0], found[1])
 
     def damage(self, log_bytes: int) -> str | None:
-        """Why it cannot belong to a log file of that size, None where it may."""
+        """Return why the index cannot belong to a log file of this size, or None."""
         if self._entries.has_torn_entry:
-            return f"its {self.file.size()} bytes are not whole entries"
+            return f"its size of {self.file.size()} bytes is not a whole number of entries"
         last = self._entries.last()
         if last is not None and (last[0] < 0 or not 0 < last[1] < log_bytes):
-            return f"its last entry {last} does not fit a log of {log_bytes} bytes"
+            return f"its last entry {last} exceeds a log of {log_bytes} bytes"
         return None
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries of batches that end at or after `offset`."""
+        """Remove the entries of batches that end at or after `offset`."""
         self._entries.truncate_to(offset - self._base_offset, column=0)
 
     def clear(self) -> None:
@@ -119,7 +120,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Timestamp to offset."""
+    """Maps timestamps to offsets."""
 
     def __init__(self, file: File, *, base_offset: int, bytes_max: int) -> None:
         self._entries = _SortedEntries(file, _TIME_ENTRY, bytes_max)
@@ -129,11 +130,11 @@ class TimeIndex:
 
     @property
     def is_full(self) -> bool:
-        """One slot stays free for the entry that closes the segment."""
+        """Return whether it is full; one entry is reserved for the end of the segment."""
         return self._entries.entries >= self._entries.entries_max - 1
 
     def last(self) -> tuple[int, int]:
-        """The largest timestamp it knows with its offset; (-1, base offset) where it is empty."""
+        """Return the largest timestamp with its offset, or (-1, base offset) if empty."""
         if self._last is None:
             entry = self._entries.last()
             self._last = (
@@ -144,27 +145,27 @@ class TimeIndex:
         return self._last
 
     def append_if_larger(self, timestamp: int, offset: int) -> None:
-        """Note `timestamp`, unless it is no larger than the last one."""
+        """Add `timestamp` if it is larger than the last one."""
         if timestamp > self.last()[0]:
             self._entries.append(timestamp, offset - self._base_offset)
             self._last = (timestamp, offset)
 
     def lookup(self, timestamp: int) -> int:
-        """An offset up to which every timestamp is at most `timestamp`."""
+        """Return an offset up to which all timestamps are at most `timestamp`."""
         found = self._entries.floor(timestamp)
         return self._base_offset + found[1] if found else self._base_offset
 
     def damage(self) -> str | None:
-        """Why it cannot be right, None where it may."""
+        """Return why the index cannot be correct, or None."""
         if self._entries.has_torn_entry:
-            return f"its {self.file.size()} bytes are not whole entries"
+            return f"its size of {self.file.size()} bytes is not a whole number of entries"
         last = self._entries.last()
         if last is not None and (last[1] < 0 or last[0] < self._entries.read(0)[0]):
-            return f"its last entry {last} lies before its first"
+            return f"its last entry {last} is before its first"
         return None
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries whose timestamp is of a batch that ends at or after `offset`."""
+        """Remove the entries whose timestamp is of a batch that ends at or after `offset`."""
         self._entries.truncate_to(offset - self._base_offset, column=1)
         self._last = None
 

@@ -1,8 +1,8 @@
-"""Which leader epoch wrote which offsets (KIP-101).
+"""The start offsets of leader epochs in a log (KIP-101, Kafka's `LeaderEpochFileCache`).
 
-Purpose: the (epoch, start offset) history of one log, kept in `leader-epoch-checkpoint`.
-Invariant: epochs and start offsets both ascend strictly; a new epoch is on disk before its first
-record is. What it must not know: who leads. Source: LeaderEpochFileCache.
+Purpose: the (epoch, start offset) history of one log, stored in `leader-epoch-checkpoint`.
+Invariant: epochs and start offsets are strictly ascending; a new epoch is on disk before its first
+record. Must not know: who leads.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class LeaderEpochFileCache:
                 epoch <= self._entries[-1][0] or start_offset <= self._entries[-1][1]
             ):
                 raise CorruptLogError(
-                    self._path, 0, f"epoch {epoch} does not follow the one before it"
+                    self._path, 0, f"epoch {epoch} does not follow the previous entry"
                 )
             self._entries.append((epoch, start_offset))
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
-        """(epoch, start offset), oldest first."""
+        """Return (epoch, start offset) entries, oldest first."""
         return tuple(self._entries)
 
     @property
     def latest(self) -> int | None:
-        """The newest epoch, None in a log that never had one."""
+        """Return the newest epoch, or None if there is none."""
         return self._entries[-1][0] if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` writes from `start_offset` on; entries it contradicts are dropped."""
+        """Store that `epoch` starts at `start_offset`; removes contradicting entries."""
         if self._entries and self._entries[-1][0] == epoch and start_offset >= self._entries[-1][1]:
             return
         entries = list(self._entries)
@@ -56,15 +56,15 @@ class LeaderEpochFileCache:
         self._write(entries)
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch that wrote `offset`, None where that is not known."""
+        """Return the epoch that wrote `offset`, or None if unknown."""
         index = bisect_right(self._entries, offset, key=lambda entry: entry[1])
         return self._entries[index - 1][0] if index else None
 
     def end_offset_for_epoch(self, epoch: int, *, log_end_offset: int) -> tuple[int, int]:
-        """(epoch, end offset) of the largest known epoch up to the asked one.
+        """Return (epoch, end offset) of the largest epoch up to the requested one.
 
-        (-1, -1) where it is newer than any known one. An epoch older than all known ones ends
-        where the first known one starts.
+        Returns (-1, -1) if it is newer than all known epochs. An epoch older than all known ones
+        ends at the start of the first known one.
         """
         if epoch == UNDEFINED_EPOCH or not self._entries or epoch > self._entries[-1][0]:
             return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
@@ -75,20 +75,20 @@ class LeaderEpochFileCache:
         return floor_epoch, self._entries[index][1]
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget the epochs that start at or after `end_offset`."""
+        """Remove the epochs that start at or after `end_offset`."""
         kept = [entry for entry in self._entries if entry[1] < end_offset]
         if len(kept) != len(self._entries):
             self._write(kept)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget the epochs that end before `start_offset`; the one that holds it starts there."""
+        """Remove the epochs that end before `start_offset`, where the next one then starts."""
         index = bisect_right(self._entries, start_offset, key=lambda entry: entry[1])
         if index and self._entries[:index] != [(self._entries[index - 1][0], start_offset)]:
             first = (self._entries[index - 1][0], start_offset)
             self._write([first, *self._entries[index:]])
 
     def clear(self) -> None:
-        """Forget all epochs."""
+        """Remove all epochs."""
         if self._entries:
             self._write([])
 

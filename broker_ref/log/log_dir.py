@@ -1,4 +1,4 @@
-"""The directory of all logs as DescribeLogDirs tells of it: an argument from the edge."""
+"""The log directory for DescribeLogDirs, provided by the I/O layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNKNOWN_BYTES: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
-    """Bytes of the volume, and those that can still be used; -1 where that is not known."""
+    """Total and usable bytes of the volume; -1 if unknown."""
 
     total_bytes: int = UNKNOWN_BYTES
     usable_bytes: int = UNKNOWN_BYTES
@@ -19,11 +19,11 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDir:
-    """Where the logs are; `space` measures the volume when it is called."""
+    """The path of the logs; `space` measures the volume when called."""
 
     path: str = "/"
     space: Callable[[], DiskSpace] = DiskSpace
 
 
 UNKNOWN_LOG_DIR: Final = LogDir()
-"""Where the edge tells nothing."""
+"""The default if the I/O layer provides none."""

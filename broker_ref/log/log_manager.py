@@ -1,20 +1,19 @@
-"""A broker's data directory: all its logs, and what is checkpointed about them together.
+"""All logs in a broker's data directory and their checkpoints (Kafka's `LogManager`).
 
     <root>/
         orders-0/  orders-1/                one log each (`partition_log`)
-        <topic id>-2-delete/                a log on its way out
-        <topic id>-3-stray/                 a log of a topic that nobody knows, set aside
-        recovery-point-offset-checkpoint    what is flushed, per partition
-        log-start-offset-checkpoint         where readers may start, per partition
-        cleaner-offset-checkpoint           what is compacted, per partition
+        <topic id>-2-delete/                a log that is being deleted
+        <topic id>-3-stray/                 a log whose topic does not exist, renamed
+        recovery-point-offset-checkpoint    flushed offsets, per partition
+        log-start-offset-checkpoint         log start offsets, per partition
+        cleaner-offset-checkpoint           compacted offsets, per partition
         replication-offset-checkpoint       high watermarks, per partition
-        .kafka_cleanshutdown                there only between a clean stop and the next start
+        .kafka_cleanshutdown                exists only between a clean shutdown and the next start
 
-Purpose: open logs with what was checkpointed of them, checkpoint them all in a few files, and tell a
-clean stop from a crash. Invariant: the marker of a clean stop is written after everything else and
-removed before anything else; no checkpoint says more of a log than it holds, not even where a
-truncation is cut short. What it must not know: topics' configs, when it is time to checkpoint.
-Source: LogManager, CleanShutdownFileHandler.
+Purpose: open logs with their checkpoints, checkpoint all logs in a few files, and distinguish a
+clean shutdown from a crash. Invariant: the clean-shutdown marker is written last and removed first;
+no checkpoint exceeds what its log contains, even if a truncation is interrupted. Must not know:
+topic configs, or when to checkpoint. Source: `LogManager`, `CleanShutdownFileHandler`.
 """
 
 from __future__ import annotations
@@ -42,21 +41,21 @@ from broker_ref.log.partition_log import PartitionLog
 from broker_ref.log.storage import Storage, StorageError
 
 _LOG_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
-# Names that no log has, and short ones: a topic's name may be as long as a file's may.
+# Short suffixes that no log has: a topic name can be as long as a file name.
 _DELETE_SUFFIX = "-delete"
 _STRAY_SUFFIX = "-stray"
 
-# About a tenth of a second of work: nothing else is served meanwhile.
+# About a tenth of a second of work, during which nothing else is served.
 CLEAN_BUDGET_BYTES = 256 * 1024
 
 logger = logging.getLogger(__name__)
 
 
 class LogManager:
-    """The logs under one storage. One at a time may use it (`DiskStorage` locks its root)."""
+    """The logs in one storage, which has one user at a time (`DiskStorage` locks its root)."""
 
     def __init__(self, *, storage: Storage, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES) -> None:
-        """Read the checkpoints, take the marker away, finish interrupted deletions.
+        """Read the checkpoints, remove the clean-shutdown marker, finish interrupted deletions.
 
         Raises: CorruptLogError naming a damaged checkpoint, StorageError.
         """
@@ -85,28 +84,30 @@ class LogManager:
                 try:
                     storage.remove(name)
                 except StorageError as error:
-                    logger.warning("A deleted log stays on storage for now: %s", error)
+                    logger.warning(
+                        "A deleted log remains on storage until the next start: %s", error
+                    )
 
     @property
     def logs(self) -> Mapping[TopicPartition, PartitionLog]:
-        """The open logs."""
+        """Return the open logs."""
         return self._logs
 
     def partitions_on_disk(self) -> list[TopicPartition]:
-        """The partitions that have a directory, sorted."""
+        """Return the partitions that have a directory, sorted."""
         matches = [_LOG_DIRECTORY.fullmatch(name) for name in self._storage.list("")]
         return sorted((match[1], int(match[2])) for match in matches if match is not None)
 
     def open_log(
         self, topic: str, partition: int, *, config: LogConfig, now_ms: int
     ) -> PartitionLog:
-        """Open a partition's log, made where missing, and keep it with the others.
+        """Open a partition's log, creating it if missing, and add it to the open logs.
 
-        Raises: CorruptLogError, StorageError. Such a log stays as it is on disk, and the next stop
-        does not count as clean.
+        Raises: CorruptLogError, StorageError. The log's files then do not change, and the next
+        shutdown does not count as clean.
         """
         key = (topic, partition)
-        assert key not in self._logs, f"{topic}-{partition} is open already"
+        assert key not in self._logs, f"{topic}-{partition} is already open"
         unclean_before, self._unclean_logs = self._unclean_logs, True
         self._logs[key] = PartitionLog.open(
             storage=self._storage,
@@ -123,7 +124,7 @@ class LogManager:
         return self._logs[key]
 
     def high_watermark(self, topic: str, partition: int) -> int:
-        """The high watermark last checkpointed of an open log, within its start and end."""
+        """Return the checkpointed high watermark of an open log, limited to its start and end."""
         log = self._logs[topic, partition]
         checkpointed = self._high_watermarks.get((topic, partition), 0)
         return max(log.log_start_offset, min(checkpointed, log.log_end_offset))
@@ -135,23 +136,24 @@ class LogManager:
         self.checkpoint()
 
     def delete_log(self, topic: str, partition: int, *, unique_id: str) -> None:
-        """Close a partition's log and remove it, whole or not at all as a crash can tell.
+        """Close and delete a partition's log; a crash leaves it whole or deleted.
 
-        `unique_id` tells it from others of that name. StorageError where it stays on storage, as
-        itself or as a log on its way out, which the next start removes.
+        `unique_id` distinguishes logs of the same name. Raises: StorageError if it remains on
+        storage, under its name or as a log to delete, which the next start removes.
         """
         name = self._move(topic, partition, f"{unique_id}-{partition}{_DELETE_SUFFIX}")
         self.checkpoint()
         self._storage.remove(name)
 
     def set_aside(self, topic: str, partition: int, *, unique_id: str) -> str:
-        """Close a partition's log and keep it under another name, which is returned."""
+        """Close a partition's log and rename it; returns the new name."""
         name = self._move(topic, partition, f"{unique_id}-{partition}{_STRAY_SUFFIX}")
         self.checkpoint()
         return name
 
     def forget_offsets(self, topic: str, partition: int) -> None:
-        """Durably drop what is checkpointed of a partition: a new one must not inherit it."""
+        """Durably remove a partition's checkpoints, so that a new partition does not inherit
+        them."""
         key = (topic, partition)
         self._forget(key)
         if any(key in offsets for offsets in self._written.values()):
@@ -164,7 +166,7 @@ class LogManager:
         *,
         budget_bytes: int = CLEAN_BUDGET_BYTES,
     ) -> bool:
-        """Compact some of the open logs as their configs say; whether there is more to do at once.
+        """Compact some of the open logs; returns whether there is more to do.
 
         See `LogCleaner.run`. Raises: nothing.
         """
@@ -186,16 +188,16 @@ class LogManager:
             offsets.pop(key, None)
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """Write the checkpoint files in which an offset has changed.
+        """Write the checkpoint files whose offsets have changed.
 
-        `high_watermarks` are those of open logs now; of others the last ones given are kept.
+        `high_watermarks` are those of open logs; other logs keep their last ones.
         """
         for key, high_watermark in (high_watermarks or {}).items():
             if key in self._logs:
                 self._high_watermarks[key] = high_watermark
         for key, log in self._logs.items():
             self._recovery_points[key] = log.recovery_point
-            # Like Kafka: a log that starts with its first segment needs no entry.
+            # As in Kafka, a log that starts with its first segment has no entry.
             self._log_start_offsets.pop(key, None)
             if log.log_start_offset > log.segment_base_offsets[0]:
                 self._log_start_offsets[key] = log.log_start_offset
@@ -213,10 +215,10 @@ class LogManager:
         }
 
     def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """Stop cleanly: flush and close every log, checkpoint, and leave the marker.
+        """Shut down cleanly: flush and close all logs, checkpoint, and write the marker.
 
-        Without the marker if a log could not be opened or written: the next start checks them.
-        The first LogError or StorageError is raised once all are closed.
+        If a log could not be opened or written, there is no marker and the next start recovers the
+        logs. The first LogError or StorageError is raised after all are closed.
         """
         self._cleaner.abort()
         unopened = [key for key in self.partitions_on_disk() if key not in self._logs]

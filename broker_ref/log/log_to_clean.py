@@ -1,12 +1,11 @@
-"""Which part of a log is to be compacted, and how urgently (LogCleanerManager).
+"""The part of a log to compact, and its priority (`LogToClean`, `LogCleanerManager`).
 
-    log start        first dirty offset      first uncleanable offset         log end
+      log start        first dirty offset      first uncleanable offset         log end
       | already compacted   | dirty: cleanable       | last stable offset, active |
       |                     |                        | segment, too young         |
 
-Purpose: that division. Invariant: nothing at or above the last stable offset, in the active
-segment, or younger than `min.compaction.lag.ms` is compacted. What it must not know: how compaction
-is done.
+Purpose: this division. Invariant: nothing at or above the last stable offset, in the active
+segment, or younger than `min.compaction.lag.ms` is compacted. Must not know: how to compact.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogToClean:
-    """A log with something dirty in it; `ratio` is the dirty share of what can be compacted."""
+    """A log with dirty records; `ratio` is the dirty share of the compactable part."""
 
     log: PartitionLog
     first_dirty_offset: int
@@ -32,16 +31,17 @@ class LogToClean:
 def find_cleanable(
     log: PartitionLog, *, checkpoint: int | None, last_stable_offset: int, now_ms: int
 ) -> LogToClean | None:
-    """What there is to do in a log, None where it is not worth it yet.
+    """Return the part of a log to compact, or None if it is not due.
 
-    `checkpoint` is the offset up to which it was compacted last, None where it never was.
+    `checkpoint` is the offset up to which the log has been compacted, or None.
     """
     segments, config = log.segments, log.config
     first_dirty = log.log_start_offset if checkpoint is None else checkpoint
     if not log.log_start_offset <= first_dirty <= log.log_end_offset:
         if not config.delete:
             logger.warning(
-                "%s was compacted up to offset %d, but holds offsets %d to %d: compacting all of it",
+                "%s was compacted up to offset %d, but contains offsets %d to %d; compacting all "
+                "of it",
                 log.directory, first_dirty, log.log_start_offset, log.log_end_offset,
             )  # fmt: skip
         first_dirty = log.log_start_offset

@@ -1,18 +1,18 @@
-"""Where the last record of every key is, within bounds (OffsetMap, SkimpyOffsetMap).
+"""The offset of the last record of each key, within a memory limit (`OffsetMap`).
 
-Purpose: what compaction compares records against. Invariant: no more memory than allowed, but for
-a single key that needs more. Unlike Kafka's it holds keys, not hashes. What it must not know:
-segments.
+Purpose: the map that compaction compares records with. Invariant: memory stays below the limit,
+except for a single key that exceeds it. Unlike Kafka's `SkimpyOffsetMap` it stores keys, not
+hashes. Must not know: segments.
 """
 
 from __future__ import annotations
 
-# What Python keeps for an entry besides the bytes of its key: the bytes object, the number, a slot.
+# Memory of an entry in addition to its key: the bytes object, the integer, a slot.
 _ENTRY_BYTES = 200
 
 
 class OffsetMap:
-    """Key to offset; grows up to about `bytes_max` bytes."""
+    """Maps keys to offsets, using at most about `bytes_max` bytes."""
 
     def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -20,7 +20,8 @@ class OffsetMap:
         self._offsets: dict[bytes, int] = {}
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Note the last offset of a key; False where there is no room. The first always fits."""
+        """Store the last offset of a key; returns False if there is no room. The first always
+        fits."""
         if key not in self._offsets:
             size_bytes = self._bytes + len(key) + _ENTRY_BYTES
             if size_bytes > self._bytes_max and self._offsets:
@@ -30,5 +31,5 @@ class OffsetMap:
         return True
 
     def get(self, key: bytes) -> int:
-        """The last offset of a key, -1 where it has none here."""
+        """Return the last offset of a key, or -1."""
         return self._offsets.get(key, -1)

@@ -1,21 +1,20 @@
-"""The log of one partition on one broker (UnifiedLog of Apache Kafka).
+"""The log of one partition on one broker (Kafka's `UnifiedLog`).
 
     <topic>-<partition>/
-        00000000000000000000.log .index .timeindex .txnindex    a sealed segment
-        00000000000000001042.log .index .timeindex              the active one: appends go here
+        00000000000000000000.log .index .timeindex .txnindex    an inactive segment
+        00000000000000001042.log .index .timeindex              the active segment, for appends
         00000000000000001042.snapshot                           producer state at that offset
         leader-epoch-checkpoint
 
     log start offset <= segments ... <= recovery point <= log end offset
-      readers below it      everything below is        the offset the next
-      are refused           on disk for certain        record gets
+    reads below it      everything below is        the offset of the
+    are rejected        flushed to disk            next record
 
 Purpose: append as leader and as follower, read, search, truncate, retain. Invariant: offsets ascend
-from the log start offset to the log end offset, with gaps only where the log was compacted; a
-refused append changes nothing; after a write that failed the log takes no more appends until it is
-opened again, for what is on disk is then unknown; a read that failed, or a write that never began,
-leaves it as it was. What it must not know: replicas, where the high watermark is now (callers
-pass end offsets), requests, the clock.
+from the log start offset to the log end offset, with gaps only after compaction; a rejected append
+changes nothing; after a failed write the log rejects appends until it is opened again, because the
+state on disk is then unknown; a failed read, or a write that did not start, changes nothing. Must
+not know: replicas, the current high watermark (callers pass end offsets), requests, the clock.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ __all__ = ["AppendOrigin", "AppendResult", "LogPosition", "PartitionLog"]
 
 
 class PartitionLog:
-    """One partition's log. Not thread-safe; made by `open`."""
+    """The log of one partition, created by `open`. Not thread-safe."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class PartitionLog:
         self.leader_epochs = loaded.leader_epochs
         self.producers = loaded.producers
         self.removals = 0
-        """Grows whenever segments go or are cut: what was looked up before may not be there."""
+        """Incremented when segments are removed or truncated, which invalidates earlier lookups."""
 
     @classmethod
     def open(
@@ -94,12 +93,12 @@ class PartitionLog:
         high_watermark: int = 0,
         on_truncate: Callable[[int], None] = lambda _: None,
     ) -> PartitionLog:
-        """Open the log in `directory`, made where missing, after recovery where not `clean`.
+        """Open the log in `directory`, creating it if missing, with recovery unless `clean`.
 
-        `clean` says that the broker was stopped in order; the offsets are what was last
-        checkpointed (see `LogManager`). `on_truncate` is called with the end that the log is
-        about to be cut to, and must lower them durably. Raises: CorruptLogError naming file and
-        position, StorageError.
+        `clean` means that the last shutdown was clean; the offsets are from the checkpoints (see
+        `LogManager`). `on_truncate` is called with the new end before each truncation and must
+        lower the checkpoints durably. Raises: CorruptLogError naming file and position,
+        StorageError.
         """
         loaded = LogLoader(
             storage=storage,
@@ -121,47 +120,47 @@ class PartitionLog:
         )
 
     def update_config(self, config: LogConfig) -> None:
-        """Obey other settings from now on; those of indexes hold from the next segment on."""
+        """Apply new settings; index settings take effect in the next segment."""
         self.config = config
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset a reader may ask for."""
+        """The first offset that can be read."""
         return self._log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        """The offset the next record gets."""
+        """The offset of the next record."""
         return self._log_end_offset
 
     @property
     def recovery_point(self) -> int:
-        """Everything below has been flushed."""
+        """The offset below which everything is flushed."""
         return self._recovery_point
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all log files, indexes not counted."""
+        """Return the size of all log files, without indexes."""
         return self._segments.size_bytes
 
     @property
     def segments(self) -> LogSegments:
-        """Its segments, to be read and not changed."""
+        """The segments, which callers must not change."""
         return self._segments
 
     @property
     def segment_base_offsets(self) -> tuple[int, ...]:
-        """The first offset of every segment, oldest first."""
+        """Return the base offsets of all segments, oldest first."""
         return self._segments.base_offsets
 
     @property
     def producer_entries(self) -> tuple[ProducerStateEntry, ...]:
-        """What is remembered of producers (for DescribeProducers)."""
+        """Return the producer state (for DescribeProducers)."""
         return self.producers.entries
 
     @property
     def storage_error(self) -> str | None:
-        """Why the log takes no more appends, None while it does."""
+        """Return why the log rejects appends, or None."""
         return self._health.error
 
     # Appending
@@ -175,13 +174,14 @@ class PartitionLog:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guard: VerificationGuard | None = None,
     ) -> AppendResult:
-        """Append one produced batch as the leader, giving it the next offsets.
+        """Append a produced batch as the leader and assign its offsets
+        (`UnifiedLog.appendAsLeader`).
 
-        Raises: LogError with the code Apache Kafka answers: INVALID_RECORD, CORRUPT_MESSAGE,
+        Raises: LogError with Kafka's error codes: INVALID_RECORD, CORRUPT_MESSAGE,
         MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_PRODUCER_EPOCH,
-        OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR. RecordValidationError
-        names the single records. The record bytes are not decoded, unless the topic is compacted
-        or limits how old a timestamp may be.
+        OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR; RecordValidationError
+        for single records. Records are decoded only if the topic is compacted or limits the age of
+        timestamps.
         """
         self._health.require()
         header = check_produced(
@@ -210,7 +210,7 @@ class PartitionLog:
         leader_epoch: int,
         now_ms: int,
     ) -> AppendResult:
-        """Append as the leader that a producer's transaction has ended, or that none is open.
+        """Append, as the leader, a marker that ends a producer's transaction.
 
         Raises: LogError with INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED,
         KAFKA_STORAGE_ERROR.
@@ -249,10 +249,11 @@ class PartitionLog:
         )
 
     def append_as_follower(self, records: bytes, *, now_ms: int) -> None:
-        """Append the whole batches in `records` as the leader has them, offsets and epochs kept.
+        """Append whole batches with the leader's offsets and epochs
+        (`UnifiedLog.appendAsFollower`).
 
-        They start at the log end offset, or above it where the leader's log was compacted. All are
-        checked before the first is written. Raises: LogError(OFFSET_OUT_OF_RANGE) where they start
+        They start at the log end offset, or above it if the leader's log was compacted. All are
+        checked before the first is written. Raises: LogError(OFFSET_OUT_OF_RANGE) if they start
         below the log end offset, LogError(CORRUPT_MESSAGE), LogError(KAFKA_STORAGE_ERROR).
         """
         self._health.require()
@@ -263,17 +264,21 @@ class PartitionLog:
             self._write(headers, memoryview(records), now_ms)
 
     def _write(self, headers: Sequence[BatchHeader], view: memoryview, now_ms: int) -> None:
-        """Write batches that follow the log end, in one piece where one segment takes them."""
+        """Write batches at the log end, with one write per segment."""
         markers = markers_of(headers, view)
         for header in headers:
             if header.partition_leader_epoch != self.leader_epochs.latest and (
                 header.partition_leader_epoch >= 0
             ):
                 self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
-        first, start, end = 0, 0, 0  # The run not written yet: index, and positions in the view.
+        first, start, end = (
+            0,
+            0,
+            0,
+        )  # The run to write next: its first index, and its bounds in the view.
         for index, header in enumerate(headers):
             active = self._segments.active
-            # When the next is due to roll depends on a segment's first batch: it goes alone.
+            # The first batch of a segment determines when it is rolled, so it is written alone.
             if end > start and (
                 active.size_bytes == 0 or self._should_roll(header, now_ms, end - start)
             ):
@@ -308,9 +313,9 @@ class PartitionLog:
             self.producers.note(header, markers.get(header.base_offset), self._segments.active)
 
     def _roll(self, now_ms: int, base_offset: int) -> None:
-        """Seal and flush the active segment, keep the producer state, begin a new segment."""
+        """Flush the active segment, store a producer snapshot, create a new active segment."""
         self._seal(now_ms)
-        with not_retriable():  # A segment has several files: one without the others would stay.
+        with not_retriable():  # A segment has several files; a partial set must not remain.
             self._segments.add(self._new_segment(base_offset, now_ms))
         self._log_end_offset = base_offset
 
@@ -327,16 +332,16 @@ class PartitionLog:
     # Truncation
 
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
-        """Forget everything from `offset` on, as if it had never been appended.
+        """Durably remove everything from `offset` on (`UnifiedLog.truncateTo`).
 
-        A batch that only begins below `offset` goes as well, so that the log end offset is at most
-        `offset`; it is less where that follows a gap, too. What is forgotten is so durably, and
-        `on_truncate` has been told before the first byte goes. Raises: LogError.
+        A batch that starts below `offset` and ends above it is removed too, so that the log end
+        offset is at most `offset`; it is lower also if `offset` follows a gap. `on_truncate` is
+        called before the first byte is removed. Raises: LogError.
         """
         self._health.require()
         with self._health.writing():
             if offset >= self._log_end_offset:
-                # An epoch may have not_retriable at the end without a record.
+                # An epoch can start at the end without a record.
                 self.leader_epochs.truncate_from_end(offset)
             elif offset < self._segments[0].base_offset:
                 self.truncate_fully_and_start_at(offset, now_ms=now_ms)
@@ -345,7 +350,7 @@ class PartitionLog:
                     self._truncate(offset, now_ms)
 
     def _truncate(self, offset: int, now_ms: int) -> None:
-        # As of the cut, the segment it is in; all earlier ones are whole and were flushed.
+        # After the truncation this is the last segment; all earlier ones are whole and flushed.
         index = self._segments.index_of(offset)
         kept_offset = self._segments[index].cut_offset(offset)
         self._promise_less(kept_offset, log_start_offset=min(self._log_start_offset, kept_offset))
@@ -361,13 +366,13 @@ class PartitionLog:
         )
 
     def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
-        """Forget everything; the log is empty then, and starts at `offset`. Raises: LogError."""
+        """Remove everything; the log then starts empty at `offset`. Raises: LogError."""
         self._health.require()
         with self._health.writing(), not_retriable():
             self._start_anew(offset, now_ms)
 
     def _start_anew(self, offset: int, now_ms: int) -> None:
-        # After a crash the start finds what is left below `offset`, and starts at it, or in order.
+        # After a crash the start finds the rest below `offset` and starts there, or at `offset`.
         self._promise_less(min(self._segments[0].base_offset, offset), log_start_offset=offset)
         self._segments.delete_newest_to(0)
         self._segments.add(self._new_segment(offset, now_ms))
@@ -377,7 +382,7 @@ class PartitionLog:
         self.producers.clear()
 
     def _promise_less(self, recovery_point: int, *, log_start_offset: int) -> None:
-        """Lower what the next start expects to find, durably, before it is taken away."""
+        """Durably lower the checkpoints before the data is removed."""
         self.removals += 1
         self._recovery_point = min(self._recovery_point, recovery_point)
         self._log_start_offset = log_start_offset
@@ -388,13 +393,13 @@ class PartitionLog:
     def read(
         self, start_offset: int, *, end_offset: int, max_bytes: int, at_least_one_batch: bool
     ) -> bytes:
-        """Whole batches as they are on disk, the first holding `start_offset`, all below the end.
+        """Return whole batches from the one that contains `start_offset` on, below `end_offset`.
 
-        Empty where `start_offset` is at or above `end_offset`, or where `max_bytes` is less than
-        the first batch and `at_least_one_batch` is not set. One call reads from one segment.
+        Empty if `start_offset` is at or above `end_offset`, or if the first batch exceeds
+        `max_bytes` and `at_least_one_batch` is not set. One call reads from one segment.
 
         Raises: LogError(OFFSET_OUT_OF_RANGE) below the log start or above the log end offset,
-        CorruptLogError where a batch on disk is damaged.
+        CorruptLogError if a batch on disk is damaged.
         """
         self._require_in_range(start_offset)
         end_offset = min(end_offset, self._log_end_offset)
@@ -409,7 +414,7 @@ class PartitionLog:
             )
 
     def position_of(self, offset: int) -> LogPosition:
-        """Where the batch starts that holds `offset`; the end of the log for the log end offset.
+        """Return the position of the batch that contains `offset`, or the end of the log.
 
         Reads some headers, no records. Raises: as `read`.
         """
@@ -423,35 +428,35 @@ class PartitionLog:
         if not self._log_start_offset <= offset <= self._log_end_offset:
             raise LogError(
                 ErrorCode.offset_out_of_range,
-                f"Offset {offset} of {self.directory} is out of range: it holds offsets "
+                f"Offset {offset} of {self.directory} is out of range. The log contains offsets "
                 f"{self._log_start_offset} to {self._log_end_offset}.",
             )
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Below it every transaction is decided, and has been told so to every replica."""
+        """Return the last stable offset: all transactions below are decided and replicated."""
         first = self.producers.first_unstable_offset(high_watermark)
         if first is None:
             return high_watermark
         return min(max(first, self._log_start_offset), high_watermark)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those with an offset from `start_offset` on, below `end_offset`. Raises: LogError."""
+        """Return the aborted transactions that overlap a range of offsets. Raises: LogError."""
         with self._health.reading():
             return self._segments.aborted_transactions(start_offset, end_offset)
 
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
     ) -> TimestampAndOffset | None:
-        """The first record below `end_offset` with at least that timestamp."""
+        """Return the first record below `end_offset` with at least this timestamp."""
         with self._health.reading():
             return self._segments.find_timestamp(
                 timestamp_ms, start_offset=self._log_start_offset, end_offset=end_offset
             )
 
     def offset_of_max_timestamp(self, *, end_offset: int) -> TimestampAndOffset | None:
-        """The first record with the log's largest timestamp, None if it is at or above the end.
+        """Return the first record with the largest timestamp, or None if it is not below the end.
 
-        As in Apache Kafka it may lie below the log start offset while its segment still exists.
+        As in Kafka it can be below the log start offset while its segment exists.
         """
         with self._health.reading():
             found = self._segments.find_max_timestamp()
@@ -460,16 +465,16 @@ class PartitionLog:
     # Retention
 
     def delete_records_before(self, offset: int) -> int:
-        """Move the log start offset up to `offset`; the new log start offset.
+        """Raise the log start offset to `offset` and return the log start offset.
 
-        Segments that lie wholly below go with the next `apply_retention`. Raises:
-        LogError(OFFSET_OUT_OF_RANGE) where `offset` is negative or above the log end offset.
+        Segments below are removed by the next `apply_retention`. Raises:
+        LogError(OFFSET_OUT_OF_RANGE) if `offset` is negative or above the log end offset.
         """
         if not 0 <= offset <= self._log_end_offset:
             raise LogError(
                 ErrorCode.offset_out_of_range,
-                f"Records of {self.directory} cannot be deleted up to offset {offset}: it holds "
-                f"offsets {self._log_start_offset} to {self._log_end_offset}.",
+                f"Cannot delete records of {self.directory} up to offset {offset}. The log "
+                f"contains offsets {self._log_start_offset} to {self._log_end_offset}.",
             )
         if offset > self._log_start_offset:
             self._log_start_offset = offset
@@ -478,10 +483,10 @@ class PartitionLog:
         return self._log_start_offset
 
     def apply_retention(self, now_ms: int, *, high_watermark: int | None = None) -> int:
-        """Delete old segments as `cleanup.policy` says; how many.
+        """Delete old segments according to `cleanup.policy`; returns how many.
 
-        Only segments wholly below `high_watermark` (default: the log end offset) go. Where the
-        active one has to go too, an empty one takes its place first.
+        Only segments below `high_watermark` (default: the log end offset) are deleted. If the
+        active segment is deleted too, an empty one replaces it first.
         """
         self._health.require()
         with self._health.writing():
@@ -500,7 +505,7 @@ class PartitionLog:
     def _delete_oldest(self, count: int, now_ms: int) -> None:
         if count == len(self._segments):
             self._roll(now_ms, self._log_end_offset)
-        # The directory must not be left without a segment that says where offsets go on.
+        # The directory must keep a segment that determines the next offset.
         self._segments[count].flush()
         self.removals += 1
         deleted = self._segments.take_oldest(count)
@@ -512,29 +517,33 @@ class PartitionLog:
         snapshots.keep(offset for offset in snapshots.offsets if offset >= first_offset)
 
     def expire_producers(self, now_ms: int) -> None:
-        """Forget producers that have not written for `producer.id.expiration.ms`."""
+        """Remove producers that have not written for `producer.id.expiration.ms`."""
         self.producers.expire(now_ms)
 
     # Compaction
 
     def begin_cleaned(self, first: LogSegment) -> LogSegment:
-        """An empty segment for what stays of `first` and others, not in the log yet; StorageError."""
+        """Create an empty segment for the retained records of `first` and following segments.
+
+        It is not in the log yet. Raises: StorageError.
+        """
         for name in cleaned_names(first.base_offset):
             self._storage.remove(f"{self.directory}/{name}")
         return self._new_segment(first.base_offset, first.created_ms, name_end=CLEANED_SUFFIX)
 
     def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> None:
-        """Put the cleaned segment in the place of those it was copied from, which are deleted.
+        """Replace segments by the cleaned one, and delete them.
 
-        A crash leaves the old ones, or the start finds `.swap` files and finishes (see `recovery`).
+        A crash leaves the old segments, or the start completes the replacement (see `recovery`).
         Raises: LogError.
         """
         self._health.require()
         with self._health.writing():
-            # What comes after may lose its last batches: the next segment says where it went on.
+            # The active segment can lose its last batches in a crash, but the next segment names
+            # its base.
             self._segments.active.flush()
             if any(segment.transactions.is_there for segment in old):
-                cleaned.transactions.create()  # What it is renamed to must not stay from before.
+                cleaned.transactions.create()  # Its rename replaces the old segment's index.
             cleaned.seal()
             cleaned.flush()
             with not_retriable():
@@ -554,34 +563,34 @@ class PartitionLog:
     # Durability
 
     def flush(self, now_ms: int | None = None) -> None:
-        """Make everything appended so far durable; it becomes the recovery point."""
+        """Flush all appended records; the log end offset becomes the recovery point."""
         self._health.require()
         with self._health.writing():
             self._flush(self._last_flush_ms if now_ms is None else now_ms)
 
     def flush_if_due(self, now_ms: int) -> None:
-        """Flush if something unflushed is older than `flush.ms`."""
+        """Flush if unflushed records are older than `flush.ms`."""
         if now_ms - self._last_flush_ms >= self.config.flush_ms:
             self.flush(now_ms)
 
     def _flush(self, now_ms: int) -> None:
-        # Sealed segments were flushed when they were sealed.
+        # Inactive segments are flushed already.
         if self._recovery_point < self._log_end_offset:
             self._segments.active.flush()
             self._recovery_point = self._log_end_offset
         self._last_flush_ms = now_ms
 
     def _seal(self, now_ms: int) -> None:
-        """Finish the active segment's time index, flush it, keep the producer state."""
+        """Complete the active segment's time index, flush it, store a producer snapshot."""
         self._segments.active.seal()
-        # The time index may have changed though no record was written since the last flush.
+        # The time index can have changed without a record since the last flush.
         self._segments.active.flush()
         self._recovery_point = self._log_end_offset
         self._last_flush_ms = now_ms
         self.producers.keep_snapshot(self._log_end_offset)
 
     def close(self) -> None:
-        """Flush, keep the producer state, close the files. After that, `open` needs no recovery."""
+        """Flush, store a producer snapshot, close the files; `open` then needs no recovery."""
         try:
             if self._health.error is None:
                 with self._health.writing():
@@ -590,7 +599,7 @@ class PartitionLog:
             self.discard()
 
     def discard(self) -> None:
-        """Close the files and nothing else, as before the log's removal."""
+        """Close the files without a flush, before the log is removed."""
         self.removals += 1
         for segment in self._segments:
             segment.close()

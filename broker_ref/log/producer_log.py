@@ -1,15 +1,15 @@
-"""The producers of one log: their state, its snapshots, and the aborted transactions it tells of.
+"""The producers of one log: their state, its snapshots and the aborted transactions.
 
-Purpose: keep these three in step with the batches of the log: checked before an append, brought up
-to date after it, read again from the latest snapshot after a start or a cut. Invariant: what is
-known is what the batches up to the log end say, and nothing else; the transaction index of every
-segment has the aborted transactions whose markers are in it. What it must not know: where the high
-watermark is now, and why the log is cut. Source: UnifiedLog's analyzeAndValidateProducerState,
-ProducerStateManager.truncateAndReload, LogSegment.recover.
+Purpose: keep these three consistent with the batches of the log: checked before an append, updated
+after it, and recovered from the latest snapshot after a start or a truncation. Invariant: the state
+equals the batches up to the log end; the transaction index of each segment contains the aborted
+transactions whose markers it contains. Must not know: the current high watermark, or why the log is
+truncated. Source: `UnifiedLog.analyzeAndValidateProducerState`,
+`ProducerStateManager.truncateAndReload`, `LogSegment.recover`.
 
-It differs from Apache Kafka in one point on purpose: Kafka takes it that a snapshot has nothing
-above the high watermark, forgets which of its markers are not replicated yet, and so lets readers
-see beyond the last stable offset after a start or a cut. Here the log says which.
+It deliberately differs from Kafka in one point: Kafka assumes that a snapshot contains nothing
+above the high watermark, so that it forgets which markers are not replicated, and lets readers read
+beyond the last stable offset after a start or a truncation. Here they are recovered from the log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerLog:
-    """What a log knows of its producers, until they have not written for `expiration_ms`."""
+    """The producers of a log that have written within `expiration_ms`."""
 
     def __init__(self, *, snapshots: ProducerSnapshots, expiration_ms: int) -> None:
         self.snapshots = snapshots
@@ -46,7 +46,7 @@ class ProducerLog:
 
     @property
     def entries(self) -> tuple[ProducerStateEntry, ...]:
-        """All producers, in the order in which they first wrote."""
+        """Return all producers, in the order of their first write."""
         return self._state.entries
 
     # Before an append
@@ -54,7 +54,7 @@ class ProducerLog:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | None:
-        """The guard for a transaction that is not open here; None where it is.
+        """Return a guard for a transaction that is not open here, or None if it is open.
 
         Raises: LogError(INVALID_PRODUCER_EPOCH).
         """
@@ -70,15 +70,15 @@ class ProducerLog:
         )
 
     def allows(self, producer_id: int, guard: VerificationGuard | None) -> bool:
-        """Whether the guard is still good for beginning a transaction of the producer."""
+        """Return whether the guard still allows the start of a transaction of the producer."""
         return self._guards.allows(producer_id, guard)
 
     def check(
         self, header: BatchHeader, *, origin: AppendOrigin, guard: VerificationGuard | None
     ) -> BatchMetadata | None:
-        """Whether a batch may be appended by the leader; the batch that it repeats, if it does.
+        """Check a batch before an append by the leader; returns the original if it is a duplicate.
 
-        Raises: LogError as the table of `producer_state` says.
+        Raises: LogError as in the table of `producer_state`.
         """
         if not header.has_producer_id:
             return None
@@ -95,8 +95,8 @@ class ProducerLog:
         ):
             raise LogError(
                 ErrorCode.invalid_txn_state,
-                f"Producer {producer_id} (epoch {header.producer_epoch}) writes outside of any "
-                "transaction that the coordinator is known to have open.",
+                f"Producer {producer_id} (epoch {header.producer_epoch}) writes without an open "
+                "transaction that the coordinator has verified.",
             )
         if origin is AppendOrigin.CLIENT:
             self._guards.check_sequence(header, is_first=not self._state.has_batches(producer_id))
@@ -111,7 +111,7 @@ class ProducerLog:
         producer_epoch: int,
         transaction_version: int,
     ) -> None:
-        """As `ProducerStateManager.check_marker`."""
+        """Do the same as `ProducerStateManager.check_marker`."""
         self._state.check_marker(
             marker,
             producer_id=producer_id,
@@ -124,7 +124,7 @@ class ProducerLog:
     def note(
         self, header: BatchHeader, marker: EndTransactionMarker | None, segment: LogSegment
     ) -> None:
-        """Take in a batch that has been appended to a segment. Raises: StorageError."""
+        """Update the state with a batch that was appended to a segment. Raises: StorageError."""
         aborted = self._state.update(header, marker)
         if header.is_transactional:
             self._guards.end(header)
@@ -132,26 +132,26 @@ class ProducerLog:
             segment.append_aborted(aborted)
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """As `ProducerStateManager.first_unstable_offset`."""
+        """Do the same as `ProducerStateManager.first_unstable_offset`."""
         return self._state.first_unstable_offset(high_watermark)
 
     def forget_replicated(self, high_watermark: int) -> None:
-        """As `ProducerStateManager.forget_replicated`."""
+        """Do the same as `ProducerStateManager.forget_replicated`."""
         self._state.forget_replicated(high_watermark)
 
     def keep_snapshot(self, log_end_offset: int) -> None:
-        """Durably keep what is known after all batches below the log end. Raises: StorageError."""
+        """Durably store the state at the log end offset. Raises: StorageError."""
         self.snapshots.write(log_end_offset, self.entries)
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers that have not written for that long."""
+        """Remove producers whose last write is older than the expiration."""
         self._state.expire(now_ms, expiration_ms=self._expiration_ms)
         self._guards.expire(now_ms, expiration_ms=self._expiration_ms)
 
-    # Reading the log again
+    # Recovery
 
     def clear(self) -> None:
-        """Know of nobody, as in an empty log. Raises: StorageError."""
+        """Remove all state, as in an empty log. Raises: StorageError."""
         self.snapshots.keep(())
         self._state = ProducerStateManager()
 
@@ -165,12 +165,12 @@ class ProducerLog:
         high_watermark: int | None = None,
         indexed_to: int | None = None,
     ) -> None:
-        """Read what is known at the log end, from the latest snapshot or the log's start on.
+        """Recover the state at the log end, from the latest snapshot or from the log start.
 
-        `high_watermark` is the one that was checkpointed, for a log that is not known yet; one
-        that is has seen itself which markers are not replicated. The transaction indexes are those
-        of a sound log, but from the segment on that starts at `indexed_to`, if given: these are
-        written anew. Raises: CorruptLogError, StorageError.
+        `high_watermark` is the checkpointed one, for a log that is opened; an open log already
+        knows which markers are not replicated. The transaction indexes are correct, except from the
+        segment on that starts at `indexed_to`, if given, from which they are rebuilt. Raises:
+        CorruptLogError, StorageError.
         """
         self.snapshots.keep_between(log_start_offset, log_end_offset)
         listed = list(segments)
@@ -196,21 +196,21 @@ class ProducerLog:
         log_start_offset: int,
         high_watermark: int,
     ) -> ProducerStateManager:
-        """A state that knows of the markers at or above the high watermark.
+        """Return a state with the markers at or above the high watermark.
 
-        Or of none, as Kafka's, where the batches before the snapshot are damaged: a log whose
-        latest snapshot is sound starts without them.
+        As in Kafka it has none if the batches before the snapshot are damaged, so that a log with a
+        sound snapshot can be opened.
         """
         try:
             state = self._read(segments, loaded, log_start_offset, None)
         except CorruptLogError as error:
-            logger.warning("Markers that are not replicated are taken as if they were: %s", error)
+            logger.warning("Unreplicated markers are treated as replicated: %s", error)
             return ProducerStateManager()
         state.forget_replicated(high_watermark)
         return state
 
     def _loaded(self, end_offset: int, now_ms: int) -> tuple[ProducerStateManager, int | None]:
-        """The state of the latest snapshot at or below an offset, and at which that is."""
+        """Return the state of the latest snapshot at or below an offset, and its offset."""
         state = ProducerStateManager()
         latest = self.snapshots.latest(end_offset)
         if latest is None:
@@ -226,7 +226,7 @@ class ProducerLog:
         log_start_offset: int,
         indexed_to: int | None,
     ) -> ProducerStateManager:
-        """The state after all batches; those that end transactions are noted from there on."""
+        """Return the state after all batches, and add aborted transactions to the indexes."""
         state, snapshot_offset = loaded
         offset = log_start_offset if snapshot_offset is None else snapshot_offset
         for index, segment in enumerate(segments):
@@ -245,9 +245,9 @@ class ProducerLog:
 def markers_of(
     headers: Sequence[BatchHeader], batches: memoryview
 ) -> dict[int, EndTransactionMarker]:
-    """The markers in batches that follow each other, by their offsets.
+    """Return the markers in consecutive batches by offset.
 
-    Raises: LogError(INVALID_RECORD) where a control batch is damaged.
+    Raises: LogError(INVALID_RECORD) if a control batch is damaged.
     """
     found: dict[int, EndTransactionMarker] = {}
     position = 0

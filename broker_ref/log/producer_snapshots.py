@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def encode_snapshot(entries: Iterable[ProducerStateEntry]) -> bytes:
-    """The file's content."""
+    """Encode a snapshot file."""
     rows = []
     for entry in entries:
         last = entry.batches[-1] if entry.batches else None
@@ -55,7 +55,7 @@ def encode_snapshot(entries: Iterable[ProducerStateEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> list[ProducerStateEntry] | None:
-    """The entries, None where the file is damaged."""
+    """Return the entries, or None if the file is damaged."""
     if len(data) < _HEAD.size + _COUNT.size:
         return None
     version, crc = _HEAD.unpack_from(data)
@@ -99,39 +99,39 @@ class ProducerSnapshots:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """The offsets there are snapshots at, ascending."""
+        """Return the offsets of the snapshots, ascending."""
         return tuple(self._offsets)
 
     def write(self, offset: int, entries: Iterable[ProducerStateEntry]) -> None:
-        """Durably keep the state after all batches below `offset`."""
+        """Durably store the state after all batches below `offset`."""
         self._storage.write_atomically(self._path(offset), encode_snapshot(entries))
         self._offsets = sorted({*self._offsets, offset})
 
     def latest(self, end_offset: int) -> tuple[int, list[ProducerStateEntry]] | None:
-        """The newest sound snapshot at or below `end_offset`, and its offset."""
+        """Return the newest valid snapshot at or below `end_offset`, with its offset."""
         for offset in reversed([offset for offset in self._offsets if offset <= end_offset]):
             entries = decode_snapshot(self._storage.read(self._path(offset)))
             if entries is not None:
                 return offset, entries
-            logger.warning("Dropping the damaged producer snapshot %s", self._path(offset))
+            logger.warning("Removing the damaged producer snapshot %s", self._path(offset))
             self.remove(offset)
         return None
 
     def remove(self, offset: int) -> None:
-        """Drop the snapshot at `offset`, if there is one."""
+        """Remove the snapshot at `offset`, if any."""
         if offset in self._offsets:
             self._offsets.remove(offset)
             self._storage.remove(self._path(offset))
 
     def keep(self, offsets: Iterable[int]) -> None:
-        """Drop all but these."""
+        """Remove all other snapshots."""
         kept = frozenset(offsets)
         for offset in self.offsets:
             if offset not in kept:
                 self.remove(offset)
 
     def keep_between(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Drop those that say nothing about a log from its start to its end."""
+        """Remove the snapshots outside of the log."""
         self.keep(o for o in self._offsets if log_start_offset < o <= log_end_offset)
 
     def _path(self, offset: int) -> str:

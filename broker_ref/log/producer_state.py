@@ -1,35 +1,34 @@
-"""What a partition remembers of its producers: sequences and open transactions (KIP-98).
+"""Producer state of a partition: sequences and transactions (KIP-98, `ProducerStateManager`).
 
-| producer | batch of a client                  | answer                              |
+| producer | batch of a client                  | result                              |
 | -------- | ---------------------------------- | ----------------------------------- |
 | any      | same epoch, and (first, last)      | duplicate: success with the offsets |
-|          | sequence of a remembered batch     | it got then, before any other check |
-| any      | transactional, none of its epoch   | INVALID_TXN_STATE without the guard |
-|          | is open                            | of a verification (KIP-890)         |
+|          | sequence of a stored batch         | of the original, before other checks|
+| any      | transactional, no transaction of   | INVALID_TXN_STATE without the guard |
+|          | its epoch is open                  | of a verification (KIP-890)         |
 | known    | lower epoch                        | INVALID_PRODUCER_EPOCH              |
-| known    | higher epoch, sequence 0           | appended; older batches forgotten   |
+| known    | higher epoch, sequence 0           | appended; older batches removed     |
 | known    | higher epoch, other sequence       | OUT_OF_ORDER_SEQUENCE_NUMBER        |
 | known    | same epoch, next sequence          | appended                            |
 | known    | same epoch, other sequence         | OUT_OF_ORDER_SEQUENCE_NUMBER        |
 | known    | not transactional, but one is open | INVALID_TXN_STATE                   |
 | unknown  | any sequence                       | appended                            |
 
-| producer | marker                             | answer                              |
+| producer | marker                             | result                              |
 | -------- | ---------------------------------- | ----------------------------------- |
 | known    | lower epoch; with transaction      | INVALID_PRODUCER_EPOCH              |
-|          | version 2 the same, too, while a   |                                     |
-|          | transaction is open (KIP-1228)     |                                     |
+|          | version 2 also the same epoch, if  |                                     |
+|          | a transaction is open (KIP-1228)   |                                     |
 | known    | of an older coordinator epoch      | TRANSACTION_COORDINATOR_FENCED      |
 | any      | any other                          | appended; its transaction is ended  |
 
-    transaction:  open ----marker----> decided, not replicated ----high watermark----> forgotten
-                  the last stable offset stays below the first offset of both
+transaction:  open ----marker----> decided, not replicated ----high watermark----> removed
+              the last stable offset stays below the first offset of both
 
-Purpose: those tables, over the last five batches of every producer. Invariant: checks change
-nothing; `update` is called only after the append has succeeded, or while the log is read again;
-open transactions are in the order of their first offsets. What it must not know: files (see
-`producer_snapshots`, `producer_log`), and where the high watermark is. Source:
-ProducerStateManager, ProducerAppendInfo, ProducerStateEntry.
+Purpose: these tables, over the last five batches of each producer. Invariant: checks change
+nothing; `update` is called after the append has succeeded, or during recovery; open transactions
+are sorted by first offset. Must not know: files (see `producer_snapshots`, `producer_log`), or the
+current high watermark. Source: `ProducerStateManager`, `ProducerAppendInfo`, `ProducerStateEntry`.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ NO_TRANSACTION = -1
 EPOCH_MAX = 2**15 - 1
 
 EPOCH_FOR_EACH_TRANSACTION = 2
-"""From this transaction version on, a marker has a higher epoch than what it ends (KIP-890)."""
+"""From this transaction version on, a marker has a higher epoch than its transaction (KIP-890)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMetadata:
-    """One remembered batch; `timestamp` is its largest, in milliseconds."""
+    """A stored batch; `timestamp` is its largest, in milliseconds."""
 
     last_sequence: int
     last_offset: int
@@ -76,7 +75,7 @@ class BatchMetadata:
 
 @dataclass(slots=True, kw_only=True)
 class ProducerStateEntry:
-    """One producer's state, batches oldest first. Times in milliseconds, -1: none."""
+    """The state of a producer, batches oldest first. Times in milliseconds, -1: none."""
 
     producer_id: int
     epoch: int = NO_PRODUCER_EPOCH
@@ -95,24 +94,24 @@ class ProducerStateEntry:
 
 
 class ProducerStateManager:
-    """The producers of one partition."""
+    """The producers of a partition."""
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerStateEntry] = {}
         self._open: dict[int, int] = {}
-        """The producer of every open transaction, by its first offset, ascending."""
+        """The producer of each open transaction, by first offset, ascending."""
         self._decided: dict[int, int] = {}
-        """The marker's offset of decided transactions, by their first; not all are replicated."""
+        """The marker offset of decided transactions by first offset; some are not replicated."""
 
     @property
     def entries(self) -> tuple[ProducerStateEntry, ...]:
-        """All producers, in the order in which they first wrote."""
+        """Return all producers, in the order of their first write."""
         return tuple(self._entries.values())
 
-    # Asking
+    # Checks
 
     def duplicate_of(self, header: BatchHeader) -> BatchMetadata | None:
-        """The remembered batch that this one repeats, None where it is new."""
+        """Return the stored batch that this one repeats, or None."""
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.epoch != header.producer_epoch:
             return None
@@ -125,30 +124,30 @@ class ProducerStateManager:
         return None
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether a batch of this epoch goes on with a transaction that is open here.
+        """Return whether a batch of this epoch continues an open transaction.
 
-        With a higher epoch it may be the next one, and the marker of the last not be here yet.
+        With a higher epoch it may start the next one before the marker of the last one has arrived.
         """
         entry = self._entries.get(producer_id)
         return entry is not None and entry.has_open_transaction and entry.epoch == epoch
 
     def has_batches(self, producer_id: int) -> bool:
-        """Whether any batch of the producer's epoch is remembered."""
+        """Return whether any batch of the producer's epoch is stored."""
         entry = self._entries.get(producer_id)
         return entry is not None and bool(entry.batches)
 
     def check_epoch(self, producer_id: int, epoch: int) -> None:
-        """Raises: LogError(INVALID_PRODUCER_EPOCH) where a later epoch has written already."""
+        """Raise LogError(INVALID_PRODUCER_EPOCH) if a later epoch has written."""
         entry = self._entries.get(producer_id)
         if entry is not None and epoch < entry.epoch:
             raise LogError(
                 ErrorCode.invalid_producer_epoch,
                 f"Producer {producer_id} writes with epoch {epoch}, but epoch {entry.epoch} has "
-                "written already: another instance has taken over.",
+                "written: another producer instance has fenced this one.",
             )
 
     def check(self, header: BatchHeader, *, origin: AppendOrigin = AppendOrigin.CLIENT) -> None:
-        """Whether a batch of a leader may be appended; it is no duplicate, and verified.
+        """Check a batch at the leader that is neither a duplicate nor unverified.
 
         Raises: LogError(INVALID_PRODUCER_EPOCH), LogError(OUT_OF_ORDER_SEQUENCE_NUMBER),
         LogError(INVALID_TXN_STATE).
@@ -163,7 +162,8 @@ class ProducerStateManager:
             raise LogError(
                 ErrorCode.invalid_txn_state,
                 f"Producer {header.producer_id} (epoch {header.producer_epoch}) writes outside of "
-                f"its transaction, which is open since offset {entry.current_txn_first_offset}.",
+                "its transaction, which has been open since offset "
+                f"{entry.current_txn_first_offset}.",
             )
 
     def check_marker(
@@ -174,7 +174,7 @@ class ProducerStateManager:
         producer_epoch: int,
         transaction_version: int,
     ) -> None:
-        """Whether a coordinator's marker may be appended.
+        """Check a coordinator's marker.
 
         Raises: LogError(INVALID_PRODUCER_EPOCH), LogError(TRANSACTION_COORDINATOR_FENCED).
         """
@@ -188,24 +188,25 @@ class ProducerStateManager:
             and entry.has_open_transaction
             and producer_epoch != EPOCH_MAX
         ):
-            # Without an open transaction it is the marker again, whose answer has been lost.
+            # Without an open transaction the marker is a retry whose response was lost.
             raise LogError(
                 ErrorCode.invalid_producer_epoch,
                 f"A marker of producer {producer_id} has epoch {producer_epoch}, in which the "
-                "producer has not_retriable another transaction: it is late.",
+                "producer has started another transaction. The marker is outdated.",
             )
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise LogError(
                 ErrorCode.transaction_coordinator_fenced,
-                f"A marker of producer {producer_id} is of coordinator epoch "
-                f"{marker.coordinator_epoch}, but one of epoch {entry.coordinator_epoch} has "
-                "written already: another broker has become coordinator.",
+                f"A marker of producer {producer_id} has coordinator epoch "
+                f"{marker.coordinator_epoch}, but coordinator epoch {entry.coordinator_epoch} has "
+                "written: another broker has become coordinator.",
             )
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Where the first transaction begins that is open, or whose marker is not replicated.
+        """Return the first offset of the first transaction that is open or whose marker is not
+        replicated.
 
-        None where every transaction is decided below the high watermark.
+        None if every transaction is decided below the high watermark.
         """
         first = next(iter(self._open), None)
         for first_offset, last_offset in self._decided.items():
@@ -213,15 +214,14 @@ class ProducerStateManager:
                 first = first_offset
         return first
 
-    # Taking in
+    # Updates
 
     def update(
         self, header: BatchHeader, marker: EndTransactionMarker | None = None
     ) -> AbortedTransaction | None:
-        """Remember a batch that is in the log, with the offsets it has there.
+        """Update the state with a batch in the log, with its offsets.
 
-        `marker` is what a control batch holds; the transaction that it aborts, if it does, is
-        returned.
+        `marker` is the content of a control batch. Returns the transaction that it aborts, if any.
         """
         if not header.has_producer_id:
             return None
@@ -232,7 +232,7 @@ class ProducerStateManager:
         if header.producer_epoch != entry.epoch:
             entry.epoch = header.producer_epoch
             entry.batches.clear()
-        # A marker has no sequence, but it is a sign of life.
+        # A marker has no sequence, but it updates the timestamp.
         entry.last_timestamp = header.max_timestamp
         if header.is_control:
             return None if marker is None else self._end(entry, header, marker)
@@ -271,7 +271,7 @@ class ProducerStateManager:
         )
 
     def forget_replicated(self, high_watermark: int) -> None:
-        """Decided transactions whose markers are below the high watermark need no more care."""
+        """Remove decided transactions whose markers are below the high watermark."""
         if self._decided:
             self._decided = {
                 first_offset: last_offset
@@ -280,9 +280,9 @@ class ProducerStateManager:
             }
 
     def take_decided(self, known: ProducerStateManager, *, end_offset: int) -> None:
-        """Take over which transactions are decided by markers below an offset, but replicated not.
+        """Copy the decided but unreplicated transactions with markers below an offset.
 
-        A snapshot does not say: it has producers, not what has become of their transactions.
+        A snapshot does not contain them.
         """
         self._decided |= {
             first_offset: last_offset
@@ -291,7 +291,7 @@ class ProducerStateManager:
         }
 
     def load(self, entries: Iterable[ProducerStateEntry]) -> None:
-        """Replace everything by what a snapshot holds; `take_decided` has the rest."""
+        """Replace the state by that of a snapshot; `take_decided` adds the decided transactions."""
         self._entries = {entry.producer_id: entry for entry in entries}
         is_open = [entry for entry in self._entries.values() if entry.has_open_transaction]
         self._open = {
@@ -301,7 +301,7 @@ class ProducerStateManager:
         self._decided = {}
 
     def expire(self, now_ms: int, *, expiration_ms: int) -> None:
-        """Forget producers whose last batch is that old, unless a transaction of theirs is open."""
+        """Remove producers whose last batch is too old, unless they have an open transaction."""
         self._entries = {
             producer_id: entry
             for producer_id, entry in self._entries.items()
@@ -318,6 +318,6 @@ def _check_sequence(header: BatchHeader, entry: ProducerStateEntry) -> None:
         raise LogError(
             ErrorCode.out_of_order_sequence_number,
             f"Producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence "
-            f"{header.base_sequence}, but {expected} comes next: a batch between them was "
-            "lost, or the producer's state was.",
+            f"{header.base_sequence}, but {expected} was expected: a batch between them, or the "
+            "producer's state, was lost.",
         )

@@ -1,12 +1,13 @@
-"""Single records of format 2, for the few places that must look at them.
+"""Single records of format 2, for the few components that decode them.
 
     record: length varint | attributes int8 | timestamp delta varlong | offset delta varint
             | key length varint (-1: null) | key | value length varint | value
             | header count varint | (key length varint | key | value length varint | value)*
 
-Varints are zigzag. Purpose: timestamp look-ups, the key check of compacted topics, compaction,
-internal topics, tests. Invariant: fetch and ordinary produce never come here, and at most one record
-and one decompressed piece are in memory. What it must not know: the batch around them, files. Source: DefaultRecord.
+Varints are zigzag. Purpose: timestamp lookups, the key check of compacted topics, compaction,
+internal topics, tests. Invariant: fetches and ordinary appends do not decode records; at most one
+record and one decompressed piece are in memory. Must not know: the batch around them, files.
+Source: `DefaultRecord`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from broker_ref.log.errors import LogError
 NO_TIMESTAMP = -1
 RECORD_BYTES_MAX = 1 << 27
 RECORDS_MAX = 1 << 20
-"""The most records of one batch that are decoded, which takes some ten seconds.
+"""Maximum number of decoded records of a batch, which takes about ten seconds.
 
-Nothing else is served meanwhile. Without compression, a batch of the default `max.message.bytes`
-holds at most 150,000; compressed, less than a megabyte can stand for a hundred million.
+Nothing else is served meanwhile. Uncompressed, a batch of the default `max.message.bytes` contains
+at most 150,000 records; compressed, a megabyte can contain a hundred million.
 """
 # Length, attributes, timestamp and offset deltas, lengths of key and value, count of headers.
 RECORD_BYTES_MIN = 7
@@ -34,7 +35,7 @@ _VARLONG_BYTES_MAX = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record; `timestamp` in milliseconds since the epoch, -1 where it has none."""
+    """A record; `timestamp` in milliseconds since the epoch, -1 if it has none."""
 
     offset: int = 0
     timestamp: int = NO_TIMESTAMP
@@ -45,9 +46,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordView:
-    """What compaction looks at of a record; the rest is copied as it is.
+    """The fields of a record that compaction needs; the rest is copied.
 
-    `attributes` is its first byte, `tail` all from the offset delta on.
+    `attributes` is its first byte, `tail` everything from the offset delta on.
     """
 
     timestamp: int
@@ -58,9 +59,9 @@ class RecordView:
     tail: memoryview
 
     def encode(self, base_timestamp: int) -> bytes:
-        """The record, its length in front, in a batch with this base timestamp.
+        """Encode the record with its length, in a batch with this base timestamp.
 
-        Raises: LogError(INVALID_RECORD) where the two timestamps are too far apart.
+        Raises: LogError(INVALID_RECORD) if the two timestamps are too far apart.
         """
         timestamp_delta = _int64(self.timestamp - base_timestamp, "a timestamp delta")
         body = b"".join((self.attributes, _varint(timestamp_delta), self.tail))
@@ -68,20 +69,20 @@ class RecordView:
 
 
 def split_records(pieces: Iterator[bytes | memoryview], count: int) -> Iterator[memoryview]:
-    """The bodies of exactly `count` records, without their lengths, from a stream of pieces.
+    """Yield the bodies of exactly `count` records, without their lengths, from a stream of pieces.
 
-    Raises, while iterating: LogError(INVALID_RECORD) where bytes are missing or left over, or
-    there would be more than `RECORDS_MAX`.
+    Raises, while iterating: LogError(INVALID_RECORD) if bytes are missing or left over, or if there
+    are more than `RECORDS_MAX` records.
     """
     if count > RECORDS_MAX:
-        raise _invalid(f"the header counts {count} records, more than {RECORDS_MAX}")
+        raise _invalid(f"the header claims {count} records; the limit is {RECORDS_MAX}")
     pending = memoryview(b"")
     for index in range(count):
         while (bounds := _record_bounds(pending)) is None or bounds[1] > len(pending):
             missing = 1 if bounds is None else bounds[1] - len(pending)
             more = _gather(pieces, missing)
             if not more:
-                raise _invalid(f"the header counts {count} records, but {index} are whole")
+                raise _invalid(f"the header claims {count} records, but only {index} are complete")
             pending = memoryview(b"".join((pending, more)))
         start, end = bounds
         yield pending[start:end]
@@ -91,7 +92,7 @@ def split_records(pieces: Iterator[bytes | memoryview], count: int) -> Iterator[
 
 
 def _gather(pieces: Iterator[bytes | memoryview], bytes_min: int) -> bytes:
-    """At least `bytes_min` of the next bytes; fewer only where the pieces end."""
+    """Return at least `bytes_min` of the next bytes; fewer only at the end of the pieces."""
     gathered, size_bytes = [], 0
     while size_bytes < bytes_min and (piece := next(pieces, None)) is not None:
         gathered.append(piece)
@@ -100,7 +101,7 @@ def _gather(pieces: Iterator[bytes | memoryview], bytes_min: int) -> bytes:
 
 
 def decode_record(body: memoryview, *, base_offset: int, base_timestamp: int) -> Record:
-    """One record from its body. Raises: LogError(INVALID_RECORD)."""
+    """Decode a record from its body. Raises: LogError(INVALID_RECORD)."""
     reader = _Reader(body)
     reader.skip(1)  # A record's own attributes are unused.
     timestamp = _int64(base_timestamp + reader.varint(), "a record's timestamp")
@@ -116,7 +117,7 @@ def decode_record(body: memoryview, *, base_offset: int, base_timestamp: int) ->
 
 
 def view_record(body: memoryview, *, base_timestamp: int) -> RecordView:
-    """One record from its body, headers unread. Raises: LogError(INVALID_RECORD)."""
+    """Decode a record without its headers. Raises: LogError(INVALID_RECORD)."""
     reader = _Reader(body)
     reader.skip(1)
     timestamp = _int64(base_timestamp + reader.varint(), "a record's timestamp")
@@ -134,7 +135,7 @@ def view_record(body: memoryview, *, base_timestamp: int) -> RecordView:
 
 
 def encode_record(record: Record, *, offset_delta: int, timestamp_delta: int) -> bytes:
-    """One record, its length in front."""
+    """Encode a record with its length."""
     body = bytearray(b"\x00") + _varint(timestamp_delta) + _varint(offset_delta)
     body += _nullable_bytes(record.key) + _nullable_bytes(record.value)
     body += _varint(len(record.headers))
@@ -144,7 +145,7 @@ def encode_record(record: Record, *, offset_delta: int, timestamp_delta: int) ->
 
 
 def _record_bounds(pending: memoryview) -> tuple[int, int] | None:
-    """Where the first record's body starts and ends, None where its length is not all there."""
+    """Return the bounds of the first record's body, or None if its length is incomplete."""
     reader = _Reader(pending)
     try:
         length = reader.varint()
@@ -171,7 +172,7 @@ def _headers(reader: _Reader) -> tuple[tuple[str, bytes | None], ...]:
 
 
 class _Reader:
-    """Reads one record's body; every step checks that the bytes are there."""
+    """Reads a record's body; every read checks that the bytes exist."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -183,14 +184,14 @@ class _Reader:
 
     def skip(self, count: int) -> None:
         if count > self.remaining:
-            raise _invalid("a record is cut off")
+            raise _invalid("a record is incomplete")
         self.position += count
 
     def varint(self) -> int:
         value, shift = 0, 0
         for _ in range(_VARLONG_BYTES_MAX):
             if self.position >= len(self._data):
-                raise _invalid("a record is cut off")
+                raise _invalid("a record is incomplete")
             byte = self._data[self.position]
             self.position += 1
             value |= (byte & 0x7F) << shift
@@ -204,7 +205,7 @@ class _Reader:
         if length == -1:
             return None
         if length < -1 or length > self.remaining:
-            raise _invalid(f"a field claims {length} bytes of {self.remaining}")
+            raise _invalid(f"a field claims {length} bytes, but {self.remaining} are left")
         start = self.position
         self.position += length
         return bytes(self._data[start : self.position])
@@ -230,9 +231,9 @@ def _varint(value: int) -> bytes:
 
 def _int64(value: int, what: str) -> int:
     if not _LONG_MIN <= value <= _LONG_MAX:
-        raise _invalid(f"{what} of {value} is no int64")
+        raise _invalid(f"{what} of {value} is not an int64")
     return value
 
 
 def _invalid(reason: str) -> LogError:
-    return LogError(ErrorCode.invalid_record, f"The records of a batch cannot be read: {reason}.")
+    return LogError(ErrorCode.invalid_record, f"The records of a batch are unreadable: {reason}.")

@@ -1,28 +1,28 @@
-"""Bringing a log's directory back to a consistent state (LogLoader of Apache Kafka).
+"""Recovery of a log's directory to a consistent state (Kafka's `LogLoader`).
 
-| found                                       | done                                           |
+| found                                       | action                                         |
 | ------------------------------------------- | ---------------------------------------------- |
-| an index without its log file, `*.deleted`  | removed; refused where it lies between two     |
-|                                             | segments, for no crash leaves one there        |
+| an index without its log file, `*.deleted`  | removed; rejected if it is between two         |
+|                                             | segments, because no crash causes this         |
 | `*.cleaned`, `*.swap`                       | see `swapping`                                 |
 | a missing or damaged index                  | rebuilt from the log file                      |
-| after an unclean stop, at or above the      | every CRC checked; cut at the first bad batch, |
-| recovery point (nothing there was promised) | later segments removed                         |
-| the same below the recovery point, or after | refused: `CorruptLogError` with file and position   |
-| a clean stop                                |                                                |
-| segments that overlap                       | refused; gaps are what compaction leaves       |
+| after an unclean shutdown, at or above the  | all CRCs checked; truncated at the first bad   |
+| recovery point (not guaranteed)             | batch, later segments removed                  |
+| the same below the recovery point, or after | rejected: `CorruptLogError` with file and      |
+| a clean shutdown                            | position                                       |
+| overlapping segments                        | rejected; gaps result from compaction          |
 | a checkpointed log start offset above the   | all segments removed, the log starts there     |
 | log's end                                   |                                                |
 | producer state                              | latest snapshot, then the batches after it;    |
-|                                             | markers not known to be replicated, from one   |
-|                                             | below the high watermark                       |
-| transaction indexes, damaged or at or above | written anew from there on, from the producer  |
-| the recovery point                          | state before                                   |
+|                                             | markers that may not be replicated, from the   |
+|                                             | high watermark on                              |
+| transaction indexes, damaged or at or above | rebuilt from there on, from the producer state |
+| the recovery point                          | before                                         |
 
-Purpose: that table. Invariant: what is loaded is a run of sound batches with ascending offsets, at
-least up to the recovery point. It differs from Apache Kafka in one point on purpose: Kafka also cuts damage
-below the recovery point and so loses synced records silently; here that is refused. What it must
-not know: how the log is used afterwards.
+Purpose: this table. Invariant: the loaded log contains valid batches with ascending offsets, at
+least up to the recovery point. It deliberately differs from Kafka in one point: Kafka also
+truncates damage below the recovery point, which silently loses flushed records; here that is
+rejected. Must not know: how the log is used.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedLog:
-    """A log as it was found, put in order. There is at least one segment; the last is active."""
+    """A consistent log with at least one segment; the last one is active."""
 
     segments: list[LogSegment]
     leader_epochs: LeaderEpochFileCache
@@ -67,7 +67,7 @@ class LoadedLog:
 
 @dataclass(slots=True, kw_only=True)
 class LogLoader:
-    """Loads one log. Offsets come from the data directory's checkpoints, 0 where they have none."""
+    """Loads one log. Offsets are from the checkpoints, 0 if there are none."""
 
     storage: Storage
     directory: str
@@ -79,7 +79,7 @@ class LogLoader:
     high_watermark: int
 
     def load(self) -> LoadedLog:
-        """Raises: CorruptLogError where data that was promised is damaged, StorageError."""
+        """Load the log. Raises: CorruptLogError if guaranteed data is damaged, StorageError."""
         leader_epochs = LeaderEpochFileCache(storage=self.storage, directory=self.directory)
         segments = self._open_segments()
         log_end_offset = self._recover(segments, leader_epochs)
@@ -94,18 +94,19 @@ class LogLoader:
             raise CorruptLogError(
                 segments[-1].path,
                 segments[-1].size_bytes,
-                f"it claims to end before offset {log_end_offset}, but the broker was stopped in "
-                f"order when the log ended before offset {self.recovery_point}",
+                f"it claims to end before offset {log_end_offset}, but the log ended before "
+                f"offset {self.recovery_point} at the clean shutdown",
             )
         if log_end_offset < self.log_start_offset:
             logger.warning(
-                "%s ends at offset %d, below its log start offset %d: starting it empty there",
+                "%s ends at offset %d, below its log start offset %d; starting it empty at the "
+                "log start offset",
                 self.directory, log_end_offset, self.log_start_offset,
             )  # fmt: skip
             _remove_from(segments, 0)
         if not segments:
             segments.append(self._open_segment(self.log_start_offset))
-            # From here on its name, not the checkpoint, says where offsets go on.
+            # From now on its name, not the checkpoint, determines the next offset.
             segments[0].flush()
             log_end_offset = self.log_start_offset
         log_start_offset = max(self.log_start_offset, segments[0].base_offset)
@@ -144,7 +145,7 @@ class LogLoader:
         )
 
     def _open_segments(self) -> list[LogSegment]:
-        """The segments there are files of, ascending, with left-over files removed."""
+        """Open the segments that have files, ascending; removes left-over files."""
         finish_compaction(self.storage, self.directory)
         names = self.storage.list(self.directory)
         bases = sorted(
@@ -157,9 +158,11 @@ class LogLoader:
             stem, _, suffix = name.rpartition(".")
             orphan = f".{suffix}" in _INDEX_SUFFIXES and f"{stem}{LOG_SUFFIX}" not in present
             if orphan and bases and stem.isdigit() and bases[0] < int(stem) < bases[-1]:
-                # Segments go from either end, and the cleaner removes indexes first.
+                # Segments are removed from either end, and the cleaner removes indexes first.
                 raise CorruptLogError(
-                    f"{self.directory}/{stem}{LOG_SUFFIX}", 0, "it is gone, but its indexes are not"
+                    f"{self.directory}/{stem}{LOG_SUFFIX}",
+                    0,
+                    "it is missing, but its indexes are not",
                 )
             if orphan or name.endswith(DELETED_SUFFIX):
                 self.storage.remove(f"{self.directory}/{name}")
@@ -177,7 +180,7 @@ class LogLoader:
         return segments
 
     def _indexed_to(self, segments: list[LogSegment]) -> int | None:
-        """Where the segments begin whose transaction indexes cannot be trusted; None: all can."""
+        """Return the base offset from which transaction indexes must be rebuilt, or None."""
         bases = [segment.base_offset for segment in segments]
         for segment in segments:
             if self._to_recover(segment.base_offset, bases):
@@ -191,12 +194,12 @@ class LogLoader:
         return None
 
     def _to_recover(self, base: int, bases: list[int]) -> bool:
-        """Whether a segment may hold something at or above the recovery point."""
+        """Return whether a segment may contain offsets at or above the recovery point."""
         following = [other for other in bases if other > base]
         return not self.clean and (not following or following[0] > self.recovery_point)
 
     def _recover(self, segments: list[LogSegment], leader_epochs: LeaderEpochFileCache) -> int:
-        """Check the segments in order, cut a torn tail; the log end offset."""
+        """Check the segments in order and truncate a torn tail; returns the log end offset."""
         bases = [segment.base_offset for segment in segments]
         expected: int | None = None
         for index, segment in enumerate(segments):
@@ -213,7 +216,7 @@ class LogLoader:
             expected, bad = self._recover_segment(segment, leader_epochs)
             if bad is not None:
                 logger.warning(
-                    "%s: %s at byte %d; cutting the log at offset %d",
+                    "%s: %s at byte %d; truncating the log to offset %d",
                     segment.path, bad.reason, bad.position, bad.next_offset,
                 )  # fmt: skip
                 _remove_from(segments, index + 1)
@@ -224,7 +227,7 @@ class LogLoader:
     def _recover_segment(
         self, segment: LogSegment, leader_epochs: LeaderEpochFileCache
     ) -> tuple[int, BadBatch | None]:
-        """The offset after the last sound batch, and what follows if that is not the end."""
+        """Return the offset after the last valid batch, and the bad batch after it, if any."""
         next_offset = segment.base_offset
         for item in segment.recover():
             if isinstance(item, BadBatch):

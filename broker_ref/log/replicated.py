@@ -1,9 +1,8 @@
-"""Batches as a follower gets them from its leader.
+"""Checks the batches that a follower fetches from its leader.
 
-Purpose: tell from the bytes of a fetch response which batches it holds, whole and sound. Invariant:
-offsets ascend, with gaps only where the leader's log was compacted; every CRC has been checked;
-records are not decoded. What it must not know: segments. Source: UnifiedLog.appendAsFollower,
-analyzeAndValidateRecords.
+Purpose: find the whole and valid batches in a fetch response. Invariant: offsets ascend, with gaps
+only if the leader's log was compacted; all CRCs are checked; records are not decoded. Must not
+know: segments. Source: `UnifiedLog.appendAsFollower`, `UnifiedLog.analyzeAndValidateRecords`.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from broker_ref.log.errors import LogError
 
 
 def check_replicated(records: bytes, *, log_end_offset: int, directory: str) -> list[BatchHeader]:
-    """The headers of the whole batches in `records`, which may follow `log_end_offset`.
+    """Return the headers of the whole batches in `records`, which follow `log_end_offset`.
 
-    A part of a batch at the end is ignored, as Kafka trims it. Raises: LogError(OFFSET_OUT_OF_RANGE)
-    where the first batch starts below `log_end_offset`, LogError(CORRUPT_MESSAGE) where the bytes
-    are no batches, a CRC is wrong, or offsets do not ascend.
+    An incomplete batch at the end is ignored, as in Kafka. Raises: LogError(OFFSET_OUT_OF_RANGE) if
+    the first batch starts below `log_end_offset`, LogError(CORRUPT_MESSAGE) if the bytes are not
+    batches, a CRC is wrong, or offsets do not ascend.
     """
     view = memoryview(records)
     headers: list[BatchHeader] = []
@@ -39,7 +38,7 @@ def check_replicated(records: bytes, *, log_end_offset: int, directory: str) -> 
             or header.magic != MAGIC
             or header.last_offset_delta < 0
         ):
-            raise _corrupt(directory, f"no batch of format 2 is at byte {position}")
+            raise _corrupt(directory, f"there is no batch of format 2 at byte {position}")
         if end > length:
             break
         if header.base_offset < next_offset:
@@ -58,9 +57,9 @@ def _misplaced(directory: str, base_offset: int, next_offset: int, *, is_first: 
         return LogError(
             ErrorCode.offset_out_of_range,
             f"A batch at offset {base_offset} cannot be appended to {directory}, which ends at "
-            f"offset {next_offset}: truncate it, or fetch from its end.",
+            f"offset {next_offset}. Truncate the log or fetch from its end.",
         )
-    return _corrupt(directory, f"a batch at offset {base_offset} comes after {next_offset - 1}")
+    return _corrupt(directory, f"a batch at offset {base_offset} follows offset {next_offset - 1}")
 
 
 def _corrupt(directory: str, reason: str) -> LogError:

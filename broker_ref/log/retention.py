@@ -1,13 +1,13 @@
-"""How many of a log's oldest segments have to go (UnifiedLog.deleteOldSegments).
+"""The number of old segments to delete (`UnifiedLog.deleteOldSegments`).
 
-| reason      | a segment goes while                                                        |
+| reason      | a segment is deleted if                                                     |
 | ----------- | --------------------------------------------------------------------------- |
-| log start   | all of it lies below the log start offset; whatever the policy              |
-| size        | without it the log still has `retention.bytes`; policy `delete`             |
+| log start   | it is below the log start offset; with any policy                           |
+| size        | the rest still has `retention.bytes`; policy `delete`                       |
 | time        | its newest record is older than `retention.ms`; policy `delete`             |
 
-Purpose: that table. Invariant: only a run of the oldest segments goes, all below the high
-watermark, and never an empty active segment. What it must not know: how segments are removed.
+Purpose: this table. Invariant: only the oldest segments are deleted, all below the high watermark,
+and never an empty active segment. Must not know: how segments are deleted.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ def count_expired(
     high_watermark: int,
     now_ms: int,
 ) -> int:
-    """How many of the oldest segments are to be deleted. All of them: the active one as well."""
+    """Return how many of the oldest segments to delete; all of them includes the active one."""
 
     def count_while(first: int, condition: Callable[[LogSegment, int], bool]) -> int:
-        """The index of the first segment from `first` on that stays."""
+        """Return the index of the first segment from `first` on that does not meet the
+        condition."""
         for index in range(first, len(segments)):
             segment, is_last = segments[index], index + 1 == len(segments)
             upper = log_end_offset if is_last else segments[index + 1].base_offset
@@ -54,7 +55,7 @@ def count_expired(
 
 
 def _exceeds(excess_bytes: int) -> Callable[[LogSegment, int], bool]:
-    """Whether the log is still large enough without a segment and those asked about before it."""
+    """Return whether the log is large enough without a segment and those checked before it."""
 
     def exceeds(segment: LogSegment, _: int) -> bool:
         nonlocal excess_bytes
@@ -67,5 +68,5 @@ def _exceeds(excess_bytes: int) -> Callable[[LogSegment, int], bool]:
 
 
 def _age_from(segment: LogSegment) -> int:
-    """The time from which a segment's age counts: its newest record's, else when it was opened."""
+    """Return the start of a segment's age: its newest record's timestamp, or when it was opened."""
     return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms

@@ -1,12 +1,11 @@
-"""One segment: a log file of record batches with its indexes.
+"""A segment: a log file of record batches with its indexes (Kafka's `LogSegment`).
 
     <base offset, 20 digits>.log  .index  .timeindex  .txnindex
 
-Purpose: append, read and search whole batches, and rebuild the first two indexes from the log
-file; the third tells of transactions, of which it takes the whole log to know.
-Invariant: what `read` returns has passed its CRC and its offsets ascend; a file that does
-not hold that raises `CorruptLogError` with its path and position. What it must not know: other
-segments, producers, high watermarks. Source: LogSegment of Apache Kafka.
+Purpose: append, read and search whole batches, and rebuild the first two indexes from the log file;
+the third requires the producer state of the whole log. Invariant: batches that `read` returns have
+a valid CRC and ascending offsets; a damaged file raises `CorruptLogError` with its path and
+position. Must not know: other segments, producers, high watermarks.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _EXTENT = struct.Struct("!qi4xb6xi")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimestampAndOffset:
-    """A record found by time: its timestamp in milliseconds, offset and leader epoch."""
+    """A record found by time: timestamp in milliseconds, offset and leader epoch."""
 
     timestamp_ms: int
     offset: int
@@ -56,7 +55,7 @@ class TimestampAndOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadBatch:
-    """Where a log file stops holding batches, and why."""
+    """The position at which a log file has no valid batch, and why."""
 
     position: int
     next_offset: int
@@ -64,7 +63,7 @@ class BadBatch:
 
 
 def file_name(base_offset: int, suffix: str) -> str:
-    """Kafka's name of a file that belongs to a base offset."""
+    """Return Kafka's name of a file with this base offset."""
     return f"{base_offset:020d}{suffix}"
 
 
@@ -81,11 +80,11 @@ class LogSegment:
         now_ms: int,
         name_end: str = "",
     ) -> None:
-        """Open its files, made where missing; `name_end` is what their names end with besides."""
+        """Open the files, creating missing ones; `name_end` is appended to their names."""
         self.base_offset = base_offset
         self.created_ms = now_ms
         self.end_offset: int | None = None
-        """The offset after its last batch, None while that is not known."""
+        """The offset after the last batch, or None while unknown."""
         self._storage = storage
         self._paths = [
             f"{directory}/{file_name(base_offset, suffix)}{name_end}" for suffix in SUFFIXES
@@ -117,12 +116,12 @@ class LogSegment:
 
     @property
     def index_bytes(self) -> int:
-        """Bytes of the larger of its indexes."""
+        """Return the size of the larger index."""
         return max(self._offset_index.file.size(), self._time_index.file.size())
 
     @property
     def first_timestamp(self) -> int:
-        """The largest timestamp of its first batch in milliseconds, -1 where that has none."""
+        """Return the largest timestamp of the first batch in milliseconds, or -1."""
         if self._first_batch_timestamp is None:
             first = next(self._headers(0, self.base_offset), None)
             if first is None:
@@ -132,7 +131,7 @@ class LogSegment:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp in milliseconds, -1 where no record has one."""
+        """Return the largest timestamp in milliseconds, or -1."""
         return self._max_timestamp_and_offset()[0]
 
     def _max_timestamp_and_offset(self) -> tuple[int, int]:
@@ -145,7 +144,7 @@ class LogSegment:
     def append(
         self, batches: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]
     ) -> None:
-        """Write whole batches that follow the last one, in one piece; `headers` are theirs."""
+        """Write whole batches at the end in one write; `headers` are theirs."""
         position = self._log.size()
         if position == 0:
             self._first_batch_timestamp = headers[0].max_timestamp
@@ -155,19 +154,23 @@ class LogSegment:
                 self._note(position, header)
                 position += header.size_bytes
         except RetriableStorageError as error:
-            raise StorageError(str(error)) from error  # For the batches, it had not_retriable.
+            raise StorageError(
+                str(error)
+            ) from error  # The batches were already written, so a retry is not safe.
         self.end_offset = headers[-1].next_offset
 
     def append_aborted(self, transaction: AbortedTransaction) -> None:
-        """Note a transaction that a marker in this segment has aborted."""
+        """Add a transaction that a marker in this segment has aborted."""
         try:
             self.transactions.append(transaction)
         except RetriableStorageError as error:
-            raise StorageError(str(error)) from error  # For the marker, it had not_retriable.
+            raise StorageError(
+                str(error)
+            ) from error  # The marker was already written, so a retry is not safe.
 
     def _note(self, position: int, header: BatchHeader) -> None:
-        """Index the batch at `position` where an entry is due."""
-        # A batch that compaction emptied has a timestamp, but no record of it.
+        """Index the batch at `position` if an entry is due."""
+        # A batch that compaction has emptied has a timestamp but no record.
         if header.record_count and header.max_timestamp > self._max_timestamp_and_offset()[0]:
             self._max_timestamp = (header.max_timestamp, header.last_offset)
         if self._bytes_since_index_entry > self._index_interval_bytes and not self.indexes_full:
@@ -189,7 +192,7 @@ class LogSegment:
         last_offset: int,
         now_ms: int,
     ) -> bool:
-        """Whether a batch has to go to a new segment (LogSegment.shouldRoll)."""
+        """Return whether a batch requires a new segment (`LogSegment.shouldRoll`)."""
         if last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
             return True  # Even if it is empty: compaction may have left such a gap.
         if self.size_bytes == 0:
@@ -201,13 +204,13 @@ class LogSegment:
         )
 
     def _waited_ms(self, now_ms: int, max_timestamp: int) -> int:
-        """Time since the first batch, by the records' clock where they have one."""
+        """Return the time since the first batch, by record timestamps if available."""
         if self.first_timestamp >= 0:
             return max_timestamp - self.first_timestamp
         return now_ms - self.created_ms
 
     def seal(self) -> None:
-        """Note the largest timestamp for good: before the next segment begins, and at a stop."""
+        """Store the largest timestamp, before the next segment is created and at shutdown."""
         self._time_index.append_if_larger(*self._max_timestamp_and_offset())
 
     def flush(self) -> None:
@@ -222,19 +225,21 @@ class LogSegment:
         return self._log, self._offset_index.file, self._time_index.file, self.transactions
 
     def delete(self) -> None:
-        """Close and remove its files, the log file first: indexes without one are dropped."""
+        """Close and delete the files, the log file first; indexes without one are removed at
+        start."""
         self.close()
         for path in self._paths:
             self._storage.remove(path)
 
     def delete_replaced(self) -> None:
-        """As `delete`, the log file last: between others, indexes without one mean damage."""
+        """Delete as `delete`, but the log file last: between segments, indexes alone mean
+        damage."""
         self.close()
         for path in reversed(self._paths):
             self._storage.remove(path)
 
     def rename(self, old_end: str, new_end: str) -> None:
-        """Close it and give its files names with another end, the log file's last."""
+        """Close the files and change the end of their names, the log file's last."""
         self.close()
         for path in reversed(self._paths if self.transactions.is_there else self._paths[:3]):
             self._storage.rename(path, path.removesuffix(old_end) + new_end)
@@ -245,9 +250,9 @@ class LogSegment:
     def read(
         self, start_offset: int, *, end_offset: int, max_bytes: int, at_least_one_batch: bool
     ) -> bytes | None:
-        """Whole batches from the one that holds `start_offset` on, below `end_offset`.
+        """Return whole batches from the one that contains `start_offset` on, below `end_offset`.
 
-        None where the segment ends before `start_offset`. Raises: CorruptLogError.
+        None if the segment ends before `start_offset`. Raises: CorruptLogError.
         """
         found = self._find(start_offset)
         if found is None:
@@ -259,19 +264,20 @@ class LogSegment:
         return data[: self._whole_batches(data, position, header.base_offset, end_offset)]
 
     def position_of(self, offset: int) -> int | None:
-        """Where the batch starts that holds `offset`, None where the segment ends before it."""
+        """Return the position of the batch that contains `offset`, or None after the end."""
         found = self._find(offset)
         return None if found is None else found[0]
 
     def _find(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """The first batch that ends at or after `offset`, with its position."""
+        """Return the first batch that ends at or after `offset`, with its position."""
         for found in self._headers(*self._start_for(offset)):
             if found[1].last_offset >= offset:
                 return found
         return None
 
     def _start_for(self, offset: int) -> tuple[int, int]:
-        """Position and first offset of a batch at or before the one that holds `offset`."""
+        """Return position and first offset of a batch at or before the one that contains
+        `offset`."""
         entry = self._offset_index.lookup(offset)
         if entry is None:
             return 0, self.base_offset
@@ -280,12 +286,12 @@ class LogSegment:
             header = unpack_header(data)
             if header.magic == MAGIC and header.last_offset == entry[0]:
                 return entry[1], header.base_offset
-        # Either the index is wrong or the log file is, which this tells.
+        # Either the index or the log file is wrong; rebuilding detects a damaged log file.
         self.rebuild_indexes()
         return self._start_for(offset)
 
     def _whole_batches(self, data: bytes, position: int, next_offset: int, end_offset: int) -> int:
-        """How many bytes of `data`, read at `position`, are whole sound batches below the end."""
+        """Return how many bytes of `data`, read at `position`, are valid batches below the end."""
         view = memoryview(data)
         length = len(data)
         start = 0
@@ -294,7 +300,7 @@ class LogSegment:
             end = start + batch_length + LOG_OVERHEAD_BYTES
             if end - start < HEADER_BYTES or magic != MAGIC or base_offset < next_offset:
                 raise CorruptLogError(
-                    self.path, position + start, f"no batch from offset {next_offset} on is here"
+                    self.path, position + start, f"there is no batch from offset {next_offset} on"
                 )
             if end > length:
                 break
@@ -312,7 +318,10 @@ class LogSegment:
     def batches_from(
         self, offset: int
     ) -> Iterator[tuple[BatchHeader, EndTransactionMarker | None]]:
-        """Headers and markers of the batches that end at or after `offset`. Raises: CorruptLogError."""
+        """Yield headers and markers of batches that end at or after `offset`.
+
+        Raises: CorruptLogError.
+        """
         found = self._find(offset)
         if found is not None:
             for position, header in self._headers(found[0], found[1].base_offset):
@@ -328,9 +337,9 @@ class LogSegment:
             raise CorruptLogError(self.path, position, str(error)) from error
 
     def _headers(self, position: int, next_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Headers and positions of the batches from `position` on, records unread.
+        """Yield positions and headers of the batches from `position` on, without records.
 
-        Raises, while iterating: CorruptLogError where the chain of batches breaks.
+        Raises, while iterating: CorruptLogError if a header is invalid.
         """
         for item in self._scan(position, next_offset, whole=False):
             if isinstance(item, BadBatch):
@@ -340,7 +349,7 @@ class LogSegment:
     def _scan(
         self, position: int, next_offset: int, *, whole: bool
     ) -> Iterator[tuple[int, BatchHeader] | BadBatch]:
-        """The batches from `position` on, CRCs checked if `whole`; then what is wrong, if it is."""
+        """Yield the batches from `position` on, with CRC check if `whole`, and then a bad batch."""
         size = self.size_bytes
         window, window_start = memoryview(b""), position
         previous: tuple[int, BatchHeader] | None = None
@@ -349,7 +358,7 @@ class LogSegment:
             if relative + HEADER_BYTES > len(window):
                 window = self._window(position, whole)
                 window_start, relative = position, 0
-            reason, header = "a batch header is cut off", None
+            reason, header = "a batch header is incomplete", None
             if relative + HEADER_BYTES <= len(window):
                 header = unpack_header(window, relative)
                 reason = _chain_break(header, next_offset, size - position) or ""
@@ -372,7 +381,7 @@ class LogSegment:
     def _gap_damage(
         self, previous: tuple[int, BatchHeader] | None, position: int, header: BatchHeader
     ) -> str | None:
-        """Why the gap before a batch is not what compaction left, None where it may be."""
+        """Return why the gap before a batch cannot result from compaction, or None."""
         if previous is not None:
             batch = self._log.read(previous[0], previous[1].size_bytes)
             if not crc_matches(batch):
@@ -380,9 +389,9 @@ class LogSegment:
         return self._misplaced(position, header)
 
     def _misplaced(self, position: int, header: BatchHeader) -> str | None:
-        """Why a batch after a gap cannot be where it claims, None where it may.
+        """Return why a batch after a gap cannot have its base offset, or None.
 
-        Its base offset is not under the CRC: if that is too large, it collides with what follows.
+        The CRC does not cover its base offset: one that is too large collides with the next batch.
         """
         next_position = position + header.size_bytes
         following = self._log.read(next_position, HEADER_BYTES)
@@ -398,7 +407,7 @@ class LogSegment:
         return memoryview(self._log.read(position, max(size_bytes, bytes_min)))
 
     def cut_offset(self, offset: int) -> int:
-        """Where the segment ends once `truncate_to` has cut it at `offset`. Raises: CorruptLogError."""
+        """Return the end of the segment after `truncate_to(offset)`. Raises: CorruptLogError."""
         position, next_offset = self._start_for(offset)
         for _, header in self._headers(position, next_offset):
             if header.last_offset >= offset:
@@ -407,7 +416,8 @@ class LogSegment:
         return next_offset
 
     def next_offset(self) -> int:
-        """The offset after its last batch. Raises: CorruptLogError where its tail is damaged."""
+        """Return the offset after the last batch. Raises: CorruptLogError if the tail is
+        damaged."""
         position, next_offset = self._start_for(self.base_offset + RELATIVE_OFFSET_MAX)
         for _, header in self._headers(position, next_offset):
             next_offset = header.next_offset
@@ -419,7 +429,7 @@ class LogSegment:
     def find_timestamp(
         self, timestamp_ms: int, *, start_offset: int, end_offset: int
     ) -> TimestampAndOffset | None:
-        """The first record at or after `start_offset` with at least this timestamp, if below end."""
+        """Return the first record from `start_offset` on with at least this timestamp."""
         if self.max_timestamp < timestamp_ms:
             return None
         offset = max(self._time_index.lookup(timestamp_ms), start_offset)
@@ -436,7 +446,7 @@ class LogSegment:
         return None
 
     def find_max_timestamp(self) -> TimestampAndOffset | None:
-        """The first record that has the segment's largest timestamp."""
+        """Return the first record with the segment's largest timestamp."""
         timestamp_ms, offset = self._max_timestamp_and_offset()
         found = self._find(offset) if timestamp_ms >= 0 else None
         if found is None:
@@ -447,7 +457,7 @@ class LogSegment:
     def _first_record(
         self, position: int, header: BatchHeader, timestamp_ms: int, start_offset: int
     ) -> TimestampAndOffset | None:
-        """The first record of one batch from these on."""
+        """Return the first record of a batch from these bounds on."""
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
             return TimestampAndOffset(
                 timestamp_ms=header.max_timestamp,
@@ -468,7 +478,7 @@ class LogSegment:
     # Recovery
 
     def index_damage(self) -> str | None:
-        """Why its indexes cannot be trusted, None where they may."""
+        """Return why the indexes are invalid, or None."""
         damage = self._offset_index.damage(self.size_bytes)
         if damage is not None:
             return f"{self._paths[1]}: {damage}"
@@ -476,10 +486,10 @@ class LogSegment:
         return None if damage is None else f"{self._paths[2]}: {damage}"
 
     def recover(self) -> Iterator[BatchHeader | BadBatch]:
-        """Read everything, check every CRC and rebuild the first two indexes.
+        """Read everything, check all CRCs and rebuild the first two indexes.
 
-        Yields the header of every sound batch and, if one is not, `BadBatch` as the last item.
-        The log file is left as it is: see `truncate`.
+        Yields the header of each valid batch, and `BadBatch` last if one is invalid. The log file
+        does not change: see `truncate`.
         """
         self._offset_index.clear()
         self._time_index.clear()
@@ -499,16 +509,17 @@ class LogSegment:
         self.seal()
 
     def rebuild_indexes(self) -> None:
-        """Write the first two indexes anew. Raises: CorruptLogError where the log file itself is damaged."""
+        """Rebuild the first two indexes. Raises: CorruptLogError if the log file is damaged."""
         for item in self.recover():
             if isinstance(item, BadBatch):
                 raise CorruptLogError(self.path, item.position, item.reason)
 
     def truncate_to(self, offset: int) -> None:
-        """Durably cut off the batches that end at or after `offset`, and from the indexes too.
+        """Durably remove the batches that end at or after `offset`, also from the indexes.
 
-        Reads no more than lies between two entries of the index. Raises: CorruptLogError, with nothing
-        changed. After a crash the start rebuilds the indexes: the recovery point was lowered before.
+        Reads at most the bytes between two index entries. Raises: CorruptLogError without any
+        change. After a crash the start rebuilds the indexes, because the recovery point was lowered
+        before.
         """
         kept = []
         for position, header in self._headers(*self._start_for(offset - 1)):
@@ -517,7 +528,7 @@ class LogSegment:
             kept.append((position, header))
         else:
             return
-        # The indexes first: they may lack entries, but have none of batches that are gone.
+        # The indexes first: they can lack entries but must not index removed batches.
         self._offset_index.truncate_to(offset)
         self._time_index.truncate_to(offset)
         self.transactions.truncate_to(offset)
@@ -525,12 +536,12 @@ class LogSegment:
         self.end_offset = kept[-1][1].next_offset if kept else self.base_offset
         self._first_batch_timestamp = self._max_timestamp = None
         self._bytes_since_index_entry = 0
-        for kept_position, kept_header in kept:  # Those that no entry of the time index counts.
+        for kept_position, kept_header in kept:  # The batches without an entry in the time index.
             self._note(kept_position, kept_header)
         self.flush()
 
     def truncate(self, position: int) -> None:
-        """Cut the log file where `recover` found a bad batch, and make that last."""
+        """Durably truncate the log file at the bad batch that `recover` found."""
         self._log.truncate(position)
         self.end_offset = None
         self.seal()
@@ -538,14 +549,14 @@ class LogSegment:
 
 
 def _chain_break(header: BatchHeader, next_offset: int, bytes_left: int) -> str | None:
-    """Why no batch with this header can follow an earlier one, None where it may."""
+    """Return why no batch with this header can follow an earlier one, or None."""
     if header.size_bytes < HEADER_BYTES or header.magic != MAGIC:
-        return "no batch of format 2 starts here"
-    # Base offsets are not under the CRC. They may leave gaps, where the log was compacted.
+        return "there is no batch of format 2 here"
+    # The CRC does not cover base offsets. Compaction leaves gaps.
     if header.base_offset < next_offset or header.last_offset_delta < 0:
-        return f"a batch at offset {header.base_offset} stands where {next_offset} is due"
+        return f"a batch has offset {header.base_offset}, but {next_offset} is expected"
     if header.size_bytes > bytes_left:
-        return f"a batch of {header.size_bytes} bytes has only {bytes_left}"
+        return f"a batch of {header.size_bytes} bytes has only {bytes_left} bytes left"
     return None
 
 

@@ -1,8 +1,8 @@
-"""The segments of one log in order, and how they are read (LogSegments of Apache Kafka).
+"""The segments of one log in order (Kafka's `LogSegments`).
 
-Purpose: find the segment that holds an offset, read on from there, search all of them by time.
-Invariant: base offsets ascend, and there is at least one segment, but within a truncation; the
-last is active. What it must not know: log start and end offsets (callers pass bounds), producers.
+Purpose: find the segment that contains an offset, read from there, and search all segments by time.
+Invariant: base offsets ascend, and there is at least one segment except during a truncation; the
+last is active. Must not know: log start and end offsets (callers pass bounds), producers.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from broker_ref.log.transaction_index import AbortedTransaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPosition:
-    """Where a batch starts: its segment, and bytes from that one's start (LogOffsetMetadata)."""
+    """The position of a batch: its segment and byte position (`LogOffsetMetadata`)."""
 
     segment_base_offset: int
     position_bytes: int
 
 
 class LogSegments:
-    """A log's segments, oldest first."""
+    """The segments of a log, oldest first."""
 
     def __init__(self, segments: list[LogSegment]) -> None:
         self._segments = segments
@@ -40,7 +40,7 @@ class LogSegments:
 
     @property
     def active(self) -> LogSegment:
-        """The one that is appended to."""
+        """Return the segment for appends."""
         return self._segments[-1]
 
     @property
@@ -49,17 +49,17 @@ class LogSegments:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all log files, indexes not counted."""
+        """Return the size of all log files, without indexes."""
         return sum(segment.size_bytes for segment in self._segments)
 
-    # Changing
+    # Changes
 
     def add(self, segment: LogSegment) -> None:
-        """Make a new segment the active one."""
+        """Add a segment, which becomes active."""
         self._segments.append(segment)
 
     def take_oldest(self, count: int) -> list[LogSegment]:
-        """Drop the first `count` segments from the log and return them; their files stay."""
+        """Remove the first `count` segments from the log and return them; their files remain."""
         taken, self._segments = self._segments[:count], self._segments[count:]
         return taken
 
@@ -69,19 +69,19 @@ class LogSegments:
             self._segments.pop().delete()
 
     def replace(self, old: Sequence[LogSegment], new: LogSegment) -> None:
-        """Put `new` in the place of `old`, which follow each other in the log."""
+        """Replace the consecutive segments `old` by `new`."""
         first = self._segments.index(old[0])
         self._segments[first : first + len(old)] = [new]
 
     # Reading
 
     def index_of(self, offset: int) -> int:
-        """Which segment holds `offset`; the first where it lies below all."""
+        """Return the index of the segment that contains `offset`; 0 if it is below all."""
         position = bisect_right(self._segments, offset, key=lambda segment: segment.base_offset)
         return max(position - 1, 0)
 
     def between(self, start_offset: int, end_offset: int) -> list[LogSegment]:
-        """The segments that may hold offsets from `start_offset` on, below `end_offset`."""
+        """Return the segments that may contain offsets in this range."""
         return [
             segment
             for segment in self._segments[self.index_of(start_offset) :]
@@ -91,7 +91,7 @@ class LogSegments:
     def read(
         self, start_offset: int, *, end_offset: int, max_bytes: int, at_least_one_batch: bool
     ) -> bytes:
-        """As `LogSegment.read`, from the first segment that has something there."""
+        """Do the same as `LogSegment.read`, from the first segment with batches in the range."""
         for segment in self._segments[self.index_of(start_offset) :]:
             data = segment.read(
                 start_offset,
@@ -104,7 +104,8 @@ class LogSegments:
         return b""
 
     def position_of(self, offset: int) -> LogPosition:
-        """Where the batch starts that holds `offset`, or the next one; else the end of the log."""
+        """Return the position of the batch that contains `offset`, of the next one, or of the
+        end."""
         for segment in self._segments[self.index_of(offset) :]:
             position_bytes = segment.position_of(offset)
             if position_bytes is not None:
@@ -119,12 +120,12 @@ class LogSegments:
         )
 
     def may_have_aborted(self, start_offset: int) -> bool:
-        """Whether there is any transaction index from the segment on that holds `start_offset`."""
+        """Return whether any segment from `start_offset` on has a transaction index."""
         first = self.index_of(start_offset)
         return any(segment.transactions.is_there for segment in self._segments[first:])
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted ones with an offset from `start_offset` on, below `end_offset`."""
+        """Return the aborted transactions that overlap a range of offsets."""
         found: list[AbortedTransaction] = []
         for segment in self._segments[self.index_of(start_offset) :]:
             overlapping, is_all = segment.transactions.overlapping(start_offset, end_offset)
@@ -136,7 +137,7 @@ class LogSegments:
     def find_timestamp(
         self, timestamp_ms: int, *, start_offset: int, end_offset: int
     ) -> TimestampAndOffset | None:
-        """The first record from `start_offset` on, below `end_offset`, with that timestamp."""
+        """Return the first record in the range with at least this timestamp."""
         for segment in self._segments:
             found = segment.find_timestamp(
                 timestamp_ms, start_offset=start_offset, end_offset=end_offset
@@ -146,6 +147,6 @@ class LogSegments:
         return None
 
     def find_max_timestamp(self) -> TimestampAndOffset | None:
-        """The first record that has the largest timestamp of all."""
+        """Return the first record with the largest timestamp."""
         newest = max(self._segments, key=lambda segment: segment.max_timestamp)
         return newest.find_max_timestamp()

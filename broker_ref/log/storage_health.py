@@ -1,9 +1,8 @@
-"""Whether a log's storage still does what it is told, and who hears of it when it does not.
+"""The health of a log's storage: converts storage errors to errors for clients.
 
-Purpose: turn errors of the storage into errors that a client is answered. Invariant: after a write
-that failed, `require` refuses everything for good, for what is on disk is unknown then; a read that
-failed, or a write that never began, changes nothing. What it must not know: logs. Kafka takes the
-whole log directory offline.
+Purpose: answer clients when the storage fails. Invariant: after a failed write, `require` rejects
+everything permanently, because the state on disk is unknown; a failed read, or a write that did not
+start, changes nothing. Must not know: logs. Kafka takes the whole log directory offline.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def not_retriable() -> Iterator[None]:
-    """What is in here cannot be left half done: an error in it is no `RetriableStorageError` any more."""
+    """Convert RetriableStorageError to StorageError, because the block cannot be repeated."""
     try:
         yield
     except RetriableStorageError as error:
@@ -34,38 +33,39 @@ class StorageHealth:
 
     def __init__(self, directory: str) -> None:
         self.error: str | None = None
-        """Why nothing may be written any more, None while it may."""
+        """Why writes are rejected, or None."""
         self._directory = directory
 
     def require(self) -> None:
-        """Raises: LogError(KAFKA_STORAGE_ERROR) where a write has failed before."""
+        """Raise LogError(KAFKA_STORAGE_ERROR) if a write has failed."""
         if self.error is not None:
             raise LogError(ErrorCode.kafka_storage_error, self.error)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """An error is the client's to hear; in reading it does the log no harm."""
+        """Convert a read error to a LogError; the log does not change."""
         try:
             yield
         except StorageError as error:
             raise LogError(
                 ErrorCode.kafka_storage_error,
-                f"An error of the storage of {self._directory}: {error}",
+                f"The storage of {self._directory} failed: {error}",
             ) from error
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A write that fails takes the log offline, as it does a log directory of Kafka's."""
+        """Take the log offline if a write fails, as Kafka does with a log directory."""
         try:
             yield
         except RetriableStorageError as error:
             raise LogError(
-                ErrorCode.kafka_storage_error, f"{self._directory} cannot be written now: {error}"
+                ErrorCode.kafka_storage_error,
+                f"{self._directory} cannot be written at the moment: {error}",
             ) from error
         except StorageError as error:
             self.error = (
-                f"{self._directory} takes no more writes since an error of its storage: {error} "
-                "Mend that, then restart the broker."
+                f"{self._directory} rejects writes since a storage failure: {error} Repair the "
+                "storage, then restart the broker."
             )
             logger.error("%s", self.error)
             raise LogError(ErrorCode.kafka_storage_error, self.error) from error

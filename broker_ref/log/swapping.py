@@ -1,15 +1,15 @@
-"""Files of a compaction that a crash has interrupted (LogLoader.completeSwapOperations).
+"""Completes or reverts an interrupted compaction (`LogLoader`).
 
-| name ends with    | it is                                    | the start                         |
+| name ends with    | meaning                                  | action at start                   |
 | ----------------- | ---------------------------------------- | --------------------------------- |
-| `.cleaned`        | a copy that was not finished             | removes it                        |
-| `.swap`, with a   | a finished copy of one or more segments  | removes those that start within,  |
-| `.log.swap`       |                                          | puts the copy in their place      |
-| `.swap`, without  | left before the copy was called finished | removes it                        |
+| `.cleaned`        | an incomplete copy                       | removed                           |
+| `.swap`, with a   | a complete copy of one or more segments  | the segments that start within    |
+| `.log.swap`       |                                          | are replaced by the copy          |
+| `.swap`, without  | an incomplete copy                       | removed                           |
 
-Purpose: that table. Invariant: afterwards every offset is in one segment at most. A segment that
-the copy covers, but that starts after the last batch in it, stays as it was: its records come up
-again, and the next compaction takes them away again. What it must not know: loading.
+Purpose: this table. Invariant: afterwards each offset is in at most one segment. A segment that the
+copy covers but that starts after the copy's last batch remains: its records reappear, and the next
+compaction removes them again. Must not know: loading.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _SUFFIXES = tuple(reversed(SUFFIXES))
 
 
 def cleaned_names(base_offset: int) -> list[str]:
-    """The files of a copy that is being made."""
+    """Return the file names of an incomplete copy."""
     return [file_name(base_offset, suffix) + CLEANED_SUFFIX for suffix in _SUFFIXES]
 
 
 def finish_compaction(storage: Storage, directory: str) -> None:
-    """Do what the table says. Raises: StorageError."""
+    """Apply the table. Raises: StorageError."""
     names = storage.list(directory)
     swapped = [int(name[:20]) for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
     for name in names:
@@ -55,14 +55,14 @@ def finish_compaction(storage: Storage, directory: str) -> None:
 
 
 def _end_offset(storage: Storage, path: str) -> int:
-    """The offset after the last batch of a finished copy, 0 where it has none."""
+    """Return the offset after the last batch of a complete copy, or 0 if it has none."""
     file = storage.open(path + SWAP_SUFFIX)
     try:
         position, end_offset = 0, 0
         while len(head := file.read(position, HEADER_BYTES)) == HEADER_BYTES:
             header = unpack_header(head)
             if header.size_bytes < HEADER_BYTES:
-                break  # Damaged: what loads it says so.
+                break  # Loading the segment reports the damage.
             position, end_offset = position + header.size_bytes, header.next_offset
         return end_offset
     finally:

@@ -1,13 +1,13 @@
-"""The aborted transactions whose markers are in a segment, in Kafka's own format.
+"""The aborted transactions whose markers are in a segment, in Kafka's format.
 
     .txnindex   version int16 = 0 | producer id int64 | first offset int64 | last offset int64
-                | last stable offset int64              an entry for each abort marker, in order
+                | last stable offset int64              one entry per abort marker, in order
 
-Purpose: find the aborted transactions that overlap a range of offsets, of which a read_committed
-reader drops the records. Invariant: last offsets (those of the markers) ascend; the last stable
-offset is where it was once the marker was written, so that from an entry on whose is at or above
-the end of a range nothing of the range is aborted; there is no file before the first entry. What it
-must not know: the log file beside it. Source: TransactionIndex, AbortedTxn of Apache Kafka.
+Purpose: find the aborted transactions that overlap a range of offsets, whose records a
+read_committed reader filters. Invariant: last offsets (those of the markers) ascend; the last
+stable offset is the one after the marker was written, so that a search can stop at an entry whose
+last stable offset is at or above the end of the range; the file is created with the first entry.
+Must not know: the log file. Source: `TransactionIndex`, `AbortedTxn`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AbortedTransaction:
 
 
 class TransactionIndex:
-    """The file at `path`, made with the first entry."""
+    """The file at `path`, which is created with the first entry."""
 
     def __init__(self, *, storage: Storage, path: str) -> None:
         self._storage = storage
@@ -44,16 +44,16 @@ class TransactionIndex:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is a file."""
+        """Return whether the file exists."""
         return self._file is not None
 
     def create(self) -> None:
-        """Make the file, empty, if there is none."""
+        """Create an empty file if there is none."""
         if self._file is None:
             self._file = self._storage.open(self._path)
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Note a transaction, whose marker follows all noted before."""
+        """Add a transaction, whose marker follows all others."""
         self.create()
         assert self._file is not None
         self._file.append(
@@ -69,9 +69,10 @@ class TransactionIndex:
     def overlapping(
         self, start_offset: int, end_offset: int
     ) -> tuple[list[AbortedTransaction], bool]:
-        """Those with an offset from `start_offset` on, below `end_offset`.
+        """Return the transactions that overlap a range of offsets, and whether the search is
+        complete.
 
-        And whether that is all there can be, or later segments may have more.
+        If it is not complete, later segments may contain more.
         """
         first = bisect_left(range(self._count), start_offset, key=lambda i: self._at(i).last_offset)
         found = []
@@ -83,17 +84,17 @@ class TransactionIndex:
         return found, False
 
     def truncate_to(self, offset: int) -> None:
-        """Drop those whose markers are at or after `offset`."""
+        """Remove the transactions whose markers are at or after `offset`."""
         if self._file is not None:
             count = bisect_left(range(self._count), offset, key=lambda i: self._at(i).last_offset)
             self._file.truncate(count * _ENTRY.size)
 
     def damage(self, base_offset: int) -> str | None:
-        """Why it cannot be right for a segment that starts there, None where it may."""
+        """Return why the index cannot belong to a segment with this base offset, or None."""
         if self._file is None:
             return None
         if self._file.size() % _ENTRY.size != 0:
-            return f"its {self._file.size()} bytes are not whole entries"
+            return f"its size of {self._file.size()} bytes is not a whole number of entries"
         previous = base_offset - 1
         for transaction in self._from(0):
             if not previous < transaction.last_offset or transaction.first_offset < 0:

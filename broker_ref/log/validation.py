@@ -1,8 +1,8 @@
-"""What a leader checks of a produced batch before it takes it (LogValidator of Apache Kafka).
+"""The checks of a produced batch at the leader (Kafka's `LogValidator`).
 
-Purpose: refuse, with Kafka's error codes, batches that the topic's configs or the format do not
-allow. Invariant: nothing is changed, and record bytes are decoded only where a topic is compacted
-or limits the age of timestamps. What it must not know: offsets already taken, producers, files.
+Purpose: reject, with Kafka's error codes, batches that the topic's configs or the format do not
+allow. Invariant: nothing is changed; records are decoded only if the topic is compacted or limits
+the age of timestamps. Must not know: offsets in use, producers, files.
 """
 
 from __future__ import annotations
@@ -32,24 +32,23 @@ def check_produced(
     now_ms: int,
     origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> BatchHeader:
-    """The header of the only batch in `records`, which may be appended to the log `directory`.
+    """Return the header of the only batch in `records`, which can be appended to log `directory`.
 
-    Raises: LogError with the code Apache Kafka answers: INVALID_RECORD, CORRUPT_MESSAGE,
-    MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP. RecordValidationError names the single
-    records.
+    Raises: LogError with Kafka's error codes: INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE,
+    RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP; RecordValidationError for single records.
     """
     headers = parse_batches(records)
     if len(headers) != 1:
         raise LogError(
             ErrorCode.invalid_record,
-            f"There must be exactly one record batch per partition, not {len(headers)}.",
+            f"A partition must have exactly one record batch, not {len(headers)}.",
         )
     header = headers[0]
     if header.size_bytes > config.max_message_bytes:
         raise LogError(
             ErrorCode.message_too_large,
-            f"A record batch of {header.size_bytes} bytes for {directory} is larger than "
-            f"max.message.bytes={config.max_message_bytes} allows.",
+            f"A record batch of {header.size_bytes} bytes for {directory} exceeds "
+            f"max.message.bytes={config.max_message_bytes}.",
         )
     if origin is AppendOrigin.CLIENT:
         check_produced_batch(header)
@@ -57,8 +56,8 @@ def check_produced(
     if header.size_bytes > config.segment_bytes:
         raise LogError(
             ErrorCode.record_list_too_large,
-            f"A record batch of {header.size_bytes} bytes for {directory} is larger than "
-            f"a segment (segment.bytes={config.segment_bytes}).",
+            f"A record batch of {header.size_bytes} bytes for {directory} exceeds the segment "
+            f"size (segment.bytes={config.segment_bytes}).",
         )
     return header
 
@@ -66,7 +65,7 @@ def check_produced(
 def _check_records(
     header: BatchHeader, records: bytes, *, config: LogConfig, directory: str, now_ms: int
 ) -> None:
-    """Keys and timestamps (LogValidator.validateRecord), decoding only where it must be."""
+    """Check keys and timestamps (`LogValidator.validateRecord`); decodes records only if needed."""
     create_time = config.message_timestamp_type is TimestampType.CREATE_TIME
     sent_log_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     if sent_log_append_time and not (create_time and header.max_timestamp != NO_TIMESTAMP):
@@ -103,12 +102,12 @@ def _check_records(
     if errors:
         raise RecordValidationError(
             ErrorCode.invalid_timestamp if bad_timestamp else ErrorCode.invalid_record,
-            f"{len(errors)} records for {directory} are refused; the first: {errors[0].message}",
+            f"{len(errors)} records for {directory} are invalid; the first: {errors[0].message}",
             record_errors=tuple(errors),
         )
     if too_new:
         raise LogError(
             ErrorCode.invalid_timestamp,
-            f"The batch's max timestamp {header.max_timestamp} is later than {newest_ms} and "
-            "not that of any of its records.",
+            f"The batch's max timestamp {header.max_timestamp} is later than {newest_ms} and not "
+            "the timestamp of any of its records.",
         )

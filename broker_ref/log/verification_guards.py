@@ -1,15 +1,15 @@
-"""Which producers are about to begin a transaction in a partition, as far as is known (KIP-890).
+"""The transactions that producers are about to start in a partition (KIP-890).
 
-    begin -> guard -> the coordinator is asked -> append with the guard
-                 \\-> a marker, or another append, comes first: the guard is worth nothing any more
+    begin -> guard -> the coordinator verifies -> append with the guard
+                \\-> a marker, or another append, comes first: the guard is invalid
 
-Purpose: no batch gets into a log as part of a transaction that the coordinator does not know, or
-that it has ended meanwhile, which nobody would ever end then. Invariant: a guard is good for one
-transaction: it is void once anything of its producer's transactions has been written. What it must
-not know: coordinators, and the log. Source: VerificationStateEntry, VerificationGuard.
+Purpose: a log contains no batch of a transaction that the coordinator does not know or has ended,
+because nobody would end it. Invariant: a guard is valid for one transaction, and invalid after
+anything of its producer's transactions was written. Must not know: coordinators, or the log.
+Source: `VerificationStateEntry`, `VerificationGuard`.
 
-The lowest sequence asked about is remembered, so that a later batch is not taken before it, whose
-own question may have to be repeated.
+The lowest verified sequence is stored, so that a later batch is not appended before an earlier one
+whose verification is retried.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from broker_ref.log.errors import LogError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerificationGuard:
-    """Stands for one look at a producer's transaction; equal to itself alone."""
+    """Identifies one verification of a producer's transaction; compares by identity."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class VerificationGuards:
         supports_epoch_bump: bool,
         now_ms: int,
     ) -> VerificationGuard:
-        """The guard with which the batch may be appended once it is verified."""
+        """Return the guard with which the batch can be appended after its verification."""
         verification = self._verifications.get(producer_id)
         if verification is None:
             verification = _Verification(
@@ -72,12 +72,12 @@ class VerificationGuards:
         return verification.guard
 
     def allows(self, producer_id: int, guard: VerificationGuard | None) -> bool:
-        """Whether a batch with this guard may begin a transaction of the producer."""
+        """Return whether a batch with this guard can start a transaction of the producer."""
         verification = self._verifications.get(producer_id)
         return verification is not None and verification.guard is guard
 
     def check_sequence(self, header: BatchHeader, *, is_first: bool) -> None:
-        """Whether a client's batch comes in its turn; `is_first`: none of its producer is known.
+        """Check the sequence of a client's batch; `is_first` if no batch of its producer is known.
 
         Raises: LogError(OUT_OF_ORDER_SEQUENCE_NUMBER).
         """
@@ -85,22 +85,22 @@ class VerificationGuards:
         if verification is None:
             return
         if verification.supports_epoch_bump and is_first and header.base_sequence != 0:
-            expected = "0, for each of its transactions has an epoch of its own"
+            expected = "0, because each of its transactions has its own epoch"
         elif header.base_sequence > verification.lowest_sequence:
-            expected = f"{verification.lowest_sequence}, which it has sent before"
+            expected = f"{verification.lowest_sequence}, which it sent before"
         else:
             return
         raise LogError(
             ErrorCode.out_of_order_sequence_number,
-            f"Producer {header.producer_id} (epoch {header.producer_epoch}) begins a transaction "
-            f"with sequence {header.base_sequence}, but is to begin with {expected}.",
+            f"Producer {header.producer_id} (epoch {header.producer_epoch}) starts a transaction "
+            f"with sequence {header.base_sequence}, but must start with {expected}.",
         )
 
     def end(self, header: BatchHeader) -> None:
-        """Something of a producer's transactions has been written: its guard is void.
+        """Invalidate the guard, because something of the producer's transactions was written.
 
-        But for the marker of a transaction, late, whose client gives each an epoch of its own:
-        what was asked about in the marker's epoch is the transaction after it.
+        The exception is a late marker of a transaction whose client has an epoch per transaction:
+        what was verified in the marker's epoch is the next transaction.
         """
         verification = self._verifications.get(header.producer_id)
         if verification is None:
@@ -114,7 +114,7 @@ class VerificationGuards:
             del self._verifications[header.producer_id]
 
     def expire(self, now_ms: int, *, expiration_ms: int) -> None:
-        """Forget those that nothing came of."""
+        """Remove verifications without a following append."""
         self._verifications = {
             producer_id: verification
             for producer_id, verification in self._verifications.items()
