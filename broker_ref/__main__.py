@@ -37,7 +37,7 @@ from broker_ref.io.cluster import (
 )
 from broker_ref.io.controller import ControllerServer
 from broker_ref.io.processes import ProcessesSettings, run
-from broker_ref.io.running import until_asked_or_ended
+from broker_ref.io.running import wait_for_stop
 from broker_ref.io.settings import BrokerSettings, BrokerStartError, ControllerSettings, check_host
 from broker_ref.log.errors import LogError
 from broker_ref.log.storage import StorageError
@@ -219,7 +219,7 @@ def _raise_open_files_limit() -> None:
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[asyncio.Event]:
     """Yield an event that a stop signal sets; a second signal ends the process immediately."""
-    stop_asked = asyncio.Event()
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def release() -> None:
@@ -228,13 +228,13 @@ def _stop_signals() -> Iterator[asyncio.Event]:
             signal.signal(number, signal.SIG_DFL)
 
     def asked() -> None:
-        stop_asked.set()
+        stop_requested.set()
         release()
 
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, asked)
     try:
-        yield stop_asked
+        yield stop_requested
     finally:
         release()
 
@@ -246,7 +246,7 @@ def _print_ready(line: str) -> None:
 async def _serve_cluster(options: argparse.Namespace, data: Path) -> None:
     configs = cluster_configs(options.brokers, dict(options.config))
     check_host(options.host, options.advertised_host)
-    with _stop_signals() as stop_asked:
+    with _stop_signals() as stop_requested:
         if options.processes:
             node_arguments = ["--log-level", options.log_level]
             if options.advertised_host is not None:
@@ -260,7 +260,7 @@ async def _serve_cluster(options: argparse.Namespace, data: Path) -> None:
                 features=dict(options.feature),
                 node_arguments=node_arguments,
             )
-            await run(settings, ready=_print_ready, stop_asked=stop_asked)
+            await run(settings, ready=_print_ready, stop_requested=stop_requested)
             return
         controller = await ControllerServer.start(
             ControllerSettings(
@@ -285,13 +285,13 @@ async def _serve_cluster(options: argparse.Namespace, data: Path) -> None:
             )
             _print_ready(",".join(broker.address for broker in brokers))
             ended = [broker.ended for broker in brokers]
-            await until_asked_or_ended(stop_asked, *ended, controller.ended)
+            await wait_for_stop(stop_requested, *ended, controller.ended)
         finally:
             await stop_all(brokers, controller)
 
 
 async def _serve_controller(options: argparse.Namespace, data: Path) -> None:
-    with _stop_signals() as stop_asked:
+    with _stop_signals() as stop_requested:
         controller = await ControllerServer.start(
             ControllerSettings(
                 data=data,
@@ -303,27 +303,27 @@ async def _serve_controller(options: argparse.Namespace, data: Path) -> None:
         )
         try:
             _print_ready(controller.address)
-            await until_asked_or_ended(stop_asked, controller.ended)
+            await wait_for_stop(stop_requested, controller.ended)
         finally:
             await stop_all([], controller)
 
 
-def _stop_at_end_of_stdin(stop_asked: asyncio.Event) -> None:
+def _stop_at_end_of_stdin(stop_requested: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     stdin = sys.stdin.fileno()
 
     def read() -> None:
         if not os.read(stdin, 4096):
             loop.remove_reader(stdin)
-            stop_asked.set()
+            stop_requested.set()
 
     loop.add_reader(stdin, read)
 
 
 async def _serve_node(options: argparse.Namespace, data: Path) -> None:
-    with _stop_signals() as stop_asked:
+    with _stop_signals() as stop_requested:
         if options.stop_at_end_of_stdin:
-            _stop_at_end_of_stdin(stop_asked)
+            _stop_at_end_of_stdin(stop_requested)
         starting = asyncio.ensure_future(
             Broker.start(
                 BrokerSettings(
@@ -339,7 +339,7 @@ async def _serve_node(options: argparse.Namespace, data: Path) -> None:
                 )
             )
         )
-        asked = asyncio.ensure_future(stop_asked.wait())
+        asked = asyncio.ensure_future(stop_requested.wait())
         waiting: set[asyncio.Future[Any]] = {starting, asked}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
@@ -349,7 +349,7 @@ async def _serve_node(options: argparse.Namespace, data: Path) -> None:
         broker = await starting
         try:
             _print_ready(broker.address)
-            await until_asked_or_ended(stop_asked, broker.ended)
+            await wait_for_stop(stop_requested, broker.ended)
         finally:
             await stop_all([broker])
 

@@ -20,7 +20,11 @@ INT32_MAX: Final = 2**31 - 1
 
 
 class InvalidBrokerConfigError(ValueError):
-    """A broker config is unknown or has an invalid value."""
+    """The broker config `name` is unknown or has an invalid value."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,7 @@ class ConfigKey:
 
     def _invalid(self, value: object, reason: str) -> InvalidBrokerConfigError:
         return InvalidBrokerConfigError(
-            f"Invalid value {value!r} for broker config {self.name}: {reason}."
+            self.name, f"Invalid value {value!r} for broker config {self.name}: {reason}."
         )
 
 
@@ -487,7 +491,7 @@ class BrokerConfig:
             else:
                 known = ", ".join(sorted([*_BY_NAME, *_TOPIC_DEFAULTS]))
                 raise InvalidBrokerConfigError(
-                    f"Unknown broker config {name!r}. Known configs: {known}."
+                    name, f"Unknown broker config {name!r}. Known configs: {known}."
                 )
         fields["topic_defaults"] = {name: value for name, (_, value) in defaults.items()}
         return cls(**fields)
@@ -512,5 +516,5 @@ def _topic_default(name: str, topic_name: str, text: str, factor: int) -> str:
         return check_topic_configs({topic_name: value})[topic_name]
     except (ValueError, ApiError) as error:
         raise InvalidBrokerConfigError(
-            f"Invalid value {text!r} for broker config {name}: {error}."
+            name, f"Invalid value {text!r} for broker config {name}: {error}."
         ) from None

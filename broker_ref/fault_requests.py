@@ -13,11 +13,11 @@ from typing import Any, Final
 from broker_ref.faults import RequestInfo
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
 
-BETWEEN_NODES: Final = frozenset({56, 58, 59, 62, 63, 67})
+INTER_NODE_APIS: Final = frozenset({56, 58, 59, 62, 63, 67})
 """APIs that only nodes use: AlterPartition, Envelope, FetchSnapshot, BrokerRegistration,
 BrokerHeartbeat, AllocateProducerIds."""
 
-_OF_REPLICAS: Final = frozenset({1, 2, 23, 59})
+_REPLICA_APIS: Final = frozenset({1, 2, 23, 59})
 """APIs that a broker sends if the replica id is set, and a client if it is -1."""
 
 _TOPICS: Final = (
@@ -62,7 +62,7 @@ def request_info(
         version=version,
         client_id=client_id,
         sender_id=sender_id,
-        is_between_nodes=sender_id is not None or api_key in BETWEEN_NODES,
+        is_between_nodes=sender_id is not None or api_key in INTER_NODE_APIS,
         topics=frozenset(topics),
         partitions=frozenset(partitions),
     )
@@ -105,10 +105,10 @@ def _topics_configured(request: object) -> Iterator[str]:
 
 
 def _sender_of(request: object, api_key: int) -> int | None:
-    if api_key in _OF_REPLICAS:
+    if api_key in _REPLICA_APIS:
         state = getattr(request, "replica_state", None)
         ids = (getattr(state, "replica_id", -1), getattr(request, "replica_id", -1))
         return max(ids) if max(ids) >= 0 else None
-    if api_key in BETWEEN_NODES:
+    if api_key in INTER_NODE_APIS:
         return getattr(request, "broker_id", None)
     return None

@@ -220,7 +220,7 @@ class Rule:
         self._requests.append(request)
         return self._verdict(self, now_ms)
 
-    def let_go(self) -> None:
+    def release_held(self) -> None:
         """Release held requests. `Faults` holds the lock."""
         self._is_holding = False
 
@@ -271,7 +271,7 @@ class Faults:
             self._cut = frozenset()
             self._held_times.clear()
             self._paused = frozenset()
-        self._tell()
+        self._notify()
 
     def cut(self, source_id: int, target_id: int, *, both_ways: bool = True) -> None:
         """Drop everything that a node sends to another, requests and responses.
@@ -280,13 +280,13 @@ class Faults:
         """
         with self._changed:
             self._cut |= _directions(source_id, target_id, both_ways)
-        self._tell()
+        self._notify()
 
     def heal(self, source_id: int, target_id: int, *, both_ways: bool = True) -> None:
         """Undo `cut`."""
         with self._changed:
             self._cut -= _directions(source_id, target_id, both_ways)
-        self._tell()
+        self._notify()
 
     def isolate(self, node_id: int, others: Collection[int]) -> None:
         """Cut the links of a node to and from all of `others`; `heal_all` reverts it."""
@@ -298,7 +298,7 @@ class Faults:
         """Heal all links."""
         with self._changed:
             self._cut = frozenset()
-        self._tell()
+        self._notify()
 
     def hold_time(self, node_id: int) -> None:
         """Stop a node's clock: its sessions, transactions and requests do not expire."""
@@ -309,7 +309,7 @@ class Faults:
         """Set a node's clock to the current time again."""
         with self._changed:
             self._held_times.pop(node_id, None)
-        self._tell()
+        self._notify()
 
     def pause(self, node_id: int) -> None:
         """Pause a node: its connections stay open, and it neither reads, answers nor sends."""
@@ -320,7 +320,7 @@ class Faults:
         """Resume a node; it first handles everything that arrived during the pause."""
         with self._changed:
             self._paused -= {node_id}
-        self._tell()
+        self._notify()
 
     @contextmanager
     def recording(self) -> Iterator[Faults]:
@@ -419,14 +419,14 @@ class Faults:
     def _remove(self, rule: Rule) -> None:
         with self._changed:
             self._rules = tuple(other for other in self._rules if other is not rule)
-            rule.let_go()
+            rule.release_held()
             self._note_activity()
-        self._tell()
+        self._notify()
 
     def _note_activity(self) -> None:
         self.is_active = bool(self._rules) or self._is_recording
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Notify the listeners. Called without the lock, because a listener may call `Faults`."""
         for listener in self._listeners:
             listener()

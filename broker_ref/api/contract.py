@@ -29,7 +29,7 @@ Context = TypeVar("Context")
 NO_THROTTLE_MS: Final = 0
 """The throttle time of every response; there are no quotas."""
 
-OPERATIONS_NOT_ASKED_FOR: Final = -(2**31)
+OPERATIONS_NOT_REQUESTED: Final = -(2**31)
 """Value of authorized operations that were not requested."""
 
 

@@ -189,15 +189,15 @@ class DelayedFetch:
 
     def _response(self, answers: Answers, now_ms: int) -> FetchResponse:
         try:
-            session_id, told = self.context.close(
+            session_id, sent = self.context.close(
                 {**answers, **self._refused, **self.absent}, now_ms
             )
         except ApiError as error:
             return FetchResponse(error_code=error.error_code)
-        leaders = (answer.current_leader for answer in told.values())
+        leaders = (answer.current_leader for answer in sent.values())
         return FetchResponse(
             session_id=session_id,
-            responses=self._by_topic(told),
+            responses=self._by_topic(sent),
             node_endpoints=endpoints_of(self.reader.broker, leaders),
         )
 

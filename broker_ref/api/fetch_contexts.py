@@ -90,7 +90,7 @@ class IncrementalFetchContext(SessionlessFetchContext):
                 f"Fetch session {self.session.session_id} advanced to epoch {self.session.epoch} "
                 "while this request waited; the request was sent twice.",
             )
-        told: Answers = {}
+        sent: Answers = {}
         for place, answer in answers.items():
             partition = self.partitions[place]
             known = partition.is_told(
@@ -99,10 +99,10 @@ class IncrementalFetchContext(SessionlessFetchContext):
             if known and not answer.records and not answer.is_urgent:
                 continue
             _note(partition, answer)
-            told[place] = answer
+            sent[place] = answer
             if answer.records:
                 self.session.served(place)
-        return self.session.session_id, told
+        return self.session.session_id, sent
 
 
 def open_context(broker: Broker, call: Call, request: FetchRequest) -> SessionlessFetchContext:

@@ -15,7 +15,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_ASKED_FOR, Api, Broker, Call
+from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_REQUESTED, Api, Broker, Call
 from broker_ref.api.endpoints import advertised_controller_id, live_brokers
 from broker_ref.controller.metadata import (
     OFFSETS_TOPIC,
@@ -89,7 +89,7 @@ class AnsweredTopic:
     topic_id: Uuid = ZERO_UUID
     is_internal: bool = False
     partitions: tuple[AnsweredPartition, ...] = ()
-    topic_authorized_operations: int = OPERATIONS_NOT_ASKED_FOR
+    topic_authorized_operations: int = OPERATIONS_NOT_REQUESTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ def handle(broker: Broker, call: Call, request: MetadataRequest) -> MetadataResp
     else:
         distinct = tuple(dict.fromkeys(requested))
         topics = tuple(_requested(broker, call, request, topic) for topic in distinct)
-    authorized = OPERATIONS_NOT_ASKED_FOR
+    authorized = OPERATIONS_NOT_REQUESTED
     if request.include_cluster_authorized_operations:
         authorized = CLUSTER_OPERATIONS
     return MetadataResponse(
@@ -165,7 +165,7 @@ def _automatic(broker: Broker, name: str) -> NewTopic:
 
 
 def _existing(topic: Topic, request: MetadataRequest, broker: Broker) -> AnsweredTopic:
-    authorized = OPERATIONS_NOT_ASKED_FOR
+    authorized = OPERATIONS_NOT_REQUESTED
     if request.include_topic_authorized_operations:
         authorized = TOPIC_OPERATIONS
     return AnsweredTopic(

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import (
     NO_THROTTLE_MS,
-    OPERATIONS_NOT_ASKED_FOR,
+    OPERATIONS_NOT_REQUESTED,
     Api,
     Broker,
     Call,
@@ -47,7 +47,7 @@ class GroupAnswer:
     protocol_type: str = ""
     protocol_data: str = ""
     members: tuple[DescribedMember, ...] = ()
-    authorized_operations: int = OPERATIONS_NOT_ASKED_FOR
+    authorized_operations: int = OPERATIONS_NOT_REQUESTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class DescribeGroupsResponse:
 
 def handle(broker: Broker, call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Describe each group."""
-    operations = OPERATIONS_NOT_ASKED_FOR
+    operations = OPERATIONS_NOT_REQUESTED
     if request.include_authorized_operations:
         operations = GROUP_OPERATIONS
     return DescribeGroupsResponse(

@@ -186,11 +186,11 @@ def _response(results: Iterable[tuple[str, Codes]], version: int) -> AddPartitio
 def _topic_results(codes: Codes, version: int) -> tuple[TopicResult, ...]:
     by_topic: dict[str, list[PartitionResult]] = {}
     for key, code in codes.items():
-        told = producer_fenced_code(
+        error_code = producer_fenced_code(
             code, version=version, first_version=FIRST_VERSION_OF_PRODUCER_FENCED
         )
         by_topic.setdefault(key.topic, []).append(
-            PartitionResult(partition_index=key.partition, partition_error_code=told)
+            PartitionResult(partition_index=key.partition, partition_error_code=error_code)
         )
     return tuple(
         TopicResult(name=name, results_by_partition=tuple(results))

@@ -55,10 +55,11 @@ def handle(broker: Broker, call: Call, request: AddOffsetsToTxnRequest) -> objec
     )
 
     def respond(error_code: ErrorCode) -> AddOffsetsToTxnResponse:
-        told = producer_fenced_code(
-            error_code, version=call.version, first_version=FIRST_VERSION_OF_PRODUCER_FENCED
+        return AddOffsetsToTxnResponse(
+            error_code=producer_fenced_code(
+                error_code, version=call.version, first_version=FIRST_VERSION_OF_PRODUCER_FENCED
+            )
         )
-        return AddOffsetsToTxnResponse(error_code=told)
 
     return answer(reply, respond)
 

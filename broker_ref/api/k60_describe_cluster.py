@@ -13,7 +13,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_ASKED_FOR, Api, Broker, Call
+from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_REQUESTED, Api, Broker, Call
 from broker_ref.api.endpoints import advertised_controller_id
 from broker_ref.api.k03_metadata import CLUSTER_OPERATIONS
 
@@ -50,7 +50,7 @@ class DescribeClusterResponse:
     cluster_id: str = ""
     controller_id: int = -1
     brokers: tuple[AnsweredBroker, ...] = ()
-    cluster_authorized_operations: int = OPERATIONS_NOT_ASKED_FOR
+    cluster_authorized_operations: int = OPERATIONS_NOT_REQUESTED
     endpoint_type: int = BROKERS
     throttle_time_ms: int = NO_THROTTLE_MS
 
@@ -69,7 +69,7 @@ def handle(broker: Broker, call: Call, request: DescribeClusterRequest) -> Descr
             error_code=ErrorCode.unsupported_endpoint_type,
             error_message=f"Unsupported endpoint type {request.endpoint_type}",
         )
-    authorized = OPERATIONS_NOT_ASKED_FOR
+    authorized = OPERATIONS_NOT_REQUESTED
     if request.include_cluster_authorized_operations:
         authorized = CLUSTER_OPERATIONS
     return DescribeClusterResponse(

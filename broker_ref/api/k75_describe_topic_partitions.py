@@ -17,7 +17,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_ASKED_FOR, Api, Broker, Call
+from broker_ref.api.contract import NO_THROTTLE_MS, OPERATIONS_NOT_REQUESTED, Api, Broker, Call
 from broker_ref.api.k03_metadata import TOPIC_OPERATIONS
 from broker_ref.controller.metadata import INTERNAL_TOPICS, PartitionMetadata, Topic
 from broker_ref.controller.topic_names import check_name
@@ -136,7 +136,7 @@ def _refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitions
             DescribedTopic(
                 name=topic.name,
                 error_code=ErrorCode.invalid_request,
-                topic_authorized_operations=OPERATIONS_NOT_ASKED_FOR,
+                topic_authorized_operations=OPERATIONS_NOT_REQUESTED,
             )
             for topic in request.topics
         )

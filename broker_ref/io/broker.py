@@ -141,10 +141,10 @@ class Broker(RunningNode):
                 self._state_reached.clear()
                 await self._state_reached.wait()
 
-    def _stepped(self) -> None:
+    def _on_step(self) -> None:
         self._state_reached.set()
-        super()._stepped()
+        super()._on_step()
 
-    def _is_to_end_by_failure(self) -> bool:
+    def _ends_on_failure(self) -> bool:
         # Before and after RUNNING, the caller that starts or stops the broker handles its failure.
-        return self.node.state is BrokerState.RUNNING and super()._is_to_end_by_failure()
+        return self.node.state is BrokerState.RUNNING and super()._ends_on_failure()

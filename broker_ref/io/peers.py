@@ -112,7 +112,7 @@ class Peers:
 
     def _answered(self, channel: Channel, event: ResponseReceived | RequestFailed) -> None:
         if not self._is_deaf(channel):
-            self._tell(event)
+            self._notify(event)
 
     def _lost(self, channel: Channel, connection: _Connection, reason: str) -> None:
         if self._channels.get(channel) is connection:
@@ -122,9 +122,9 @@ class Peers:
     def _fail(self, request_ids: list[RequestId], reason: str) -> None:
         for request_id in request_ids:
             event = RequestFailed(request_id=request_id, reason=reason)
-            self._loop.call_soon(self._tell, event)
+            self._loop.call_soon(self._notify, event)
 
-    def _tell(self, event: ResponseReceived | RequestFailed) -> None:
+    def _notify(self, event: ResponseReceived | RequestFailed) -> None:
         if not self._is_closed:
             self._on_event(event)
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from broker_ref.io.cluster import broker_directory, controller_directory, stop_all
 from broker_ref.io.controller import ControllerServer
-from broker_ref.io.running import until_asked_or_ended
+from broker_ref.io.running import wait_for_stop
 from broker_ref.io.settings import BrokerStartError, ControllerSettings
 
 READY_TIMEOUT_SECONDS: Final = 90.0
@@ -46,9 +46,9 @@ class ProcessesSettings:
 
 
 async def run(
-    settings: ProcessesSettings, *, ready: Callable[[str], None], stop_asked: asyncio.Event
+    settings: ProcessesSettings, *, ready: Callable[[str], None], stop_requested: asyncio.Event
 ) -> None:
-    """Start the cluster, pass the bootstrap servers to `ready`, and stop on `stop_asked`.
+    """Start the cluster, pass the bootstrap servers to `ready`, and stop on `stop_requested`.
 
     Raises: BrokerStartError.
     """
@@ -66,8 +66,8 @@ async def run(
             children.append(child)
         addresses = await asyncio.gather(*(_ready_line(child) for child in children))
         ready(",".join(addresses))
-        watching = [asyncio.create_task(_tell_of_end(child)) for child in children]
-        await until_asked_or_ended(stop_asked, controller.ended)
+        watching = [asyncio.create_task(_log_end(child)) for child in children]
+        await wait_for_stop(stop_requested, controller.ended)
         for task in watching:
             task.cancel()
     finally:
@@ -103,7 +103,7 @@ async def _ready_line(child: asyncio.subprocess.Process) -> str:
     return line.decode().strip()
 
 
-async def _tell_of_end(child: asyncio.subprocess.Process) -> None:
+async def _log_end(child: asyncio.subprocess.Process) -> None:
     code = await child.wait()
     logger.error("The broker with process id %d has ended with code %d", child.pid, code)
 

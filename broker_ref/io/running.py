@@ -79,7 +79,7 @@ class RunningNode:
             node,
             now_ms=clock.now_ms,
             limits=limits,
-            on_step=self._stepped,
+            on_step=self._on_step,
             is_cut=lambda channel: faults.link_is_cut(node_id, channel.node_id),
             is_deaf=lambda channel: faults.link_is_cut(channel.node_id, node_id),
         )
@@ -114,12 +114,12 @@ class RunningNode:
         """Stop as kill -9 does: nothing is flushed and nobody is notified."""
         self._drop(None)
 
-    def _stepped(self) -> None:
-        if self._node.failure is not None and self._is_to_end_by_failure():
+    def _on_step(self) -> None:
+        if self._node.failure is not None and self._ends_on_failure():
             logger.error("%s stops: %s", self._name, self._node.failure)
             self._drop(BrokerStartError(self._node.failure))
 
-    def _is_to_end_by_failure(self) -> bool:
+    def _ends_on_failure(self) -> bool:
         return not self.ended.done()
 
     def _drop(self, error: Exception | None) -> None:
@@ -143,9 +143,9 @@ class RunningNode:
             self.ended.exception()  # Retrieve the exception, because not every caller does.
 
 
-async def until_asked_or_ended(stop_asked: asyncio.Event, *ended: asyncio.Future[None]) -> None:
+async def wait_for_stop(stop_requested: asyncio.Event, *ended: asyncio.Future[None]) -> None:
     """Wait for a stop signal; raises the error of a node that ended by itself."""
-    asked = asyncio.ensure_future(stop_asked.wait())
+    asked = asyncio.ensure_future(stop_requested.wait())
     waiting: set[asyncio.Future[Any]] = {asked, *ended}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()

@@ -193,7 +193,7 @@ class Server:
         if self._is_stopping:
             connection.abort()
             return
-        self._tell_node(
+        self._notify_node(
             ConnectionOpened(
                 connection_id=connection.connection_id,
                 peer=connection.peer,
@@ -220,7 +220,7 @@ class Server:
         del self._connections[connection_id]
         self._release_memory(connection_id)
         if not self._is_stopping:
-            self._tell_node(ConnectionClosed(connection_id=connection_id))
+            self._notify_node(ConnectionClosed(connection_id=connection_id))
         if not self._connections:
             self._all_closed.set()
 
@@ -242,9 +242,9 @@ class Server:
         if frame is None:
             return
         self._release_memory(connection.connection_id)
-        self._tell_node(FrameReceived(connection_id=connection.connection_id, frame=frame))
+        self._notify_node(FrameReceived(connection_id=connection.connection_id, frame=frame))
 
-    def _tell_node(self, event: FrameReceived | ConnectionOpened | ConnectionClosed) -> None:
+    def _notify_node(self, event: FrameReceived | ConnectionOpened | ConnectionClosed) -> None:
         try:
             effects = self._node.handle(event, self._now_ms())
         except Exception:

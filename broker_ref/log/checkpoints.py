@@ -1,20 +1,20 @@
-"""Kafka's small text files: offsets per partition, epochs per log, the clean-shutdown marker.
+"""Kafka's checkpoint files: offsets per partition, epochs per log, the clean-shutdown marker.
 
     0                      version
     2                      number of entries
     orders 0 1042          topic partition offset      (recovery-point-offset-checkpoint,
     orders 1 998                                        log-start-offset-checkpoint,
-                                        replication-offset-checkpoint,
-                                        cleaner-offset-checkpoint)
+                                                        replication-offset-checkpoint,
+                                                        cleaner-offset-checkpoint)
 
     0
     2
     0 0                    epoch start-offset          (leader-epoch-checkpoint)
     3 1042
 
-Purpose: encode and decode them. Invariant: a file that is not exactly of this form is damaged and
-refused by name, never half read. What it must not know: what the numbers are used for. Source:
-CheckpointFile, OffsetCheckpointFile, LeaderEpochCheckpointFile, CleanShutdownFileHandler.
+Purpose: encode and decode them. Invariant: a file in any other form is rejected by name and never
+read partially. Must not know: what the numbers are used for. Source: `CheckpointFile`,
+`OffsetCheckpointFile`, `LeaderEpochCheckpointFile`, `CleanShutdownFileHandler`.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class _Cleaner:
     def clean_group(self, group: list[LogSegment]) -> Iterator[int]:
         """Replace consecutive segments by one."""
         last = _LastBatches.of(self.log)
-        cleaned = self.log.begin_cleaned(group[0])
+        cleaned = self.log.new_cleaned_segment(group[0])
         try:
             for segment in group:
                 self.transactions.add(
@@ -202,7 +202,11 @@ class _Cleaner:
         filtered = filter_batch(
             header,
             batch,
-            retain=_nothing if goes else _everything if header.is_control else self._retain(header),
+            retain=_retain_none
+            if goes
+            else _retain_all
+            if header.is_control
+            else self._retain(header),
             retain_empty=header in last or header.next_offset == self.first_uncleanable_offset,
             is_spent_marker=may_go and header.is_control,
             # Beyond int64 there is no horizon, as in Kafka, where it overflows: tombstones stay.
@@ -227,9 +231,9 @@ class _Cleaner:
         return retain
 
 
-def _nothing(_: RecordView) -> bool:
+def _retain_none(_: RecordView) -> bool:
     return False
 
 
-def _everything(_: RecordView) -> bool:
+def _retain_all(_: RecordView) -> bool:
     return True

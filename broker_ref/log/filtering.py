@@ -1,18 +1,18 @@
-"""What is left of one batch after compaction (MemoryRecords.filterTo, KIP-98, KIP-534).
+"""The retained part of a batch after compaction (`MemoryRecords.filterTo`, KIP-98, KIP-534).
 
-| batch                                        | becomes                                         |
-| -------------------------------------------- | ----------------------------------------------- |
-| every record stays, no new delete horizon    | itself, byte for byte                           |
-| a record goes                                | the same offsets, epoch, producer and sequence  |
-|                                              | over the records that stay, in the same codec   |
-| a tombstone stays, and no horizon is set yet | its base timestamp says when tombstones may go  |
-| a marker that ends nothing any more, too     | or the marker                                   |
-| no record stays, and its end must be known   | a header without records                        |
-| no record stays                              | nothing                                         |
+| batch                                          | becomes                                         |
+| ---------------------------------------------- | ----------------------------------------------- |
+| all records retained, no new delete horizon    | itself, byte for byte                           |
+| a record is removed                            | the same offsets, epoch, producer and sequence  |
+|                                                | over the retained records, in the same codec    |
+| a tombstone is retained, without a horizon yet | its base timestamp becomes the delete horizon;  |
+| also a marker without open transaction         | the tombstone or marker is removed after it     |
+| no record retained, but its end must be known  | a header without records                        |
+| no record retained                             | nothing                                         |
 
-Purpose: that table. Invariant: a batch keeps its first and last offset, so that gaps are between
-batches only, and a record that stays keeps its bytes but for the timestamp delta. What it must not
-know: which records are the last of their key.
+Purpose: this table. Invariant: a batch keeps its first and last offset, so that gaps are between
+batches only, and a retained record keeps its bytes except for the timestamp delta. Must not know:
+which records are the last of their key.
 """
 
 from __future__ import annotations

@@ -353,7 +353,9 @@ class PartitionLog:
         # After the truncation this is the last segment; all earlier ones are whole and flushed.
         index = self._segments.index_of(offset)
         kept_offset = self._segments[index].cut_offset(offset)
-        self._promise_less(kept_offset, log_start_offset=min(self._log_start_offset, kept_offset))
+        self._lower_checkpoints(
+            kept_offset, log_start_offset=min(self._log_start_offset, kept_offset)
+        )
         self._segments.delete_newest_to(index + 1)
         self._segments.active.truncate_to(offset)
         self._log_end_offset = kept_offset
@@ -369,11 +371,11 @@ class PartitionLog:
         """Remove everything; the log then starts empty at `offset`. Raises: LogError."""
         self._health.require()
         with self._health.writing(), not_retriable():
-            self._start_anew(offset, now_ms)
+            self._restart_at(offset, now_ms)
 
-    def _start_anew(self, offset: int, now_ms: int) -> None:
+    def _restart_at(self, offset: int, now_ms: int) -> None:
         # After a crash the start finds the rest below `offset` and starts there, or at `offset`.
-        self._promise_less(min(self._segments[0].base_offset, offset), log_start_offset=offset)
+        self._lower_checkpoints(min(self._segments[0].base_offset, offset), log_start_offset=offset)
         self._segments.delete_newest_to(0)
         self._segments.add(self._new_segment(offset, now_ms))
         self._segments.active.flush()
@@ -381,7 +383,7 @@ class PartitionLog:
         self.leader_epochs.clear()
         self.producers.clear()
 
-    def _promise_less(self, recovery_point: int, *, log_start_offset: int) -> None:
+    def _lower_checkpoints(self, recovery_point: int, *, log_start_offset: int) -> None:
         """Durably lower the checkpoints before the data is removed."""
         self.removals += 1
         self._recovery_point = min(self._recovery_point, recovery_point)
@@ -522,7 +524,7 @@ class PartitionLog:
 
     # Compaction
 
-    def begin_cleaned(self, first: LogSegment) -> LogSegment:
+    def new_cleaned_segment(self, first: LogSegment) -> LogSegment:
         """Create an empty segment for the retained records of `first` and following segments.
 
         It is not in the log yet. Raises: StorageError.
@@ -542,7 +544,7 @@ class PartitionLog:
             # The active segment can lose its last batches in a crash, but the next segment names
             # its base.
             self._segments.active.flush()
-            if any(segment.transactions.is_there for segment in old):
+            if any(segment.transactions.exists_on_disk for segment in old):
                 cleaned.transactions.create()  # Its rename replaces the old segment's index.
             cleaned.seal()
             cleaned.flush()

@@ -5,10 +5,10 @@
            | offset delta int32 | timestamp int64 | coordinator epoch int32
            | current transaction's first offset int64
 
-Purpose: so that reading a log again starts at the latest snapshot. Invariant: a snapshot at offset
-n holds the state after all batches below n; a damaged one is dropped and the one before it used,
-for the log itself has everything. It keeps only each producer's last batch, as Kafka's does. What
-it must not know: segments. Source: ProducerStateManager.readSnapshot, writeSnapshot.
+Purpose: recovery starts at the latest snapshot. Invariant: a snapshot at offset n contains the
+state after all batches below n; a damaged one is removed and the previous one is used, because the
+log contains everything. As in Kafka, it contains only the last batch of each producer. Must not
+know: segments. Source: `ProducerStateManager.readSnapshot`, `ProducerStateManager.writeSnapshot`.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ class LogSegment:
     def rename(self, old_end: str, new_end: str) -> None:
         """Close the files and change the end of their names, the log file's last."""
         self.close()
-        for path in reversed(self._paths if self.transactions.is_there else self._paths[:3]):
+        for path in reversed(self._paths if self.transactions.exists_on_disk else self._paths[:3]):
             self._storage.rename(path, path.removesuffix(old_end) + new_end)
         self._paths = [path.removesuffix(old_end) + new_end for path in self._paths]
 

@@ -122,7 +122,7 @@ class LogSegments:
     def may_have_aborted(self, start_offset: int) -> bool:
         """Return whether any segment from `start_offset` on has a transaction index."""
         first = self.index_of(start_offset)
-        return any(segment.transactions.is_there for segment in self._segments[first:])
+        return any(segment.transactions.exists_on_disk for segment in self._segments[first:])
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return the aborted transactions that overlap a range of offsets."""

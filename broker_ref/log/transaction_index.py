@@ -43,7 +43,7 @@ class TransactionIndex:
         self._file: File | None = storage.open(path) if storage.exists(path) else None
 
     @property
-    def is_there(self) -> bool:
+    def exists_on_disk(self) -> bool:
         """Return whether the file exists."""
         return self._file is not None
 

@@ -43,7 +43,7 @@ Encode = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class PendingRequest:
     """A request that is being served: the connection and the header of its response.
 
     If `is_answer_lost`, the connection is closed instead of sending the response.
@@ -59,7 +59,7 @@ class Pending:
 class Request:
     """A decoded frame: header, API and message."""
 
-    pending: Pending
+    pending: PendingRequest
     api: Api[Any]
     message: Any
     frame: bytes
@@ -83,7 +83,7 @@ class Dispatcher:
         self._context = context
         self._unsupported = unsupported
         self.admit: Callable[[Request, int], None] = self.handle
-        self._purgatory: Purgatory[Pending] = Purgatory()
+        self._purgatory: Purgatory[PendingRequest] = Purgatory()
         self._effects: list[Effect] = []
         self._hosts: dict[ConnectionId, str] = {}
 
@@ -99,7 +99,7 @@ class Dispatcher:
         wrap: Encode | None = None,
         is_answer_lost: bool = False,
     ) -> None:
-        """Answer a frame, immediately or later; `wrap` and `is_answer_lost` are as in `Pending`."""
+        """Answer a frame, immediately or later; `wrap` and `is_answer_lost` are as in `PendingRequest`."""
         connection_id = event.connection_id
         cursor = Cursor(event.frame)
         try:
@@ -114,7 +114,7 @@ class Dispatcher:
         except MalformedRequestError as error:
             self.close_connection(connection_id, str(error))
             return
-        pending = Pending(
+        pending = PendingRequest(
             connection_id=connection_id, header=header, wrap=wrap, is_answer_lost=is_answer_lost
         )
         self.admit(Request(pending=pending, api=api, message=message, frame=event.frame), now_ms)
@@ -131,7 +131,7 @@ class Dispatcher:
         outcome = request.api.handle(self._context, call, request.message)
         self._answer(request.pending, outcome)
 
-    def send_response(self, pending: Pending, frame: bytes) -> None:
+    def send_response(self, pending: PendingRequest, frame: bytes) -> None:
         """Send an encoded response."""
         if pending.is_answer_lost:
             self.close_connection(pending.connection_id, "an injected fault drops the response")
@@ -181,7 +181,7 @@ class Dispatcher:
         effects, self._effects = self._effects, []
         return effects
 
-    def _answer(self, pending: Pending, outcome: object) -> None:
+    def _answer(self, pending: PendingRequest, outcome: object) -> None:
         match outcome:
             case Wait():
                 self._purgatory.watch(
@@ -201,11 +201,11 @@ class Dispatcher:
             case _:
                 self._respond(pending, outcome)
 
-    def _complete(self, completions: list[Completion[Pending]]) -> None:
+    def _complete(self, completions: list[Completion[PendingRequest]]) -> None:
         for completion in completions:
             self._answer(completion.owner, completion.message)
 
-    def _respond(self, pending: Pending, message: object) -> None:
+    def _respond(self, pending: PendingRequest, message: object) -> None:
         header = pending.header
         frame = response_frame(
             api_key=header.api_key,

@@ -48,7 +48,7 @@ _TOPICS_AND_PARTITIONS: Final = Mirror(
 )
 _TOPICS: Final = Mirror(arrays={"topics": ("topics",)})
 _RESOURCES: Final = Mirror(arrays={"responses": ("resources",), "results": ("resources",)})
-_TOP_ALONE: Final = Mirror()
+_TOP_LEVEL_ONLY: Final = Mirror()
 
 _PRODUCE: Final = 0
 
@@ -71,17 +71,17 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
         until={"topics": 1},
     ),
     10: Mirror(arrays={"coordinators": ("coordinator_keys",)}),  # FindCoordinator
-    11: _TOP_ALONE,  # JoinGroup
-    12: _TOP_ALONE,  # Heartbeat
-    13: _TOP_ALONE,  # LeaveGroup
-    14: _TOP_ALONE,  # SyncGroup
+    11: _TOP_LEVEL_ONLY,  # JoinGroup
+    12: _TOP_LEVEL_ONLY,  # Heartbeat
+    13: _TOP_LEVEL_ONLY,  # LeaveGroup
+    14: _TOP_LEVEL_ONLY,  # SyncGroup
     15: Mirror(arrays={"groups": ("groups",)}),  # DescribeGroups
-    16: _TOP_ALONE,  # ListGroups
-    18: _TOP_ALONE,  # ApiVersions
+    16: _TOP_LEVEL_ONLY,  # ListGroups
+    18: _TOP_LEVEL_ONLY,  # ApiVersions
     19: _TOPICS,  # CreateTopics
     20: Mirror(arrays={"responses": ("topics", "topic_names")}),  # DeleteTopics
     21: _TOPICS_AND_PARTITIONS,  # DeleteRecords
-    22: _TOP_ALONE,  # InitProducerId
+    22: _TOP_LEVEL_ONLY,  # InitProducerId
     23: _TOPICS_AND_PARTITIONS,  # OffsetForLeaderEpoch
     24: Mirror(  # AddPartitionsToTxn
         arrays={
@@ -89,8 +89,8 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
             "results_by_partition": ("partitions",),
         }
     ),
-    25: _TOP_ALONE,  # AddOffsetsToTxn
-    26: _TOP_ALONE,  # EndTxn
+    25: _TOP_LEVEL_ONLY,  # AddOffsetsToTxn
+    26: _TOP_LEVEL_ONLY,  # EndTxn
     27: Mirror(  # WriteTxnMarkers
         arrays={
             "markers": ("markers",),
@@ -102,7 +102,7 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
     28: _TOPICS_AND_PARTITIONS,  # TxnOffsetCommit
     32: _RESOURCES,  # DescribeConfigs
     33: _RESOURCES,  # AlterConfigs
-    35: _TOP_ALONE,  # DescribeLogDirs; versions 1 and 2 have no error code
+    35: _TOP_LEVEL_ONLY,  # DescribeLogDirs; versions 1 and 2 have no error code
     37: Mirror(arrays={"results": ("topics",)}),  # CreatePartitions
     42: Mirror(arrays={"results": ("groups_names",)}),  # DeleteGroups
     43: Mirror(  # ElectLeaders
@@ -115,22 +115,22 @@ MIRRORS: Final[Mapping[int, Mirror]] = {
     45: Mirror(
         arrays={"responses": ("topics",), "partitions": ("partitions",)}
     ),  # AlterPartitionReassignments
-    46: _TOP_ALONE,  # ListPartitionReassignments
-    47: _TOP_ALONE,  # OffsetDelete
-    56: _TOP_ALONE,  # AlterPartition
-    57: _TOP_ALONE,  # UpdateFeatures
-    58: _TOP_ALONE,  # Envelope
-    59: _TOP_ALONE,  # FetchSnapshot
-    60: _TOP_ALONE,  # DescribeCluster
+    46: _TOP_LEVEL_ONLY,  # ListPartitionReassignments
+    47: _TOP_LEVEL_ONLY,  # OffsetDelete
+    56: _TOP_LEVEL_ONLY,  # AlterPartition
+    57: _TOP_LEVEL_ONLY,  # UpdateFeatures
+    58: _TOP_LEVEL_ONLY,  # Envelope
+    59: _TOP_LEVEL_ONLY,  # FetchSnapshot
+    60: _TOP_LEVEL_ONLY,  # DescribeCluster
     61: Mirror(  # DescribeProducers
         arrays={"topics": ("topics",), "partitions": ("partition_indexes",)}
     ),
-    62: _TOP_ALONE,  # BrokerRegistration
-    63: _TOP_ALONE,  # BrokerHeartbeat
-    64: _TOP_ALONE,  # UnregisterBroker
+    62: _TOP_LEVEL_ONLY,  # BrokerRegistration
+    63: _TOP_LEVEL_ONLY,  # BrokerHeartbeat
+    64: _TOP_LEVEL_ONLY,  # UnregisterBroker
     65: Mirror(arrays={"transaction_states": ("transactional_ids",)}),  # DescribeTransactions
-    66: _TOP_ALONE,  # ListTransactions
-    67: _TOP_ALONE,  # AllocateProducerIds
+    66: _TOP_LEVEL_ONLY,  # ListTransactions
+    67: _TOP_LEVEL_ONLY,  # AllocateProducerIds
     75: _TOPICS,  # DescribeTopicPartitions
 }
 
@@ -260,13 +260,13 @@ class _Failure:
             elif (mirrored := _mirrored(described, source, self.mirror.fields)) is not None:
                 values[described.name] = mirrored
             elif described.required:
-                values[described.name] = self._nothing(described)
+                values[described.name] = self._empty_value(described)
         return schema(**values)
 
     def _message(self, described: FieldSchema) -> str | None:
         return (self.message or "") if not described.nullable else self.message
 
-    def _nothing(self, described: FieldSchema) -> Any:
+    def _empty_value(self, described: FieldSchema) -> Any:
         """Return the empty value of a field that has no default."""
         if described.is_array:
             return ()

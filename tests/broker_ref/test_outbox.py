@@ -87,7 +87,7 @@ def test_without_an_answer_in_time_the_channel_is_given_up() -> None:
     asked.outbox.advance(10_499)
     assert asked.failures == []
     asked.outbox.advance(10_500)
-    assert asked.failures == ["no answer within 500 ms"]
+    assert asked.failures == ["no response within 500 ms"]
     assert asked.outbox.take_effects() == [CloseChannel(channel=CHANNEL)]
     asked.answer()
     assert asked.responses == []
@@ -98,5 +98,5 @@ def test_an_answer_that_is_none_counts_as_a_failure(frame: bytes) -> None:
     asked = Asked()
     asked.outbox.handle(ResponseReceived(request_id=asked.request_id, frame=frame))
     assert len(asked.failures) == 1
-    assert "cannot be read" in asked.failures[0]
+    assert "unreadable" in asked.failures[0]
     assert asked.outbox.take_effects() == [CloseChannel(channel=CHANNEL)]

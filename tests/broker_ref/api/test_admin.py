@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
 
 import pytest
@@ -121,20 +122,21 @@ def test_server_wide_defaults_are_told_and_obeyed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("configs", "says"),
+    ("configs", "name"),
     [
-        ({"no.such.config": "1"}, "unknown broker config 'no.such.config'"),
-        ({"num.partitions": "0"}, "0 for broker config num.partitions"),
-        ({"num.partitions": "many"}, "'many' for broker config num.partitions"),
-        ({"auto.create.topics.enable": "yes"}, "auto.create.topics.enable: it must be true"),
-        ({"log.retention.ms": "-7"}, "'-7' for broker config log.retention.ms"),
-        ({"log.retention.hours": "x"}, "'x' for broker config log.retention.hours"),
-        ({"log.cleanup.policy": "burn"}, "'burn' for broker config log.cleanup.policy"),
+        ({"no.such.config": "1"}, "no.such.config"),
+        ({"num.partitions": "0"}, "num.partitions"),
+        ({"num.partitions": "many"}, "num.partitions"),
+        ({"auto.create.topics.enable": "yes"}, "auto.create.topics.enable"),
+        ({"log.retention.ms": "-7"}, "log.retention.ms"),
+        ({"log.retention.hours": "x"}, "log.retention.hours"),
+        ({"log.cleanup.policy": "burn"}, "log.cleanup.policy"),
     ],
 )
-def test_wrong_broker_configs_are_named(configs: dict[str, str], says: str) -> None:
-    with pytest.raises(InvalidBrokerConfigError, match=says):
+def test_invalid_broker_configs_are_named(configs: dict[str, str], name: str) -> None:
+    with pytest.raises(InvalidBrokerConfigError, match=re.escape(name)) as error:
         BrokerConfig.from_mapping(configs)
+    assert error.value.name == name
 
 
 @pytest.mark.parametrize(

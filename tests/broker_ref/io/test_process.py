@@ -59,7 +59,7 @@ def test_what_does_not_run_cannot_be_stopped_and_what_runs_cannot_be_started(
     tmp_path: Path,
 ) -> None:
     with BrokerProcess(tmp_path) as broker:
-        with pytest.raises(BrokerProcessError, match="is running already"):
+        with pytest.raises(BrokerProcessError, match="already running"):
             broker.start()
         broker.kill()
         broker.kill()

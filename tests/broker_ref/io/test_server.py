@@ -128,7 +128,7 @@ def test_a_bug_in_the_node_costs_the_connection_that_met_it_and_nobody_else(
         assert ask(other, b"still here") == b"still here"
         served.until(lambda: served.node.seen(ConnectionClosed) == 1)
     failure = next(record for record in caplog.records if record.levelno == logging.ERROR)
-    assert "the node failed on FrameReceived of connection" in failure.getMessage()
+    assert "The node failed on FrameReceived of connection" in failure.getMessage()
     assert failure.exc_info is not None
     assert "a bug in the node" in str(failure.exc_info[1])
 
@@ -143,7 +143,7 @@ def test_a_bug_met_when_time_passes_is_logged_and_tried_again(
         served.until(lambda: served.node.fails_on_time == 0)
         assert ask(other, b"still here") == b"still here"
         assert receive_frame(client) == b"waited"
-    assert "the node failed on TimePassed" in caplog.text
+    assert "The node failed on TimePassed" in caplog.text
 
 
 def test_an_earlier_deadline_overtakes_a_later_one() -> None:
@@ -193,16 +193,16 @@ def test_a_stopped_servers_port_can_be_listened_on_at_once() -> None:
 def test_a_port_in_use_is_an_error_that_names_it() -> None:
     with serving() as served:
         host, port = served.address
-        with pytest.raises(ListenError, match=f"cannot listen on {host}:{port}: Address already"):
+        with pytest.raises(ListenError, match=f"{host}:{port}"):
             listen(host, port)
 
 
 def test_a_host_that_does_not_resolve_is_an_error_that_names_it() -> None:
-    with pytest.raises(ListenError, match=r"cannot resolve the host 'no\.such\.host\.invalid'"):
+    with pytest.raises(ListenError, match=r"'no\.such\.host\.invalid'"):
         listen("no.such.host.invalid", 0)
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_a_port_out_of_range_is_an_error_that_names_it(port: int) -> None:
-    with pytest.raises(ListenError, match=f"cannot listen on port {port}"):
+    with pytest.raises(ListenError, match=f"port {port}"):
         listen("127.0.0.1", port)

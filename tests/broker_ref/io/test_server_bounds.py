@@ -148,7 +148,7 @@ def test_a_stalled_request_that_keeps_others_from_memory_is_dropped(
         client = served.connect()
         assert ask(client, bytes(3 * MIB)) == bytes(3 * MIB)
         assert is_closed(stalled[0])
-    assert "its unfinished request keeps others from memory" in caplog.text
+    assert "its unfinished request blocks others" in caplog.text
 
 
 def test_500_idle_connections_do_not_keep_another_client_from_being_served() -> None:
@@ -232,7 +232,7 @@ def test_a_client_that_never_reads_is_closed_after_a_while(
     with serving(ServerLimits(send_stall_ms_max=150, sweep_interval_ms=20)) as served:
         pipeline_without_reading(served, 20 * MIB)
         served.until(lambda: served.node.seen(ConnectionClosed) == 1)
-    assert "it has read none of" in caplog.text
+    assert "it has not read any of" in caplog.text
 
 
 def test_a_client_that_reads_slowly_is_not_closed() -> None:
@@ -264,4 +264,4 @@ def test_unread_responses_of_all_clients_are_bounded_at_the_cost_of_the_slowest(
             served.until(lambda count=count: served.node.seen(FrameReceived) >= count)  # type: ignore[misc]
         served.until(lambda: served.node.seen(ConnectionClosed) >= 4)
         assert ask(served.connect(), b"big %d" % MIB) == bytes(MIB)
-    assert "bytes of responses unread" in caplog.text
+    assert "bytes of responses" in caplog.text

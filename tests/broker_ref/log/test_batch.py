@@ -240,7 +240,7 @@ def test_a_bomb_is_refused_before_it_takes_much_time_or_memory() -> None:
 def test_more_records_than_can_be_decoded_in_reasonable_time_are_refused() -> None:
     claim = RECORDS_MAX + 1
     wrong = patched(batch(3), record_count=claim, last_offset_delta=claim - 1)
-    with pytest.raises(LogError, match=f"more than {RECORDS_MAX}") as error:
+    with pytest.raises(LogError, match=str(RECORDS_MAX)) as error:
         next(decode_records(wrong))
     assert error.value.error_code is ErrorCode.invalid_record
 

@@ -89,7 +89,7 @@ def test_a_second_broker_on_the_same_directory_is_refused(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert other.returncode == 1
-    assert "give this one a directory of its own" in other.stderr
+    assert "in use by another broker" in other.stderr
     storage.close()
     DiskStorage(tmp_path / "data").close()
 

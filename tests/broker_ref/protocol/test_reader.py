@@ -129,7 +129,7 @@ FETCH_V4_PREFIX = struct.pack(">iiiib", -1, 0, 0, 0, 0)
         (3, MetadataRequestV12, HUGE_COMPACT + bytes(30), "4294967294 elements"),
         (3, MetadataRequestV12, b"\xff" * 12, "more than five bytes"),
         (1, FetchRequestV4, FETCH_V4_PREFIX + struct.pack(">i", 2**31 - 1) + bytes(9), "elements"),
-        (1, FetchRequestV4, FETCH_V4_PREFIX + struct.pack(">i", -1), "must not be"),
+        (1, FetchRequestV4, FETCH_V4_PREFIX + struct.pack(">i", -1), "not nullable"),
         (1, FetchRequestV4, FETCH_V4_PREFIX + struct.pack(">ih", 1, -3) + bytes(9), "length -3"),
         (1, FetchRequestV17, bytes(21) + HUGE_COMPACT + bytes(30), "elements"),
         (32, DescribeConfigsRequest, HUGE_COMPACT + bytes(30), "elements"),
@@ -154,7 +154,7 @@ def test_lying_lengths_are_refused_without_being_believed(
 def test_arrays_cannot_multiply_beyond_the_bound() -> None:
     frame = b"\x00" + b"\x81\x89\x7a" + b"\x01" * 2_000_000 + b"\x00"
     cursor = Cursor(frame, elements_left=1_999_999)
-    with pytest.raises(MalformedRequestError, match="where 1999999 are possible"):
+    with pytest.raises(MalformedRequestError, match="1999999"):
         read_message(FindCoordinatorRequest, FindCoordinator, cursor)
 
 
@@ -177,7 +177,7 @@ def test_a_tagged_field_has_the_size_it_claims() -> None:
     frame = write_entities(request)
     assert frame.endswith(b"\x00")
     lying = frame[:-1] + b"\x01\x00\x05\x02x\x00\x00\x00"
-    with pytest.raises(MalformedRequestError, match="not of the 5 bytes"):
+    with pytest.raises(MalformedRequestError, match="5 bytes"):
         read_message(FetchRequestV17, APIS[1].request, Cursor(lying))
 
 

@@ -105,10 +105,9 @@ def test_a_cluster_with_too_few_brokers_has_no_coordinator_until_the_others_come
     for _ in range(2):
         (found,) = clients.call(1, find).coordinators
         assert found.error_code is ErrorCode.coordinator_not_available
-        told = f"{TRANSACTION_STATE_TOPIC} needs 3 brokers; alive: 1."
-        assert found.error_message == told
+        assert found.error_message.startswith(f"{TRANSACTION_STATE_TOPIC} requires 3 brokers")
         cluster.advance(100)
-    assert f"topic '{TRANSACTION_STATE_TOPIC}' is not made: invalid_replication_factor" in (
+    assert f"Topic '{TRANSACTION_STATE_TOPIC}' was not created: invalid_replication_factor" in (
         caplog.text
     )
     asked = request("init_producer_id", 2, transactional_id=NAME, transaction_timeout=1_000)
