@@ -55,7 +55,7 @@ def partitions(**fields: Any) -> list[dict[str, Any]]:
     ],
     ids=lambda entity: f"{type(entity).__name__}{type(entity).__version__}",
 )
-def test_partitions_are_found_under_each_of_their_names(entity: Any) -> None:
+def test_partitions_are_found_in_all_field_names(entity: Any) -> None:
     found = info(entity)
     assert found.partitions == {("orders", 2)}
     assert found.topics == {"orders"}
@@ -89,13 +89,13 @@ def test_topics_are_found_by_id_and_without_partitions() -> None:
     ],
     ids=lambda entity: f"{type(entity).__name__}{type(entity).__version__}",
 )
-def test_a_broker_that_asks_is_known(entity: Any) -> None:
+def test_the_sending_broker_is_known(entity: Any) -> None:
     found = info(entity)
     assert found.sender_id == 3
     assert found.is_between_nodes
 
 
-def test_an_envelope_comes_from_a_node_that_it_does_not_name() -> None:
+def test_the_sender_of_an_envelope_is_unknown() -> None:
     found = info(request("envelope", 0, request_data=b"", client_host_address=b"\0\0\0\0"))
     assert found.sender_id is None
     assert found.is_between_nodes

@@ -48,7 +48,7 @@ def faults() -> Faults:
     return Faults()
 
 
-def test_nothing_is_asked_while_nothing_is_set(faults: Faults) -> None:
+def test_without_rules_faults_are_inactive(faults: Faults) -> None:
     was_active = [faults.is_active]
     with faults.drop(Match()):
         was_active.append(faults.is_active)
@@ -60,7 +60,7 @@ def test_nothing_is_asked_while_nothing_is_set(faults: Faults) -> None:
     assert faults.on_request(info(), 0) is PROCEED
 
 
-def test_each_rule_says_what_is_to_become_of_a_request(faults: Faults) -> None:
+def test_each_rule_has_its_action(faults: Faults) -> None:
     with faults.delay(250, Match()):
         assert faults.on_request(info(), 1_000) == Delay(until_ms=1_250)
     with faults.drop(Match()):
@@ -77,7 +77,7 @@ def test_each_rule_says_what_is_to_become_of_a_request(faults: Faults) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_rule_for_some_times_lets_later_requests_be(faults: Faults, times: int) -> None:
+def test_a_rule_applies_a_limited_number_of_times(faults: Faults, times: int) -> None:
     rule = faults.drop(Match(), times=times)
     verdicts = [faults.on_request(info(), 0) for _ in range(times + 2)]
     assert verdicts == [Drop()] * times + [PROCEED] * 2
@@ -93,7 +93,7 @@ def test_a_rule_for_some_times_lets_later_requests_be(faults: Faults, times: int
         (Match(sender=Sender.CLIENT), [info(sender_id=2)]),
     ],
 )
-def test_a_rule_leaves_other_requests_alone(
+def test_a_rule_does_not_affect_other_requests(
     faults: Faults, match: Match, others: list[RequestInfo]
 ) -> None:
     faults.drop(match)
@@ -101,7 +101,7 @@ def test_a_rule_leaves_other_requests_alone(
     assert [faults.on_request(other, 0) for other in others] == [PROCEED] * len(others)
 
 
-def test_a_rule_for_nodes_is_for_one_node_where_it_says_so(faults: Faults) -> None:
+def test_a_rule_can_match_one_node(faults: Faults) -> None:
     of_broker_2 = faults.drop(Match(api_keys=frozenset({HEARTBEAT}), sender_id=2))
     assert faults.on_request(info(HEARTBEAT, sender_id=2), 0) == Drop()
     assert faults.on_request(info(HEARTBEAT, sender_id=3), 0) is PROCEED
@@ -111,7 +111,7 @@ def test_a_rule_for_nodes_is_for_one_node_where_it_says_so(faults: Faults) -> No
     assert faults.on_request(info(FETCH), 0) is PROCEED
 
 
-def test_an_envelope_is_for_rules_that_name_it(faults: Faults) -> None:
+def test_an_envelope_is_matched_by_its_api_key_only(faults: Faults) -> None:
     faults.drop(Match(), times=1)
     assert faults.on_request(info(ENVELOPE), 0) is PROCEED
     assert faults.on_request(info(), 0) == Drop()
@@ -119,7 +119,7 @@ def test_an_envelope_is_for_rules_that_name_it(faults: Faults) -> None:
     assert faults.on_request(info(ENVELOPE), 0) == Drop()
 
 
-def test_a_rule_for_a_partition_is_not_for_another_of_its_topic(faults: Faults) -> None:
+def test_a_rule_for_a_partition_does_not_match_others(faults: Faults) -> None:
     faults.drop(Match(topic="orders", partition=1))
     faults.refuse(ErrorCode.request_timed_out, Match(topic="orders"))
     assert faults.on_request(info(partitions=frozenset({("orders", 1), ("x", 0)})), 0) == Drop()
@@ -130,14 +130,14 @@ def test_a_rule_for_a_partition_is_not_for_another_of_its_topic(faults: Faults) 
         faults.drop(Match(partition=1))
 
 
-def test_the_rule_set_first_decides_until_it_is_used_up(faults: Faults) -> None:
+def test_the_oldest_rule_decides_until_it_is_exhausted(faults: Faults) -> None:
     faults.drop(Match(), times=1)
     faults.lose_answer(Match())
     assert faults.on_request(info(), 0) == Drop()
     assert faults.on_request(info(), 0) == LoseAnswer()
 
 
-def test_a_removed_rule_releases_and_tells(faults: Faults) -> None:
+def test_a_removed_rule_releases_and_notifies(faults: Faults) -> None:
     told: list[bool] = []
     rule = faults.hold(Match(), times=1)
     stop = faults.listen(lambda: told.append(rule.is_holding))
@@ -162,7 +162,7 @@ def test_another_thread_waits_for_a_request(faults: Faults) -> None:
         rule.wait_for_hits(4, timeout_s=0.01)
 
 
-def test_rules_come_and_go_while_requests_do(faults: Faults) -> None:
+def test_rules_can_change_concurrently_with_requests(faults: Faults) -> None:
     done = threading.Event()
 
     def serve() -> None:
@@ -182,7 +182,7 @@ def test_rules_come_and_go_while_requests_do(faults: Faults) -> None:
     assert not faults.is_active
 
 
-def test_the_record_has_what_came_while_it_was_kept(faults: Faults) -> None:
+def test_requests_are_recorded_within_the_block(faults: Faults) -> None:
     with faults.recording(), faults.drop(Match(api_keys=frozenset({FETCH}))):
         faults.on_request(info(PRODUCE), 5)
         faults.on_request(info(FETCH), 6)
@@ -205,7 +205,7 @@ def test_links_are_cut_in_one_direction_or_both(faults: Faults) -> None:
     assert [faults.link_is_cut(*link) for link in links] == [True, True, True, False, False]
 
 
-def test_held_time_stands_still_at_one_node_and_then_leaps(faults: Faults) -> None:
+def test_a_stopped_clock_jumps_when_released(faults: Faults) -> None:
     assert faults.now_ms(1, 1_000) == 1_000
     faults.hold_time(1)
     assert faults.time_is_held(1)
@@ -216,7 +216,7 @@ def test_held_time_stands_still_at_one_node_and_then_leaps(faults: Faults) -> No
     assert not faults.time_is_held(1)
 
 
-def test_a_node_is_paused_until_it_is_resumed_and_then_told(faults: Faults) -> None:
+def test_resuming_a_node_notifies_listeners(faults: Faults) -> None:
     told: list[bool] = []
     faults.listen(lambda: told.append(faults.is_paused(1)))
     faults.pause(1)
@@ -225,7 +225,7 @@ def test_a_node_is_paused_until_it_is_resumed_and_then_told(faults: Faults) -> N
     assert told == [False]
 
 
-def test_clear_undoes_everything(faults: Faults) -> None:
+def test_clear_reverts_all_faults(faults: Faults) -> None:
     rule = faults.hold(Match())
     faults.cut(1, 2)
     faults.hold_time(1)

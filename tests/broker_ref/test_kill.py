@@ -127,7 +127,7 @@ def read_all(bootstrap_servers: str) -> dict[Partition, list[tuple[Offset, Numbe
     return found
 
 
-def test_no_acknowledged_record_is_lost_repeated_or_moved_by_kill_9(tmp_path: Path) -> None:
+def test_kill_9_neither_loses_nor_duplicates_acknowledged_records(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, configs=CONFIGS, log_level="warning") as broker:
         create_topic(
             broker.bootstrap_servers,

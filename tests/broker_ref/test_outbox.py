@@ -64,7 +64,7 @@ class Asked:
         self.outbox.handle(ResponseReceived(request_id=self.request_id, frame=frame))
 
 
-def test_a_response_is_read_and_handed_on_once() -> None:
+def test_a_response_is_delivered_once() -> None:
     asked = Asked()
     asked.answer()
     asked.answer()
@@ -73,7 +73,7 @@ def test_a_response_is_read_and_handed_on_once() -> None:
     assert asked.outbox.next_deadline_ms() is None
 
 
-def test_a_failure_is_handed_on_once() -> None:
+def test_a_failure_is_delivered_once() -> None:
     asked = Asked()
     asked.outbox.handle(RequestFailed(request_id=asked.request_id, reason="it broke"))
     asked.answer()
@@ -81,7 +81,7 @@ def test_a_failure_is_handed_on_once() -> None:
     assert asked.responses == []
 
 
-def test_without_an_answer_in_time_the_channel_is_given_up() -> None:
+def test_a_request_timeout_closes_the_channel() -> None:
     asked = Asked(timeout_ms=500)
     assert asked.outbox.next_deadline_ms() == 10_500
     asked.outbox.advance(10_499)
@@ -94,7 +94,7 @@ def test_without_an_answer_in_time_the_channel_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("frame", [b"", b"\x00\x00\x00\x00", b"\x00\x00\x00\x00\x00\xff\xff"])
-def test_an_answer_that_is_none_counts_as_a_failure(frame: bytes) -> None:
+def test_an_unreadable_response_is_a_failure(frame: bytes) -> None:
     asked = Asked()
     asked.outbox.handle(ResponseReceived(request_id=asked.request_id, frame=frame))
     assert len(asked.failures) == 1

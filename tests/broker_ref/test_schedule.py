@@ -37,7 +37,7 @@ def test_a_cancelled_timer_never_runs() -> None:
     assert ran == []
 
 
-def test_timers_that_were_cancelled_are_let_go_of_long_before_their_deadline() -> None:
+def test_cancelled_timers_are_removed_early() -> None:
     schedule, ran = Schedule(0), list[int]()
     for number in range(100):
         schedule.at(number, ran.append)
@@ -68,7 +68,7 @@ def test_a_timer_may_cancel_the_next_and_set_another() -> None:
     assert ran == ["first", "set meanwhile"]
 
 
-def test_a_timer_that_fails_takes_no_other_along() -> None:
+def test_a_failing_timer_does_not_affect_others() -> None:
     schedule, ran = Schedule(0), list[str]()
 
     def fail(now_ms: int) -> None:

@@ -30,7 +30,7 @@ def look_for(driver: NodeDriver, name: Any, *, allow: bool = True) -> Any:
 
 
 @pytest.mark.parametrize(("broker", "asks", "made"), [(True, True, True), (False, True, False)])
-def test_topics_are_made_where_broker_and_request_allow(
+def test_topics_are_created_if_broker_and_request_allow(
     broker: bool, asks: bool, made: bool
 ) -> None:
     driver = NodeDriver(BrokerConfig(auto_create_topics_enable=broker, num_partitions=3))
@@ -41,7 +41,7 @@ def test_topics_are_made_where_broker_and_request_allow(
     assert len(again.partitions) == (3 if made else 0)
 
 
-def test_topics_are_not_made_where_the_request_does_not_allow() -> None:
+def test_topics_are_not_created_if_the_request_forbids() -> None:
     driver = NodeDriver()
     for _ in range(2):
         found = look_for(driver, "t", allow=False)
@@ -49,11 +49,11 @@ def test_topics_are_not_made_where_the_request_does_not_allow() -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "", ".."])
-def test_names_that_cannot_be_made(name: str) -> None:
+def test_invalid_topic_names_are_not_created(name: str) -> None:
     assert look_for(NodeDriver(), name).error_code is ErrorCode.invalid_topic_exception
 
 
-def test_a_name_that_collides_with_another_is_not_made() -> None:
+def test_a_colliding_topic_name_is_not_created() -> None:
     """Only the controller knows: as in Kafka, who asks goes on being told that there is none."""
     driver = NodeDriver()
     create_topic(driver, "a.b")
@@ -96,7 +96,7 @@ def described(driver: NodeDriver, kind: int, name: str) -> dict[str, tuple[str, 
     }
 
 
-def test_server_wide_defaults_are_told_and_obeyed() -> None:
+def test_server_wide_defaults_are_described_and_applied() -> None:
     config = BrokerConfig.from_mapping(
         {"log.retention.hours": "1", "message.max.bytes": "200", "num.partitions": "1"}
     )
@@ -147,11 +147,11 @@ def test_invalid_broker_configs_are_named(configs: dict[str, str], name: str) ->
         ({"log.retention.hours": "-1"}, "-1"),
     ],
 )
-def test_the_finer_unit_wins(configs: dict[str, str], expected: str) -> None:
+def test_the_finest_time_unit_wins(configs: dict[str, str], expected: str) -> None:
     assert BrokerConfig.from_mapping(configs).topic_defaults["retention.ms"] == expected
 
 
-def test_apis_are_advertised_in_the_form_that_every_client_can_read() -> None:
+def test_api_versions_are_readable_by_all_clients() -> None:
     driver = NodeDriver()
     answers = [
         driver.call(request(18, version, **({} if version < 3 else SOFTWARE)))
@@ -165,7 +165,7 @@ SOFTWARE = {"client_software_name": "a-b", "client_software_version": "1.0"}
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_the_longest_name_that_can_be_asked_for_can_be_answered(version: int) -> None:
+def test_the_longest_topic_name_can_be_answered(version: int) -> None:
     # Errors repeat names, and older versions have no more room for a message than for a name.
     driver = NodeDriver()
     kio_version = load_request_schema(37, version).__module__.rpartition(".")[0]

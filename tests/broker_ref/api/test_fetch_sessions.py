@@ -89,7 +89,7 @@ def test_without_slots_there_are_no_sessions() -> None:
     assert Cache(0).create() == INVALID_SESSION_ID
 
 
-def test_young_sessions_of_consumers_stay() -> None:
+def test_recent_consumer_sessions_are_not_evicted() -> None:
     cache = Cache(2)
     first, second = cache.create(size=1), cache.create(size=2)
     assert cache.create(size=100, at_ms=MIN_EVICTION_MS) == INVALID_SESSION_ID
@@ -97,7 +97,7 @@ def test_young_sessions_of_consumers_stay() -> None:
     assert cache.has(second)
 
 
-def test_the_session_unused_for_longest_goes_when_it_is_stale() -> None:
+def test_the_least_recently_used_stale_session_is_evicted() -> None:
     cache = Cache(2)
     first, second = cache.create(size=9), cache.create(size=1)
     cache.resume(first, at_ms=10)
@@ -106,7 +106,7 @@ def test_the_session_unused_for_longest_goes_when_it_is_stale() -> None:
     assert (cache.has(first), cache.has(second)) == (True, False)
 
 
-def test_an_old_session_goes_for_one_that_is_not_smaller() -> None:
+def test_an_old_session_is_evicted_for_a_larger_one() -> None:
     cache = Cache(2)
     small, large = cache.create(size=2), cache.create(size=4)
     later = MIN_EVICTION_MS + 1
@@ -117,14 +117,14 @@ def test_an_old_session_goes_for_one_that_is_not_smaller() -> None:
     assert (cache.has(small), cache.has(large)) == (False, True)
 
 
-def test_a_follower_takes_the_place_of_the_smallest_young_consumer() -> None:
+def test_a_follower_evicts_the_smallest_recent_consumer_session() -> None:
     cache = Cache(2)
     large, small = cache.create(size=5), cache.create(size=2)
     assert cache.create(size=1, privileged=True) != INVALID_SESSION_ID
     assert (cache.has(large), cache.has(small)) == (True, False)
 
 
-def test_consumers_do_not_take_the_place_of_followers() -> None:
+def test_consumers_do_not_evict_followers() -> None:
     cache = Cache(1)
     follower = cache.create(size=1, privileged=True)
     later = MIN_EVICTION_MS + 1
@@ -133,13 +133,13 @@ def test_consumers_do_not_take_the_place_of_followers() -> None:
     assert cache.has(follower)
 
 
-def test_a_young_follower_is_safe_from_another() -> None:
+def test_a_follower_does_not_evict_a_recent_follower() -> None:
     cache = Cache(1)
     cache.create(size=1, privileged=True)
     assert cache.create(size=9, privileged=True) == INVALID_SESSION_ID
 
 
-def test_epochs_go_on_and_wrap_to_one() -> None:
+def test_session_epochs_wrap_to_one() -> None:
     assert [next_epoch(epoch) for epoch in (-1, 0, 1, 2**31 - 1)] == [-1, 1, 2, 1]
 
 
@@ -198,7 +198,7 @@ def write(driver: NodeDriver, partition: int) -> list[Any]:
     return [effect for effect in effects if effect.connection_id != WRITER]
 
 
-def test_only_what_is_new_is_told(driver: NodeDriver) -> None:
+def test_incremental_responses_contain_changes_only(driver: NodeDriver) -> None:
     session_id = begin(driver, 0, 1, 2)
     assert told(driver.call(ask(session=(session_id, 1)))) == {}
     write(driver, 1)
@@ -206,7 +206,7 @@ def test_only_what_is_new_is_told(driver: NodeDriver) -> None:
     assert told(driver.call(ask({1: 1}, session=(session_id, 3)))) == {}
 
 
-def test_errors_are_told_again_and_again_and_their_end_too(driver: NodeDriver) -> None:
+def test_errors_are_repeated_until_they_end(driver: NodeDriver) -> None:
     session_id = begin(driver, 0)
     for epoch in (1, 2):
         (topic,) = driver.call(ask({1: 5}, session=(session_id, epoch))).responses
@@ -217,7 +217,7 @@ def test_errors_are_told_again_and_again_and_their_end_too(driver: NodeDriver) -
     assert told(driver.call(ask(session=(session_id, 4)))) == {}
 
 
-def test_a_partition_that_was_served_goes_behind_the_others(driver: NodeDriver) -> None:
+def test_a_partition_with_records_moves_to_the_end(driver: NodeDriver) -> None:
     for partition in range(3):
         for _ in range(2):
             write(driver, partition)
@@ -244,7 +244,7 @@ def test_forgotten_partitions_are_not_answered(driver: NodeDriver) -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
-def test_a_full_request_ends_the_session_it_names(driver: NodeDriver, epoch: int) -> None:
+def test_a_full_fetch_closes_its_session(driver: NodeDriver, epoch: int) -> None:
     session_id = begin(driver, 0)
     answer = driver.call(ask({0: 0}, session=(session_id, epoch)))
     assert told(answer) == {0: (0, False)}
@@ -254,7 +254,7 @@ def test_a_full_request_ends_the_session_it_names(driver: NodeDriver, epoch: int
     assert gone.error_code is ErrorCode.fetch_session_id_not_found
 
 
-def test_epochs_must_follow(driver: NodeDriver) -> None:
+def test_session_epochs_must_be_consecutive(driver: NodeDriver) -> None:
     session_id = begin(driver, 0)
     for epoch in (2, 7):
         refused = driver.call(ask(session=(session_id, epoch)))
@@ -265,7 +265,7 @@ def test_epochs_must_follow(driver: NodeDriver) -> None:
     assert again.error_code is ErrorCode.invalid_fetch_session_epoch
 
 
-def test_a_session_that_went_on_while_a_request_waited(driver: NodeDriver) -> None:
+def test_a_session_that_advanced_while_a_request_waited(driver: NodeDriver) -> None:
     session_id = begin(driver, 0)
     waiting = ask(session=(session_id, 1), max_wait=500)
     assert driver.send(waiting, connection_id=READER) == []
@@ -282,7 +282,7 @@ def test_a_session_that_went_on_while_a_request_waited(driver: NodeDriver) -> No
     assert told(driver.call(ask(session=(session_id, 3)))) == {0: (1, True)}
 
 
-def test_a_session_is_made_when_its_first_request_is_answered(driver: NodeDriver) -> None:
+def test_a_session_is_created_with_its_first_response(driver: NodeDriver) -> None:
     waiting = ask({0: 0, 1: 0}, session=(0, 0), max_wait=500)
     assert driver.send(waiting, connection_id=READER) == []
     assert len(driver.broker.fetch_sessions) == 0
@@ -291,7 +291,7 @@ def test_a_session_is_made_when_its_first_request_is_answered(driver: NodeDriver
     assert told(driver.call(ask({1: 1}, session=(first.session_id, 1)))) == {}
 
 
-def test_a_waiting_session_is_told_of_what_changed_meanwhile(driver: NodeDriver) -> None:
+def test_a_waiting_fetch_in_a_session_returns_changes(driver: NodeDriver) -> None:
     session_id = begin(driver, 0, 1, 2)
     size = len(batch("a"))
     waiting = ask(session=(session_id, 1), max_wait=500, min_bytes=3 * size)
@@ -303,7 +303,7 @@ def test_a_waiting_session_is_told_of_what_changed_meanwhile(driver: NodeDriver)
 
 
 @pytest.mark.parametrize("in_session", [True, False])
-def test_damage_at_the_high_watermark_is_answered_and_not_waited_on(in_session: bool) -> None:
+def test_damage_at_the_high_watermark_is_answered_immediately(in_session: bool) -> None:
     driver = NodeDriver()
     create_topic(driver, "t")
     write(driver, 0)
@@ -329,7 +329,7 @@ def test_damage_at_the_high_watermark_is_answered_and_not_waited_on(in_session: 
     assert [p.error_code for p in topic.partitions] == [ErrorCode.corrupt_message]
 
 
-def test_slots_are_a_config() -> None:
+def test_the_number_of_sessions_is_configurable() -> None:
     driver = NodeDriver(BrokerConfig(max_incremental_fetch_session_cache_slots=1))
     create_topic(driver, "t", 2)
     assert begin(driver, 0)
@@ -377,7 +377,7 @@ def test_a_session_keeps_to_names_or_ids(driver: NodeDriver) -> None:
     assert refused.error_code is ErrorCode.fetch_session_topic_id_error
 
 
-def test_a_topic_id_that_nobody_knows_yet_is_known_later(driver: NodeDriver) -> None:
+def test_an_unknown_topic_id_is_resolved_later(driver: NodeDriver) -> None:
     metadata = driver.broker.metadata
     topic_id = metadata.topics["t"].topic_id
     topic = metadata.topics_by_id.pop(topic_id)
@@ -391,7 +391,7 @@ def test_a_topic_id_that_nobody_knows_yet_is_known_later(driver: NodeDriver) -> 
     assert driver.call(ask_by_id(None, session=(first.session_id, 3))).responses == ()
 
 
-def test_a_topic_made_anew_is_not_the_one_that_the_session_means(driver: NodeDriver) -> None:
+def test_a_recreated_topic_is_not_the_sessions_topic(driver: NodeDriver) -> None:
     topic_id = driver.broker.metadata.topics["t"].topic_id
     session_id = driver.call(ask_by_id(topic_id, session=(0, 0))).session_id
     driver.call(request("delete_topics", 5, topic_names=["t"]))
@@ -405,7 +405,7 @@ def test_a_topic_made_anew_is_not_the_one_that_the_session_means(driver: NodeDri
 # Followers
 
 
-def test_the_position_of_a_follower_is_noted_once_before_it_waits(
+def test_a_followers_position_is_updated_once_before_the_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     driver = NodeDriver()
@@ -442,7 +442,7 @@ def test_the_position_of_a_follower_is_noted_once_before_it_waits(
 # What it costs
 
 
-def test_a_wake_looks_only_at_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_fetch_checks_changed_partitions_only(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 200
     driver = NodeDriver()
     create_topic(driver, "t", count)

@@ -51,7 +51,7 @@ def sizes(driver: NodeDriver, **limits: Any) -> list[int]:
     return [len(parse_batches(answer.records)) if answer.records else 0 for answer in answers]
 
 
-def test_limits(driver: NodeDriver) -> None:
+def test_fetch_limits(driver: NodeDriver) -> None:
     size = len(batch("a", "b"))
     assert sizes(driver) == [2, 2]
     assert sizes(driver, max_bytes=3 * size) == [2, 1]
@@ -63,7 +63,7 @@ def test_limits(driver: NodeDriver) -> None:
     assert sizes(driver, max_bytes=-5, partition_max_bytes=-5) == [1, 0]
 
 
-def test_the_broker_has_a_limit_of_its_own() -> None:
+def test_fetch_max_bytes_of_the_broker() -> None:
     made = NodeDriver(BrokerConfig(fetch_max_bytes=1024))
     create_topic(made, "t", 2)
     for partition in (0, 0, 0, 1):
@@ -71,7 +71,7 @@ def test_the_broker_has_a_limit_of_its_own() -> None:
     assert sizes(made) == [1, 0]
 
 
-def test_an_offset_within_a_batch_gives_the_whole_batch(driver: NodeDriver) -> None:
+def test_an_offset_within_a_batch_returns_the_whole_batch(driver: NodeDriver) -> None:
     (answer,) = fetched(driver.call(fetch((0, 3))))
     (header,) = parse_batches(answer.records)
     assert (header.base_offset, header.partition_leader_epoch) == (2, EPOCH)
@@ -95,7 +95,7 @@ def test_offsets_and_epochs(driver: NodeDriver, offset: int, epoch: int, error: 
 
 
 @pytest.mark.parametrize("version", [15, 16])
-def test_who_asks_in_an_old_epoch_is_told_the_new_one(driver: NodeDriver, version: int) -> None:
+def test_a_fenced_fetch_returns_the_current_leader(driver: NodeDriver, version: int) -> None:
     partition: Any = {"partition": 0, "fetch_offset": 0, "current_leader_epoch": 0}
     asked = plain_request(
         "fetch",
@@ -112,7 +112,7 @@ def test_who_asks_in_an_old_epoch_is_told_the_new_one(driver: NodeDriver, versio
     assert answer.current_leader.leader_epoch == (EPOCH if version >= 16 else -1)
 
 
-def test_a_diverging_reader_is_told_where(driver: NodeDriver) -> None:
+def test_a_diverging_fetch_returns_the_diverging_epoch(driver: NodeDriver) -> None:
     (answer,) = fetched(driver.call(fetch((0, 3), last_fetched_epoch=0)))
     assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (0, 2)
     assert answer.records == b""
@@ -123,7 +123,7 @@ def test_a_diverging_reader_is_told_where(driver: NodeDriver) -> None:
     assert unknown.error_code is ErrorCode.offset_out_of_range
 
 
-def test_brokers_that_have_no_replica(driver: NodeDriver) -> None:
+def test_errors_of_brokers_without_a_replica(driver: NodeDriver) -> None:
     for replica in (1, 9):
         (answer,) = fetched(driver.call(fetch((0, 0), replica_id=replica)))
         assert answer.error_code is ErrorCode.not_leader_or_follower
@@ -131,7 +131,7 @@ def test_brokers_that_have_no_replica(driver: NodeDriver) -> None:
     assert answer.error_code is ErrorCode.unknown_leader_epoch
 
 
-def test_isolation_decides_whether_aborted_transactions_are_named(driver: NodeDriver) -> None:
+def test_aborted_transactions_are_returned_with_read_committed(driver: NodeDriver) -> None:
     (uncommitted,) = fetched(driver.call(fetch((0, 0))))
     (committed,) = fetched(driver.call(fetch((0, 0), isolation_level=1)))
     assert uncommitted.aborted_transactions is None
@@ -171,20 +171,20 @@ def look_up(
         (START_MS + 1001, (-1, -1, -1)),
     ],
 )
-def test_offsets_of_times(
+def test_offsets_by_timestamp(
     driver: NodeDriver, timestamp: int, expected: tuple[int, int, int]
 ) -> None:
     assert look_up(driver, timestamp) == (ErrorCode.none, *expected)
 
 
-def test_offsets_of_times_that_mean_nothing_yet(driver: NodeDriver) -> None:
+def test_unsupported_timestamp_constants(driver: NodeDriver) -> None:
     assert look_up(driver, -7)[0] is ErrorCode.unsupported_version
     for timestamp, first in ((-3, 7), (-4, 8), (-5, 9), (-6, 11)):
         assert look_up(driver, timestamp, version=first)[0] is ErrorCode.none
         assert look_up(driver, timestamp, version=first - 1)[0] is ErrorCode.unsupported_version
 
 
-def test_a_time_that_is_none_is_an_error_of_its_partition(driver: NodeDriver) -> None:
+def test_an_invalid_timestamp_is_a_partition_error(driver: NodeDriver) -> None:
     plain = patched(batch("x"), base_timestamp=2**62, max_timestamp=START_MS + 2000)
     record = encode_record(Record(), offset_delta=0, timestamp_delta=2**62)
     lying = with_section(plain, record, Compression.NONE)
@@ -193,7 +193,7 @@ def test_a_time_that_is_none_is_an_error_of_its_partition(driver: NodeDriver) ->
     assert look_up(driver, START_MS) == (ErrorCode.none, 0, START_MS, 0)
 
 
-def test_look_ups_are_fenced(driver: NodeDriver) -> None:
+def test_list_offsets_checks_leader_epochs(driver: NodeDriver) -> None:
     assert look_up(driver, -1, epoch=0)[0] is ErrorCode.fenced_leader_epoch
     assert look_up(driver, -1, epoch=EPOCH + 1)[0] is ErrorCode.unknown_leader_epoch
 
@@ -225,7 +225,7 @@ def test_records_of_internal_topics_are_not_deleted(driver: NodeDriver) -> None:
         assert (answer.error_code, answer.low_watermark) == (error, -1)
 
 
-def test_keyless_records_to_a_compacted_topic_are_named(driver: NodeDriver) -> None:
+def test_record_errors_name_records_without_a_key(driver: NodeDriver) -> None:
     create_topic(driver, "c", cleanup_policy="compact")
     refused = produced(driver.call(produce(batch("a", "b", key=None), topic="c")))
     assert refused.error_code is ErrorCode.invalid_record
@@ -244,7 +244,7 @@ def test_invalid_acks(driver: NodeDriver, acks: int) -> None:
     assert refused.error_code is ErrorCode.invalid_required_acks
 
 
-def test_a_retried_batch_is_answered_with_its_first_place(driver: NodeDriver) -> None:
+def test_a_retried_batch_returns_the_original_offset(driver: NodeDriver) -> None:
     once = batch("a", producer_id=77, producer_epoch=0, base_sequence=0)
     first = produced(driver.call(produce(once)))
     again = produced(driver.call(produce(once)))

@@ -101,7 +101,7 @@ def _set_metadata(
     return changed
 
 
-def test_a_consumer_is_sent_to_a_follower_in_its_rack_at_once(racks: NodeDriver) -> None:
+def test_a_consumer_is_redirected_to_a_follower_in_its_rack(racks: NodeDriver) -> None:
     (answer,) = fetched(racks.call(ask(max_wait=500, session_id=0, session_epoch=-1)))
     assert (answer.error_code, answer.preferred_read_replica) == (ErrorCode.none, 2)
     assert (answer.records, answer.high_watermark) == (b"", 2)
@@ -110,13 +110,13 @@ def test_a_consumer_is_sent_to_a_follower_in_its_rack_at_once(racks: NodeDriver)
 @pytest.mark.parametrize(
     "options", [{"rack": FAR}, {"rack": ""}, {"version": 10}], ids=["far", "unknown", "old"]
 )
-def test_other_consumers_stay(racks: NodeDriver, options: dict[str, Any]) -> None:
+def test_other_consumers_are_not_redirected(racks: NodeDriver, options: dict[str, Any]) -> None:
     (answer,) = fetched(racks.call(ask(**options)))
     assert getattr(answer, "preferred_read_replica", -1) == -1
     assert answer.records
 
 
-def test_a_session_tells_of_the_follower_every_time(racks: NodeDriver) -> None:
+def test_a_session_repeats_the_preferred_replica(racks: NodeDriver) -> None:
     session_id = racks.call(ask(session_id=0, session_epoch=0)).session_id
     for epoch in (1, 2):
         waiting = request(

@@ -72,7 +72,7 @@ def producer(made: Producers) -> Producer:
     return made.started()
 
 
-def test_every_partition_is_verified_for_itself(made: Producers, producer: Producer) -> None:
+def test_partitions_are_verified_separately(made: Producers, producer: Producer) -> None:
     assert made.add(producer, ("t", 0)) is NONE
     data = transactional(producer)
     answered = codes(made, send(made, {"t": data, "u": data}))
@@ -89,7 +89,7 @@ def test_every_partition_is_verified_for_itself(made: Producers, producer: Produ
         (12, NONE),
     ],
 )
-def test_versions_differ_in_what_a_partition_that_was_not_added_is(
+def test_the_error_for_an_unadded_partition_depends_on_the_version(
     made: Producers, producer: Producer, version: int, error_code: ErrorCode
 ) -> None:
     asked = send(made, {"t": transactional(producer)}, version=version)
@@ -106,7 +106,7 @@ def test_versions_differ_in_what_a_partition_that_was_not_added_is(
         (ErrorCode.concurrent_transactions, 12, ErrorCode.concurrent_transactions),
     ],
 )
-def test_what_the_coordinator_says_in_the_words_of_producers(
+def test_coordinator_errors_are_converted_for_producers(
     made: Producers, producer: Producer, said: ErrorCode, version: int, told: ErrorCode
 ) -> None:
     with made.cluster.faults.refuse(said, QUESTIONS):
@@ -116,7 +116,7 @@ def test_what_the_coordinator_says_in_the_words_of_producers(
     assert end_offsets(made) == (0, 0)
 
 
-def test_a_coordinator_that_does_not_answer_costs_a_retry(
+def test_an_unresponsive_coordinator_causes_a_retriable_error(
     made: Producers, producer: Producer
 ) -> None:
     assert made.add(producer) is NONE
@@ -133,9 +133,7 @@ def test_a_coordinator_that_does_not_answer_costs_a_retry(
     assert end_offsets(made) == (1, 0)
 
 
-def test_what_is_verified_when_the_transaction_has_been_aborted_is_late(
-    made: Producers, producer: Producer
-) -> None:
+def test_a_batch_verified_before_the_abort_is_rejected(made: Producers, producer: Producer) -> None:
     """KIP-890: else the batch would begin a transaction that nobody ends."""
     assert made.add(producer) is NONE
     with made.cluster.faults.hold(QUESTIONS):
@@ -150,7 +148,7 @@ def test_what_is_verified_when_the_transaction_has_been_aborted_is_late(
     assert (partition.last_stable_offset, partition.log.log_end_offset) == (1, 1)
 
 
-def test_an_open_partition_is_not_asked_about_and_may_be_ended_meanwhile(
+def test_an_open_partition_is_not_verified_and_may_end_meanwhile(
     made: Producers, producer: Producer
 ) -> None:
     """The other partition of the request has to be asked about; by then the first is ended."""
@@ -167,7 +165,7 @@ def test_an_open_partition_is_not_asked_about_and_may_be_ended_meanwhile(
     assert end_offsets(made) == (2, 1)
 
 
-def test_a_client_that_has_gone_has_nothing_appended(made: Producers, producer: Producer) -> None:
+def test_nothing_is_appended_for_a_disconnected_client(made: Producers, producer: Producer) -> None:
     assert made.add(producer) is NONE
     with made.cluster.faults.hold(QUESTIONS):
         send(made, {"t": transactional(producer)})
@@ -177,7 +175,7 @@ def test_a_client_that_has_gone_has_nothing_appended(made: Producers, producer: 
     assert end_offsets(made) == (0, 0)
 
 
-def test_the_next_transaction_waits_a_while_for_the_end_of_the_last(
+def test_the_next_transaction_waits_for_the_previous_one(
     made: Producers, producer: Producer
 ) -> None:
     assert made.produce(producer, version=12) is NONE
@@ -190,7 +188,7 @@ def test_the_next_transaction_waits_a_while_for_the_end_of_the_last(
     assert codes(made, asked) == {"t": NONE}
 
 
-def test_how_long_it_waits_for_that_and_how_long_producers_are_remembered_is_configured() -> None:
+def test_retry_backoff_and_producer_expiration_are_configurable() -> None:
     made = Producers(
         add_partitions_to_txn_retry_backoff_ms=200,
         add_partitions_to_txn_retry_backoff_max_ms=1_000,
@@ -215,7 +213,7 @@ def test_how_long_it_waits_for_that_and_how_long_producers_are_remembered_is_con
     assert made.partition("t").log.producer_entries == ()
 
 
-def test_a_question_that_the_marker_of_the_last_transaction_overtakes_is_asked_again(
+def test_a_verification_is_repeated_after_the_previous_marker(
     made: Producers, producer: Producer
 ) -> None:
     assert made.produce(producer, version=12) is NONE
@@ -229,9 +227,7 @@ def test_a_question_that_the_marker_of_the_last_transaction_overtakes_is_asked_a
     assert codes(made, asked) == {"t": NONE}
 
 
-def test_all_is_refused_where_batches_do_not_belong_together(
-    made: Producers, producer: Producer
-) -> None:
+def test_batches_of_several_producers_are_rejected(made: Producers, producer: Producer) -> None:
     other = (producer[0] + 1, producer[1])
     both = {"t": transactional(producer), "u": transactional(other)}
     mapping = ErrorCode.invalid_producer_id_mapping
@@ -242,7 +238,7 @@ def test_all_is_refused_where_batches_do_not_belong_together(
     assert end_offsets(made) == (0, 0)
 
 
-def test_who_waits_for_no_answer_is_told_of_an_error_by_the_end_of_its_connection(
+def test_a_transactional_error_with_acks_0_closes_the_connection(
     made: Producers, producer: Producer
 ) -> None:
     asked = send(made, {"t": transactional(producer)}, acks=0)
@@ -253,7 +249,7 @@ def test_who_waits_for_no_answer_is_told_of_an_error_by_the_end_of_its_connectio
     made.cluster.run_until(lambda: end_offsets(made) == (1, 0))
 
 
-def test_nobody_is_asked_where_verification_is_off() -> None:
+def test_no_verification_if_it_is_off() -> None:
     made = Producers(transaction_partition_verification_enable=False)
     producer = made.started()
     with made.cluster.faults.drop(QUESTIONS) as asked:
@@ -278,7 +274,7 @@ def markers(made: Producers, *partitions: tuple[str, int], producer: Producer) -
     )
 
 
-def test_a_marker_is_answered_when_it_is_replicated_or_it_takes_too_long() -> None:
+def test_a_marker_is_answered_when_replicated_or_timed_out() -> None:
     made = Producers(3)
     producer = made.started()
     assert made.produce(producer, version=12) is NONE
@@ -296,7 +292,7 @@ def test_a_marker_is_answered_when_it_is_replicated_or_it_takes_too_long() -> No
     }
 
 
-def test_a_marker_of_nobody_is_refused_and_not_written(made: Producers, producer: Producer) -> None:
+def test_a_marker_without_a_producer_id_is_rejected(made: Producers, producer: Producer) -> None:
     """MemoryRecordsBuilder refuses to make one, which fails Kafka's whole request."""
     for nobody in ((-1, producer[1]), (producer[0], -1)):
         asked = made.clients.ask(1, markers(made, ("t", 0), producer=nobody))
@@ -305,7 +301,7 @@ def test_a_marker_of_nobody_is_refused_and_not_written(made: Producers, producer
     assert end_offsets(made) == (0, 0)
 
 
-def test_a_reader_that_waits_is_told_what_was_aborted(made: Producers, producer: Producer) -> None:
+def test_a_waiting_fetch_returns_aborted_transactions(made: Producers, producer: Producer) -> None:
     assert made.produce(producer, version=12) is NONE
     asked = made.clients.ask(
         1,

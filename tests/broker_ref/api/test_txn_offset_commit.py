@@ -134,7 +134,7 @@ def codes(response: Any) -> list[ErrorCode]:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_the_coordinator_is_asked_once(coordinator: TransactionCoordinator, version: int) -> None:
+def test_a_group_is_verified_once(coordinator: TransactionCoordinator, version: int) -> None:
     assert coordinator.commit((0, 5), (1, 6), version=version) == [ErrorCode.none] * 2
     assert coordinator.commit((2, 7), version=version) == [ErrorCode.none]
     assert coordinator.asked == [("x", 7, 0, (OFFSETS,), version >= 5)]
@@ -148,7 +148,7 @@ def test_the_coordinator_is_asked_once(coordinator: TransactionCoordinator, vers
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_without_verification_the_coordinator_is_asked_where_it_is_to_add(
+def test_groups_are_added_even_if_verification_is_off(
     monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     made = TransactionCoordinator(monkeypatch, verifies=False)
@@ -157,7 +157,7 @@ def test_without_verification_the_coordinator_is_asked_where_it_is_to_add(
     assert len(made.asked) == (version >= 5)
 
 
-def test_nothing_is_written_before_the_coordinator_answers(
+def test_nothing_is_written_before_the_verification(
     coordinator: TransactionCoordinator,
 ) -> None:
     coordinator.answer = None
@@ -171,7 +171,7 @@ def test_nothing_is_written_before_the_coordinator_answers(
     assert partition.log.log_end_offset == 1
 
 
-def test_the_coordinator_is_asked_again_where_a_marker_came_meanwhile(
+def test_a_marker_during_the_verification_causes_another_one(
     coordinator: TransactionCoordinator,
 ) -> None:
     """The last transaction's, while the producer is at the next: what it was asked for is old."""
@@ -203,7 +203,7 @@ def test_the_coordinator_is_asked_again_where_a_marker_came_meanwhile(
         (ErrorCode.not_leader_or_follower, 3, ErrorCode.not_coordinator),
     ],
 )
-def test_what_is_not_verified_is_not_written(
+def test_unverified_offsets_are_not_written(
     coordinator: TransactionCoordinator, answer: ErrorCode, version: int, expected: ErrorCode
 ) -> None:
     coordinator.answer = {OFFSETS: answer}
@@ -211,7 +211,7 @@ def test_what_is_not_verified_is_not_written(
     assert coordinator.fetch(0) == {0: (-1, ErrorCode.none)}
 
 
-def test_what_is_wrong_does_not_keep_the_rest_from_being_committed(
+def test_invalid_offsets_do_not_prevent_the_others(
     coordinator: TransactionCoordinator,
 ) -> None:
     unknown = ErrorCode.unknown_topic_or_partition
@@ -224,7 +224,7 @@ def test_what_is_wrong_does_not_keep_the_rest_from_being_committed(
     assert coordinator.fetch(0, 1) == {0: (5, ErrorCode.none), 1: (-1, ErrorCode.none)}
 
 
-def test_refusals_of_the_group_are_of_every_partition_there_is(
+def test_group_errors_apply_to_all_existing_partitions(
     coordinator: TransactionCoordinator,
 ) -> None:
     unknown = ErrorCode.unknown_topic_or_partition
@@ -243,7 +243,7 @@ def test_without_the_offsets_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.asked == []
 
 
-def test_a_group_that_is_not_read_yet(
+def test_a_group_that_is_being_loaded(
     coordinator: TransactionCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loading = ApiError(ErrorCode.coordinator_load_in_progress, "it is read")
@@ -259,7 +259,7 @@ def test_a_group_that_is_not_read_yet(
         assert coordinator.commit((0, 5), version=version) == [expected]
 
 
-def test_the_records_are_those_of_kafka(coordinator: TransactionCoordinator) -> None:
+def test_offset_records_have_kafkas_format(coordinator: TransactionCoordinator) -> None:
     """Every batch has sequence 0, and the value no topic id: the request has none."""
     coordinator.commit((0, 5), metadata=None)
     partition = coordinator.driver.broker.groups.check_coordinator("g")

@@ -17,7 +17,7 @@ from tests.broker_ref.node.requests import batch, create_topic, produced
 
 
 @pytest.mark.parametrize(("version", "is_asked"), [(11, False), (12, True)])
-def test_the_coordinator_is_asked_where_it_is_to_add_the_partition(
+def test_partitions_are_added_even_if_verification_is_off(
     monkeypatch: pytest.MonkeyPatch, version: int, is_asked: bool
 ) -> None:
     """Nobody else would: the transaction would never end there."""

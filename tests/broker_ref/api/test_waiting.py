@@ -51,7 +51,7 @@ def write(driver: NodeDriver, *values: str, partition: int = 0) -> list[Effect]:
     return [effect for effect in effects if effect.connection_id != WRITER]
 
 
-def test_a_fetch_waits_for_records_and_not_longer(driver: NodeDriver) -> None:
+def test_a_fetch_waits_for_records(driver: NodeDriver) -> None:
     waiting = fetch((0, 0), (1, 0), max_wait=500)
     assert driver.send(waiting, connection_id=READER) == []
     assert write(driver, "elsewhere", partition=2) == []
@@ -63,7 +63,7 @@ def test_a_fetch_waits_for_records_and_not_longer(driver: NodeDriver) -> None:
     assert driver.advance(1000) == []
 
 
-def test_a_fetch_answers_at_its_deadline_with_what_there_is(driver: NodeDriver) -> None:
+def test_a_fetch_returns_available_records_at_its_deadline(driver: NodeDriver) -> None:
     write(driver, "a")
     waiting = fetch((0, 0), max_wait=500, min_bytes=1 << 20)
     assert driver.send(waiting, connection_id=READER) == []
@@ -72,7 +72,7 @@ def test_a_fetch_answers_at_its_deadline_with_what_there_is(driver: NodeDriver) 
     assert len(answer.records) > 0
 
 
-def test_min_bytes_counts_all_partitions_together(driver: NodeDriver) -> None:
+def test_min_bytes_applies_to_all_partitions_together(driver: NodeDriver) -> None:
     size = len(batch("a"))
     waiting = fetch((0, 0), (1, 0), max_wait=500, min_bytes=2 * size)
     assert driver.send(waiting, connection_id=READER) == []
@@ -87,9 +87,7 @@ FULL_IN_OTHER_WORDS = [
 
 
 @pytest.mark.parametrize("limits", FULL_IN_OTHER_WORDS)
-def test_a_fetch_that_cannot_get_fuller_does_not_wait(
-    driver: NodeDriver, limits: dict[str, Any]
-) -> None:
+def test_a_full_fetch_response_does_not_wait(driver: NodeDriver, limits: dict[str, Any]) -> None:
     for _ in range(4):
         write(driver, "x" * 1000)
     asked = fetch((0, 0), max_wait=500, **limits)
@@ -101,7 +99,7 @@ def test_a_fetch_that_cannot_get_fuller_does_not_wait(
 
 
 @pytest.mark.parametrize("behind", [True, False])
-def test_a_reader_behind_the_last_segment_does_not_wait(behind: bool) -> None:
+def test_a_fetch_behind_the_active_segment_does_not_wait(behind: bool) -> None:
     driver = NodeDriver()
     create_topic(driver, "t", segment_bytes=str(1 << 20))
     limits: Any = {"max_wait": 500, "min_bytes": 2 << 20, "max_bytes": 4 << 20}
@@ -114,9 +112,7 @@ def test_a_reader_behind_the_last_segment_does_not_wait(behind: bool) -> None:
     only_response(waiting, driver.send(fetch((0, 0), **limits), connection_id=READER))
 
 
-def test_nothing_is_read_for_a_fetch_before_it_is_answered(
-    driver: NodeDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_waiting_fetch_reads_nothing(driver: NodeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     write(driver, "a")
     waiting = fetch((0, 0), max_wait=500, min_bytes=100_000)
     assert driver.send(waiting, connection_id=READER) == []
@@ -127,7 +123,7 @@ def test_nothing_is_read_for_a_fetch_before_it_is_answered(
     assert len(answer.records) == 2 * len(batch("a"))
 
 
-def test_who_has_gone_is_not_answered(driver: NodeDriver) -> None:
+def test_disconnected_clients_are_not_answered(driver: NodeDriver) -> None:
     driver.open(READER)
     assert driver.send(fetch((0, 0), max_wait=500), connection_id=READER) == []
     driver.close(READER)
@@ -135,7 +131,7 @@ def test_who_has_gone_is_not_answered(driver: NodeDriver) -> None:
     assert driver.advance(1000) == []
 
 
-def test_several_wait_and_each_is_answered_once(driver: NodeDriver) -> None:
+def test_several_waiting_fetches_are_answered_once_each(driver: NodeDriver) -> None:
     waiting = fetch((0, 0), max_wait=500)
     assert driver.send(waiting, connection_id=READER) == []
     assert driver.send(waiting, connection_id=OTHER) == []
@@ -152,7 +148,7 @@ def test_deleting_the_topic_ends_the_wait(driver: NodeDriver) -> None:
     assert answer.error_code is ErrorCode.unknown_topic_or_partition
 
 
-def test_an_error_is_answered_at_once(driver: NodeDriver) -> None:
+def test_an_error_is_answered_immediately(driver: NodeDriver) -> None:
     (first, second) = fetched(driver.call(fetch((0, 99), (1, 0), max_wait=500)))
     assert first.error_code is ErrorCode.offset_out_of_range
     assert second.error_code is ErrorCode.none
@@ -212,7 +208,7 @@ def test_acks_all_times_out_and_acks_one_does_not_wait(driver: NodeDriver) -> No
     assert (answered.base_offset, answered.log_start_offset) == (0, 0)
 
 
-def test_a_batch_that_is_in_the_log_is_answered_with_its_place_and_the_new_leader() -> None:
+def test_an_appended_batch_returns_its_offset_and_the_new_leader() -> None:
     driver = NodeDriver()
     create_topic(driver, "t", message_timestamp_type="LogAppendTime")
     partition = partition_of(driver)
@@ -236,7 +232,7 @@ def test_a_batch_that_is_in_the_log_is_answered_with_its_place_and_the_new_leade
     assert (answered.current_leader.leader_id, answered.current_leader.leader_epoch) == (2, 9)
 
 
-def test_nothing_above_the_high_watermark_is_seen(driver: NodeDriver) -> None:
+def test_consumers_read_below_the_high_watermark(driver: NodeDriver) -> None:
     write(driver, "committed")
     in_sync_with(partition_of(driver), 2)
     driver.call(produce(batch("not yet"), acks=1))
@@ -257,7 +253,7 @@ def test_too_few_in_sync_replicas(driver: NodeDriver) -> None:
     assert accepted.error_code is ErrorCode.none
 
 
-def test_acks_zero_is_silent_and_its_failure_closes(driver: NodeDriver) -> None:
+def test_acks_zero_has_no_response_and_closes_on_errors(driver: NodeDriver) -> None:
     assert is_silent(driver.send(produce(batch("a"), acks=0)))
     assert "unknown_topic_or_partition" in closes(
         driver.send(produce(batch("a"), acks=0, partition=9))

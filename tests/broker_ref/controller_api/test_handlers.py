@@ -167,7 +167,7 @@ def snapshot_part(wire: Wire, end_offset: int, position: int) -> k59_fetch_snaps
     return response.topics[0].partitions[0]
 
 
-def test_fetches_of_what_is_not_there(wire: Wire) -> None:
+def test_fetches_of_unknown_topics_and_offsets(wire: Wire) -> None:
     end_offset = wire.driver.metadata.end_offset
     beyond = fetched(wire.send(k01_fetch.API, fetch(end_offset + 1, max_wait_ms=500)))
     assert beyond.error_code is ErrorCode.offset_out_of_range
@@ -185,7 +185,7 @@ def registration(broker_id: int, incarnation: int, cluster_id: str = CLUSTER_ID)
     )
 
 
-def test_a_broker_comes_works_and_goes(wire: Wire) -> None:
+def test_a_broker_registers_heartbeats_and_unregisters(wire: Wire) -> None:
     registered = wire.send(k62_broker_registration.API, registration(9, 900))
     assert registered.error_code is ErrorCode.none
 
@@ -268,7 +268,7 @@ class TimedDeleteTopicsRequest(k20_delete_topics.DeleteTopicsRequest):
     timeout_ms: int = 1000
 
 
-def test_topics_are_made_grown_and_deleted(wire: Wire) -> None:
+def test_topics_are_created_grown_and_deleted(wire: Wire) -> None:
     requested = k19_create_topics.RequestedTopic(
         name="t", num_partitions=1, replication_factor=-1, assignments=(), configs=()
     )
@@ -295,7 +295,7 @@ def test_topics_are_made_grown_and_deleted(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", k44_incremental_alter_configs.API.versions)
-def test_configs_are_altered_one_by_one(wire: Wire, version: int) -> None:
+def test_configs_are_altered_incrementally(wire: Wire, version: int) -> None:
     wire.driver.controller.create_topic(NewTopic(name="t", configs={"segment.ms": "9"}))
 
     def alter(name: str, operation: int, value: str | None, kind: int = 2) -> ErrorCode:
@@ -375,7 +375,7 @@ def test_preferred_leaders_are_elected(wire: Wire, version: int) -> None:
     assert nothing.replica_election_results[0].partition_result == ()
 
 
-def test_no_partition_named_is_not_every_partition(wire: Wire) -> None:
+def test_an_empty_list_is_not_all_partitions(wire: Wire) -> None:
     wire.driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
     wire.driver.expire(1)
     wire.driver.start(1)
@@ -393,7 +393,7 @@ def isr_of_all_in(driver: ControllerDriver) -> None:
         assert not isinstance(answer, Exception), answer
 
 
-def test_reassignments_are_begun_listed_and_cancelled(wire: Wire) -> None:
+def test_reassignments_are_started_listed_and_cancelled(wire: Wire) -> None:
     wire.driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
 
     def alter(replicas: tuple[int, ...] | None, *, keeps_factor: bool = False) -> ErrorCode:
@@ -426,7 +426,7 @@ def test_reassignments_are_begun_listed_and_cancelled(wire: Wire) -> None:
     assert wire.driver.partition().replicas == (1, 2)
 
 
-def test_who_the_controller_is(wire: Wire) -> None:
+def test_describe_cluster_of_the_controller(wire: Wire) -> None:
     request = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
     answer = wire.send(k60_describe_cluster.API, request, 1)
     assert (answer.cluster_id, answer.controller_id) == (CLUSTER_ID, 3000)
@@ -443,7 +443,7 @@ def test_who_the_controller_is(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", k57_update_features.API.versions)
-def test_features_are_updated_and_told(wire: Wire, version: int) -> None:
+def test_features_are_updated_and_described(wire: Wire, version: int) -> None:
     def update(feature: str, level: int) -> Any:
         one = k57_update_features.UpdatedFeature(
             feature=feature, max_version_level=level, upgrade_type=2

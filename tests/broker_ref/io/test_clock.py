@@ -20,14 +20,14 @@ class Clocks:
         return SystemClock(wall_seconds=lambda: self.wall, monotonic_seconds=lambda: self.monotonic)
 
 
-def test_it_tells_the_wall_clock_in_milliseconds() -> None:
+def test_the_clock_returns_wall_clock_milliseconds() -> None:
     clocks = Clocks()
     clock = clocks.system_clock()
     clocks.pass_seconds(1.5)
     assert clock.now_ms() == 1_700_000_001_500
 
 
-def test_a_wall_clock_set_back_neither_turns_it_back_nor_stops_it() -> None:
+def test_the_clock_advances_while_the_wall_clock_is_behind() -> None:
     clocks = Clocks()
     clock = clocks.system_clock()
     clocks.wall -= 3600
@@ -36,7 +36,7 @@ def test_a_wall_clock_set_back_neither_turns_it_back_nor_stops_it() -> None:
     assert clock.now_ms() == 1_700_000_002_000
 
 
-def test_it_follows_a_wall_clock_that_jumps_ahead_and_stays_there() -> None:
+def test_the_clock_follows_a_wall_clock_that_jumps_ahead() -> None:
     clocks = Clocks()
     clock = clocks.system_clock()
     clocks.wall += 7200  # a laptop slept; the monotonic clock stood still

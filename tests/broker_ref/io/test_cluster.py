@@ -48,7 +48,7 @@ def produce(cluster: Cluster, topic: str, *values: bytes) -> None:
     assert producer.flush(20) == 0
 
 
-def test_a_record_goes_through_it_and_survives_a_restart() -> None:
+def test_a_record_survives_a_restart() -> None:
     with broker_ref.Cluster() as cluster:
         address = cluster.bootstrap_servers
         cluster.create_topic("events", configs={"retention.ms": "60000"})
@@ -64,14 +64,14 @@ def test_a_record_goes_through_it_and_survives_a_restart() -> None:
         assert consume(cluster, "events", 3) == [b"one", b"two", b"three"]
 
 
-def test_a_directory_of_its_own_is_kept_and_can_be_opened_again(tmp_path: Path) -> None:
+def test_a_data_directory_can_be_reopened(tmp_path: Path) -> None:
     with Cluster(data=tmp_path) as cluster:
         produce(cluster, "kept", b"one")
     with Cluster(data=str(tmp_path)) as cluster:
         assert consume(cluster, "kept", 1) == [b"one"]
 
 
-def test_closing_leaves_no_thread_socket_file_or_directory(
+def test_close_leaves_no_thread_socket_file_or_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -89,7 +89,7 @@ def test_closing_leaves_no_thread_socket_file_or_directory(
     assert open_descriptors() == files
 
 
-def test_a_failed_start_is_raised_here_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_start_is_raised_and_leaves_nothing(tmp_path: Path) -> None:
     threads = threading.active_count()
     with (
         pytest.raises(BrokerStartError, match=r"'num\.partition'"),
@@ -99,7 +99,7 @@ def test_a_failed_start_is_raised_here_and_leaves_nothing(tmp_path: Path) -> Non
     assert threading.active_count() == threads
 
 
-def test_an_id_in_the_configs_is_that_of_the_broker() -> None:
+def test_a_different_node_id_in_the_configs_is_rejected() -> None:
     with (
         pytest.raises(BrokerStartError, match=r"'node\.id'"),
         Cluster(configs={"node.id": "5"}),
@@ -121,7 +121,7 @@ def test_a_start_that_takes_too_long_leaves_nothing(
         pass
 
 
-def test_a_directory_in_use_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_directory_in_use_is_rejected(tmp_path: Path) -> None:
     with (
         Cluster(data=tmp_path),
         pytest.raises(BrokerStartError, match="in use by another broker"),
@@ -130,7 +130,7 @@ def test_a_directory_in_use_is_refused_by_name(tmp_path: Path) -> None:
         pass
 
 
-def test_a_port_in_use_is_refused_by_number() -> None:
+def test_a_port_in_use_is_rejected() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with (
@@ -140,7 +140,7 @@ def test_a_port_in_use_is_refused_by_number() -> None:
             pass
 
 
-def test_a_topic_the_broker_refuses_is_an_error_with_its_reason() -> None:
+def test_a_rejected_topic_is_an_error_with_its_reason() -> None:
     with Cluster() as cluster:
         with pytest.raises(CreateTopicError, match="'no spaces': INVALID_TOPIC_EXCEPTION"):
             cluster.create_topic("no spaces")
@@ -149,7 +149,7 @@ def test_a_topic_the_broker_refuses_is_an_error_with_its_reason() -> None:
             cluster.create_topic("twice")
 
 
-def test_misuse_says_what_to_do() -> None:
+def test_misuse_raises_cluster_error() -> None:
     with pytest.raises(ClusterError, match="at least one broker"):
         Cluster(0)
     cluster = Cluster()
@@ -176,7 +176,7 @@ def test_misuse_says_what_to_do() -> None:
             cluster.kill_controller()
 
 
-def test_importing_the_package_and_its_pytest_plugin_loads_nothing_of_the_broker() -> None:
+def test_the_pytest_plugin_does_not_import_the_broker() -> None:
     script = (
         "import sys, pytest; before = set(sys.modules); import broker_ref.pytest_plugin;"
         "print(sorted(set(sys.modules) - before))"

@@ -75,7 +75,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSED)
-def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+def test_invalid_arguments_are_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
     ended = run(*arguments)
     assert ended.returncode == 2
     assert ended.stdout == ""
@@ -97,7 +97,7 @@ def test_an_unknown_config_is_named() -> None:
     assert "'num.partition'" in failure("--config", "num.partition=3")
 
 
-def test_a_config_of_a_wrong_value_is_named_with_it() -> None:
+def test_an_invalid_config_value_is_named() -> None:
     line = failure("--config", "num.partitions=many")
     assert "'many' for broker config num.partitions" in line
 
@@ -113,20 +113,20 @@ def test_a_host_that_does_not_resolve_is_named() -> None:
     assert "'no.such.host.invalid'" in failure("--host", "no.such.host.invalid")
 
 
-def test_every_interface_needs_a_host_to_advertise() -> None:
+def test_listening_on_all_interfaces_requires_an_advertised_host() -> None:
     line = failure("--host", "0.0.0.0")
     assert "'0.0.0.0'" in line
     assert "--advertised-host NAME" in line
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     line = failure("--data", str(tmp_path / "file" / "data"))
     assert str(tmp_path / "file" / "data") in line
     assert "Not a directory" in line
 
 
-def test_a_directory_that_another_broker_uses_is_named(tmp_path: Path) -> None:
+def test_a_directory_in_use_is_named(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path):
         line = failure("--data", str(tmp_path))
     assert str(tmp_path) in line
@@ -143,7 +143,7 @@ def only_line(process: subprocess.Popen[str]) -> str:
     return lines[0]
 
 
-def test_a_disk_that_takes_nothing_is_one_line_at_the_stop_and_at_the_start(
+def test_a_full_disk_is_one_line_at_stop_and_start(
     tmp_path: Path,
 ) -> None:
     with started("--data", str(tmp_path)) as process:
@@ -163,7 +163,7 @@ def test_a_disk_that_takes_nothing_is_one_line_at_the_stop_and_at_the_start(
         assert ready_line(process)
 
 
-def test_it_may_open_as_many_files_as_the_system_allows(tmp_path: Path) -> None:
+def test_the_open_files_limit_is_raised(tmp_path: Path) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     command = [*COMMAND, "--port", "0", "--data", str(tmp_path)]
     with subprocess.Popen(
@@ -180,7 +180,7 @@ def test_it_may_open_as_many_files_as_the_system_allows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_prints_its_bootstrap_servers_and_stops_cleanly_on_a_signal(
+def test_a_cluster_prints_its_bootstrap_servers_and_stops_on_a_signal(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     with started("--data", str(tmp_path)) as process:
@@ -197,7 +197,7 @@ def test_it_prints_its_bootstrap_servers_and_stops_cleanly_on_a_signal(
     assert f"Broker 1 serves {address}" in stderr
 
 
-def test_without_data_it_uses_a_temporary_directory_and_removes_it(
+def test_the_default_data_directory_is_temporary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -209,7 +209,7 @@ def test_without_data_it_uses_a_temporary_directory_and_removes_it(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_clients_are_told_the_advertised_host(tmp_path: Path) -> None:
+def test_the_advertised_host_is_returned_to_clients(tmp_path: Path) -> None:
     arguments = ["--data", str(tmp_path), "--host", "0.0.0.0", "--advertised-host", "localhost"]
     with started(*arguments) as process:
         address = ready_line(process)
@@ -253,9 +253,7 @@ def test_three_brokers_are_one_cluster(tmp_path: Path, processes: list[str]) -> 
 
 
 @pytest.mark.parametrize("processes", [[], ["--processes"]])
-def test_a_new_cluster_has_the_feature_that_was_asked_for_and_keeps_it(
-    tmp_path: Path, processes: list[str]
-) -> None:
+def test_a_new_cluster_keeps_its_finalized_features(tmp_path: Path, processes: list[str]) -> None:
     for feature in ("transaction.version=1", "transaction.version=0"):
         with started("--data", str(tmp_path), "--feature", feature, *processes) as process:
             assert finalized(ready_line(process)) == {"transaction.version": 1}
@@ -263,7 +261,7 @@ def test_a_new_cluster_has_the_feature_that_was_asked_for_and_keeps_it(
             process.wait(TIMEOUT_SECONDS)
 
 
-def test_a_broker_process_that_dies_is_told_of_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_killed_broker_process_is_logged(tmp_path: Path) -> None:
     arguments = ["--brokers", "3", "--data", str(tmp_path), "--processes", *IMPATIENT]
     with started(*arguments) as process:
         addresses = ready_line(process)
@@ -277,7 +275,7 @@ def test_a_broker_process_that_dies_is_told_of_and_the_others_go_on(tmp_path: Pa
     assert not any(is_alive(child) for child in others)
 
 
-def test_a_controller_that_ends_by_itself_ends_the_broker_processes(tmp_path: Path) -> None:
+def test_broker_processes_end_with_a_failed_controller(tmp_path: Path) -> None:
     with started("--data", str(tmp_path), "--processes", *IMPATIENT) as process:
         address = ready_line(process)
         children = children_of(process.pid)
@@ -289,7 +287,7 @@ def test_a_controller_that_ends_by_itself_ends_the_broker_processes(tmp_path: Pa
     assert not any(is_alive(child) for child in children)
 
 
-def test_broker_processes_end_when_who_started_them_is_killed(tmp_path: Path) -> None:
+def test_broker_processes_end_when_the_parent_is_killed(tmp_path: Path) -> None:
     with started("--brokers", "2", "--data", str(tmp_path), "--processes") as process:
         assert ready_line(process)
         children = children_of(process.pid)
@@ -299,7 +297,7 @@ def test_broker_processes_end_when_who_started_them_is_killed(tmp_path: Path) ->
     assert (tmp_path / "broker-1" / ".kafka_cleanshutdown").exists()
 
 
-def test_nodes_that_are_started_one_by_one_are_a_cluster(tmp_path: Path) -> None:
+def test_separately_started_nodes_form_a_cluster(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         data = str(tmp_path / "controller")
         controller = stack.enter_context(started("--data", data, *IMPATIENT, command="controller"))
@@ -323,7 +321,7 @@ def test_nodes_that_are_started_one_by_one_are_a_cluster(tmp_path: Path) -> None
         assert ended.stderr.count("\n") == 1, ended.stderr
 
 
-def test_a_broker_whose_disk_is_full_ends_with_one_line(tmp_path: Path) -> None:
+def test_a_broker_with_a_full_disk_ends_with_one_line(tmp_path: Path) -> None:
     with started("--data", str(tmp_path)) as process:
         address = ready_line(process)
         create_topic(address, "t")

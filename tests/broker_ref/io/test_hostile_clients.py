@@ -72,7 +72,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("frame", MALFORMED)
-def test_a_frame_that_is_no_request_closes_its_connection_only(
+def test_an_invalid_frame_closes_its_connection_only(
     cluster: Cluster, client: socket.socket, frame: bytes
 ) -> None:
     client.sendall(framed(frame))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from broker_ref.io.memory import RequestMemory
 
 
-def test_within_the_bound_everybody_gets_what_they_ask_for() -> None:
+def test_requests_within_the_limit_get_memory() -> None:
     memory = RequestMemory(bytes_max=100)
     assert memory.grow(1, 40)
     assert memory.grow(2, 60)
@@ -16,7 +16,7 @@ def test_within_the_bound_everybody_gets_what_they_ask_for() -> None:
     assert memory.blocking is None
 
 
-def test_above_the_bound_later_requests_wait_until_memory_is_given_back() -> None:
+def test_requests_above_the_limit_wait_for_memory() -> None:
     memory = RequestMemory(bytes_max=100)
     assert memory.grow(1, 80)
     assert not memory.grow(2, 30)
@@ -27,7 +27,7 @@ def test_above_the_bound_later_requests_wait_until_memory_is_given_back() -> Non
     assert memory.used_bytes == 30
 
 
-def test_the_request_that_began_first_is_never_kept_waiting() -> None:
+def test_the_oldest_request_never_waits() -> None:
     memory = RequestMemory(bytes_max=100)
     assert memory.grow(1, 60)
     assert memory.grow(2, 40)
@@ -36,7 +36,7 @@ def test_the_request_that_began_first_is_never_kept_waiting() -> None:
     assert memory.used_bytes == 540
 
 
-def test_when_the_first_goes_the_next_in_line_becomes_the_first() -> None:
+def test_the_next_request_becomes_the_oldest() -> None:
     memory = RequestMemory(bytes_max=100)
     memory.grow(1, 50)
     memory.grow(2, 50)
@@ -48,12 +48,12 @@ def test_when_the_first_goes_the_next_in_line_becomes_the_first() -> None:
     assert memory.used_bytes == 0
 
 
-def test_a_connection_that_holds_nothing_releases_nothing() -> None:
+def test_a_connection_without_memory_releases_nothing() -> None:
     assert RequestMemory(bytes_max=100).release(7) == []
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(-1, 50)), max_size=60))
-def test_the_bound_holds_but_for_the_first_and_somebody_can_always_go_on(
+def test_the_limit_holds_except_for_the_oldest_request(
     steps: list[tuple[int, int]],
 ) -> None:
     """A step is a connection and by how much it grows; -1 releases. Checked against a plain sum."""

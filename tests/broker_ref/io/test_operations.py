@@ -31,12 +31,12 @@ def test_brokers_and_partitions_are_looked_up(bootstrap_servers: str) -> None:
     assert state == PartitionState(leader_id=1, replicas=(1,), isr=(1,))
 
 
-def test_a_leader_that_is_where_it_is_wanted_stays(bootstrap_servers: str) -> None:
+def test_moving_a_leader_to_itself_changes_nothing(bootstrap_servers: str) -> None:
     move_leader(bootstrap_servers, TOPIC, 0, to=1)
     assert partition_state(bootstrap_servers, TOPIC, 0).leader_id == 1
 
 
-def test_what_cannot_be_moved_is_named(bootstrap_servers: str) -> None:
+def test_an_impossible_leader_move_is_named(bootstrap_servers: str) -> None:
     with pytest.raises(OperationError, match=r"orders-0 to broker 2: "):
         move_leader(bootstrap_servers, TOPIC, 0, to=2)
     with pytest.raises(OperationError, match="the topic has 2 partitions"):
@@ -45,6 +45,6 @@ def test_what_cannot_be_moved_is_named(bootstrap_servers: str) -> None:
         move_leader(bootstrap_servers, "no-such-topic", 0, to=1)
 
 
-def test_brokers_that_do_not_answer_are_named() -> None:
+def test_unresponsive_brokers_are_named() -> None:
     with pytest.raises(OperationError, match=r"\(127\.0\.0\.1:1: "):
         live_brokers("127.0.0.1:1")

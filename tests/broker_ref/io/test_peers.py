@@ -103,7 +103,7 @@ def test_answers_come_back_in_order() -> None:
     with_server(echo, scenario)
 
 
-def test_nobody_there() -> None:
+def test_a_refused_connection_fails_the_request() -> None:
     async def scenario(peers: Peers, collector: Collector, port: int) -> None:
         del port
         listener = await asyncio.start_server(echo, "127.0.0.1", 0)
@@ -152,7 +152,7 @@ def test_a_channel_that_breaks_fails_its_requests(answer: Answer, reason: str) -
     with_server(answer, scenario)
 
 
-def test_the_next_request_opens_a_broken_channel_anew() -> None:
+def test_the_next_request_reopens_a_broken_channel() -> None:
     calls = 0
 
     async def first_hangs_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -174,7 +174,7 @@ async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     await reader.read()
 
 
-def test_giving_a_channel_up_fails_what_was_asked_on_it() -> None:
+def test_closing_a_channel_fails_its_requests() -> None:
     async def scenario(peers: Peers, collector: Collector, port: int) -> None:
         asked = request(port, 1)
         peers.apply(asked)
@@ -188,7 +188,7 @@ def test_giving_a_channel_up_fails_what_was_asked_on_it() -> None:
     with_server(never, scenario)
 
 
-def test_a_cut_link_takes_nothing() -> None:
+def test_requests_on_a_cut_link_fail() -> None:
     async def scenario(peers: Peers, collector: Collector, port: int) -> None:
         del peers
         is_cut = False
@@ -210,7 +210,7 @@ def test_a_cut_link_takes_nothing() -> None:
     with_server(echo, scenario)
 
 
-def test_what_a_deaf_node_asks_is_done_and_not_heard_of() -> None:
+def test_responses_to_a_deaf_node_are_dropped() -> None:
     async def scenario(peers: Peers, collector: Collector, port: int) -> None:
         del peers
         is_deaf = True
@@ -236,7 +236,7 @@ def test_what_a_deaf_node_asks_is_done_and_not_heard_of() -> None:
     with_server(echo, scenario)
 
 
-def test_nothing_is_opened_after_the_end() -> None:
+def test_nothing_is_opened_after_close() -> None:
     async def scenario(peers: Peers, collector: Collector, port: int) -> None:
         peers.close()
         peers.apply(request(port, 1))

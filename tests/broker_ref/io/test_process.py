@@ -15,7 +15,7 @@ from broker_ref.io.process import BrokerProcess, BrokerProcessError
 pytestmark = pytest.mark.slow  # every test starts processes
 
 
-def test_a_broker_keeps_its_port_and_its_topics_over_a_stop_and_a_kill(tmp_path: Path) -> None:
+def test_a_broker_keeps_its_port_and_topics_across_restarts(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         address = broker.bootstrap_servers
         assert address == f"127.0.0.1:{broker.port}"
@@ -37,7 +37,7 @@ def test_a_broker_keeps_its_port_and_its_topics_over_a_stop_and_a_kill(tmp_path:
                 create_topic(address, topic)
 
 
-def test_a_start_that_fails_says_what_the_broker_wrote(tmp_path: Path) -> None:
+def test_a_failed_start_contains_the_brokers_stderr(tmp_path: Path) -> None:
     with (
         pytest.raises(BrokerProcessError, match=r"exited with code 1 .*(?s:.*)'no\.such\.config'"),
         BrokerProcess(tmp_path, configs={"no.such.config": "1"}),
@@ -55,7 +55,7 @@ def test_a_broker_that_is_not_ready_in_time_is_killed(tmp_path: Path) -> None:
         broker.close()
 
 
-def test_what_does_not_run_cannot_be_stopped_and_what_runs_cannot_be_started(
+def test_start_and_stop_require_the_opposite_state(
     tmp_path: Path,
 ) -> None:
     with BrokerProcess(tmp_path) as broker:
@@ -67,7 +67,7 @@ def test_what_does_not_run_cannot_be_stopped_and_what_runs_cannot_be_started(
             broker.terminate()
 
 
-def test_a_reserved_port_refuses_clients_and_is_nobody_elses() -> None:
+def test_a_reserved_port_refuses_clients_and_other_servers() -> None:
     held = PortReservation("127.0.0.1")
     try:
         with pytest.raises(ConnectionRefusedError):

@@ -7,7 +7,7 @@ import pytest
 from broker_ref.io.cluster import Cluster
 
 
-def test_the_fixture_gives_a_running_cluster(kafka_cluster: Cluster) -> None:
+def test_the_fixture_provides_a_running_cluster(kafka_cluster: Cluster) -> None:
     kafka_cluster.create_topic("from-the-fixture", partitions=2)
     assert kafka_cluster.bootstrap_servers.startswith("127.0.0.1:")
 

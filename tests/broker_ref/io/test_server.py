@@ -39,7 +39,7 @@ def pattern(length: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_request_of_any_size_arrives_whole_and_so_does_its_answer(size: int) -> None:
+def test_requests_and_responses_of_any_size(size: int) -> None:
     with serving() as served:
         client = served.connect()
         assert ask(client, pattern(size)) == pattern(size)
@@ -65,7 +65,7 @@ def test_a_request_that_arrives_byte_by_byte_is_served() -> None:
         assert receive_frame(client) == b"but sure"
 
 
-def test_the_node_gets_no_second_request_of_a_connection_before_it_answered_the_first() -> None:
+def test_the_node_gets_one_request_of_a_connection_at_a_time() -> None:
     with serving() as served:
         client, other = served.connect(), served.connect()
         client.sendall(framed(b"wait 200", b"second", pattern(100_000)))
@@ -76,14 +76,14 @@ def test_the_node_gets_no_second_request_of_a_connection_before_it_answered_the_
         assert receive_frame(client) == pattern(100_000)
 
 
-def test_a_request_without_an_answer_lets_the_next_one_through() -> None:
+def test_a_request_without_a_response_does_not_block_the_next() -> None:
     with serving() as served:
         client = served.connect()
         client.sendall(framed(b"quiet", b"quiet", b"loud"))
         assert receive_frame(client) == b"loud"
 
 
-def test_the_node_hears_who_came_and_who_went() -> None:
+def test_the_node_is_notified_of_connections() -> None:
     with serving() as served:
         client = served.connect()
         assert ask(client, b"hello") == b"hello"
@@ -97,7 +97,7 @@ def test_the_node_hears_who_came_and_who_went() -> None:
         served.until(lambda: served.node.seen(ConnectionClosed) == 1)
 
 
-def test_answers_already_given_are_sent_before_the_node_closes_a_connection() -> None:
+def test_pending_responses_are_sent_before_a_close() -> None:
     with serving() as served:
         client = served.connect()
         client.sendall(framed(b"big 3000000", b"close", b"never served"))
@@ -106,7 +106,7 @@ def test_answers_already_given_are_sent_before_the_node_closes_a_connection() ->
         assert b"never served" not in served.read(served.node.frames)
 
 
-def test_a_client_that_shuts_its_half_down_is_answered_and_then_closed() -> None:
+def test_a_half_closed_client_is_answered_and_then_closed() -> None:
     with serving() as served:
         client = served.connect()
         client.sendall(framed(b"wait 50", b"big 2000000", b"last") + b"\x00\x00")
@@ -117,7 +117,7 @@ def test_a_client_that_shuts_its_half_down_is_answered_and_then_closed() -> None
         assert is_closed(client)
 
 
-def test_a_bug_in_the_node_costs_the_connection_that_met_it_and_nobody_else(
+def test_an_exception_in_the_node_closes_one_connection_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with serving() as served:
@@ -133,7 +133,7 @@ def test_a_bug_in_the_node_costs_the_connection_that_met_it_and_nobody_else(
     assert "a bug in the node" in str(failure.exc_info[1])
 
 
-def test_a_bug_met_when_time_passes_is_logged_and_tried_again(
+def test_an_exception_on_time_passed_is_logged_and_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with serving() as served:
@@ -155,7 +155,7 @@ def test_an_earlier_deadline_overtakes_a_later_one() -> None:
         assert served.read(lambda: served.node.seen(TimePassed)) == 1
 
 
-def test_stopping_drops_requests_that_wait_and_sends_what_was_answered() -> None:
+def test_stop_drops_waiting_requests_and_sends_responses() -> None:
     with serving() as served:
         waiting, reading = served.connect(), served.connect()
         waiting.sendall(framed(b"wait 3600000"))
@@ -182,7 +182,7 @@ def test_stopping_does_not_wait_for_a_client_that_never_reads() -> None:
             receive(client, 50_000_000)
 
 
-def test_a_stopped_servers_port_can_be_listened_on_at_once() -> None:
+def test_the_port_can_be_reused_immediately_after_a_stop() -> None:
     with serving() as served:
         client = served.connect()
         assert ask(client, b"hello") == b"hello"
@@ -190,19 +190,19 @@ def test_a_stopped_servers_port_can_be_listened_on_at_once() -> None:
         listen(*served.address).close()
 
 
-def test_a_port_in_use_is_an_error_that_names_it() -> None:
+def test_a_port_in_use_is_named() -> None:
     with serving() as served:
         host, port = served.address
         with pytest.raises(ListenError, match=f"{host}:{port}"):
             listen(host, port)
 
 
-def test_a_host_that_does_not_resolve_is_an_error_that_names_it() -> None:
+def test_an_unresolvable_host_is_named() -> None:
     with pytest.raises(ListenError, match=r"'no\.such\.host\.invalid'"):
         listen("no.such.host.invalid", 0)
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
-def test_a_port_out_of_range_is_an_error_that_names_it(port: int) -> None:
+def test_a_port_out_of_range_is_named(port: int) -> None:
     with pytest.raises(ListenError, match=f"port {port}"):
         listen("127.0.0.1", port)

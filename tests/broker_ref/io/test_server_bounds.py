@@ -61,7 +61,7 @@ def send_without_waiting(client: socket.socket, data: bytes) -> int:
 
 
 @pytest.mark.parametrize(("sent", "announced"), GARBAGE)
-def test_what_cannot_be_a_request_closes_the_connection_before_its_body_is_read(
+def test_an_invalid_length_closes_the_connection_before_the_body(
     sent: bytes, announced: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -83,7 +83,7 @@ def test_requests_before_the_garbage_are_answered() -> None:
         assert is_closed(client)
 
 
-def test_a_truncated_request_is_never_given_to_the_node() -> None:
+def test_a_truncated_request_never_reaches_the_node() -> None:
     with serving() as served:
         client = served.connect()
         client.sendall(struct.pack(">i", 100) + b"only half")
@@ -93,7 +93,7 @@ def test_a_truncated_request_is_never_given_to_the_node() -> None:
         assert served.read(served.node.frames) == []
 
 
-def test_a_client_that_resets_its_connection_is_forgotten() -> None:
+def test_a_reset_connection_is_removed() -> None:
     with serving() as served:
         client = served.connect()
         assert ask(client, b"hello") == b"hello"
@@ -115,7 +115,7 @@ def test_an_announced_length_costs_nothing() -> None:
         assert served.read(lambda: served.server.memory.used_bytes) <= 500 * 72 * 1024
 
 
-def test_unfinished_requests_share_a_bounded_memory_and_each_completes_in_the_end() -> None:
+def test_unfinished_requests_share_limited_memory_and_all_complete() -> None:
     limits = ServerLimits(queued_request_bytes_max=8 * MIB, request_bytes_max=5 * MIB)
     body = bytes(5 * MIB)
     with serving(limits) as served:
@@ -135,7 +135,7 @@ def test_unfinished_requests_share_a_bounded_memory_and_each_completes_in_the_en
         assert served.read(lambda: served.server.memory.used_bytes) == 0
 
 
-def test_a_stalled_request_that_keeps_others_from_memory_is_dropped(
+def test_a_stalled_request_that_blocks_others_from_memory_is_dropped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     limits = ServerLimits(
@@ -151,7 +151,7 @@ def test_a_stalled_request_that_keeps_others_from_memory_is_dropped(
     assert "its unfinished request blocks others" in caplog.text
 
 
-def test_500_idle_connections_do_not_keep_another_client_from_being_served() -> None:
+def test_500_idle_connections_do_not_block_others() -> None:
     with serving() as served, allocations_below(20 * MIB):
         for _ in range(500):
             served.connect()
@@ -163,7 +163,7 @@ def test_500_idle_connections_do_not_keep_another_client_from_being_served() -> 
         assert time.perf_counter() - before < 10
 
 
-def test_an_idle_connection_is_closed_but_one_that_waits_for_its_answer_is_not(
+def test_idle_connections_are_closed_unless_they_wait_for_a_response(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     limits = ServerLimits(connection_idle_ms_max=150, sweep_interval_ms=20)
@@ -177,7 +177,7 @@ def test_an_idle_connection_is_closed_but_one_that_waits_for_its_answer_is_not(
     assert "connections.max.idle.ms = 150" in caplog.text
 
 
-def test_a_client_that_closed_while_it_waits_is_forgotten_when_it_is_idle_for_long() -> None:
+def test_a_closed_connection_with_a_waiting_request_is_removed_when_idle() -> None:
     limits = ServerLimits(connection_idle_ms_max=150, sweep_interval_ms=20)
     with serving(limits) as served:
         for _ in range(50):
@@ -212,7 +212,7 @@ def pipeline_without_reading(served: ScriptedServer, response_bytes: int) -> soc
     return client
 
 
-def test_a_client_that_does_not_read_has_no_further_request_served() -> None:
+def test_a_client_that_does_not_read_gets_no_further_request_served() -> None:
     with serving() as served, allocations_below(100 * MIB):
         client = pipeline_without_reading(served, 20 * MIB)
         served.until(lambda: served.node.seen(FrameReceived) >= 1)
@@ -226,7 +226,7 @@ def test_a_client_that_does_not_read_has_no_further_request_served() -> None:
             assert receive(client, 4 + 20 * MIB) == framed(bytes(20 * MIB))
 
 
-def test_a_client_that_never_reads_is_closed_after_a_while(
+def test_a_client_that_never_reads_is_closed_after_the_stall_timeout(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with serving(ServerLimits(send_stall_ms_max=150, sweep_interval_ms=20)) as served:
@@ -255,7 +255,7 @@ def is_closed_or_cut(client: socket.socket) -> bool:
     return True
 
 
-def test_unread_responses_of_all_clients_are_bounded_at_the_cost_of_the_slowest(
+def test_unread_responses_are_limited_by_closing_the_slowest_client(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with serving(ServerLimits(unsent_bytes_max=50 * MIB)) as served:

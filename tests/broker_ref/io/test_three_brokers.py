@@ -80,7 +80,7 @@ def until_in_sync(cluster: Cluster, topic: str) -> None:
     eventually(lambda: set(partition_state(cluster.bootstrap_servers, topic, 0).isr) == BROKERS)
 
 
-def test_brokers_have_addresses_directories_and_racks_of_their_own(cluster: Cluster) -> None:
+def test_brokers_have_separate_addresses_directories_and_racks(cluster: Cluster) -> None:
     addresses = cluster.bootstrap_servers.split(",")
     assert addresses == [cluster.address(each) for each in cluster.broker_ids]
     assert len({cluster.data_directory(each) for each in cluster.broker_ids}) == 3
@@ -92,7 +92,7 @@ def test_brokers_have_addresses_directories_and_racks_of_their_own(cluster: Clus
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_what_was_acknowledged_outlives_any_broker(cluster: Cluster, how: str) -> None:
+def test_acknowledged_records_survive_any_broker(cluster: Cluster, how: str) -> None:
     topic = f"outlives-{how}"
     create_topic(cluster, topic)
     produce(cluster, topic, b"one")
@@ -139,7 +139,7 @@ def test_faults_reach_the_brokers(cluster: Cluster) -> None:
     assert consume(cluster, topic, 2) == [b"once", b"last"]
 
 
-def test_a_broker_that_is_cut_off_is_missed_and_comes_back(cluster: Cluster) -> None:
+def test_an_isolated_broker_is_fenced_and_rejoins(cluster: Cluster) -> None:
     topic = "cut-off"
     create_topic(cluster, topic)
     leader = leader_of(cluster, topic)
@@ -154,7 +154,7 @@ def test_a_broker_that_is_cut_off_is_missed_and_comes_back(cluster: Cluster) -> 
     eventually(lambda: live_brokers(cluster.bootstrap_servers) == BROKERS)
 
 
-def test_a_broker_whose_disk_fails_stops_and_the_others_go_on(
+def test_a_broker_with_a_failed_disk_stops(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = "no-space"

@@ -31,7 +31,7 @@ def last_values(records: Sequence[Record]) -> dict[bytes, bytes | None]:
     return {record.key or b"": record.value for record in records}
 
 
-def test_only_the_last_record_of_every_key_stays_below_the_active_segment() -> None:
+def test_compaction_keeps_the_last_record_of_every_key() -> None:
     log = Compacted()
     log.fill(30)
     active = log.log.segment_base_offsets[-1]
@@ -48,7 +48,7 @@ def test_only_the_last_record_of_every_key_stays_below_the_active_segment() -> N
     assert all(crc_matches(b) for b in read_all(log.log))
 
 
-def test_nothing_from_the_high_watermark_on_is_touched() -> None:
+def test_compaction_stops_at_the_high_watermark() -> None:
     log = Compacted()
     log.fill(30)
     third = log.log.segment_base_offsets[2]
@@ -61,7 +61,7 @@ def test_nothing_from_the_high_watermark_on_is_touched() -> None:
     )
 
 
-def test_small_segments_become_one_up_to_the_segment_size() -> None:
+def test_small_segments_are_merged() -> None:
     log = Compacted()
     log.fill(60, keys=2)
     log.roll()
@@ -77,7 +77,7 @@ def test_small_segments_become_one_up_to_the_segment_size() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_a_batch_that_loses_records_keeps_offsets_codec_and_the_rest(codec: Compression) -> None:
+def test_a_compacted_batch_keeps_offsets_and_codec(codec: Compression) -> None:
     log = Compacted(
         small(**{f: getattr(COMPACT, f) for f in ("cleanup_policy",)}, segment_bytes=10**6)
     )
@@ -99,7 +99,7 @@ def test_a_batch_that_loses_records_keeps_offsets_codec_and_the_rest(codec: Comp
     assert log.records() == [before[1], before[2], before[4]]
 
 
-def test_a_batch_without_a_loss_stays_byte_for_byte() -> None:
+def test_a_batch_with_all_records_stays_byte_for_byte() -> None:
     log = Compacted()
     log.append((b"a", b"1"), (b"b", b"2"), codec=Compression.GZIP)
     log.append((b"c", b"3"))
@@ -109,7 +109,7 @@ def test_a_batch_without_a_loss_stays_byte_for_byte() -> None:
     assert read_all(log.log) == before
 
 
-def test_a_tombstone_stays_for_its_retention_and_takes_older_values_with_it_at_once() -> None:
+def test_a_tombstone_stays_for_delete_retention_ms() -> None:
     log = Compacted(small(**_fields(COMPACT, delete_retention_ms=1000)))
     log.append((b"a", b"1"), (b"b", b"2"))
     log.append((b"a", None), timestamp=NOW_MS + 5)
@@ -127,7 +127,7 @@ def test_a_tombstone_stays_for_its_retention_and_takes_older_values_with_it_at_o
         assert ((b"a", None) in [entry for _, entry in log.entries()]) is kept
 
 
-def test_tombstones_stay_where_their_retention_has_no_end() -> None:
+def test_tombstones_stay_with_unlimited_retention() -> None:
     log = Compacted(small(**_fields(COMPACT, delete_retention_ms=LONG_MAX)))
     log.append((b"a", b"1"), (b"b", b"2"))
     log.append((b"a", None))
@@ -145,7 +145,7 @@ def test_tombstones_stay_where_their_retention_has_no_end() -> None:
     assert (b"a", None) not in [entry for _, entry in log.entries()]
 
 
-def test_the_last_batch_of_a_producer_and_of_the_clean_part_stay_without_records() -> None:
+def test_last_batches_keep_their_headers() -> None:
     log = Compacted()
     log.append((b"a", b"1"), producer=(7, 0, 0))
     log.append((b"a", b"2"), (b"a", b"3"), producer=(7, 0, 1))
@@ -182,7 +182,7 @@ def test_the_last_batch_of_a_producer_and_of_the_clean_part_stay_without_records
         ({"cleanup_policy": ("compact", "delete")}, 0, True),
     ],
 )
-def test_when_a_log_is_compacted(changes: dict[str, object], age_ms: int, cleans: bool) -> None:
+def test_conditions_for_compaction(changes: dict[str, object], age_ms: int, cleans: bool) -> None:
     log = Compacted(small(**_fields(COMPACT, **changes)))
     log.fill(20)
     log.roll()
@@ -190,14 +190,14 @@ def test_when_a_log_is_compacted(changes: dict[str, object], age_ms: int, cleans
     assert (len(log.records()) < 20) is cleans
 
 
-def test_the_active_segment_is_closed_in_time_for_the_longest_lag() -> None:
+def test_the_active_segment_rolls_in_time_for_max_compaction_lag_ms() -> None:
     log = Compacted(small(**_fields(COMPACT, max_compaction_lag_ms=50)))
     log.append((b"a", b"1"))
     log.append((b"a", b"2"), timestamp=NOW_MS + 51)
     assert len(log.log.segment_base_offsets) == 2
 
 
-def test_a_full_map_takes_several_rounds() -> None:
+def test_a_full_offset_map_requires_several_rounds() -> None:
     log = Compacted(dedupe_buffer_bytes=1000)
     log.fill(80, keys=20)
     log.roll()
@@ -206,7 +206,7 @@ def test_a_full_map_takes_several_rounds() -> None:
     assert len(log.records()) == 20
 
 
-def test_a_map_that_is_full_within_a_batch_counts_up_to_there() -> None:
+def test_an_offset_map_can_be_full_within_a_batch() -> None:
     config = small(**_fields(COMPACT, segment_bytes=1000))
     log = Compacted(config, dedupe_buffer_bytes=1000)
     log.append(*((b"k%d" % i, b"old") for i in range(30)))
@@ -220,7 +220,7 @@ def test_a_map_that_is_full_within_a_batch_counts_up_to_there() -> None:
     assert log.entries() == [(30 + i, (b"k%d" % i, b"new")) for i in range(30)]
 
 
-def test_records_that_take_few_bytes_are_work_too() -> None:
+def test_small_records_count_as_work() -> None:
     log = Compacted(small(**_fields(COMPACT, segment_bytes=1 << 20)))
     for _ in range(10):
         log.append(*[(b"k", b"v")] * 3000, codec=Compression.ZSTD)
@@ -233,7 +233,7 @@ def test_records_that_take_few_bytes_are_work_too() -> None:
     assert len(log.records()) == 1
 
 
-def test_it_works_in_steps_and_the_log_is_whole_between_them() -> None:
+def test_the_log_is_complete_between_compaction_steps() -> None:
     log = Compacted()
     log.fill(40)
     expected = last_values(log.records())
@@ -245,7 +245,7 @@ def test_it_works_in_steps_and_the_log_is_whole_between_them() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 3, 6])
-def test_a_log_that_is_cut_meanwhile_is_looked_at_anew(steps: int) -> None:
+def test_truncation_aborts_the_compaction(steps: int) -> None:
     log = Compacted()
     log.fill(40)
     for _ in range(steps):
@@ -259,7 +259,7 @@ def test_a_log_that_is_cut_meanwhile_is_looked_at_anew(steps: int) -> None:
     assert not any("cleaned" in name for name in log.storage.list("t-0"))
 
 
-def test_a_damaged_log_is_left_alone_and_others_are_compacted() -> None:
+def test_a_damaged_log_is_skipped() -> None:
     log, other = two_logs()
     log.storage.overwrite(f"t-0/{0:020d}.log", 70, b"\xff")
     clean_two(log)
@@ -282,7 +282,7 @@ def clean_two(log: Compacted) -> None:
         pass
 
 
-def test_a_log_whose_first_header_is_damaged_does_not_keep_others_from_being_compacted() -> None:
+def test_a_log_with_a_damaged_first_header_is_skipped() -> None:
     log, _ = two_logs()
     log.directory.close()
     log.storage.overwrite(f"t-0/{0:020d}.log", 16, b"\x07")
@@ -292,7 +292,7 @@ def test_a_log_whose_first_header_is_damaged_does_not_keep_others_from_being_com
     assert other.size_bytes < again.log.size_bytes
 
 
-def test_an_error_of_ours_leaves_one_log_as_it_is_and_no_more(
+def test_an_exception_affects_one_log_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     log, other = two_logs()
@@ -315,7 +315,7 @@ def test_an_error_of_ours_leaves_one_log_as_it_is_and_no_more(
     assert log.records() == before
 
 
-def test_a_log_that_could_not_be_compacted_is_let_go_when_it_is_deleted(
+def test_a_deleted_log_that_failed_compaction_is_released(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # What pytest captures holds on to tracebacks.
@@ -330,7 +330,7 @@ def test_a_log_that_could_not_be_compacted_is_let_go_when_it_is_deleted(
     assert gone() is None
 
 
-def test_a_full_disk_puts_compaction_off() -> None:
+def test_a_full_disk_postpones_compaction() -> None:
     log = Compacted()
     log.fill(40)
     log.storage.fail_on("append")
@@ -340,7 +340,7 @@ def test_a_full_disk_puts_compaction_off() -> None:
     assert len(log.records()) < 40
 
 
-def test_a_compaction_cut_short_anywhere_loses_nothing() -> None:
+def test_an_interrupted_compaction_loses_nothing() -> None:
     """Every storage operation of a compaction fails once, and the power goes out there."""
     for step in range(1, 400):
         log = Compacted(small(**_fields(COMPACT, segment_bytes=250)))
@@ -376,7 +376,7 @@ ENTRY = st.tuples(
     rounds=st.lists(st.integers(1, 40), max_size=4),
     codec=st.sampled_from(list(Compression)),
 )
-def test_reading_from_anywhere_gives_every_key_its_last_value(
+def test_a_read_from_any_offset_returns_the_last_values(
     batches: list[list[Entry]], rounds: list[int], codec: Compression
 ) -> None:
     log = Compacted(small(**_fields(COMPACT, delete_retention_ms=10**9)))

@@ -57,7 +57,7 @@ def dirty(log: Compacted) -> None:
     log.roll()
 
 
-def test_aborted_records_go_and_take_no_older_record_with_them() -> None:
+def test_aborted_records_are_removed_and_do_not_replace_older_ones() -> None:
     log = Compacted()
     log.append((b"a", b"old"))
     writer = Writer(log=log.log, producer_id=4)
@@ -73,7 +73,7 @@ def test_aborted_records_go_and_take_no_older_record_with_them() -> None:
     assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (4, 1, 2)
 
 
-def test_committed_records_take_older_ones_with_them() -> None:
+def test_committed_records_replace_older_ones() -> None:
     log = Compacted()
     log.append((b"a", b"old"))
     writer = Writer(log=log.log, producer_id=4)
@@ -85,7 +85,7 @@ def test_committed_records_take_older_ones_with_them() -> None:
 
 
 @pytest.mark.parametrize("marker", list(Marker))
-def test_a_marker_goes_when_its_records_are_gone_and_its_time_has_come(marker: Marker) -> None:
+def test_a_marker_is_removed_after_its_records_and_the_horizon(marker: Marker) -> None:
     log = Compacted()
     writer = Writer(log=log.log, producer_id=4)
     writer.write(key=b"a")
@@ -107,7 +107,7 @@ def test_a_marker_goes_when_its_records_are_gone_and_its_time_has_come(marker: M
     assert (4, 1) not in markers(log.log)
 
 
-def test_a_record_that_stays_keeps_the_marker_that_committed_it() -> None:
+def test_a_retained_record_keeps_its_marker() -> None:
     log = Compacted()
     writer = Writer(log=log.log, producer_id=4)
     writer.write(key=b"a")
@@ -136,7 +136,7 @@ def test_the_header_of_a_producers_last_batch_keeps_the_marker() -> None:
     assert (entry.last_sequence, entry.has_open_transaction) == (0, False)
 
 
-def test_the_epoch_of_a_marker_that_is_all_there_is_of_a_producer_stays() -> None:
+def test_a_marker_keeps_the_epoch_of_an_otherwise_unknown_producer() -> None:
     log = Compacted()
     writer = Writer(log=log.log, producer_id=4)
     writer.write(key=b"a")
@@ -154,7 +154,7 @@ def test_the_epoch_of_a_marker_that_is_all_there_is_of_a_producer_stays() -> Non
     assert entry.epoch == 1
 
 
-def test_nothing_from_an_open_transaction_on_is_compacted() -> None:
+def test_compaction_stops_at_an_open_transaction() -> None:
     log = Compacted()
     log.append((b"a", b"1"))
     log.roll()

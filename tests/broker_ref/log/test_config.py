@@ -57,7 +57,7 @@ def test_values_are_parsed() -> None:
         ("segment.ms", ""),
     ],
 )
-def test_a_wrong_value_is_refused_by_name(name: str, value: str) -> None:
+def test_an_invalid_value_is_rejected_by_name(name: str, value: str) -> None:
     with pytest.raises(InvalidTopicConfigError) as error:
         LogConfig.from_topic_configs({name: value})
     assert error.value.name == name

@@ -31,11 +31,11 @@ def control(key: bytes | None, value: bytes | None) -> bytes:
     return encode_batch([Record(key=key, value=value)], is_control=True, is_transactional=True)
 
 
-def test_control_records_of_other_types_are_no_markers() -> None:
+def test_control_records_of_other_types_are_not_markers() -> None:
     assert decode_marker(control(bytes((0, 0, 0, 2)), bytes(6))) is None
 
 
-def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
+def test_known_fields_of_a_later_version_are_read() -> None:
     read = decode_marker(control(bytes((0, 9, 0, 1, 5)), bytes((0, 9, 0, 0, 0, 2, 5))))
     assert read == EndTransactionMarker(marker=Marker.COMMIT, coordinator_epoch=2)
 
@@ -51,7 +51,7 @@ def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
         (bytes((0, 0, 0, 1)), bytes((0xFF, 0xFF, 0, 0, 0, 0))),
     ],
 )
-def test_a_damaged_control_record_is_refused(key: bytes | None, value: bytes | None) -> None:
+def test_a_damaged_control_record_is_rejected(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(LogError) as error:
         decode_marker(control(key, value))
     assert error.value.error_code is ErrorCode.invalid_record

@@ -27,14 +27,16 @@ def storage(tmp_path: Path) -> Iterator[DiskStorage]:
     made.close()
 
 
-def test_it_is_a_storage(storage: DiskStorage) -> None:
+def test_disk_storage_implements_storage(storage: DiskStorage) -> None:
     checked: Storage = storage
     assert checked.list("") == []
     assert not checked.exists("missing")
     checked.remove("missing")
 
 
-def test_files_are_appended_read_cut_and_found_again(storage: DiskStorage, tmp_path: Path) -> None:
+def test_files_are_appended_read_truncated_and_reopened(
+    storage: DiskStorage, tmp_path: Path
+) -> None:
     file = storage.open("a/b/file")
     file.append(b"0123")
     file.append(memoryview(bytearray(b"456789")))
@@ -63,7 +65,7 @@ def test_whole_files_are_replaced_renamed_and_removed(storage: DiskStorage) -> N
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "a//b", "./a", "a/", "a\0b"])
-def test_a_path_that_leaves_the_root_is_refused(storage: DiskStorage, path: str) -> None:
+def test_a_path_outside_the_root_is_rejected(storage: DiskStorage, path: str) -> None:
     for operation in (storage.open, storage.read, storage.remove, storage.list, storage.exists):
         with pytest.raises(StorageError, match="leaves the data directory"):
             operation(path)
@@ -79,7 +81,7 @@ def test_errors_name_the_file_and_the_reason(storage: DiskStorage, tmp_path: Pat
         DiskStorage(tmp_path / "data" / "file" / "root")
 
 
-def test_a_second_broker_on_the_same_directory_is_refused(
+def test_a_second_broker_on_the_same_directory_is_rejected(
     storage: DiskStorage, tmp_path: Path
 ) -> None:
     with pytest.raises(StorageError, match="in use by another broker"):
@@ -94,7 +96,7 @@ def test_a_second_broker_on_the_same_directory_is_refused(
     DiskStorage(tmp_path / "data").close()
 
 
-def test_descriptors_stay_few_however_many_files_are_open(tmp_path: Path) -> None:
+def test_the_number_of_descriptors_is_limited(tmp_path: Path) -> None:
     storage = DiskStorage(tmp_path, open_files_max=8)
     before = len(list(Path("/proc/self/fd").iterdir()))
     files = [storage.open(f"d/{i}") for i in range(100)]
@@ -128,7 +130,7 @@ class FewDescriptors:
         return self._open(path, flags, mode)
 
 
-def test_a_process_out_of_descriptors_gives_up_one_for_the_next_file(
+def test_descriptors_are_closed_if_the_process_has_none_left(
     storage: DiskStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(3):
@@ -141,7 +143,7 @@ def test_a_process_out_of_descriptors_gives_up_one_for_the_next_file(
     assert storage.open("d/0").read(0, 9) == b"x"
 
 
-def test_a_log_takes_writes_again_once_there_are_descriptors(
+def test_a_log_accepts_writes_again_when_descriptors_are_available(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = DiskStorage(tmp_path, open_files_max=4)
@@ -172,9 +174,7 @@ def test_a_log_takes_writes_again_once_there_are_descriptors(
     storage.close()
 
 
-def test_an_append_that_fails_half_way_leaves_nothing(
-    storage: DiskStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partial_append_is_removed(storage: DiskStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     file = storage.open("file")
     file.append(b"before")
     write = os.pwrite
@@ -193,7 +193,7 @@ def test_an_append_that_fails_half_way_leaves_nothing(
     assert storage.read("file") == b"before!"
 
 
-def test_a_log_on_disk_survives_being_left_behind(tmp_path: Path) -> None:
+def test_a_log_on_disk_survives_a_killed_process(tmp_path: Path) -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     storage = DiskStorage(tmp_path, open_files_max=min(16, soft))
     directory = LogManager(storage=storage)
@@ -213,6 +213,6 @@ def test_a_log_on_disk_survives_being_left_behind(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_a_name_that_the_system_does_not_take_is_a_storage_error(storage: DiskStorage) -> None:
+def test_an_invalid_file_name_is_a_storage_error(storage: DiskStorage) -> None:
     with pytest.raises(StorageError, match="File name too long"):
         storage.exists("x" * 300)

@@ -59,14 +59,14 @@ def of_deltas(*deltas: tuple[int, int]) -> bytes:
         pytest.param(of_deltas((1, 0), (1, 0)), id="offset twice"),
     ],
 )
-def test_records_that_cannot_be_are_refused(data: bytes) -> None:
+def test_invalid_records_are_rejected(data: bytes) -> None:
     with pytest.raises(LogError) as error:
         filtered(data, odd)
     assert error.value.error_code is ErrorCode.invalid_record
 
 
 @pytest.mark.parametrize(("timestamp", "fits"), [(-1, True), (-2, False)])
-def test_a_record_too_far_from_the_horizon_is_refused(timestamp: int, fits: bool) -> None:
+def test_a_timestamp_too_far_from_the_horizon_is_rejected(timestamp: int, fits: bool) -> None:
     data = encode_batch([Record(timestamp=timestamp, key=b"k", value=None)])
     if fits:
         left = filtered(data, lambda _: True, horizon_ms=LONG_MAX)
@@ -81,7 +81,7 @@ def test_a_record_too_far_from_the_horizon_is_refused(timestamp: int, fits: bool
 
 @pytest.mark.parametrize("horizon_ms", [None, NOW_MS + 5])
 @pytest.mark.parametrize("wants", [odd, lambda _: True, lambda _: False])
-def test_many_records_are_treated_like_few(
+def test_large_batches_are_filtered_like_small_ones(
     wants: Callable[[RecordView], bool], horizon_ms: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = [
@@ -99,7 +99,7 @@ def test_many_records_are_treated_like_few(
         assert unpack_header(held).delete_horizon_ms == horizon_ms
 
 
-def test_many_records_are_not_in_memory_all_together() -> None:
+def test_large_batches_are_not_in_memory_as_a_whole() -> None:
     data = compressed(batch(20_000), Compression.ZSTD)
     plain_bytes = 20_000 * len(batch()[HEADER_BYTES:])
     tracemalloc.start()

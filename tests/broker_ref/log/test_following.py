@@ -51,7 +51,7 @@ def state(log: PartitionLog) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("batches_a_call", [1, 3, 40])
-def test_a_follower_becomes_what_its_leader_is(batches_a_call: int) -> None:
+def test_a_follower_equals_its_leader(batches_a_call: int) -> None:
     leader = led()
     batches = read_all(leader)
     storage = MemoryStorage()
@@ -83,7 +83,7 @@ def test_many_batches_are_one_write_per_segment(monkeypatch: pytest.MonkeyPatch)
     assert writes == [sum(len(b) for b in batches[1:])]
 
 
-def test_gaps_are_taken_upward_and_survive_a_restart() -> None:
+def test_gaps_are_accepted_and_survive_a_restart() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     batches = [at(5), at(6), at(900, count=3), at(5_000_000_000)]
@@ -109,9 +109,7 @@ def test_gaps_are_taken_upward_and_survive_a_restart() -> None:
         (b"\0" * 100, ErrorCode.corrupt_message),
     ],
 )
-def test_what_is_damaged_or_lies_below_the_end_changes_nothing(
-    records: bytes, code: ErrorCode
-) -> None:
+def test_damaged_or_old_batches_change_nothing(records: bytes, code: ErrorCode) -> None:
     log = open_log(MemoryStorage())
     log.append_as_follower(at(9), now_ms=NOW_MS)
     before = state(log)
@@ -123,7 +121,7 @@ def test_what_is_damaged_or_lies_below_the_end_changes_nothing(
 
 
 @pytest.mark.parametrize("offset", [0, 2, 30, 31, 46, 78, 79])
-def test_truncation_leaves_what_was_there_before(offset: int) -> None:
+def test_truncation_restores_the_earlier_state(offset: int) -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     batches = read_all(led())
@@ -166,7 +164,7 @@ COUNT = 14
 
 @pytest.mark.parametrize("sealed", [None, 6, 9])
 @pytest.mark.parametrize("batches", range(COUNT))
-def test_a_segment_that_was_cut_is_indexed_and_found_as_if_it_had_never_been_longer(
+def test_a_truncated_segment_has_the_indexes_of_a_shorter_one(
     batches: int, sealed: int | None
 ) -> None:
     log, storage = appended(COUNT, sealed=sealed)
@@ -194,7 +192,7 @@ def test_a_segment_that_was_cut_is_indexed_and_found_as_if_it_had_never_been_lon
     assert state(again) == state(expected)
 
 
-def test_cutting_a_record_off_does_not_read_the_whole_segment(
+def test_truncating_a_record_does_not_read_the_whole_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = open_log(MemoryStorage(), config=small(segment_bytes=1 << 20, index_interval_bytes=4096))
@@ -215,7 +213,7 @@ def test_cutting_a_record_off_does_not_read_the_whole_segment(
     assert bytes_read < size_bytes // 10
 
 
-def test_truncation_at_the_end_forgets_an_epoch_without_records() -> None:
+def test_truncation_at_the_end_removes_an_epoch_without_records() -> None:
     log = led(3)
     log.leader_epochs.assign(9, log.log_end_offset)
     log.truncate_to(6, now_ms=NOW_MS)
@@ -223,7 +221,7 @@ def test_truncation_at_the_end_forgets_an_epoch_without_records() -> None:
     assert log.leader_epochs.latest == 0
 
 
-def test_truncation_below_the_first_segment_starts_anew_there() -> None:
+def test_truncation_below_the_first_segment_restarts_there() -> None:
     log = led()
     log.delete_records_before(60)
     log.apply_retention(NOW_MS)
@@ -233,7 +231,7 @@ def test_truncation_below_the_first_segment_starts_anew_there() -> None:
 
 
 @pytest.mark.parametrize("start", [0, 50, 1000])
-def test_a_log_that_starts_anew_has_nothing_of_before(start: int) -> None:
+def test_a_fully_truncated_log_keeps_nothing(start: int) -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     log.append_as_follower(b"".join(read_all(led())), now_ms=NOW_MS)
@@ -247,9 +245,7 @@ def test_a_log_that_starts_anew_has_nothing_of_before(start: int) -> None:
 
 @pytest.mark.parametrize("target", [33, 1000, 0])
 @pytest.mark.parametrize("fully", [False, True])
-def test_a_truncation_cut_short_anywhere_is_never_taken_for_damage(
-    target: int, fully: bool
-) -> None:
+def test_an_interrupted_truncation_is_not_damage(target: int, fully: bool) -> None:
     """Every storage operation of the truncation fails once, and the power goes out there."""
     appended = read_all(led())
     for step in range(1, 200):
@@ -287,7 +283,7 @@ def test_a_truncation_cut_short_anywhere_is_never_taken_for_damage(
     raise AssertionError("the truncation never came to its end")
 
 
-def test_high_watermarks_are_kept_in_kafkas_file_and_within_the_log() -> None:
+def test_high_watermarks_are_checkpointed_and_limited_to_the_log() -> None:
     storage = MemoryStorage()
     directory = LogManager(storage=storage)
     log = directory.open_log("orders", 0, config=SMALL, now_ms=NOW_MS)
@@ -307,7 +303,7 @@ def test_high_watermarks_are_kept_in_kafkas_file_and_within_the_log() -> None:
     assert storage.read(HIGH_WATERMARK_FILE) == b"0\n0\n"
 
 
-def test_a_truncation_that_storage_refuses_takes_the_log_offline() -> None:
+def test_a_failed_truncation_takes_the_log_offline() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     log.append_as_follower(b"".join(read_all(led())), now_ms=NOW_MS)

@@ -21,7 +21,7 @@ def opened(disk: SimulatedDisk, *, clean: bool = False) -> PartitionLog:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_it_opens_again_whatever_could_not_be_opened(seed: int) -> None:
+def test_a_log_reopens_after_any_failed_open(seed: int) -> None:
     disk = SimulatedDisk()
     log = opened(disk)
     disk.lacks_descriptors = Random(seed)
@@ -47,7 +47,7 @@ def cut_piece_by_piece(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_what_is_cut_half_takes_no_more_writes(seed: int) -> None:
+def test_a_partially_truncated_log_rejects_writes(seed: int) -> None:
     disk = SimulatedDisk()
     log = opened(disk)
     for number in range(6):

@@ -19,7 +19,7 @@ def epochs_of(*entries: tuple[int, int]) -> LeaderEpochFileCache:
     return epochs
 
 
-def test_the_file_is_kafkas_and_is_read_again() -> None:
+def test_the_checkpoint_has_kafkas_format() -> None:
     storage = MemoryStorage()
     epochs = LeaderEpochFileCache(storage=storage, directory="t-0")
     epochs.assign(0, 0)
@@ -28,7 +28,7 @@ def test_the_file_is_kafkas_and_is_read_again() -> None:
     assert LeaderEpochFileCache(storage=storage, directory="t-0").entries == ((0, 0), (3, 1042))
 
 
-def test_the_same_epoch_again_writes_nothing() -> None:
+def test_a_repeated_epoch_writes_nothing() -> None:
     storage = MemoryStorage()
     epochs = LeaderEpochFileCache(storage=storage, directory="t-0")
     epochs.assign(1, 5)
@@ -37,7 +37,7 @@ def test_the_same_epoch_again_writes_nothing() -> None:
     assert epochs.entries == ((1, 5),)
 
 
-def test_a_contradicting_entry_drops_those_it_contradicts() -> None:
+def test_an_entry_removes_contradicting_ones() -> None:
     assert epochs_of((0, 0), (1, 10), (2, 20), (3, 15)).entries == ((0, 0), (1, 10), (3, 15))
     assert epochs_of((0, 0), (1, 10), (2, 10)).entries == ((0, 0), (2, 10))
     assert epochs_of((5, 0), (4, 10)).entries == ((4, 10),)
@@ -87,7 +87,7 @@ def test_truncation_from_the_start(
     [b"", b"1\n0\n", b"0\n2\n0 0\n", b"0\n1\n0 x\n", b"0\n1\n0 0 0\n", b"0\n2\n1 0\n0 5\n",
      b"0\n2\n0 5\n1 5\n", b"\xff\xfe", b"0\n1\n-1 0\n"],
 )  # fmt: skip
-def test_a_damaged_checkpoint_is_refused_by_name(content: bytes) -> None:
+def test_a_damaged_checkpoint_is_rejected(content: bytes) -> None:
     storage = MemoryStorage()
     storage.write_atomically(PATH, content)
     with pytest.raises(CorruptLogError, match=LEADER_EPOCH_FILE):

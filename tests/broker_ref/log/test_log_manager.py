@@ -24,7 +24,7 @@ def append(log: PartitionLog, count: int) -> None:
         log.append(batch(), leader_epoch=0, now_ms=NOW_MS)
 
 
-def test_a_clean_stop_leaves_the_marker_and_the_next_start_takes_it() -> None:
+def test_a_clean_stop_writes_the_marker_and_the_next_start_removes_it() -> None:
     storage = MemoryStorage()
     directory = LogManager(storage=storage)
     assert not directory.was_clean
@@ -44,7 +44,7 @@ def test_a_clean_stop_leaves_the_marker_and_the_next_start_takes_it() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_after_a_crash_what_was_checkpointed_holds(seed: int) -> None:
+def test_checkpoints_survive_a_crash(seed: int) -> None:
     storage = MemoryStorage()
     directory = LogManager(storage=storage)
     log = opened(directory)
@@ -62,7 +62,7 @@ def test_after_a_crash_what_was_checkpointed_holds(seed: int) -> None:
     assert len(read_all(recovered)) == recovered.log_end_offset - 4
 
 
-def test_flushed_data_that_is_damaged_is_refused_and_the_stop_is_not_clean() -> None:
+def test_damaged_flushed_data_is_rejected_and_the_stop_is_not_clean() -> None:
     storage = MemoryStorage()
     directory = LogManager(storage=storage)
     log = opened(directory)
@@ -94,7 +94,7 @@ def test_a_stop_with_a_failed_log_is_not_clean() -> None:
     assert not storage.exists(CLEAN_SHUTDOWN_FILE)
 
 
-def test_a_log_that_was_not_opened_after_a_crash_is_checked_the_next_time() -> None:
+def test_an_unopened_log_is_recovered_at_a_later_start() -> None:
     storage = MemoryStorage()
     directory = LogManager(storage=storage)
     append(opened(directory), 3)
@@ -103,7 +103,7 @@ def test_a_log_that_was_not_opened_after_a_crash_is_checked_the_next_time() -> N
     assert not storage.exists(CLEAN_SHUTDOWN_FILE)
 
 
-def test_a_deleted_log_leaves_nothing_to_a_new_one_of_the_same_name() -> None:
+def test_a_new_log_inherits_nothing_from_a_deleted_one() -> None:
     storage = MemoryStorage()
     directory = LogManager(storage=storage)
     log = opened(directory)
@@ -121,7 +121,7 @@ def test_a_deleted_log_leaves_nothing_to_a_new_one_of_the_same_name() -> None:
     assert opened(LogManager(storage=storage)).log_end_offset == 2
 
 
-def test_a_deletion_cut_short_is_finished_at_the_next_start() -> None:
+def test_an_interrupted_deletion_completes_at_the_next_start() -> None:
     storage = MemoryStorage()
     directory = LogManager(storage=storage)
     append(opened(directory), 3)
@@ -130,7 +130,7 @@ def test_a_deletion_cut_short_is_finished_at_the_next_start() -> None:
     assert storage.list("id-0-delete") == []
 
 
-def test_other_files_are_no_partitions() -> None:
+def test_other_files_are_not_partitions() -> None:
     storage = MemoryStorage()
     storage.write_atomically("meta.properties", b"")
     storage.write_atomically("metadata/journal-0/x", b"")
@@ -149,7 +149,7 @@ def test_checkpoints_are_written_only_when_they_change() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_offsets_never_start_again_below_a_log_start_offset_that_was_promised(seed: int) -> None:
+def test_offsets_never_restart_below_a_checkpointed_log_start_offset(seed: int) -> None:
     storage = MemoryStorage()
     directory = LogManager(storage=storage)
     log = opened(directory)

@@ -52,7 +52,7 @@ def refused(log: PartitionLog, data: bytes, *, now_ms: int = NOW_MS) -> LogError
 # Appending
 
 
-def test_offsets_follow_each_other_and_the_bytes_come_back_patched() -> None:
+def test_appended_batches_get_consecutive_offsets() -> None:
     log = open_log(MemoryStorage())
     first = append(log, batch(3), leader_epoch=4)
     second = append(log, compressed(batch(2), Compression.ZSTD), leader_epoch=5)
@@ -67,7 +67,7 @@ def test_offsets_follow_each_other_and_the_bytes_come_back_patched() -> None:
     assert log.leader_epochs.entries == ((4, 0), (5, 3))
 
 
-def test_log_append_time_stamps_batches() -> None:
+def test_log_append_time_sets_timestamps() -> None:
     log = open_log(
         MemoryStorage(), config=small(message_timestamp_type=TimestampType.LOG_APPEND_TIME)
     )
@@ -90,19 +90,19 @@ def test_log_append_time_stamps_batches() -> None:
         (patched(batch(), attributes=0x08, max_timestamp=-1), ErrorCode.invalid_timestamp),
     ],
 )  # fmt: skip
-def test_a_refused_batch_changes_nothing(data: bytes, code: ErrorCode) -> None:
+def test_a_rejected_batch_changes_nothing(data: bytes, code: ErrorCode) -> None:
     log = filled(MemoryStorage(), [1], small(max_message_bytes=1500))
     assert refused(log, data).error_code is code
 
 
-def test_a_batch_as_large_as_allowed_is_taken_and_one_byte_more_is_not() -> None:
+def test_max_message_bytes_is_inclusive() -> None:
     data = batch(value=bytes(100))
     log = open_log(MemoryStorage(), config=small(max_message_bytes=len(data)))
     append(log, data)
     assert refused(log, batch(value=bytes(101))).error_code is ErrorCode.message_too_large
 
 
-def test_a_timestamp_too_far_ahead_is_refused_record_by_record() -> None:
+def test_future_timestamps_are_rejected_by_record() -> None:
     log = open_log(MemoryStorage(), config=small(message_timestamp_after_max_ms=1000))
     append(log, batch(timestamp=NOW_MS + 1000))
     error = refused(log, batch(3, timestamp=NOW_MS + 999))
@@ -112,13 +112,13 @@ def test_a_timestamp_too_far_ahead_is_refused_record_by_record() -> None:
     assert str(NOW_MS + 1001) in error.record_errors[0].message
 
 
-def test_a_max_timestamp_that_no_record_has_cannot_keep_a_segment_for_ever() -> None:
+def test_a_max_timestamp_without_a_record_is_rejected() -> None:
     log = open_log(MemoryStorage())
     error = refused(log, patched(batch(), max_timestamp=NOW_MS + 10**12))
     assert error.error_code is ErrorCode.invalid_timestamp
 
 
-def test_a_timestamp_too_old_is_refused_where_that_is_limited() -> None:
+def test_old_timestamps_are_rejected_if_limited() -> None:
     log = open_log(MemoryStorage(), config=small(message_timestamp_before_max_ms=1000))
     append(log, batch(timestamp=NOW_MS - 1000))
     append(log, patched(batch(timestamp=-1), base_timestamp=-1, max_timestamp=-1))
@@ -128,7 +128,7 @@ def test_a_timestamp_too_old_is_refused_where_that_is_limited() -> None:
     append(log, batch(timestamp=1))
 
 
-def test_a_compacted_topic_refuses_records_without_a_key() -> None:
+def test_a_compacted_topic_rejects_records_without_a_key() -> None:
     log = open_log(MemoryStorage(), config=small(cleanup_policy=("compact",)))
     append(log, batch(key=b""))
     error = refused(log, compressed(batch(2, key=None), Compression.LZ4))
@@ -137,7 +137,7 @@ def test_a_compacted_topic_refuses_records_without_a_key() -> None:
     assert [e.batch_index for e in error.record_errors] == [0, 1]
 
 
-def test_records_are_named_up_to_a_number_and_the_rest_is_not_looked_at() -> None:
+def test_the_number_of_named_record_errors_is_limited() -> None:
     log = open_log(MemoryStorage(), config=small(cleanup_policy=("compact",)))
     plain = batch(150, key=None)
     garbled = with_section(plain, plain[HEADER_BYTES:-1] + b"\xff", Compression.NONE)
@@ -146,7 +146,7 @@ def test_records_are_named_up_to_a_number_and_the_rest_is_not_looked_at() -> Non
     assert [e.batch_index for e in error.record_errors] == list(range(100))
 
 
-def test_a_producer_with_the_wrong_timestamp_type_is_refused() -> None:
+def test_a_producer_with_the_wrong_timestamp_type_is_rejected() -> None:
     config = small(message_timestamp_type=TimestampType.LOG_APPEND_TIME)
     log = open_log(MemoryStorage(), config=config)
     error = refused(log, patched(batch(), attributes=0x08))
@@ -156,7 +156,7 @@ def test_a_producer_with_the_wrong_timestamp_type_is_refused() -> None:
 # Idempotence
 
 
-def test_a_repeated_batch_is_answered_with_its_first_offsets() -> None:
+def test_a_duplicate_batch_returns_the_original_offsets() -> None:
     log = open_log(MemoryStorage())
     append(log, batch(5))
     first = append(log, batch(2, producer=(9, 0, 0)))
@@ -170,14 +170,14 @@ def test_a_repeated_batch_is_answered_with_its_first_offsets() -> None:
     assert (log.log_end_offset, log.size_bytes) == (9, size)
 
 
-def test_a_duplicate_is_decided_before_any_other_check_of_the_producer() -> None:
+def test_duplicates_are_detected_before_other_producer_checks() -> None:
     log = open_log(MemoryStorage())
     append(log, batch(producer=(9, 0, 2**31 - 1)))
     append(log, batch(producer=(9, 0, 0)))
     assert append(log, batch(producer=(9, 0, 2**31 - 1))).base_offset == 0
 
 
-def test_a_gap_in_the_sequences_and_an_old_epoch_are_refused() -> None:
+def test_a_sequence_gap_and_an_old_epoch_are_rejected() -> None:
     log = open_log(MemoryStorage())
     append(log, batch(producer=(9, 3, 0)))
     gap = refused(log, batch(producer=(9, 3, 2)))
@@ -185,7 +185,7 @@ def test_a_gap_in_the_sequences_and_an_old_epoch_are_refused() -> None:
     assert refused(log, batch(producer=(9, 2, 1))).error_code is ErrorCode.invalid_producer_epoch
 
 
-def test_a_refused_or_failed_append_does_not_move_the_producer() -> None:
+def test_a_rejected_or_failed_append_does_not_change_producer_state() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     append(log, batch(producer=(9, 0, 0)))
@@ -196,7 +196,7 @@ def test_a_refused_or_failed_append_does_not_move_the_producer() -> None:
     assert [entry.last_sequence for entry in log.producer_entries] == [0]
 
 
-def test_after_an_error_of_the_storage_nothing_is_appended_until_it_is_opened_again() -> None:
+def test_after_a_storage_failure_appends_are_rejected_until_reopened() -> None:
     storage = MemoryStorage()
     log = filled(storage, [1, 1])
     storage.fail_on("append")
@@ -208,7 +208,7 @@ def test_after_an_error_of_the_storage_nothing_is_appended_until_it_is_opened_ag
     assert append(open_log(storage, clean=False), batch()).base_offset == 2
 
 
-def test_an_error_in_reading_leaves_the_log_as_it_was() -> None:
+def test_a_read_error_does_not_change_the_log() -> None:
     storage = MemoryStorage()
     log = filled(storage, [1, 1])
     storage.fail_on("read")
@@ -223,7 +223,7 @@ def test_an_error_in_reading_leaves_the_log_as_it_was() -> None:
 # Reading
 
 
-def test_reads_give_whole_batches_within_the_limit() -> None:
+def test_reads_return_whole_batches_within_the_limit() -> None:
     log = filled(MemoryStorage(), [2] * 5, LogConfig())
     size = log.size_bytes // 5
 
@@ -273,7 +273,7 @@ def test_every_offset_is_found_across_segments_and_index_intervals(
     log.close()
 
 
-def test_a_segment_is_closed_by_size_by_time_and_by_its_index() -> None:
+def test_a_segment_rolls_by_size_time_and_index() -> None:
     by_size = filled(MemoryStorage(), [1] * 20)
     assert len(by_size.segment_base_offsets) > 1
     by_time = open_log(MemoryStorage(), config=LogConfig(segment_ms=100))
@@ -300,7 +300,7 @@ def test_a_segment_is_closed_by_size_by_time_and_by_its_index() -> None:
     start=st.integers(0, 40),
     codec=st.sampled_from([None, Compression.ZSTD]),
 )
-def test_look_ups_by_time_find_what_a_scan_of_all_records_finds(
+def test_timestamp_lookups_match_a_full_scan(
     steps: list[tuple[int, int]], target: int, start: int, codec: Compression | None
 ) -> None:
     log = open_log(MemoryStorage())
@@ -329,7 +329,7 @@ def test_look_ups_by_time_find_what_a_scan_of_all_records_finds(
     assert log.offset_of_max_timestamp(end_offset=timestamps.index(newest)) is None
 
 
-def test_look_ups_carry_the_leader_epoch_of_the_record() -> None:
+def test_timestamp_lookups_return_the_leader_epoch() -> None:
     log = open_log(MemoryStorage())
     for epoch in range(5):
         append(log, batch(2, timestamp=NOW_MS + epoch * 10), leader_epoch=epoch)
@@ -339,7 +339,7 @@ def test_look_ups_carry_the_leader_epoch_of_the_record() -> None:
     assert log.leader_epochs.epoch_for_offset(5) == 2
 
 
-def test_a_log_without_timestamps_finds_nothing_by_time() -> None:
+def test_timestamp_lookup_without_timestamps_finds_nothing() -> None:
     log = open_log(MemoryStorage())
     append(log, patched(batch(timestamp=-1), base_timestamp=-1, max_timestamp=-1))
     assert log.offset_for_timestamp(0, end_offset=1) is None
@@ -347,7 +347,7 @@ def test_a_log_without_timestamps_finds_nothing_by_time() -> None:
     assert open_log(MemoryStorage()).offset_of_max_timestamp(end_offset=0) is None
 
 
-def test_under_log_append_time_the_first_record_of_the_batch_is_found() -> None:
+def test_timestamp_lookup_under_log_append_time_finds_the_first_record() -> None:
     config = small(message_timestamp_type=TimestampType.LOG_APPEND_TIME)
     log = open_log(MemoryStorage(), config=config)
     append(log, batch(3), now_ms=NOW_MS)
@@ -370,7 +370,7 @@ def test_retention_by_size_keeps_at_least_the_limit() -> None:
     assert unpack_header(read_all(log)[0]).base_offset == log.log_start_offset
 
 
-def test_retention_by_time_takes_the_active_segment_too_and_goes_on_counting() -> None:
+def test_retention_by_time_includes_the_active_segment() -> None:
     storage = MemoryStorage()
     log = filled(storage, [1] * 30, small(retention_ms=1000))
     segments = len(log.segment_base_offsets)
@@ -382,7 +382,7 @@ def test_retention_by_time_takes_the_active_segment_too_and_goes_on_counting() -
     assert [name for name in names if name.endswith(".log")] == ["00000000000000000030.log"]
 
 
-def test_retention_by_time_goes_by_the_newest_record_of_a_segment() -> None:
+def test_retention_by_time_uses_the_newest_record_of_a_segment() -> None:
     log = open_log(MemoryStorage(), config=LogConfig(segment_bytes=100, retention_ms=1000))
     for timestamp in (0, 5000, 10):
         append(log, batch(2, timestamp=NOW_MS + timestamp))
@@ -399,21 +399,19 @@ def test_retention_stops_at_the_high_watermark() -> None:
 
 
 @pytest.mark.parametrize(("policy", "kept"), [(("compact",), True), (("compact", "delete"), False)])
-def test_without_delete_in_the_policy_time_and_size_do_not_matter(
-    policy: tuple[str, ...], kept: bool
-) -> None:
+def test_retention_requires_the_delete_policy(policy: tuple[str, ...], kept: bool) -> None:
     log = filled(MemoryStorage(), [1] * 30)
     log.config = small(cleanup_policy=policy, retention_ms=1, retention_bytes=1)
     log.apply_retention(NOW_MS + 9999)
     assert (log.log_start_offset == 0) is kept
 
 
-def test_no_limits_keep_everything() -> None:
+def test_unlimited_retention_keeps_everything() -> None:
     log = filled(MemoryStorage(), [1] * 30, small(retention_ms=-1, retention_bytes=-1))
     assert log.apply_retention(NOW_MS + 10**12) == 0
 
 
-def test_delete_records_moves_the_start_and_retention_takes_whole_segments() -> None:
+def test_delete_records_raises_the_start_and_retention_removes_segments() -> None:
     storage = MemoryStorage()
     log = filled(storage, [3] * 20)
     bases = log.segment_base_offsets
@@ -427,7 +425,7 @@ def test_delete_records_moves_the_start_and_retention_takes_whole_segments() -> 
     assert not any(name.startswith(f"{bases[1]:020d}") for name in storage.list("orders-0"))
 
 
-def test_all_records_can_be_deleted_and_no_more_than_all() -> None:
+def test_delete_records_up_to_the_log_end() -> None:
     log = filled(MemoryStorage(), [1] * 3)
     assert log.delete_records_before(3) == 3
     assert read_all(log) == []
@@ -440,7 +438,7 @@ def test_all_records_can_be_deleted_and_no_more_than_all() -> None:
 # Durability
 
 
-def test_it_is_flushed_after_flush_messages_and_after_flush_ms() -> None:
+def test_the_log_is_flushed_after_flush_messages_and_flush_ms() -> None:
     log = open_log(MemoryStorage(), config=LogConfig(flush_messages=3, flush_ms=1000))
     append(log, batch(2))
     assert log.recovery_point == 0

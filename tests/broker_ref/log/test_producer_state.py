@@ -38,7 +38,7 @@ def refused(state: ProducerStateManager, header: BatchHeader) -> ErrorCode:
     return error.value.error_code
 
 
-def test_an_unknown_producer_may_start_anywhere() -> None:
+def test_an_unknown_producer_may_start_with_any_sequence() -> None:
     state_after(written(0))
     state_after(written(12345, epoch=3))
 
@@ -50,7 +50,7 @@ def test_the_next_sequence_is_the_only_one_accepted() -> None:
         assert refused(state, written(sequence)) is ErrorCode.out_of_order_sequence_number
 
 
-def test_the_last_five_batches_are_recognised_and_a_sixth_is_not() -> None:
+def test_the_last_five_batches_are_duplicates() -> None:
     state = state_after(*(written(i * 2, count=2, offset=100 + i * 2) for i in range(6)))
     for i in range(1, 6):
         found = state.duplicate_of(written(i * 2, count=2))
@@ -68,12 +68,12 @@ def test_a_duplicate_must_have_the_same_first_and_last_sequence_and_epoch() -> N
     assert state.duplicate_of(written(0, count=4, producer_id=8)) is None
 
 
-def test_an_older_epoch_is_fenced_even_with_the_right_sequence() -> None:
+def test_an_older_epoch_is_fenced_even_with_the_next_sequence() -> None:
     state = state_after(written(0, epoch=2))
     assert refused(state, written(1, epoch=1)) is ErrorCode.invalid_producer_epoch
 
 
-def test_a_new_epoch_starts_at_zero_and_forgets_the_old_batches() -> None:
+def test_a_new_epoch_starts_at_sequence_zero() -> None:
     state = state_after(written(0), written(1))
     assert refused(state, written(2, epoch=1)) is ErrorCode.out_of_order_sequence_number
     state.update(written(0, epoch=1))
@@ -113,12 +113,12 @@ def test_idle_producers_expire_unless_their_transaction_is_open() -> None:
     assert [entry.producer_id for entry in state.entries] == [8]
 
 
-def test_batches_without_a_producer_leave_no_trace() -> None:
+def test_batches_without_a_producer_id_have_no_state() -> None:
     state = state_after(unpack_header(batch()))
     assert state.entries == ()
 
 
-def test_a_snapshot_keeps_each_producers_last_batch() -> None:
+def test_a_snapshot_contains_each_producers_last_batch() -> None:
     state = state_after(
         written(0, count=2, offset=3), written(2, offset=9), written(5, epoch=4, producer_id=8)
     )
@@ -140,7 +140,7 @@ def test_the_snapshot_format_is_kafkas() -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "version", "empty"])
-def test_a_damaged_snapshot_is_noticed(damage: str) -> None:
+def test_a_damaged_snapshot_is_detected(damage: str) -> None:
     good = encode_snapshot(state_after(written(0)).entries)
     flipped = bytearray(good)
     flipped[15] ^= 1

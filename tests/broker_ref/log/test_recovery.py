@@ -64,7 +64,7 @@ def test_recovery_rebuilds_the_indexes_byte_by_byte() -> None:
 
 
 @given(st.integers(0, 2**32), st.booleans())
-def test_a_torn_tail_is_cut_at_the_first_bad_batch(seed: int, garbage: bool) -> None:
+def test_a_torn_tail_is_truncated_at_the_first_bad_batch(seed: int, garbage: bool) -> None:
     storage = MemoryStorage()
     log, batches = written(storage)
     active = log.segment_base_offsets[-1]
@@ -89,7 +89,7 @@ def test_a_torn_tail_is_cut_at_the_first_bad_batch(seed: int, garbage: bool) -> 
     assert len(read_all(open_log(storage))) == len(left) + 1
 
 
-def test_damage_above_the_recovery_point_cuts_all_that_follows() -> None:
+def test_damage_above_the_recovery_point_truncates_the_rest() -> None:
     storage = MemoryStorage()
     log, batches = written(storage)
     bases = log.segment_base_offsets
@@ -105,7 +105,7 @@ def test_damage_above_the_recovery_point_cuts_all_that_follows() -> None:
 
 
 @pytest.mark.parametrize("segment", [0, 1, -1])
-def test_damage_below_the_recovery_point_is_never_served_nor_cut(segment: int) -> None:
+def test_damage_below_the_recovery_point_is_rejected(segment: int) -> None:
     storage = MemoryStorage()
     log, batches = written(storage)
     log.close()
@@ -164,7 +164,7 @@ def _serve_into(served: list[bytes], storage: MemoryStorage, *, clean: bool = Tr
         offset = unpack_header(data).next_offset
 
 
-def test_a_lost_segment_in_the_middle_is_refused_by_name() -> None:
+def test_a_missing_segment_in_the_middle_is_rejected() -> None:
     storage = MemoryStorage()
     log, _ = written(storage)
     log.close()
@@ -174,7 +174,7 @@ def test_a_lost_segment_in_the_middle_is_refused_by_name() -> None:
         open_log(storage)
 
 
-def test_a_flushed_tail_that_is_missing_is_refused() -> None:
+def test_a_missing_flushed_tail_is_rejected() -> None:
     storage = MemoryStorage()
     log, batches = written(storage)
     log.close()
@@ -209,7 +209,7 @@ def test_a_damaged_index_is_rebuilt(suffix: str, damage: str, segment: int) -> N
     assert found.offset == 2 * BATCHES - 1
 
 
-def test_an_index_that_points_into_the_void_is_rebuilt_when_it_is_used() -> None:
+def test_an_index_with_invalid_positions_is_rebuilt_when_used() -> None:
     storage = MemoryStorage()
     log, batches = written(storage)
     log.close()
@@ -222,7 +222,7 @@ def test_an_index_that_points_into_the_void_is_rebuilt_when_it_is_used() -> None
     assert storage.read(name) == good
 
 
-def test_files_left_over_are_removed() -> None:
+def test_left_over_files_are_removed() -> None:
     storage = MemoryStorage()
     log, _ = written(storage)
     log.close()
@@ -252,7 +252,7 @@ def test_a_checkpointed_log_start_offset_is_kept() -> None:
     assert again.leader_epochs.entries[0] == (0, 7)
 
 
-def test_leader_epochs_lost_with_their_checkpoint_are_read_from_the_batches() -> None:
+def test_leader_epochs_are_recovered_from_the_batches() -> None:
     storage = MemoryStorage()
     log, _ = written(storage)
     storage.remove(f"{DIRECTORY}/leader-epoch-checkpoint")
@@ -260,7 +260,7 @@ def test_leader_epochs_lost_with_their_checkpoint_are_read_from_the_batches() ->
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_producers_come_back_from_a_snapshot_or_from_the_batches(damaged: bool) -> None:
+def test_producers_are_recovered_from_a_snapshot_or_the_batches(damaged: bool) -> None:
     storage = MemoryStorage()
     log, _ = written(storage)
     log.close()
@@ -278,7 +278,7 @@ def test_producers_come_back_from_a_snapshot_or_from_the_batches(damaged: bool) 
     assert (repeated.is_duplicate, repeated.base_offset) == (True, 2 * BATCHES - 2)
 
 
-def test_expired_producers_do_not_come_back() -> None:
+def test_expired_producers_are_not_recovered() -> None:
     storage = MemoryStorage()
     log, _ = written(storage)
     log.close()

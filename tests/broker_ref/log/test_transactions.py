@@ -73,7 +73,7 @@ def begin(log: PartitionLog, **fields: int | bool) -> VerificationGuard | None:
 # Beginning
 
 
-def test_a_transaction_begins_with_the_guard_of_its_verification_alone(log: PartitionLog) -> None:
+def test_a_transaction_requires_the_guard_of_its_verification(log: PartitionLog) -> None:
     first = transactional(7)
     assert refused(log, first) is ErrorCode.invalid_txn_state
     assert refused(log, first, VerificationGuard()) is ErrorCode.invalid_txn_state
@@ -84,20 +84,20 @@ def test_a_transaction_begins_with_the_guard_of_its_verification_alone(log: Part
     assert append(log, transactional(7, sequence=1)) == 1
 
 
-def test_the_guard_of_one_producer_is_of_no_use_to_another(log: PartitionLog) -> None:
+def test_a_guard_is_valid_for_its_producer_only(log: PartitionLog) -> None:
     begin(log, producer_id=8)
     assert refused(log, transactional(8), begin(log)) is ErrorCode.invalid_txn_state
 
 
 @pytest.mark.parametrize("marker", list(Marker))
-def test_what_comes_after_the_marker_is_late(log: PartitionLog, marker: Marker) -> None:
+def test_batches_after_the_marker_are_rejected(log: PartitionLog, marker: Marker) -> None:
     writer = Writer(log=log, producer_id=7)
     writer.write()
     writer.end(marker)
     assert refused(log, transactional(7, sequence=1)) is ErrorCode.invalid_txn_state
 
 
-def test_a_guard_is_void_once_a_marker_has_been_written(log: PartitionLog) -> None:
+def test_a_marker_invalidates_the_guard(log: PartitionLog) -> None:
     guard = begin(log)
     Writer(log=log, producer_id=7).abort()
     assert refused(log, transactional(7), guard) is ErrorCode.invalid_txn_state
@@ -109,7 +109,7 @@ def test_a_guard_is_void_once_a_marker_has_been_written(log: PartitionLog) -> No
 
 
 @pytest.mark.parametrize("marker", list(Marker))
-def test_a_guard_outlives_the_late_marker_of_the_transaction_before(
+def test_a_guard_survives_the_marker_of_the_previous_transaction(
     log: PartitionLog, marker: Marker
 ) -> None:
     """Transaction version 2: it has the epoch of the next one, which is asked about meanwhile."""
@@ -122,7 +122,7 @@ def test_a_guard_outlives_the_late_marker_of_the_transaction_before(
     assert refused(log, transactional(7, epoch=3), guard) is ErrorCode.invalid_txn_state
 
 
-def test_a_guard_is_void_once_a_leader_elsewhere_has_written(log: PartitionLog) -> None:
+def test_a_replicated_batch_invalidates_the_guard(log: PartitionLog) -> None:
     guard = begin(log)
     there = open_log(MemoryStorage())
     Writer(log=there, producer_id=7).commit()
@@ -130,7 +130,7 @@ def test_a_guard_is_void_once_a_leader_elsewhere_has_written(log: PartitionLog) 
     assert refused(log, transactional(7), guard) is ErrorCode.invalid_txn_state
 
 
-def test_the_next_epoch_is_another_transaction_though_the_last_is_open(log: PartitionLog) -> None:
+def test_the_next_epoch_is_another_transaction(log: PartitionLog) -> None:
     """Transaction version 2: the marker of the last may still be on its way."""
     writer = Writer(log=log, producer_id=7)
     writer.write()
@@ -139,7 +139,7 @@ def test_the_next_epoch_is_another_transaction_though_the_last_is_open(log: Part
     assert append(log, following, begin(log, epoch=1, supports_epoch_bump=True)) == 1
 
 
-def test_an_older_epoch_is_not_asked_about(log: PartitionLog) -> None:
+def test_an_older_epoch_is_not_verified(log: PartitionLog) -> None:
     writer = Writer(log=log, producer_id=7, epoch=3)
     writer.write()
     for data in (transactional(7, epoch=2, sequence=1), batch(producer=(7, 2, 1))):
@@ -149,7 +149,7 @@ def test_an_older_epoch_is_not_asked_about(log: PartitionLog) -> None:
     assert error.value.error_code is FENCED
 
 
-def test_an_older_epoch_is_refused_as_such_whatever_its_sequence(log: PartitionLog) -> None:
+def test_an_older_epoch_is_fenced_with_any_sequence(log: PartitionLog) -> None:
     """ProducerAppendInfo checks the epoch before what is being asked about."""
     writer = Writer(log=log, producer_id=7, epoch=3)
     writer.write()
@@ -158,7 +158,7 @@ def test_an_older_epoch_is_refused_as_such_whatever_its_sequence(log: PartitionL
     assert refused(log, batch(producer=(7, 2, 5))) is FENCED
 
 
-def test_a_later_batch_waits_for_the_one_before_it(log: PartitionLog) -> None:
+def test_a_later_batch_is_rejected_before_the_first_verified_one(log: PartitionLog) -> None:
     """The question about sequence 0 has to be repeated; 1 must not be taken before it."""
     guard = begin(log)
     assert begin(log, sequence=1) is guard
@@ -181,7 +181,7 @@ def test_transactions_of_version_2_begin_at_sequence_0(log: PartitionLog) -> Non
     assert append(log, transactional(7), guard) == 0
 
 
-def test_a_repeated_batch_is_told_its_offsets_in_the_transaction_and_after_it(
+def test_a_duplicate_returns_its_offsets_in_and_after_the_transaction(
     log: PartitionLog,
 ) -> None:
     writer = Writer(log=log, producer_id=7)
@@ -192,7 +192,7 @@ def test_a_repeated_batch_is_told_its_offsets_in_the_transaction_and_after_it(
         writer.commit()
 
 
-def test_nothing_but_transactional_batches_within_a_transaction(log: PartitionLog) -> None:
+def test_an_open_transaction_rejects_other_batches(log: PartitionLog) -> None:
     writer = Writer(log=log, producer_id=7)
     writer.write()
     assert refused(log, batch(producer=(7, 0, 1))) is ErrorCode.invalid_txn_state
@@ -200,7 +200,7 @@ def test_nothing_but_transactional_batches_within_a_transaction(log: PartitionLo
     assert append(log, batch(producer=(7, 0, 1))) == 2
 
 
-def test_a_coordinator_writes_without_sequences_and_has_to_verify_as_well(
+def test_coordinator_writes_have_no_sequences_but_require_verification(
     log: PartitionLog,
 ) -> None:
     offsets = transactional(7, sequence=NO_SEQUENCE)
@@ -210,7 +210,7 @@ def test_a_coordinator_writes_without_sequences_and_has_to_verify_as_well(
     assert append(log, offsets, None, AppendOrigin.COORDINATOR) == 1
 
 
-def test_questions_nothing_came_of_are_forgotten(log: PartitionLog) -> None:
+def test_unused_verifications_expire(log: PartitionLog) -> None:
     guard = begin(log)
     log.expire_producers(NOW_MS + 24 * 60 * 60 * 1000)
     assert refused(log, transactional(7), guard) is ErrorCode.invalid_txn_state
@@ -232,7 +232,7 @@ def test_questions_nothing_came_of_are_forgotten(log: PartitionLog) -> None:
         (6, 7, 2, ErrorCode.transaction_coordinator_fenced),
     ],
 )
-def test_who_may_end_a_transaction(
+def test_epochs_that_may_end_a_transaction(
     log: PartitionLog,
     epoch: int,
     coordinator_epoch: int,
@@ -258,7 +258,7 @@ def test_who_may_end_a_transaction(
     assert (entry.epoch, entry.coordinator_epoch) == (epoch, coordinator_epoch)
 
 
-def test_a_marker_of_version_2_may_come_again(log: PartitionLog) -> None:
+def test_a_marker_of_version_2_may_be_repeated(log: PartitionLog) -> None:
     """As when its answer was lost; it ends nothing then."""
     writer = Writer(log=log, producer_id=7)
     writer.write()
@@ -268,7 +268,7 @@ def test_a_marker_of_version_2_may_come_again(log: PartitionLog) -> None:
     assert log.last_stable_offset(3) == 3
 
 
-def test_above_the_last_epoch_there_is_none_for_a_marker_of_version_2(log: PartitionLog) -> None:
+def test_a_marker_of_version_2_may_have_the_last_epoch(log: PartitionLog) -> None:
     writer = Writer(log=log, producer_id=7, epoch=EPOCH_MAX)
     writer.write()
     writer.epoch -= 1
@@ -276,7 +276,7 @@ def test_above_the_last_epoch_there_is_none_for_a_marker_of_version_2(log: Parti
     assert log.last_stable_offset(2) == 2
 
 
-def test_a_marker_of_a_producer_nobody_knows_is_written_and_fences(log: PartitionLog) -> None:
+def test_a_marker_of_an_unknown_producer_is_written_and_fences(log: PartitionLog) -> None:
     Writer(log=log, producer_id=7, epoch=4).abort()
     assert log.log_end_offset == 1
     assert log.aborted_transactions(0, 1) == []
@@ -298,7 +298,7 @@ def test_the_last_stable_offset_waits_for_the_marker_to_be_replicated(log: Parti
     assert [log.last_stable_offset(hw) for hw in (2, 3, 4, 5)] == [1, 1, 1, 5]
 
 
-def test_a_high_watermark_that_falls_takes_it_along(log: PartitionLog) -> None:
+def test_the_last_stable_offset_follows_a_lower_high_watermark(log: PartitionLog) -> None:
     writer = Writer(log=log, producer_id=7)
     writer.write()
     writer.commit()
@@ -307,7 +307,7 @@ def test_a_high_watermark_that_falls_takes_it_along(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("marker", list(Marker))
-def test_a_start_finds_the_markers_that_are_not_replicated(marker: Marker) -> None:
+def test_recovery_finds_unreplicated_markers(marker: Marker) -> None:
     """Both are below the snapshot that the stop has left, which does not tell of them."""
     storage = MemoryStorage()
     log = open_log(storage)
@@ -323,7 +323,7 @@ def test_a_start_finds_the_markers_that_are_not_replicated(marker: Marker) -> No
         again.discard()
 
 
-def test_damage_before_the_snapshot_is_no_hindrance_to_a_start() -> None:
+def test_a_log_opens_despite_damage_before_the_snapshot() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     writer = Writer(log=log, producer_id=7)
@@ -336,7 +336,7 @@ def test_damage_before_the_snapshot_is_no_hindrance_to_a_start() -> None:
     assert open_log(storage, recovery_point=3).log_end_offset == 3
 
 
-def test_a_cut_forgets_no_marker_that_is_not_replicated() -> None:
+def test_truncation_keeps_unreplicated_markers() -> None:
     """The second segment begins with a snapshot that is above the high watermark."""
     log = open_log(MemoryStorage(), config=small(segment_bytes=200))
     writer = Writer(log=log, producer_id=7)
@@ -349,7 +349,7 @@ def test_a_cut_forgets_no_marker_that_is_not_replicated() -> None:
     assert [log.last_stable_offset(hw) for hw in (1, 2, 3)] == [0, 2, 3]
 
 
-def test_deleting_records_of_an_open_transaction_moves_it_up(log: PartitionLog) -> None:
+def test_deleting_records_raises_the_first_unstable_offset(log: PartitionLog) -> None:
     writer = Writer(log=log, producer_id=7)
     for _ in range(4):
         writer.write()
@@ -357,7 +357,7 @@ def test_deleting_records_of_an_open_transaction_moves_it_up(log: PartitionLog) 
     assert log.last_stable_offset(4) == 3
 
 
-def test_an_index_entry_is_what_kafka_writes() -> None:
+def test_index_entries_have_kafkas_format() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     first, second = Writer(log=log, producer_id=7), Writer(log=log, producer_id=0x1122334455667788)
@@ -369,13 +369,13 @@ def test_an_index_entry_is_what_kafka_writes() -> None:
     assert stored == struct.pack("!hqqqqhqqqq", 0, 0x1122334455667788, 1, 3, 0, 0, 7, 0, 4, 5)
 
 
-def test_without_aborts_there_is_no_index() -> None:
+def test_without_aborts_there_is_no_transaction_index() -> None:
     storage = MemoryStorage()
     Writer(log=open_log(storage), producer_id=7).commit()
     assert not [name for name in storage.list(DIRECTORY) if name.endswith(".txnindex")]
 
 
-def test_the_index_goes_with_its_segment() -> None:
+def test_the_transaction_index_is_deleted_with_its_segment() -> None:
     storage = MemoryStorage()
     log = open_log(storage, config=small(segment_bytes=200, retention_bytes=0))
     for _ in range(4):
@@ -389,7 +389,7 @@ def test_the_index_goes_with_its_segment() -> None:
 
 
 @pytest.mark.parametrize("damage", ["torn", "order"])
-def test_a_damaged_index_is_written_anew(damage: str) -> None:
+def test_a_damaged_transaction_index_is_rebuilt(damage: str) -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     writer = Writer(log=log, producer_id=7)
@@ -424,7 +424,7 @@ def test_a_damaged_marker_is_found_when_the_log_is_read() -> None:
         open_log(storage, recovery_point=2)
 
 
-def test_an_append_that_fails_decides_nothing() -> None:
+def test_a_failed_marker_append_decides_nothing() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     writer = Writer(log=log, producer_id=7)
@@ -438,7 +438,7 @@ def test_an_append_that_fails_decides_nothing() -> None:
         assert log.producer_entries[0].has_open_transaction
 
 
-def test_a_cut_takes_the_marker_back() -> None:
+def test_truncation_of_a_marker_reopens_the_transaction() -> None:
     log = open_log(MemoryStorage())
     writer = Writer(log=log, producer_id=7)
     writer.write()

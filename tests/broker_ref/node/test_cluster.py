@@ -88,7 +88,9 @@ def lead(cluster: VirtualCluster, broker_id: int) -> None:
 # Joining
 
 
-def test_every_broker_tells_clients_of_all(cluster: VirtualCluster, clients: Clients) -> None:
+def test_metadata_of_every_broker_lists_all_brokers(
+    cluster: VirtualCluster, clients: Clients
+) -> None:
     for broker_id in BROKERS:
         answer = clients.call(broker_id, request("metadata", 12, topics=[]))
         assert answer.cluster_id == cluster.controller.cluster_id
@@ -98,7 +100,7 @@ def test_every_broker_tells_clients_of_all(cluster: VirtualCluster, clients: Cli
 
 
 @pytest.mark.parametrize("how", ["by its directory", "by its configuration"])
-def test_a_broker_of_another_cluster_is_refused(how: str) -> None:
+def test_a_broker_of_another_cluster_is_rejected(how: str) -> None:
     storage = MemoryStorage()
     if how == "by its directory":
         other = VirtualCluster(config(1), config(2), storages={2: storage}, seed=50)
@@ -118,7 +120,7 @@ def test_a_broker_of_another_cluster_is_refused(how: str) -> None:
     cluster.run_until(lambda: is_running(cluster, 1))
 
 
-def test_a_second_broker_of_an_id_waits_for_the_end_of_the_firsts_session(
+def test_a_duplicate_broker_id_waits_until_the_first_session_expires(
     cluster: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.crash(address_of(2))
@@ -131,7 +133,7 @@ def test_a_second_broker_of_an_id_waits_for_the_end_of_the_firsts_session(
     assert caplog.text.count("another broker with this id is running") == 1
 
 
-def test_a_broker_that_left_in_good_order_comes_back_at_once(cluster: VirtualCluster) -> None:
+def test_a_broker_rejoins_immediately_after_a_clean_shutdown(cluster: VirtualCluster) -> None:
     cluster.stop_broker(2)
     before_ms = cluster.now_ms
     cluster.start_broker(2)
@@ -139,7 +141,7 @@ def test_a_broker_that_left_in_good_order_comes_back_at_once(cluster: VirtualClu
     assert cluster.now_ms - before_ms < HEARTBEAT_MS
 
 
-def test_brokers_wait_for_their_controller(caplog: pytest.LogCaptureFixture) -> None:
+def test_brokers_wait_for_the_controller(caplog: pytest.LogCaptureFixture) -> None:
     cluster = VirtualCluster(*(config(each) for each in BROKERS))
     for broker_id in BROKERS:
         cluster.start_broker(broker_id)
@@ -187,7 +189,7 @@ def test_leaderships_move_before_a_broker_stops(cluster: VirtualCluster, clients
     assert clients.write(2, "b") is ErrorCode.none
 
 
-def test_a_broker_stays_until_the_others_know_who_leads_now(
+def test_controlled_shutdown_waits_until_the_others_know_the_new_leader(
     cluster: VirtualCluster, clients: Clients
 ) -> None:
     clients.create_topic("t", 1, 2, 3)
@@ -200,7 +202,7 @@ def test_a_broker_stays_until_the_others_know_who_leads_now(
     cluster.run_until(lambda: leaving.state is BrokerState.SHUTTING_DOWN)
 
 
-def test_the_only_replica_does_not_keep_a_broker_from_stopping(
+def test_controlled_shutdown_does_not_wait_for_a_sole_replica(
     cluster: VirtualCluster, clients: Clients
 ) -> None:
     clients.create_topic("t", 1)
@@ -215,7 +217,7 @@ def test_the_only_replica_does_not_keep_a_broker_from_stopping(
 
 
 @pytest.mark.parametrize("through", BROKERS)
-def test_any_broker_passes_on_what_the_controller_decides(
+def test_any_broker_forwards_to_the_controller(
     clients: Clients, cluster: VirtualCluster, through: int
 ) -> None:
     clients.create_topic("t", 3, 1, through=through)
@@ -225,7 +227,7 @@ def test_any_broker_passes_on_what_the_controller_decides(
     assert again.error_message == "Topic 't' already exists."
 
 
-def test_what_is_passed_on_waits_for_the_controller(
+def test_forwarded_requests_wait_for_the_controller(
     cluster: VirtualCluster, clients: Clients
 ) -> None:
     cluster.crash(CONTROLLER)
@@ -237,7 +239,7 @@ def test_what_is_passed_on_waits_for_the_controller(
     assert state(cluster).replicas == (2, 3)
 
 
-def test_without_a_controller_the_client_is_told_so_in_the_end(
+def test_forwarding_times_out_without_a_controller(
     cluster: VirtualCluster, clients: Clients
 ) -> None:
     cluster.crash(CONTROLLER)
@@ -262,9 +264,7 @@ def draw_producer_ids(clients: Clients, broker_id: int, count: int) -> list[int]
     return [answer.producer_id for answer in answers]
 
 
-def test_no_two_brokers_give_out_the_same_producer_id(
-    cluster: VirtualCluster, clients: Clients
-) -> None:
+def test_producer_ids_are_unique_across_brokers(cluster: VirtualCluster, clients: Clients) -> None:
     def draw(broker_id: int, count: int) -> list[int]:
         return draw_producer_ids(clients, broker_id, count)
 
@@ -286,7 +286,7 @@ def test_no_two_brokers_give_out_the_same_producer_id(
     [(False, 8 << 20, range(1)), (True, 8 << 20, range(1, 2)), (True, 100, range(5, 100))],
     ids=["by records", "by a snapshot", "by a snapshot in pieces"],
 )
-def test_a_broker_catches_up_on_what_it_has_missed(
+def test_a_broker_catches_up_with_the_metadata(
     cluster: VirtualCluster,
     clients: Clients,
     monkeypatch: pytest.MonkeyPatch,
@@ -314,7 +314,7 @@ def test_a_broker_catches_up_on_what_it_has_missed(
     assert clients.write(3, "a", topic="after") is ErrorCode.none
 
 
-def test_brokers_that_run_follow_a_controller_that_was_restarted(
+def test_running_brokers_follow_a_restarted_controller(
     cluster: VirtualCluster, clients: Clients
 ) -> None:
     clients.create_topic("t", 1, 2, 3)
@@ -332,7 +332,7 @@ def test_brokers_that_run_follow_a_controller_that_was_restarted(
     assert clients.write(2, "a", topic="u") is ErrorCode.none
 
 
-def test_a_controller_that_is_away_for_long_fences_nobody_who_is_there(
+def test_a_controller_that_was_down_for_long_fences_no_live_broker(
     cluster: VirtualCluster, clients: Clients
 ) -> None:
     clients.create_topic("t", 1, 2, 3)
@@ -348,7 +348,7 @@ def test_a_controller_that_is_away_for_long_fences_nobody_who_is_there(
 # Faults
 
 
-def test_a_leader_that_is_cut_from_the_controller_acknowledges_nothing_alone(
+def test_a_leader_cut_from_the_controller_acknowledges_nothing_alone(
     cluster: VirtualCluster, clients: Clients
 ) -> None:
     clients.create_topic("t", 1, 2, 3)
@@ -395,7 +395,7 @@ def test_a_link_that_is_cut_one_way_brings_no_records(
 CLIENTS_PRODUCE = Match(api_keys=frozenset({PRODUCE}), sender=Sender.CLIENT, node_id=1)
 
 
-def test_requests_that_are_delayed(cluster: VirtualCluster, clients: Clients) -> None:
+def test_delayed_requests(cluster: VirtualCluster, clients: Clients) -> None:
     clients.create_topic("t", 1, 2, 3)
     rule = cluster.faults.delay(500, CLIENTS_PRODUCE, times=1)
     asked = clients.ask(1, produce(batch("a")))
@@ -409,7 +409,7 @@ def test_requests_that_are_delayed(cluster: VirtualCluster, clients: Clients) ->
     assert not clients.is_open(clients.ask(1, produce(batch("b"))))
 
 
-def test_requests_that_are_held(cluster: VirtualCluster, clients: Clients) -> None:
+def test_held_requests(cluster: VirtualCluster, clients: Clients) -> None:
     clients.create_topic("t", 1, 2, 3)
     with cluster.faults.hold(CLIENTS_PRODUCE):
         held = [clients.ask(1, produce(batch(value))) for value in ("a", "b")]
@@ -420,7 +420,7 @@ def test_requests_that_are_held(cluster: VirtualCluster, clients: Clients) -> No
     assert [produced(asked.answer).base_offset for asked in held] == [0, 1]
 
 
-def test_requests_that_are_refused(cluster: VirtualCluster, clients: Clients) -> None:
+def test_refused_requests(cluster: VirtualCluster, clients: Clients) -> None:
     clients.create_topic("t", 1, 2, 3)
     cluster.faults.refuse(ErrorCode.not_enough_replicas, CLIENTS_PRODUCE, times=1)
     assert clients.write(1, "a") is ErrorCode.not_enough_replicas
@@ -429,7 +429,7 @@ def test_requests_that_are_refused(cluster: VirtualCluster, clients: Clients) ->
 
 
 @pytest.mark.parametrize("is_served", [True, False])
-def test_requests_without_an_answer(
+def test_requests_whose_response_is_lost(
     cluster: VirtualCluster, clients: Clients, is_served: bool
 ) -> None:
     clients.create_topic("t", 1, 2, 3)
@@ -441,7 +441,7 @@ def test_requests_without_an_answer(
     assert end_offset(cluster, 1) == is_served
 
 
-def test_what_is_passed_on_meets_the_faults_of_the_controller(
+def test_forwarded_requests_match_rules_at_the_controller(
     cluster: VirtualCluster, clients: Clients
 ) -> None:
     at_the_controller = Match(api_keys=frozenset({19}), node_id=CONTROLLER_ID)
@@ -451,7 +451,7 @@ def test_what_is_passed_on_meets_the_faults_of_the_controller(
     clients.create_topic("t", 1)
 
 
-def test_an_answer_in_an_envelope_can_be_lost(cluster: VirtualCluster, clients: Clients) -> None:
+def test_the_response_in_an_envelope_can_be_lost(cluster: VirtualCluster, clients: Clients) -> None:
     envelope = Match(api_keys=frozenset({ENVELOPE_KEY}))
     with cluster.faults.lose_answer(envelope, times=1) as rule:
         (made,) = clients.call(2, create_topics("t")).topics
@@ -466,7 +466,7 @@ def nudge(cluster: VirtualCluster) -> None:
         pass
 
 
-def test_a_session_does_not_end_while_the_controllers_time_stands_still(
+def test_sessions_do_not_expire_while_the_controllers_clock_is_stopped(
     cluster: VirtualCluster,
 ) -> None:
     cluster.faults.hold_time(CONTROLLER_ID)
@@ -478,7 +478,7 @@ def test_a_session_does_not_end_while_the_controllers_time_stands_still(
     cluster.run_until(lambda: is_fenced(cluster, 1))
 
 
-def test_a_fetch_does_not_time_out_while_a_brokers_time_stands_still(
+def test_a_fetch_does_not_time_out_while_the_brokers_clock_is_stopped(
     cluster: VirtualCluster, clients: Clients
 ) -> None:
     clients.create_topic("t", 1)
@@ -491,7 +491,7 @@ def test_a_fetch_does_not_time_out_while_a_brokers_time_stands_still(
     assert fetched(clients.outcome(asked))[0].error_code is ErrorCode.none
 
 
-def test_a_broker_that_is_paused_goes_on_with_what_has_come_meanwhile(
+def test_a_resumed_broker_handles_requests_from_the_pause(
     cluster: VirtualCluster, clients: Clients
 ) -> None:
     clients.create_topic("t", 1, 2, 3)
@@ -516,9 +516,7 @@ def disk(cluster: VirtualCluster, broker_id: int) -> MemoryStorage:
     return storage
 
 
-def test_a_broker_whose_storage_fails_ends_and_the_others_go_on(
-    cluster: VirtualCluster, clients: Clients
-) -> None:
+def test_a_broker_stops_if_its_storage_fails(cluster: VirtualCluster, clients: Clients) -> None:
     clients.create_topic("t", 1, 2, 3)
     clients.create_topic("u", 1, 2, 3)
     disk(cluster, 1).fail_on("append")
@@ -533,9 +531,7 @@ def test_a_broker_whose_storage_fails_ends_and_the_others_go_on(
     until_in_sync(cluster, *BROKERS)
 
 
-def test_a_broker_ends_where_storage_fails_while_nobody_asks(
-    cluster: VirtualCluster, clients: Clients
-) -> None:
+def test_a_follower_stops_if_its_storage_fails(cluster: VirtualCluster, clients: Clients) -> None:
     """A follower that cannot append what it fetches."""
     clients.create_topic("t", 1, 2, 3)
     disk(cluster, 3).fail_below("t-0/", "append")
@@ -544,7 +540,7 @@ def test_a_broker_ends_where_storage_fails_while_nobody_asks(
     assert set(state(cluster).isr) == {1, 2}
 
 
-def test_a_controller_that_cannot_note_what_it_decides_ends_and_brokers_go_on(
+def test_the_controller_stops_if_it_cannot_persist_its_own_decision(
     cluster: VirtualCluster, clients: Clients
 ) -> None:
     clients.create_topic("t", 1, 2, 3)
@@ -561,7 +557,7 @@ def test_a_controller_that_cannot_note_what_it_decides_ends_and_brokers_go_on(
     assert clients.write(1, "b") is ErrorCode.none
 
 
-def test_a_controller_that_cannot_note_what_a_client_asks_ends(
+def test_the_controller_stops_if_it_cannot_persist_a_clients_change(
     cluster: VirtualCluster, clients: Clients
 ) -> None:
     journal = cluster.controller_storage
@@ -575,7 +571,7 @@ def test_a_controller_that_cannot_note_what_a_client_asks_ends(
     clients.create_topic("u", 1)
 
 
-def test_a_broker_goes_on_following_after_a_bug_met_metadata(
+def test_a_broker_keeps_following_after_an_exception_on_metadata(
     cluster: VirtualCluster, clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = cluster.broker(1).broker

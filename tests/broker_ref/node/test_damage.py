@@ -57,7 +57,7 @@ def high_watermark(driver: NodeDriver, topic: str = "t") -> int:
 
 
 @pytest.mark.parametrize(("operation", "has_ended"), [("append", True), ("flush", False)])
-def test_a_topic_made_after_one_that_could_not_be_keeps_its_records(
+def test_a_topic_keeps_its_records_after_a_failed_creation(
     driver: NodeDriver, storage: MemoryStorage, operation: str, has_ended: bool
 ) -> None:
     failed = storage.fail_below("t-0/", operation)
@@ -77,7 +77,7 @@ def test_a_topic_made_after_one_that_could_not_be_keeps_its_records(
 
 @pytest.mark.parametrize("operation", ["rename", "write", "remove"])
 @pytest.mark.parametrize("stop", ["none", "crash"])
-def test_a_log_that_could_not_be_removed_is_not_inherited(
+def test_a_new_topic_does_not_inherit_a_log_that_could_not_be_removed(
     driver: NodeDriver,
     storage: MemoryStorage,
     operation: str,
@@ -104,7 +104,7 @@ def test_a_log_that_could_not_be_removed_is_not_inherited(
     assert high_watermark(driver) == 1
 
 
-def test_a_topic_whose_place_is_taken_is_offline_and_the_others_are_served(
+def test_a_topic_whose_directory_is_occupied_is_offline(
     driver: NodeDriver, storage: MemoryStorage
 ) -> None:
     create_topic(driver, "t")
@@ -138,7 +138,7 @@ def test_topics_with_the_longest_names_are_deleted(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_a_log_of_which_the_metadata_knows_nothing_is_set_aside(
+def test_a_log_without_a_topic_is_renamed_to_stray(
     driver: NodeDriver, storage: MemoryStorage, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = driver.controller_storage.read(JOURNAL_FILE)
@@ -157,7 +157,7 @@ def test_a_log_of_which_the_metadata_knows_nothing_is_set_aside(
     assert high_watermark(driver) == 0
 
 
-def test_without_its_journal_a_directory_is_refused(
+def test_a_controller_directory_without_its_journal_is_rejected(
     driver: NodeDriver, storage: MemoryStorage
 ) -> None:
     create_topic(driver, "t")
@@ -169,7 +169,7 @@ def test_without_its_journal_a_directory_is_refused(
 
 
 @pytest.mark.parametrize("written", ["meta.properties", JOURNAL_FILE])
-def test_a_first_start_of_the_controller_that_is_cut_short_is_no_obstacle(written: str) -> None:
+def test_the_controller_starts_after_an_interrupted_first_start(written: str) -> None:
     storage = MemoryStorage()
     storage.fail_below(written, "write")
     with pytest.raises(StorageError, match=f"Cannot write {written}"):
@@ -178,7 +178,7 @@ def test_a_first_start_of_the_controller_that_is_cut_short_is_no_obstacle(writte
     create_topic(NodeDriver(controller_storage=storage), "t")
 
 
-def test_a_first_start_of_a_broker_that_is_cut_short_is_no_obstacle(storage: MemoryStorage) -> None:
+def test_a_broker_starts_after_an_interrupted_first_start(storage: MemoryStorage) -> None:
     storage.fail_below("meta.properties", "write")
     with pytest.raises(NodeFailedError, match=r"Cannot write meta\.properties"):
         NodeDriver(storage=storage)
@@ -192,7 +192,7 @@ def test_a_first_start_of_a_broker_that_is_cut_short_is_no_obstacle(storage: Mem
     [b"", b"version: 0\n", b"version: 0\ntopic_id: !", b"topic_id: AAAA\n", b"\xff\xfe\x00"],
 )
 @pytest.mark.parametrize("topic_is_known", [True, False])
-def test_a_log_that_does_not_say_whose_it_is_is_refused_by_name(
+def test_a_log_with_damaged_partition_metadata_is_rejected(
     driver: NodeDriver, storage: MemoryStorage, content: bytes, topic_is_known: bool
 ) -> None:
     create_topic(driver, "t")
@@ -215,7 +215,7 @@ def test_a_log_that_does_not_say_whose_it_is_is_refused_by_name(
         (b"\xff\xfe", "UTF-8"),
     ],
 )
-def test_damaged_properties_are_refused_by_name(
+def test_damaged_meta_properties_are_rejected(
     driver: NodeDriver, storage: MemoryStorage, content: bytes, reason: str
 ) -> None:
     driver.node.close(START_MS)
@@ -238,7 +238,7 @@ def test_the_journal_does_not_grow_with_starts(driver: NodeDriver) -> None:
     assert storage.read(JOURNAL_FILE).count(b"RemoveTopic") == 1
 
 
-def test_a_stop_on_a_failing_disk_closes_every_log_and_tells_the_first_error(
+def test_a_stop_on_a_failing_disk_closes_all_logs_and_raises_the_first_error(
     driver: NodeDriver, storage: MemoryStorage
 ) -> None:
     for name in "tuv":

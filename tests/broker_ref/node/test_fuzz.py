@@ -110,5 +110,5 @@ def test_valid_and_mutated_requests(
         (struct.pack(">hhih", 3, 1, 1, -1) + b"\x7f\xff\xff\xff", "2147483647 elements"),
     ],
 )
-def test_what_closes_the_connection(driver: NodeDriver, frame: bytes, says: str) -> None:
+def test_invalid_frames_close_the_connection(driver: NodeDriver, frame: bytes, says: str) -> None:
     assert says in closes(driver.send_bytes(frame))

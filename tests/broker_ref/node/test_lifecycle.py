@@ -64,7 +64,7 @@ def test_topics_and_records_outlive_the_node(driver: NodeDriver, stop: str) -> N
     assert answer.high_watermark == 2
 
 
-def test_what_was_answered_survives_power_loss_as_far_as_it_is_promised() -> None:
+def test_acknowledged_metadata_survives_power_loss() -> None:
     for seed in range(20):
         storage, journal = MemoryStorage(), MemoryStorage()
         driver = NodeDriver(storage=storage, controller_storage=journal)
@@ -93,7 +93,7 @@ def producer_id(driver: NodeDriver) -> int:
     return int(answer.producer_id)
 
 
-def test_producer_ids_are_never_repeated(driver: NodeDriver) -> None:
+def test_producer_ids_are_unique_across_restarts(driver: NodeDriver) -> None:
     ids = [producer_id(driver) for _ in range(1001)]
     driver.crash()
     ids.append(producer_id(driver))
@@ -103,7 +103,7 @@ def test_producer_ids_are_never_repeated(driver: NodeDriver) -> None:
     assert ids[:2] == [0, 1]
 
 
-def test_the_clean_stop_leaves_its_marker_and_the_start_takes_it(
+def test_a_clean_stop_writes_the_marker_and_the_start_removes_it(
     driver: NodeDriver, storage: MemoryStorage
 ) -> None:
     assert not storage.exists(".kafka_cleanshutdown")
@@ -113,7 +113,7 @@ def test_the_clean_stop_leaves_its_marker_and_the_start_takes_it(
     assert not storage.exists(".kafka_cleanshutdown")
 
 
-def test_the_directory_says_whose_it_is(driver: NodeDriver, storage: MemoryStorage) -> None:
+def test_meta_properties_contain_the_ids(driver: NodeDriver, storage: MemoryStorage) -> None:
     topic_id = create_topic(driver, "t")
     properties = storage.read("meta.properties").decode().splitlines()
     assert f"cluster.id={driver.broker.cluster_id}" in properties
@@ -123,7 +123,7 @@ def test_the_directory_says_whose_it_is(driver: NodeDriver, storage: MemoryStora
     assert topic_id.int > 100
 
 
-def test_another_node_cannot_take_the_directory(driver: NodeDriver, storage: MemoryStorage) -> None:
+def test_another_node_cannot_use_the_directory(driver: NodeDriver, storage: MemoryStorage) -> None:
     driver.node.close(START_MS)
     with pytest.raises(WrongDirectoryError, match=r"node.id=1.*node.id=2"):
         NodeDriver(BrokerConfig(node_id=2), storage=storage)
@@ -131,7 +131,7 @@ def test_another_node_cannot_take_the_directory(driver: NodeDriver, storage: Mem
         NodeDriver(BrokerConfig(cluster_id="other"), storage=storage)
 
 
-def test_a_deleted_topic_leaves_nothing(driver: NodeDriver, storage: MemoryStorage) -> None:
+def test_deleting_a_topic_removes_its_files(driver: NodeDriver, storage: MemoryStorage) -> None:
     create_topic(driver, "t", 2)
     delete(driver, "t")
     assert [name for name in storage.list("") if name.startswith("t-")] == []
@@ -144,7 +144,7 @@ def delete(driver: NodeDriver, name: str) -> None:
     assert answer.responses[0].error_code is ErrorCode.none
 
 
-def test_a_deletion_cut_short_is_finished_before_the_name_is_used_again(
+def test_an_interrupted_deletion_completes_before_the_name_is_reused(
     storage: MemoryStorage,
 ) -> None:
     driver = NodeDriver(storage=storage)
@@ -170,7 +170,7 @@ def test_retention_runs_as_time_passes(driver: NodeDriver) -> None:
     assert answer.log_start_offset == 2
 
 
-def test_the_next_deadline_is_always_ahead(driver: NodeDriver) -> None:
+def test_the_next_deadline_is_always_in_the_future(driver: NodeDriver) -> None:
     create_topic(driver, "t")
     idle_ms = driver.node.next_deadline_ms()
     assert idle_ms is not None
@@ -183,7 +183,7 @@ def test_the_next_deadline_is_always_ahead(driver: NodeDriver) -> None:
     assert driver.handle(TimePassed()) == []
 
 
-def test_a_broker_whose_disk_fails_says_so_and_ends(
+def test_a_broker_reports_a_disk_failure_and_stops(
     driver: NodeDriver, storage: MemoryStorage
 ) -> None:
     create_topic(driver, "t")
@@ -198,7 +198,7 @@ def test_a_broker_whose_disk_fails_says_so_and_ends(
     assert produced(driver.call(produce(batch("a")))).base_offset == 0
 
 
-def test_a_topic_that_the_controllers_disk_does_not_take_is_not_made(driver: NodeDriver) -> None:
+def test_a_topic_is_not_created_if_the_controllers_disk_fails(driver: NodeDriver) -> None:
     journal = driver.controller_storage
     assert isinstance(journal, MemoryStorage)
     journal.fail_on("flush")
@@ -218,7 +218,7 @@ def test_a_topic_that_the_controllers_disk_does_not_take_is_not_made(driver: Nod
     create_topic(driver, "taken-again")
 
 
-def test_a_log_that_cannot_be_made_is_offline_and_others_are_served(
+def test_a_log_that_cannot_be_created_is_offline(
     driver: NodeDriver, storage: MemoryStorage
 ) -> None:
     create_topic(driver, "t")

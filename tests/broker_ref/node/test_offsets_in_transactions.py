@@ -191,7 +191,7 @@ def process() -> Process:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_decision_reaches_the_next_coordinator(process: Process, commit: bool) -> None:
+def test_the_next_coordinator_applies_a_decision(process: Process, commit: bool) -> None:
     process.commit(5)
     process.crash_coordinator()
     assert process.until(process.fetch) == UNSTABLE
@@ -204,7 +204,7 @@ def test_a_decision_reaches_the_next_coordinator(process: Process, commit: bool)
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_marker_that_no_replica_has_is_written_again(process: Process, commit: bool) -> None:
+def test_an_unreplicated_marker_is_written_again(process: Process, commit: bool) -> None:
     """What it decided does not count, and is not told, before it is sure to stay."""
     process.commit(5)
     process.hold_replication()

@@ -29,7 +29,7 @@ def known_to(connection: RawConnection) -> set[int]:
     return {broker.node_id for broker in connection.call("metadata", 9, topics=[]).brokers}
 
 
-def test_what_comes_meanwhile_is_taken_in_afterwards_in_order() -> None:
+def test_events_during_a_pause_are_handled_in_order_afterwards() -> None:
     faults = Faults()
     pause_gate = PauseGate(faults, node_id=1)
     assert pause_gate.due(FRAMES[0]) == (FRAMES[0],)
@@ -42,7 +42,7 @@ def test_what_comes_meanwhile_is_taken_in_afterwards_in_order() -> None:
     assert pause_gate.due(FRAMES[2]) == (FRAMES[2],)
 
 
-def test_another_node_is_not_held() -> None:
+def test_other_nodes_are_not_paused() -> None:
     faults = Faults()
     faults.pause(2)
     pause_gate = PauseGate(faults, node_id=1)
@@ -50,7 +50,7 @@ def test_another_node_is_not_held() -> None:
     assert pause_gate.due(FRAMES[0]) == (FRAMES[0],)
 
 
-def test_it_keeps_its_connections_loses_its_session_and_comes_back(
+def test_a_paused_broker_keeps_connections_and_loses_its_session(
     cluster: broker_ref.Cluster,
 ) -> None:
     asked = request("metadata", 9, topics=[])

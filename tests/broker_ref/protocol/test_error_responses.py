@@ -102,7 +102,7 @@ def refuse(request: Any) -> Any:
 
 
 @pytest.mark.parametrize(("api_key", "version"), CASES)
-def test_every_request_can_be_refused(api_key: int, version: int) -> None:
+def test_every_request_has_an_error_response(api_key: int, version: int) -> None:
     response = refuse(example(request_schema(api_key, version)))
     if (api_key, version) in NO_PLACE_FOR_A_CODE:
         assert codes(response) == []
@@ -112,7 +112,7 @@ def test_every_request_can_be_refused(api_key: int, version: int) -> None:
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.request.__name__)
-def test_the_message_of_a_handler_serves_as_well(api: Any) -> None:
+def test_error_responses_accept_messages(api: Any) -> None:
     for version in api.versions:
         request = example(request_schema(api.key, version))
         buffer = io.BytesIO()
@@ -123,7 +123,7 @@ def test_the_message_of_a_handler_serves_as_well(api: Any) -> None:
         assert refused == expected, (api.request.__name__, version)
 
 
-def test_a_client_recognises_the_partitions_of_a_produce() -> None:
+def test_a_produce_error_response_names_its_partitions() -> None:
     by_name = refuse(example(request_schema(0, 9)))
     (topic,) = by_name.responses
     (partition,) = topic.partition_responses
@@ -135,12 +135,12 @@ def test_a_client_recognises_the_partitions_of_a_produce() -> None:
     assert topic.topic_id == TOPIC_ID
 
 
-def test_a_produce_that_expects_no_answer_gets_none() -> None:
+def test_a_produce_with_acks_0_has_no_error_response() -> None:
     request = dataclasses.replace(example(request_schema(0, 9)), acks=0)
     assert error_response(request, api_key=0, version=9, error_code=CODE) is None
 
 
-def test_a_fetch_has_the_code_at_its_partitions_until_it_trusts_the_top() -> None:
+def test_a_fetch_error_is_per_partition_up_to_version_12() -> None:
     old = refuse(example(request_schema(1, 12)))
     assert old.error_code is CODE
     assert old.session_id == 77
@@ -150,7 +150,7 @@ def test_a_fetch_has_the_code_at_its_partitions_until_it_trusts_the_top() -> Non
     assert (new.error_code, new.session_id, new.responses) == (CODE, 77, ())
 
 
-def test_an_offset_fetch_has_the_code_where_its_version_does() -> None:
+def test_an_offset_fetch_error_depends_on_the_version() -> None:
     assert refuse(example(request_schema(9, 1))).topics[0].partitions[0].partition_index == 3
     assert refuse(example(request_schema(9, 2))).topics == ()
     assert refuse(example(request_schema(9, 7))).error_code is CODE
@@ -158,7 +158,7 @@ def test_an_offset_fetch_has_the_code_where_its_version_does() -> None:
     assert (group.group_id, group.error_code, group.topics) == ("some-group_id", CODE, ())
 
 
-def test_groups_coordinators_and_elections_are_told_apart() -> None:
+def test_error_responses_name_groups_coordinators_and_elections() -> None:
     assert refuse(example(request_schema(15, 5))).groups[0].group_id == "some-groups"
     assert refuse(example(request_schema(42, 2))).results[0].group_id == "some-groups_names"
     (found,) = refuse(example(request_schema(10, 4))).coordinators
@@ -169,5 +169,5 @@ def test_groups_coordinators_and_elections_are_told_apart() -> None:
     assert deleted.name == "some-topic_names"
 
 
-def test_every_api_that_is_served_can_be_refused() -> None:
+def test_every_served_api_has_an_error_response() -> None:
     assert APIS.keys() <= MIRRORS.keys()

@@ -93,9 +93,7 @@ def _assert_same_value(value: Any, expected: Any) -> None:
 @pytest.mark.parametrize(("api_key", "version"), SERVED)
 @settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
-def test_every_request_reads_as_kio_writes_it(
-    api_key: int, version: int, data: st.DataObject
-) -> None:
+def test_requests_round_trip_with_kio(api_key: int, version: int, data: st.DataObject) -> None:
     schema: type[Any] = load_request_schema(api_key, version)
     entity = data.draw(entities(schema))
     frame = write_entities(entity)
@@ -107,7 +105,7 @@ def test_every_request_reads_as_kio_writes_it(
 @pytest.mark.parametrize(("api_key", "version"), SERVED)
 @settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
-def test_no_request_can_be_cut_short(api_key: int, version: int, data: st.DataObject) -> None:
+def test_truncated_requests_are_rejected(api_key: int, version: int, data: st.DataObject) -> None:
     schema: type[Any] = load_request_schema(api_key, version)
     frame = write_entities(data.draw(entities(schema)))
     if not frame:
@@ -138,7 +136,7 @@ FETCH_V4_PREFIX = struct.pack(">iiiib", -1, 0, 0, 0, 0)
         (10, FindCoordinatorRequest, b"\x00\x02\x02a\x01\x09" + HUGE_COMPACT, "claims"),
     ],
 )
-def test_lying_lengths_are_refused_without_being_believed(
+def test_false_lengths_are_rejected_without_allocation(
     api_key: int, schema: type[Any], frame: bytes, says: str
 ) -> None:
     tracemalloc.start()
@@ -151,14 +149,14 @@ def test_lying_lengths_are_refused_without_being_believed(
     assert peak_bytes < 1_000_000
 
 
-def test_arrays_cannot_multiply_beyond_the_bound() -> None:
+def test_the_number_of_array_elements_is_limited() -> None:
     frame = b"\x00" + b"\x81\x89\x7a" + b"\x01" * 2_000_000 + b"\x00"
     cursor = Cursor(frame, elements_left=1_999_999)
     with pytest.raises(MalformedRequestError, match="1999999"):
         read_message(FindCoordinatorRequest, FindCoordinator, cursor)
 
 
-def test_unknown_tagged_fields_are_read_over() -> None:
+def test_unknown_tagged_fields_are_skipped() -> None:
     frame = b"\x00\x02\x02a" + b"\x02" + b"\x09\x02ab" + b"\x63\x00"
     cursor = Cursor(frame)
     request = read_message(FindCoordinatorRequest, FindCoordinator, cursor)
@@ -188,7 +186,7 @@ class OnlyType:
     key_type: int
 
 
-def test_what_a_message_does_not_name_is_read_over() -> None:
+def test_fields_that_a_message_lacks_are_skipped() -> None:
     cursor = Cursor(b"\x01\x02\x02a\x00")
     assert read_message(FindCoordinatorRequest, OnlyType, cursor) == OnlyType(key_type=1)
     assert cursor.position == 5
