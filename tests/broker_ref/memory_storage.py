@@ -1,7 +1,7 @@
-"""The simulated disk, where tests say what fails and what is damaged.
+"""The simulated disk, with failures and damage injected by tests.
 
-Purpose: `Storage` for tests. `crash` gives the disk as a power loss would leave it, `fail_on` makes
-the next operations of a kind fail, as a full disk does, `overwrite` and `cut` damage files.
+Purpose: `Storage` for tests. `crash` returns the disk after a power loss, `fail_on` makes
+operations of a kind fail as on a full disk, `overwrite` and `cut` damage files.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ class MemoryStorage(SimulatedDisk):
         self._changes_left: int | None = None
 
     def fail_on(self, operation: str | None) -> None:
-        """Let every operation of a kind fail; None: none any more.
+        """Make all operations of a kind fail; None: no operation.
 
         Kinds: `read`, `append`, `truncate`, `flush`, `write`, `rename`, `remove`.
         """
         self._failing = [] if operation is None else [("", operation)]
 
     def fail_below(self, prefix: str, operation: str) -> list[tuple[str, str]]:
-        """Let an operation fail where the path begins so, until the list returned is cleared."""
+        """Make an operation fail on paths with this prefix, until the returned list is cleared."""
         self._failing = [(prefix, operation)]
         return self._failing
 
     def fail_after(self, changes: int | None) -> bool:
-        """Let the first `changes - 1` operations that change something pass, and then none.
+        """Let the first `changes - 1` changing operations succeed, and no further one.
 
-        None: let all pass. Returns whether none has failed since the last call.
+        None: all succeed. Returns whether all have succeeded since the last call.
         """
         passed, self._changes_left = self._changes_left != 0, changes
         return passed
@@ -50,7 +50,7 @@ class MemoryStorage(SimulatedDisk):
             raise StorageError(f"Cannot {operation} {path}: {NO_SPACE}.")
 
     def crash(self, random: Random) -> MemoryStorage:
-        """The disk after a power loss now; this one stays as it is."""
+        """Return the disk after a power loss; this one does not change."""
         survivor = MemoryStorage()
         for path, content in self._files.items():
             survivor._files[path] = replace(content, data=bytearray(content.data))
@@ -58,13 +58,13 @@ class MemoryStorage(SimulatedDisk):
         return survivor
 
     def overwrite(self, path: str, position: int, data: bytes) -> None:
-        """Damage a file behind the log's back."""
+        """Damage a file without the log's knowledge."""
         content = self._files[path]
         content.data[position : position + len(data)] = data
         content.settle()
 
     def cut(self, path: str, size: int) -> None:
-        """Shorten a file behind the log's back."""
+        """Truncate a file without the log's knowledge."""
         content = self._files[path]
         del content.data[size:]
         content.settle()

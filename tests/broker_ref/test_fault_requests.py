@@ -1,4 +1,4 @@
-"""Topics, partitions and sender, read off kio's requests."""
+"""Topics, partitions and sender of kio's requests."""
 
 from __future__ import annotations
 

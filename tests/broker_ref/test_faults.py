@@ -1,4 +1,4 @@
-"""Rules, links, time and the record of `Faults`, without a node."""
+"""Rules, links, clocks and recorded requests of `Faults`, without a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of an acks=all load: every acknowledged record is there, exactly once.
+"""kill -9 during an acks=all load: every acknowledged record is stored exactly once.
 
 The page cache survives the death of a process, so this must hold without any fsync.
 """
@@ -25,7 +25,7 @@ PARTITIONS = 3
 ROUNDS = 3
 ACKNOWLEDGED_PER_ROUND = 4_000
 IN_FLIGHT_MAX = 5_000
-PADDING = b"." * 1_000  # several segments per partition
+PADDING = b"." * 1_000  # Several segments per partition.
 CONFIGS = {"auto.create.topics.enable": "false"}
 TIMEOUT_SECONDS = 60.0
 
@@ -36,7 +36,7 @@ Number = int
 
 @dataclass
 class Load:
-    """An idempotent producer that numbers its records per partition and keeps what is confirmed."""
+    """An idempotent producer that numbers its records per partition and stores confirmed ones."""
 
     bootstrap_servers: str
     acknowledged: dict[tuple[Partition, Offset], Number] = field(default_factory=dict)
@@ -52,14 +52,14 @@ class Load:
                 "linger.ms": 1,
                 "batch.num.messages": 50,
                 "reconnect.backoff.max.ms": 200,
-                "log_level": 2,  # that the broker is gone is no news here
+                "log_level": 2,  # The lost connections to the broker are expected.
                 "message.timeout.ms": int(TIMEOUT_SECONDS * 1000),
             }
         )
         self._partitions = itertools.cycle(range(PARTITIONS))
 
     def send_until(self, acknowledged: int) -> None:
-        """Keep sending until so many delivery reports have arrived in all."""
+        """Send until this many delivery reports have arrived in total."""
         while len(self.acknowledged) < acknowledged and not self.failures:
             while len(self._producer) < IN_FLIGHT_MAX:
                 self._send_one()
@@ -92,7 +92,7 @@ class Load:
 
 
 def read_all(bootstrap_servers: str) -> dict[Partition, list[tuple[Offset, Number]]]:
-    """Every record of the topic, in the order in which each partition gives them."""
+    """Return all records of the topic, in the order of each partition."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

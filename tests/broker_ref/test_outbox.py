@@ -1,4 +1,4 @@
-"""Requests to other nodes: of two callbacks one is called, once."""
+"""Requests to other nodes: exactly one callback is called, once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REQUEST = BrokerHeartbeatRequest(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a controller would answer."""
+    """A response of a controller."""
 
     error_code: ErrorCode = ErrorCode.none
     is_caught_up: bool = True
@@ -33,7 +33,7 @@ class Answer:
 
 
 class Asked:
-    """An outbox and what came of the one request in it."""
+    """An outbox with one request, and the calls of its callbacks."""
 
     def __init__(self, *, timeout_ms: int = 1000) -> None:
         self.outbox = Outbox(client_id="test")

@@ -1,4 +1,4 @@
-"""Tasks at intervals, timers once, in virtual time."""
+"""Tasks at intervals and one-time timers, in virtual time."""
 
 from __future__ import annotations
 

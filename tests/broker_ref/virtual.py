@@ -1,4 +1,4 @@
-"""Nodes of a cluster in one process under virtual time, with a network that delivers at once."""
+"""A cluster's nodes in one process and virtual time, with a network without latency."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ Address = tuple[str, int]
 
 
 def address_of(broker_id: int) -> Address:
-    """Where a broker of a virtual cluster is reached."""
+    """Return the address of a broker in a virtual cluster."""
     return (f"broker-{broker_id}.test", 19092)
 
 
 class NodeFailedError(Exception):
-    """A node could not start, and says why."""
+    """A node could not start."""
 
 
 @dataclass
 class Link:
-    """A channel of one node as a connection of another; requests in the order sent."""
+    """A channel of one node and a connection of another; requests in order."""
 
     source: Address
     channel: Channel
@@ -61,9 +61,10 @@ class Link:
 
 
 class VirtualCluster:
-    """A controller and brokers. Effects towards clients are collected by broker.
+    """A controller and brokers, whose effects for clients are collected by broker.
 
-    A node that cannot go on ends when what it said last is out, as at the edge; `failures` has why.
+    A node that cannot continue ends after its last effects, as in the I/O layer; `failures` has the
+    reasons.
     """
 
     def __init__(
@@ -93,25 +94,25 @@ class VirtualCluster:
         self._next_connection = FIRST_PEER_CONNECTION
 
     def broker(self, broker_id: int) -> BrokerNode:
-        """A running broker."""
+        """Return a running broker."""
         node = self._nodes[address_of(broker_id)]
         assert isinstance(node, BrokerNode)
         return node
 
     @property
     def running(self) -> list[int]:
-        """The brokers that have been started and have not ended."""
+        """Return the brokers that are running."""
         return [each for each in self.configs if address_of(each) in self._nodes]
 
     @property
     def controller(self) -> ControllerNode:
-        """The running controller."""
+        """Return the running controller."""
         node = self._nodes[CONTROLLER]
         assert isinstance(node, ControllerNode)
         return node
 
     def start(self) -> None:
-        """Start everything and run until every broker serves; NodeFailedError where one cannot."""
+        """Start all nodes and run until all brokers serve. Raises: NodeFailedError."""
         self.start_controller()
         for broker_id in self.configs:
             self.start_broker(broker_id)
@@ -137,7 +138,7 @@ class VirtualCluster:
         )
 
     def start_broker(self, broker_id: int) -> None:
-        """Start a broker; it joins as time goes on."""
+        """Start a broker, which joins as time advances."""
         self._seed += 1
         storage = self.storages.setdefault(broker_id, MemoryStorage())
         node = BrokerNode(
@@ -156,7 +157,7 @@ class VirtualCluster:
         self.deliver()
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stop it cleanly: leaderships move, logs are flushed."""
+        """Stop a broker cleanly: it moves its leaderships and flushes its logs."""
         node = self.broker(broker_id)
         node.begin_shutdown()
         self._step(address_of(broker_id), TimePassed())
@@ -165,7 +166,7 @@ class VirtualCluster:
         node.close(self.now_ms)
 
     def crash(self, address: Address) -> None:
-        """A node is gone: its connections break; what its storage has is the caller's business."""
+        """Remove a node and break its connections; the caller owns its storage."""
         del self._nodes[address]
         for key, link in list(self._links.items()):
             if address in (link.source, (link.channel.host, link.channel.port)):
@@ -173,18 +174,18 @@ class VirtualCluster:
         self.deliver()
 
     def handle(self, broker_id: int, event: Event) -> list[Effect]:
-        """Hand a broker an event; what clients of that broker get out of it."""
+        """Pass an event to a broker and return the effects for its clients."""
         self._step(address_of(broker_id), event)
         self.deliver()
         return self.take_effects(broker_id)
 
     def take_effects(self, broker_id: int) -> list[Effect]:
-        """What clients of a broker were sent since the last call."""
+        """Return the effects for a broker's clients since the last call."""
         effects, self.client_effects[broker_id] = self.client_effects[broker_id], []
         return effects
 
     def deliver(self) -> None:
-        """Carry everything out that is under way at this time."""
+        """Perform all pending effects at the current time."""
         while self._queue or self._failed:
             if not self._queue:
                 self.crash(self._failed.pop())
@@ -200,19 +201,19 @@ class VirtualCluster:
                     self._respond(address, effect)
 
     def next_deadline_ms(self) -> int | None:
-        """When the next node wants to be woken."""
+        """Return the next deadline of any node."""
         deadlines = [node.next_deadline_ms() for node in self._nodes.values()]
         return min((each for each in deadlines if each is not None), default=None)
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass as the edge does: deadline by deadline."""
+        """Advance the time, deadline by deadline, as the I/O layer does."""
         target_ms = self.now_ms + milliseconds
         while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= target_ms:
             self._advance_to(deadline_ms)
         self.now_ms = target_ms
 
     def run_until(self, condition: Callable[[], bool], *, limit_ms: int = 120_000) -> None:
-        """Let time pass until something holds; fails where it does not within the limit."""
+        """Advance the time until a condition holds; fails after the limit."""
         limit = self.now_ms + limit_ms
         self.deliver()
         while not condition():
@@ -258,11 +259,11 @@ class VirtualCluster:
             )
             self._step(target, opened)
         link.waiting.append(effect)
-        if len(link.waiting) == 1:  # A node is given one request of a connection at a time.
+        if len(link.waiting) == 1:  # A node gets one request of a connection at a time.
             self._serve_next(link)
 
     def _listens(self, address: Address) -> bool:
-        """Whether a node takes connections: a broker does when it has been let into the cluster."""
+        """Return whether a node accepts connections; a broker does when it is unfenced."""
         node = self._nodes.get(address)
         return node is not None and not (
             isinstance(node, BrokerNode)
@@ -306,7 +307,7 @@ class VirtualCluster:
         return next(each for each in self.configs if address_of(each) == address)
 
     def _faults_changed(self) -> None:
-        """As at the edge: channels over links that are cut break, and every node goes on."""
+        """Break the channels of cut links and let all nodes continue, as the I/O layer does."""
         for key, link in list(self._links.items()):
             if self._is_cut(link.source, (link.channel.host, link.channel.port)):
                 self._break(key)

@@ -1,4 +1,4 @@
-"""Admin requests under broker configs that a shared cluster cannot be given."""
+"""Admin requests with broker configs that a shared cluster does not have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.broker_ref.node.requests import batch, create_topic, ms, produce, pro
 
 
 def look_for(driver: NodeDriver, name: Any, *, allow: bool = True) -> Any:
-    """Ask for a topic by name; its answer."""
+    """Request the metadata of a topic by name."""
     (topic,) = driver.call(
         MetadataRequest(
             topics=(MetadataRequestTopic(topic_id=None, name=name),),
@@ -54,7 +54,8 @@ def test_invalid_topic_names_are_not_created(name: str) -> None:
 
 
 def test_a_colliding_topic_name_is_not_created() -> None:
-    """Only the controller knows: as in Kafka, who asks goes on being told that there is none."""
+    """As in Kafka, clients keep getting UNKNOWN_TOPIC_OR_PARTITION, because only the controller
+    knows."""
     driver = NodeDriver()
     create_topic(driver, "a.b")
     for _ in range(2):
@@ -74,7 +75,7 @@ def test_deletion_can_be_disabled(version: int, error: ErrorCode) -> None:
 
 
 def described(driver: NodeDriver, kind: int, name: str) -> dict[str, tuple[str, int, list[str]]]:
-    """Value, source and the names of synonyms of each config."""
+    """Return value, source and synonym names of each config."""
     resource_type: Any = kind
     answer = driver.call(
         DescribeConfigsRequest(
@@ -166,7 +167,7 @@ SOFTWARE = {"client_software_name": "a-b", "client_software_version": "1.0"}
 
 @pytest.mark.parametrize("version", range(4))
 def test_the_longest_topic_name_can_be_answered(version: int) -> None:
-    # Errors repeat names, and older versions have no more room for a message than for a name.
+    # Error messages repeat names, and older versions limit a message like a name.
     driver = NodeDriver()
     kio_version = load_request_schema(37, version).__module__.rpartition(".")[0]
     schemas = importlib.import_module(f"{kio_version}.request")

@@ -1,4 +1,4 @@
-"""Fetch sessions: what is kept, what is told, who is let in, and what a wake costs."""
+"""Fetch sessions: the cache, incremental responses, eviction and the cost of a wake-up."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def ask(
     forget: tuple[int, ...] = (),
     **fields: Any,
 ) -> Any:
-    """A fetch of version 12 in a session: offsets by partition."""
+    """Return a fetch of version 12 in a session, with offsets by partition."""
     wanted = [
         {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
         for index, offset in (offsets or {}).items()
@@ -178,7 +178,7 @@ def ask(
 
 
 def told(response: Any) -> dict[int, tuple[int, bool]]:
-    """High watermark, and whether there are records, by partition, in order."""
+    """Return high watermark, and whether there are records, by partition, in order."""
     assert response.error_code is ErrorCode.none
     return {
         answer.partition_index: (answer.high_watermark, bool(answer.records))
@@ -225,7 +225,7 @@ def test_a_partition_with_records_moves_to_the_end(driver: NodeDriver) -> None:
     served = []
     for epoch in range(1, 7):
         answers = told(driver.call(ask(session=(session_id, epoch), max_bytes=1)))
-        # Of those for which there was no room the client knows all there is to know.
+        # The client already knows the state of partitions that did not fit.
         ((index, (_, has_records)),) = answers.items()
         assert has_records
         served.append(index)
@@ -308,7 +308,7 @@ def test_damage_at_the_high_watermark_is_answered_immediately(in_session: bool) 
     create_topic(driver, "t")
     write(driver, 0)
     partition = driver.broker.replicas.partition("t", 0)
-    # A second replica in sync that has nothing yet.
+    # A second in-sync replica without records.
     partition.follow(
         dataclasses.replace(
             partition.metadata,
@@ -439,7 +439,7 @@ def test_a_followers_position_is_updated_once_before_the_wait(
     assert [index for index, _, _ in noted] == [1]
 
 
-# What it costs
+# Cost
 
 
 def test_a_waiting_fetch_checks_changed_partitions_only(monkeypatch: pytest.MonkeyPatch) -> None:

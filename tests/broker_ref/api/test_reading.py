@@ -1,4 +1,4 @@
-"""What a fetch and a look-up of offsets see, limit by limit and error by error."""
+"""Fetch and ListOffsets: limits and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.broker_ref.node.requests import (
 from tests.broker_ref.virtual import START_MS
 
 EPOCH = 2
-"""The leader epoch after a restart: fenced and unfenced, the leader has gone and come again."""
+"""The leader epoch after a restart, in which the leader was fenced and unfenced."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def driver() -> NodeDriver:
 
 
 def sizes(driver: NodeDriver, **limits: Any) -> list[int]:
-    """How many batches of each partition a fetch from the beginning gives."""
+    """Return how many batches of each partition a fetch from the start returns."""
     answers = fetched(driver.call(fetch((0, 0), (1, 0), **limits)))
     return [len(parse_batches(answer.records)) if answer.records else 0 for answer in answers]
 
@@ -57,7 +57,7 @@ def test_fetch_limits(driver: NodeDriver) -> None:
     assert sizes(driver, max_bytes=3 * size) == [2, 1]
     assert sizes(driver, max_bytes=2 * size) == [2, 0]
     assert sizes(driver, partition_max_bytes=size) == [1, 1]
-    # The first batch goes out whatever the limits say, but no second one.
+    # The first batch is returned regardless of the limits, but no second one.
     assert sizes(driver, max_bytes=0) == [1, 0]
     assert sizes(driver, partition_max_bytes=1) == [1, 0]
     assert sizes(driver, max_bytes=-5, partition_max_bytes=-5) == [1, 0]
@@ -142,7 +142,7 @@ def test_aborted_transactions_are_returned_with_read_committed(driver: NodeDrive
 def look_up(
     driver: NodeDriver, timestamp: int, *, epoch: int = -1, version: int = 11
 ) -> tuple[ErrorCode, int, int, int]:
-    """Error, offset, timestamp and leader epoch of partition 0."""
+    """Return error, offset, timestamp and leader epoch of partition 0."""
     values: Any = (0, epoch, timestamp, "t", -1, 0)
     index, leader_epoch, stamp, name, replica_id, isolation = values
     partition = list_offsets.ListOffsetsPartition(

@@ -1,4 +1,4 @@
-"""Where consumers are sent, what replicas and debuggers see, and what a new leader cannot tell."""
+"""Preferred read replicas, reads of replicas and debuggers, and the limits of a new leader."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def ask(offset: int = 0, *, rack: str = NEAR, version: int = 12, **fields: Any) 
 
 @pytest.fixture
 def racks(monkeypatch: pytest.MonkeyPatch) -> NodeDriver:
-    """A leader in one rack, and broker 2 in the other, which has all of two records."""
+    """Return a leader in one rack; broker 2 in the other rack has both records."""
     driver = NodeDriver(BrokerConfig(rack=FAR, replica_selector_class=RACK_AWARE_REPLICA_SELECTOR))
     create_topic(driver, "t")
     driver.call(produce(batch("a", "b")))
@@ -143,7 +143,7 @@ def test_a_follower_serves_consumers_up_to_its_own_high_watermark(
     monkeypatch.setattr(Partition, "high_watermark", 1)
     (answer,) = fetched(driver.call(ask()))
     assert (answer.high_watermark, len(answer.records)) == (1, len(batch("a")))
-    # Beyond what it may see the client is answered at once, to look again.
+    # A fetch beyond the visible end is answered immediately.
     (beyond,) = fetched(only_response(ask(2), driver.send(ask(2, max_wait=500))))
     assert (beyond.error_code, beyond.records) == (ErrorCode.none, b"")
 
@@ -163,7 +163,7 @@ def look_up(driver: NodeDriver, timestamp: int, *, replica_id: int = -1, version
 
 @pytest.fixture
 def elected(monkeypatch: pytest.MonkeyPatch) -> NodeDriver:
-    """A leader whose epoch starts at offset 2, of which it knows only that 1 is committed."""
+    """Return a leader whose epoch starts at offset 2; it knows that offset 1 is committed."""
     driver = NodeDriver()
     create_topic(driver, "t")
     driver.call(produce(batch("a", "b")))

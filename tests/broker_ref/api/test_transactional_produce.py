@@ -1,4 +1,4 @@
-"""Produce within transactions, up to the markers that end them, by the wire and in virtual time."""
+"""Transactional produce, up to the markers, over the wire and in virtual time."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_an_unresponsive_coordinator_causes_a_retriable_error(
 
 
 def test_a_batch_verified_before_the_abort_is_rejected(made: Producers, producer: Producer) -> None:
-    """KIP-890: else the batch would begin a transaction that nobody ends."""
+    """KIP-890: otherwise the batch would start a transaction that nobody ends."""
     assert made.add(producer) is NONE
     with made.cluster.faults.hold(QUESTIONS):
         asked = send(made, {"t": transactional(producer)})
@@ -151,7 +151,7 @@ def test_a_batch_verified_before_the_abort_is_rejected(made: Producers, producer
 def test_an_open_partition_is_not_verified_and_may_end_meanwhile(
     made: Producers, producer: Producer
 ) -> None:
-    """The other partition of the request has to be asked about; by then the first is ended."""
+    """The other partition is verified, and the first one ends meanwhile."""
     assert made.add(producer, ("t", 0), ("u", 0)) is NONE
     assert made.produce(producer) is NONE
     with made.cluster.faults.hold(QUESTIONS) as held:
@@ -293,7 +293,7 @@ def test_a_marker_is_answered_when_replicated_or_timed_out() -> None:
 
 
 def test_a_marker_without_a_producer_id_is_rejected(made: Producers, producer: Producer) -> None:
-    """MemoryRecordsBuilder refuses to make one, which fails Kafka's whole request."""
+    """`MemoryRecordsBuilder` rejects it, which fails Kafka's whole request."""
     for nobody in ((-1, producer[1]), (producer[0], -1)):
         asked = made.clients.ask(1, markers(made, ("t", 0), producer=nobody))
         (result,) = made.clients.outcome(asked).markers

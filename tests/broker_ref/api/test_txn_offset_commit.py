@@ -1,6 +1,6 @@
-"""TxnOffsetCommit, and OffsetFetch that requires what is stable, request by request.
+"""TxnOffsetCommit, and OffsetFetch with `require_stable`.
 
-The transaction's coordinator is played by the test: what it answers, and when.
+The tests simulate the transaction coordinator.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Answer = Mapping[PartitionKey, ErrorCode]
 
 
 class TransactionCoordinator:
-    """What is asked, and the answers; `answer` None lets the question wait."""
+    """A simulated coordinator; `answer` None delays its reply."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, verifies: bool = True) -> None:
         self.asked: list[Any] = []
@@ -55,20 +55,20 @@ class TransactionCoordinator:
         return reply
 
     def make_offsets_topic(self) -> None:
-        """Have the broker make it."""
+        """Create the offsets topic."""
         self.driver.call(request("find_coordinator", 2, key="g", key_type=0))
 
     def commit(self, *offsets: tuple[int, int], **changed: Any) -> list[ErrorCode]:
-        """Commit (partition, offset) pairs of topic t; the answers."""
+        """Commit (partition, offset) pairs of topic t and return the error codes."""
         return codes(self.driver.call(commit_request(*offsets, **changed)))
 
     def go_on(self) -> list[Effect]:
-        """What the broker does about the answers that it has got."""
+        """Return the broker's effects after the replies."""
         opened = ConnectionOpened(connection_id=2, peer="p:1", local=(HOST, PORT))
         return self.driver.handle(opened)
 
     def end(self, *, commit: bool, partition: int = 0, epoch: int = 0) -> ErrorCode:
-        """End the transaction in a partition of the offsets topic; what the broker says."""
+        """End the transaction in a partition of the offsets topic."""
         topic = {"name": OFFSETS.topic, "partition_indexes": [partition]}
         marker = {
             "producer_id": 7,
@@ -85,7 +85,7 @@ class TransactionCoordinator:
     def fetch(
         self, *partitions: int, version: int = 8, require_stable: bool = True
     ) -> dict[int, tuple[int, ErrorCode]]:
-        """Offset and error code by partition of topic t; of all where none is named."""
+        """Return offset and error code by partition of topic t; all partitions if none is named."""
         topics = None
         if partitions:
             topics = [{"name": "t", "partition_indexes": list(partitions)}]
@@ -174,7 +174,7 @@ def test_nothing_is_written_before_the_verification(
 def test_a_marker_during_the_verification_causes_another_one(
     coordinator: TransactionCoordinator,
 ) -> None:
-    """The last transaction's, while the producer is at the next: what it was asked for is old."""
+    """The marker belongs to the previous transaction, while the producer is at the next one."""
     coordinator.commit((0, 5), version=5)
     coordinator.answer = None
     asked = commit_request((0, 6), version=4, producer_epoch=1)
@@ -260,7 +260,7 @@ def test_a_group_that_is_being_loaded(
 
 
 def test_offset_records_have_kafkas_format(coordinator: TransactionCoordinator) -> None:
-    """Every batch has sequence 0, and the value no topic id: the request has none."""
+    """Each batch has sequence 0, and values have no topic id, because the request has none."""
     coordinator.commit((0, 5), metadata=None)
     partition = coordinator.driver.broker.groups.check_coordinator("g")
     data = partition.log.read(0, end_offset=1, max_bytes=1 << 20, at_least_one_batch=True)

@@ -20,7 +20,7 @@ from tests.broker_ref.node.requests import batch, create_topic, produced
 def test_partitions_are_added_even_if_verification_is_off(
     monkeypatch: pytest.MonkeyPatch, version: int, is_asked: bool
 ) -> None:
-    """Nobody else would: the transaction would never end there."""
+    """Otherwise nobody would end the transaction in the partition."""
     driver = NodeDriver(BrokerConfig(transaction_partition_verification_enable=False))
     create_topic(driver, "t")
     asked: list[tuple[PartitionKey, ...]] = []

@@ -1,4 +1,4 @@
-"""Requests that wait: fetches for records, produces for replicas, commits likewise."""
+"""Waiting requests: fetches for records, produces and commits for replicas."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def for_connection(effects: list[Effect], connection_id: int) -> list[Effect]:
 
 
 def write(driver: NodeDriver, *values: str, partition: int = 0) -> list[Effect]:
-    """Produce; the effects for others than the writer."""
+    """Produce and return the effects for other connections."""
     effects = driver.send(produce(batch(*values), partition=partition), connection_id=WRITER)
     assert len(for_connection(effects, WRITER)) == 1
     return [effect for effect in effects if effect.connection_id != WRITER]
@@ -167,7 +167,7 @@ def partition_of(driver: NodeDriver, topic: str = "t", index: int = 0) -> Partit
 
 
 def in_sync_with(partition: Partition, *brokers: int, lagging: tuple[int, ...] = ()) -> None:
-    """Let other brokers be in sync; they have nothing of the log yet. Others may have replicas."""
+    """Put other brokers, which have no records yet, into the ISR."""
     partition.follow(
         dataclasses.replace(
             partition.metadata,
@@ -188,7 +188,7 @@ def test_acks_all_waits_for_every_in_sync_replica(driver: NodeDriver) -> None:
     assert driver.send(waiting, connection_id=WRITER) == []
     assert partition.high_watermark == 0
     in_sync_with(partition)
-    # The leader is alone in sync now, so what it has is committed.
+    # The leader is the only in-sync replica now, so its records are committed.
     driver.broker.replicas.mark_changed(partition.key)
     effects = driver.send(produce(batch("b"), partition=1), connection_id=OTHER)
     answered = produced(only_response(waiting, for_connection(effects, WRITER)))
@@ -236,15 +236,15 @@ def test_consumers_read_below_the_high_watermark(driver: NodeDriver) -> None:
     write(driver, "committed")
     in_sync_with(partition_of(driver), 2)
     driver.call(produce(batch("not yet"), acks=1))
-    # A follower in sync without anything would pull the high watermark below what was committed,
-    # but a fetch between it and the log end is no error.
+    # An empty in-sync follower lowers the high watermark below committed records, but a fetch
+    # between it and the log end is not an error.
     (answer,) = fetched(driver.call(fetch((0, 2))))
     assert (answer.error_code, answer.records) == (ErrorCode.none, b"")
 
 
 def test_too_few_in_sync_replicas(driver: NodeDriver) -> None:
     create_topic(driver, "careful", min_insync_replicas="2")
-    # No more are asked for than there are replicas.
+    # The minimum does not exceed the number of replicas.
     assert produced(driver.call(produce(batch("a"), topic="careful"))).error_code is ErrorCode.none
     in_sync_with(partition_of(driver, "careful"), lagging=(2,))
     refused = produced(driver.call(produce(batch("a"), topic="careful")))

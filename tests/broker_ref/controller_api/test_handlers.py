@@ -1,4 +1,4 @@
-"""The controller's APIs as frames, in every version: what a request leads to."""
+"""The controller's APIs as frames, in all versions."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ from tests.broker_ref.controller_api.test_messages import response_message
 
 
 class Wire:
-    """Sends messages to a controller's handlers as a node does: by way of bytes."""
+    """Sends messages to a controller's handlers as encoded bytes."""
 
     def __init__(self, driver: ControllerDriver) -> None:
         self.driver = driver
 
     def send(self, api: Api[Any], request: object, version: int | None = None) -> Any:
-        """The response message, read from its bytes, or the Wait."""
+        """Send a request and return the decoded response or the Wait."""
         version = api.versions[-1] if version is None else version
         frame = request_frame(
             api_key=api.key, version=version, correlation_id=5, client_id="test", message=request
@@ -81,7 +81,7 @@ class Wire:
         return outcome if isinstance(outcome, Wait) else self.received(api, version, outcome)
 
     def received(self, api: Api[Any], version: int, outcome: object) -> Any:
-        """A response as the one who asked reads it."""
+        """Decode a response as the client does."""
         frame = response_frame(api_key=api.key, version=version, correlation_id=5, message=outcome)
         return read_response(
             api_key=api.key, version=version, message=response_message(api), frame=frame
@@ -136,7 +136,7 @@ def test_a_broker_that_is_far_behind_gets_a_snapshot_in_parts(wire: Wire) -> Non
     end_offset = wire.driver.metadata.end_offset
     assert answer.records == b""
     assert answer.snapshot_id.end_offset == end_offset
-    wire.driver.expire(2)  # other metadata by now: the snapshot stays the same
+    wire.driver.expire(2)  # Other metadata meanwhile; the snapshot does not change.
     data = b""
     size = None
     while size is None or len(data) < size:
@@ -256,14 +256,14 @@ def test_a_leader_shrinks_its_isr(wire: Wire, version: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedCreatePartitionsRequest(k37_create_partitions.CreatePartitionsRequest):
-    """As clients send it: the handler needs no timeout."""
+    """The message with the timeout that clients send and the handler ignores."""
 
     timeout_ms: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedDeleteTopicsRequest(k20_delete_topics.DeleteTopicsRequest):
-    """As clients send it: the handler needs no timeout."""
+    """The message with the timeout that clients send and the handler ignores."""
 
     timeout_ms: int = 1000
 
@@ -309,7 +309,7 @@ def test_configs_are_altered_incrementally(wire: Wire, version: int) -> None:
     assert alter("retention.ms", 0, "5") is ErrorCode.none
     end_offset = wire.driver.metadata.end_offset
     assert alter("retention.ms", 0, "5") is ErrorCode.none
-    assert wire.driver.metadata.end_offset == end_offset  # nothing is written for no change
+    assert wire.driver.metadata.end_offset == end_offset  # No record is written without a change.
     assert alter("cleanup.policy", 2, "compact") is ErrorCode.none
     assert alter("cleanup.policy", 3, "delete") is ErrorCode.none
     assert alter("segment.ms", 1, None) is ErrorCode.none
@@ -387,7 +387,7 @@ def test_an_empty_list_is_not_all_partitions(wire: Wire) -> None:
 
 
 def isr_of_all_in(driver: ControllerDriver) -> None:
-    """Every leader takes all its replicas into the ISR."""
+    """Put all replicas into the ISRs."""
     for partition in list(driver.metadata.partitions()):
         answer = driver.propose(partition, partition.replicas)
         assert not isinstance(answer, Exception), answer
@@ -419,7 +419,7 @@ def test_reassignments_are_started_listed_and_cancelled(wire: Wire) -> None:
     assert alter((3, 9)) is ErrorCode.invalid_replica_assignment
     assert alter((3, 1)) is ErrorCode.none
     assert moving() == [((3, 1, 2), (3,), (2,))]
-    # Two replicas stay: where one is going, that is what there are.
+    # Two replicas remain: a replica that is being removed does not count.
     assert alter((1, 2, 3), keeps_factor=True) is ErrorCode.invalid_replication_factor
     assert alter(None) is ErrorCode.none
     assert moving() == []
@@ -461,7 +461,7 @@ def test_features_are_updated_and_described(wire: Wire, version: int) -> None:
     assert refused.error_code is ErrorCode.invalid_update_version
     assert "no.such.feature" in refused.error_message
     answer = update("transaction.version", 1)
-    if version == 0:  # It cannot say that it means a downgrade.
+    if version == 0:  # The version cannot express a downgrade.
         assert answer.error_code is ErrorCode.invalid_update_version
         assert told() == {"transaction.version": 2}
         return

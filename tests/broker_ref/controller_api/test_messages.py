@@ -1,4 +1,4 @@
-"""The controller's messages against kio's schemas, in every version that is served."""
+"""The controller's message classes compared with kio's schemas, in all served versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODULES = {
 
 
 def response_message(api: Api[Any]) -> type[Any]:
-    """The response class of an API: what its handler returns when it does not wait."""
+    """Return the response class of an API, from its handler's return type."""
     returned = get_type_hints(api.handle)["return"]
     (message,) = [kind for kind in get_args(returned) or (returned,) if kind is not Wait]
     found: type[Any] = message

@@ -1,4 +1,4 @@
-"""A node that does what each frame says, and a server around it in a thread, for tests."""
+"""A node that follows instructions in its frames, and a server around it in a thread."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TIMEOUT_SECONDS = 20.0
 
 @dataclass
 class ScriptedNode:
-    """Answers a frame with itself, unless it says `quiet`, `boom`, `close`, `big N` or `wait MS`."""
+    """Echoes a frame, except for `quiet`, `boom`, `close`, `big N` and `wait MS`."""
 
     now_ms: Callable[[], int]
     events: list[Event] = field(default_factory=list)
@@ -75,7 +75,7 @@ class ScriptedNode:
         return [SendFrame(connection_id=client, frame=event.frame)]
 
     def seen(self, kind: type[Event]) -> int:
-        """How many events of one type it was given."""
+        """Return how many events of a type it has handled."""
         return sum(isinstance(event, kind) for event in self.events)
 
     def frames(self) -> list[bytes]:
@@ -91,7 +91,7 @@ class ScriptedServer:
     waits: list[socket.socket] = field(default_factory=list)
 
     def connect(self) -> socket.socket:
-        """A client's socket, closed when the server's context ends."""
+        """Return a client's socket, which is closed at the end of the server's context."""
         client = socket.create_connection(self.address, TIMEOUT_SECONDS)
         self.waits.append(client)
         return client
@@ -100,7 +100,7 @@ class ScriptedServer:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(TIMEOUT_SECONDS)
 
     def read(self, value: Callable[[], _Result]) -> _Result:
-        """Evaluate on the server's thread, after all that it has been given to do before."""
+        """Evaluate on the server's thread, after all earlier calls."""
 
         async def evaluate() -> _Result:
             return value()
@@ -108,7 +108,7 @@ class ScriptedServer:
         return self.run(evaluate())
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition about the server holds, looked at on its own thread."""
+        """Wait until a condition holds on the server's thread."""
 
         async def poll() -> None:
             async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -120,7 +120,7 @@ class ScriptedServer:
 
 @contextlib.contextmanager
 def serving(limits: ServerLimits | None = None) -> Iterator[ScriptedServer]:
-    """A server around a `ScriptedNode` on a free port, its event loop in a thread."""
+    """Run a server around a `ScriptedNode` on a free port, with its event loop in a thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -149,12 +149,12 @@ def serving(limits: ServerLimits | None = None) -> Iterator[ScriptedServer]:
 
 
 def framed(*frames: bytes) -> bytes:
-    """Frames as they go over the wire."""
+    """Return frames as sent over the wire."""
     return b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
 
 
 def receive(client: socket.socket, length: int) -> bytes:
-    """Exactly `length` bytes. Raises `EOFError` where the server closes before."""
+    """Return exactly `length` bytes. Raises: EOFError if the server closes earlier."""
     received = bytearray()
     while len(received) < length:
         chunk = client.recv(min(length - len(received), 1 << 20))
@@ -175,7 +175,7 @@ def ask(client: socket.socket, frame: bytes) -> bytes:
 
 
 def is_closed(client: socket.socket) -> bool:
-    """Wait for the server to close the connection, having sent nothing more."""
+    """Wait for the server to close the connection without sending anything."""
     try:
         return client.recv(1) == b""
     except ConnectionResetError:

@@ -1,4 +1,4 @@
-"""The clock never goes back, never stands still, and follows a wall clock that jumps ahead."""
+"""The clock never decreases or stops, and follows a wall clock that jumps ahead."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_clock_advances_while_the_wall_clock_is_behind() -> None:
 def test_the_clock_follows_a_wall_clock_that_jumps_ahead() -> None:
     clocks = Clocks()
     clock = clocks.system_clock()
-    clocks.wall += 7200  # a laptop slept; the monotonic clock stood still
+    clocks.wall += 7200  # A laptop was suspended, and its monotonic clock stopped.
     assert clock.now_ms() == 1_700_007_200_000
     clocks.wall -= 7200
     assert clock.now_ms() == 1_700_007_200_000

@@ -1,4 +1,4 @@
-"""`broker_ref.Cluster`: what Python tests of any project start."""
+"""`broker_ref.Cluster`, as Python tests of any project use it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REGISTRATION = 62
 
 
 def consume(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:
-    """The first `count` values of a topic's partition 0, by kafka-python."""
+    """Return the first `count` values of a topic's partition 0, with kafka-python."""
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=cluster.bootstrap_servers, consumer_timeout_ms=20_000
     )

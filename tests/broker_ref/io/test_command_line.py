@@ -1,4 +1,4 @@
-"""`python -m broker_ref`: one line when ready, one line when wrong, a clean end."""
+"""`python -m broker_ref`: its output, errors and exit."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from integration.clusters.features import finalized
 from tests.broker_ref.node.requests import batch, produce, produced
 from tests.conformance.eventually import eventually
 
-pytestmark = pytest.mark.slow  # every test starts processes
+pytestmark = pytest.mark.slow  # Every test starts processes.
 
 COMMAND = [sys.executable, "-m", "broker_ref"]
 TIMEOUT_SECONDS = 30
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that is expected to end by itself."""
+    """Run a command that ends by itself."""
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
     )
@@ -38,7 +38,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @contextlib.contextmanager
 def started(*arguments: str, command: str = "") -> Iterator[subprocess.Popen[str]]:
-    """Start a command that runs until it is told to stop; killed where the test fails."""
+    """Start a command that runs until it is stopped; it is killed if the test fails."""
     with subprocess.Popen(
         [*COMMAND, *command.split(), "--port", "0", *arguments],
         stdout=subprocess.PIPE,
@@ -84,7 +84,7 @@ def test_invalid_arguments_are_one_line_and_exit_code_2(arguments: list[str], me
 
 
 def failure(*arguments: str) -> str:
-    """The one line of a start that fails with exit code 1."""
+    """Return the only line of a start that fails with exit code 1."""
     ended = run("--port", "0", "--log-level", "error", *arguments)
     assert ended.returncode == 1, ended.stderr
     assert ended.stdout == ""
@@ -134,7 +134,7 @@ def test_a_directory_in_use_is_named(tmp_path: Path) -> None:
 
 
 def only_line(process: subprocess.Popen[str]) -> str:
-    """What a process that ended with exit code 1 has said, apart from its log."""
+    """Return the error line, without the log, of a process that ended with exit code 1."""
     _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 1, stderr
     assert "Traceback" not in stderr
@@ -227,7 +227,7 @@ IMPATIENT = [
 
 
 def racks(bootstrap_servers: str) -> dict[int, str | None]:
-    """The brokers that a cluster has, and where they are."""
+    """Return the racks of a cluster's brokers by id."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     nodes = admin.describe_cluster().result(timeout=TIMEOUT_SECONDS).nodes
     return {node.id: node.rack for node in nodes}
@@ -327,7 +327,9 @@ def test_a_broker_with_a_full_disk_ends_with_one_line(tmp_path: Path) -> None:
         create_topic(address, "t")
         eventually(lambda: write(address, "kept") is ErrorCode.none)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
-        with contextlib.suppress(ConnectionError):  # It may end before its answer is out.
+        with contextlib.suppress(
+            ConnectionError
+        ):  # The broker may end before it sends the response.
             assert write(address, "lost") is ErrorCode.kafka_storage_error
         line = only_line(process)
     assert f"Cannot append to {tmp_path}/broker-1/t-0/" in line
@@ -335,7 +337,7 @@ def test_a_broker_with_a_full_disk_ends_with_one_line(tmp_path: Path) -> None:
 
 
 def write(address: str, value: str) -> ErrorCode:
-    """Produce a record to partition 0 of topic t; the code in the answer."""
+    """Produce a record to partition 0 of topic t and return the error code."""
     code: ErrorCode = produced(ask(address, produce(batch(value)))).error_code
     return code
 
@@ -345,7 +347,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that nobody has asked about since its end does not."""
+    """Return whether a process is running and not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:

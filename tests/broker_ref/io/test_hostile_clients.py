@@ -1,4 +1,4 @@
-"""A whole broker under hostile bytes: closed or answered as Kafka does, and others are served."""
+"""A broker with hostile clients: they are closed or answered as by Kafka, and others are served."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNSUPPORTED_VERSION = 35
 
 
 def header(api_key: int, version: int, correlation_id: int = 7) -> bytes:
-    """A request header of version 1, with client id `raw`."""
+    """Return a request header of version 1, with client id `raw`."""
     return struct.pack(">hhih", api_key, version, correlation_id, 3) + b"raw"
 
 
@@ -46,7 +46,7 @@ def connect(address: str) -> socket.socket:
 
 
 def others_are_served(address: str) -> bool:
-    """A client that produces with acks=all and has its delivery confirmed."""
+    """Return whether a client can produce with acks=all."""
     failures: list[object] = []
     producer = confluent_kafka.Producer({"bootstrap.servers": address, "acks": "all"})
     producer.produce("served", b"value", on_delivery=lambda error, _: failures.append(error))
@@ -83,8 +83,8 @@ def test_an_invalid_frame_closes_its_connection_only(
 def test_an_unknown_version_of_api_versions_is_answered_with_version_0(
     client: socket.socket,
 ) -> None:
-    """KIP-511: the one request that a client of any age can send and read the answer to."""
-    software = b"\x04raw" + b"\x021" + b"\x00"  # name, version, no tagged fields
+    """KIP-511: clients of any version can send this request and read its response."""
+    software = b"\x04raw" + b"\x021" + b"\x00"  # Name, version, no tagged fields.
     client.sendall(framed(header(API_VERSIONS, 9999) + b"\x00" + software))
     correlation_id, error_code = struct.unpack(">ih", receive_frame(client)[:6])
     assert (correlation_id, error_code) == (7, UNSUPPORTED_VERSION)

@@ -1,4 +1,4 @@
-"""Unfinished requests share a bounded memory, and one of them can always complete."""
+"""Unfinished requests share limited memory, and one of them can always complete."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_connection_without_memory_releases_nothing() -> None:
 def test_the_limit_holds_except_for_the_oldest_request(
     steps: list[tuple[int, int]],
 ) -> None:
-    """A step is a connection and by how much it grows; -1 releases. Checked against a plain sum."""
+    """A step is a connection and its growth; -1 releases. Compared with a plain sum."""
     memory = RequestMemory(bytes_max=100)
     held: dict[int, int] = {}
     wanted: dict[int, int] = {}

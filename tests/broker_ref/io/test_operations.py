@@ -1,4 +1,4 @@
-"""Operations on a running cluster of one broker: what they look up, and what they refuse."""
+"""Operations on a running cluster of one broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's connections to others: every request ends in one event, whatever the other side does."""
+"""A node's connections to other nodes: every request ends in one event."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Collector:
-    """The events that came, and a way to wait for more."""
+    """Collects events and waits for more."""
 
     def __init__(self) -> None:
         self.events: asyncio.Queue[ResponseReceived | RequestFailed] = asyncio.Queue()
@@ -61,14 +61,14 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 def with_server(
     answer: Answer, scenario: Callable[[Peers, Collector, int], Awaitable[None]]
 ) -> None:
-    """Run a scenario against a server that answers so."""
+    """Run a scenario against a server with this behaviour."""
 
     async def run() -> None:
         async def until_it_goes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
                 await answer(reader, writer)
             except (asyncio.IncompleteReadError, ConnectionError):
-                pass  # The node went first.
+                pass  # The node closed the connection first.
             finally:
                 writer.close()
 
@@ -81,7 +81,7 @@ def with_server(
         finally:
             peers.close()
             server.close()
-            # The server's side of every connection ends by itself when the node's has.
+            # The server's side of every connection must end after the node's.
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 while others := asyncio.all_tasks() - {asyncio.current_task()}:
                     await asyncio.wait(others)

@@ -1,4 +1,4 @@
-"""A broker in a process of its own: it starts, dies and starts again where it was."""
+"""A broker in a process of its own: start, kill and restart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker_ref.io.admin import CreateTopicError, create_topic
 from broker_ref.io.port import PortReservation
 from broker_ref.io.process import BrokerProcess, BrokerProcessError
 
-pytestmark = pytest.mark.slow  # every test starts processes
+pytestmark = pytest.mark.slow  # Every test starts processes.
 
 
 def test_a_broker_keeps_its_port_and_topics_across_restarts(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_reserved_port_refuses_clients_and_other_servers() -> None:
             pytest.raises(OSError, match="Address already in use"),
         ):
             other.bind(("127.0.0.1", held.port))
-        with socket.create_server(("127.0.0.1", held.port)):  # it sets SO_REUSEADDR
+        with socket.create_server(("127.0.0.1", held.port)):  # create_server sets SO_REUSEADDR.
             socket.create_connection(("127.0.0.1", held.port)).close()
     finally:
         held.close()

@@ -1,4 +1,4 @@
-"""The fixture that projects with this package installed get."""
+"""The pytest fixture of this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's service: framing, order, effects, deadlines, and stopping."""
+"""The server: framing, order, effects, deadlines and stop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SIZES = [
 
 
 def pattern(length: int) -> bytes:
-    """Bytes in which a lost, repeated or moved piece shows."""
+    """Return bytes in which a lost, repeated or moved piece is detectable."""
     return b"".join(index.to_bytes(4, "big") for index in range(length // 4 + 1))[:length]
 
 
@@ -186,7 +186,9 @@ def test_the_port_can_be_reused_immediately_after_a_stop() -> None:
     with serving() as served:
         client = served.connect()
         assert ask(client, b"hello") == b"hello"
-        served.run(served.server.stop())  # the server closes first: its end is in TIME_WAIT
+        served.run(
+            served.server.stop()
+        )  # The server closes first, so that its socket is in TIME_WAIT.
         listen(*served.address).close()
 
 

@@ -1,4 +1,4 @@
-"""What hostile and slow clients may cost: closed or held back, memory bounded, others served."""
+"""Limits for hostile and slow clients: they are closed or delayed, and others are served."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GARBAGE = [
 
 @contextlib.contextmanager
 def allocations_below(bytes_max: int) -> Iterator[None]:
-    """The peak of what Python allocates within stays below a bound."""
+    """Check that the peak of Python's allocations in the block stays below a limit."""
     tracemalloc.start()
     try:
         yield
@@ -49,7 +49,7 @@ def allocations_below(bytes_max: int) -> Iterator[None]:
 
 
 def send_without_waiting(client: socket.socket, data: bytes) -> int:
-    """Send what the server takes right now; returns how many bytes."""
+    """Send what the server accepts immediately; returns how many bytes."""
     client.setblocking(False)
     sent = 0
     view = memoryview(data)
@@ -105,7 +105,7 @@ def test_a_reset_connection_is_removed() -> None:
 
 
 def test_an_announced_length_costs_nothing() -> None:
-    """500 clients announce 100 MiB and send a little of it; others produce as ever."""
+    """500 clients announce 100 MiB and send a little; others produce normally."""
     with serving() as served, allocations_below(60 * MIB):
         for _ in range(500):
             served.connect().sendall(struct.pack(">i", 100 * MIB) + bytes(9000))
@@ -128,7 +128,7 @@ def test_unfinished_requests_share_limited_memory_and_all_complete() -> None:
         # Small requests do not need that memory.
         assert ask(served.connect(), b"small") == b"small"
         assert served.read(lambda: served.server.memory.used_bytes) <= (8 + 5) * MIB
-        # The one that began first always gets through; with it done, so do the others in turn.
+        # The oldest request always completes; then the others do in turn.
         for client, sent_bytes in zip(clients, sent, strict=True):
             client.sendall(body[sent_bytes:])
             assert receive(client, 4 + len(body)) == framed(body)
@@ -195,7 +195,7 @@ def test_a_trickle_of_bytes_counts_as_activity_as_in_kafka() -> None:
         slow.sendall(request[:1])
         idle.settimeout(0.05)
         sent_bytes = 1
-        while True:  # the idle connection's end is the clock: no byte is sent after it
+        while True:  # The closing of the idle connection is the clock: no byte is sent after it.
             try:
                 assert idle.recv(1) == b""
                 break
@@ -221,7 +221,7 @@ def test_a_client_that_does_not_read_gets_no_further_request_served() -> None:
             assert ask(other, b"%d" % number) == b"%d" % number
         served_frames = served.read(served.node.frames)
         assert served_frames.count(b"big %d" % (20 * MIB)) == 1
-        # It is held back, not lost: when it reads, it gets everything in order.
+        # The request is delayed, not lost: when the client reads, it gets everything in order.
         for _ in range(3):
             assert receive(client, 4 + 20 * MIB) == framed(bytes(20 * MIB))
 
@@ -241,14 +241,14 @@ def test_a_client_that_reads_slowly_is_not_closed() -> None:
         slow.sendall(framed(b"big %d" % (60 * MIB)))
         received = 0
         while served.read(lambda: served.node.seen(ConnectionClosed)) == 0:
-            time.sleep(0.02)  # its pace, not a wait for something
+            time.sleep(0.02)  # The client's pace, not a wait for a condition.
             received += len(receive(slow, min(MIB // 2, 4 + 60 * MIB - received)))
         assert is_closed_or_cut(never)
         assert receive(slow, 4 + 60 * MIB - received)[-1:] == b"\x00"
 
 
 def is_closed_or_cut(client: socket.socket) -> bool:
-    """Read until the end of a connection that was aborted with data under way."""
+    """Read until the end of an aborted connection."""
     with contextlib.suppress(ConnectionResetError):
         while client.recv(MIB):
             pass

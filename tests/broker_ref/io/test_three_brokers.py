@@ -1,4 +1,4 @@
-"""`broker_ref.Cluster` of three brokers, over real sockets: one goes, the others serve."""
+"""`broker_ref.Cluster` of three brokers over real sockets, while one of them fails."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ IMPATIENT = {
     "replica.lag.time.max.ms": "4000",
     "default.replication.factor": "3",
 }
-"""A broker that is gone is missed soon, one on a busy machine is not."""
+"""Timeouts that detect a lost broker soon, but tolerate a busy machine."""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """All brokers run at the beginning and at the end of each test."""
+    """All brokers run at the start and at the end of each test."""
     with Cluster(3, configs=IMPATIENT, racks={1: "a", 2: "b", 3: "c"}) as made:
         yield made
 
 
 def create_topic(cluster: Cluster, topic: str) -> None:
-    """Make a topic of which every broker knows."""
+    """Create a topic and wait until all brokers know it."""
     cluster.create_topic(topic)
     for broker_id in cluster.broker_ids:
         eventually(functools.partial(is_known, cluster.address(broker_id), topic))
@@ -56,7 +56,7 @@ def is_known(address: str, topic: str) -> bool:
 
 
 def consume(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:
-    """The first `count` values of a topic's partition 0."""
+    """Return the first `count` values of a topic's partition 0."""
     settings = {
         "bootstrap.servers": cluster.bootstrap_servers,
         "group.id": "none",
@@ -164,7 +164,7 @@ def test_a_broker_with_a_failed_disk_stops(
     failed: list[str] = []
 
     def full(file: DiskFile, data: bytes | bytearray | memoryview) -> None:
-        """The first to append is the leader."""
+        """The first broker to append is the leader."""
         if file.path.startswith(f"{topic}-0/") and not failed:
             failed.append(file.path)
             raise StorageError(f"Cannot append {file.path}: No space left on device.")

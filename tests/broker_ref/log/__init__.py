@@ -1,1 +1,1 @@
-"""Tests of `broker_ref.log`: the disk is memory, time is a number, crashes lose what they may."""
+"""Tests of `broker_ref.log` with a disk in memory, a virtual clock and simulated crashes."""

@@ -1,4 +1,4 @@
-"""Batches for tests: made by the log's own encoder, compressed here, patched byte by byte."""
+"""Batches for tests, made with the log's encoder, compressed or patched here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def batch(
     key: bytes | None = b"key",
     producer: tuple[int, int, int] | None = None,
 ) -> bytes:
-    """A batch of `count` records a millisecond apart; `producer` is (id, epoch, sequence)."""
+    """Encode `count` records, a millisecond apart; `producer` is (id, epoch, sequence)."""
     producer_id, epoch, sequence = producer or (-1, -1, -1)
     return encode_batch(
         [Record(timestamp=timestamp + i, key=key, value=value) for i in range(count)],
@@ -40,7 +40,7 @@ def batch(
 
 
 def compressed(plain: bytes, compression: Compression, *, xerial: bool = False) -> bytes:
-    """The same batch with its records section compressed."""
+    """Return the same batch with a compressed records section."""
     records = plain[HEADER_BYTES:]
     name = {Compression.LZ4: "lz4", Compression.GZIP: "gzip"}.get(
         compression, compression.name.lower()
@@ -64,7 +64,7 @@ def compressed(plain: bytes, compression: Compression, *, xerial: bool = False) 
 
 
 def with_section(plain: bytes, section: bytes, compression: Compression) -> bytes:
-    """The batch's header over another records section, with a codec and a right CRC."""
+    """Return the batch with another records section and codec, and a correct CRC."""
     packed = bytearray(plain[:HEADER_BYTES]) + section
     struct.pack_into("!i", packed, 8, len(packed) - LOG_OVERHEAD_BYTES)
     attributes = struct.unpack_from("!h", packed, ATTRIBUTES_POSITION)[0] & ~0x07
@@ -81,7 +81,7 @@ FIELDS = (
 
 
 def patched(plain: bytes, *, fix_crc: bool = True, **fields: int) -> bytes:
-    """The batch with header fields overwritten."""
+    """Return the batch with overwritten header fields."""
     packed = bytearray(plain)
     values = list(HEADER.unpack_from(packed))
     for name, value in fields.items():

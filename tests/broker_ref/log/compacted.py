@@ -1,4 +1,4 @@
-"""A log with the directory that compacts it, for tests."""
+"""A log with the log manager that compacts it, for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Entry = tuple[bytes, bytes | None]
 
 
 class Compacted:
-    """A log and the directory that compacts it."""
+    """A log and the log manager that compacts it."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Compacted:
             self.append((b"k%d" % (i % keys), b"v%d" % i))
 
     def roll(self) -> None:
-        """Have everything so far in closed segments."""
+        """Close the active segment."""
         while self.log.segments.active.size_bytes:
             self.log._roll(NOW_MS, self.log.log_end_offset)
 

@@ -1,4 +1,4 @@
-"""Small logs for tests: a few hundred bytes a segment, an index entry every other batch."""
+"""Small logs for tests: segments of a few hundred bytes, an index entry every other batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def open_log(
 
 
 def split(data: bytes) -> list[bytes]:
-    """The single batches of what a read gave."""
+    """Split the result of a read into batches."""
     batches, position = [], 0
     while position < len(data):
         end = position + unpack_header(data, position).size_bytes
@@ -52,14 +52,14 @@ def split(data: bytes) -> list[bytes]:
 
 
 def read_all(log: PartitionLog, *, max_bytes: int = 300) -> list[bytes]:
-    """Every batch from the log start offset on, as a consumer would come by them."""
+    """Return all batches from the log start offset on, as a consumer reads them."""
     batches: list[bytes] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         data = log.read(
             offset, end_offset=log.log_end_offset, max_bytes=max_bytes, at_least_one_batch=True
         )
-        if not data:  # Compaction may leave nothing before an active segment that is empty.
+        if not data:  # Compaction may leave nothing before an empty active segment.
             assert log.segments.active.size_bytes == 0, f"nothing from offset {offset} on"
             break
         batches += split(data)

@@ -31,7 +31,7 @@ from broker_ref.log.records import RECORDS_MAX, encode_record
 from tests.broker_ref.log.batches import NOW_MS, batch, compressed, patched, with_section
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's own, at its import
+    warnings.simplefilter("ignore", DeprecationWarning)  # A warning of kafka-python's import.
     from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 CODECS = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
@@ -46,7 +46,7 @@ records = st.builds(
 
 
 EMPTY = encode_batch([Record()])
-"""A batch of the smallest record that there is."""
+"""A batch with the smallest possible record."""
 
 
 def code_of(data: bytes) -> ErrorCode:

@@ -1,4 +1,4 @@
-"""Compaction: what stays, what goes and when, in steps, through crashes."""
+"""Compaction: retained and removed records, steps, crashes."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_tombstone_stays_for_delete_retention_ms() -> None:
     header = unpack_header(read_all(log.log)[1])
     assert header.delete_horizon_ms == NOW_MS + 1100
     assert header.max_timestamp == log.records()[1].timestamp == NOW_MS + 5
-    # Something new is needed for the log to be worth another round.
+    # A new record makes another compaction worthwhile.
     for now_ms, kept in ((NOW_MS + 1099, True), (NOW_MS + 1100, False)):
         log.append((b"x", b"%d" % now_ms))
         log.roll()
@@ -136,7 +136,7 @@ def test_tombstones_stay_with_unlimited_retention() -> None:
     assert log.entries() == [(1, (b"b", b"2")), (2, (b"a", None))]
     end = log.log.log_end_offset
     assert read_offsets(log.storage, CLEANER_OFFSET_FILE) == {KEY: end}
-    # As with Kafka no horizon was set, so that a shorter retention takes effect.
+    # As in Kafka no horizon was set, so that a shorter retention takes effect.
     log.log.update_config(small(**_fields(COMPACT, delete_retention_ms=5)))
     for now_ms in (NOW_MS, NOW_MS + 5):
         log.append((b"x", b"%d" % now_ms))
@@ -268,7 +268,7 @@ def test_a_damaged_log_is_skipped() -> None:
 
 
 def two_logs() -> tuple[Compacted, PartitionLog]:
-    """Logs of the same records."""
+    """Return two logs with the same records."""
     log = Compacted()
     log.fill(40)
     other = log.directory.open_log("u", 0, config=COMPACT, now_ms=NOW_MS)
@@ -318,7 +318,7 @@ def test_an_exception_affects_one_log_only(
 def test_a_deleted_log_that_failed_compaction_is_released(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.CRITICAL)  # What pytest captures holds on to tracebacks.
+    caplog.set_level(logging.CRITICAL)  # Captured logs would keep tracebacks alive.
     log, _ = two_logs()
     log.storage.overwrite(f"t-0/{0:020d}.log", 70, b"\xff")
     clean_two(log)
@@ -341,7 +341,7 @@ def test_a_full_disk_postpones_compaction() -> None:
 
 
 def test_an_interrupted_compaction_loses_nothing() -> None:
-    """Every storage operation of a compaction fails once, and the power goes out there."""
+    """Each storage operation of a compaction fails once, with a power loss."""
     for step in range(1, 400):
         log = Compacted(small(**_fields(COMPACT, segment_bytes=250)))
         log.fill(16, keys=4)

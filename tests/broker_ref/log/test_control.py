@@ -1,4 +1,4 @@
-"""Control batches: Kafka's own bytes, and what is no marker."""
+"""Control batches: Kafka's bytes, and other control records."""
 
 from __future__ import annotations
 

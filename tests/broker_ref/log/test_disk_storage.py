@@ -1,4 +1,4 @@
-"""The storage on a real disk, and the log on it."""
+"""The storage on a real disk, and a log on it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_number_of_descriptors_is_limited(tmp_path: Path) -> None:
 
 
 class FewDescriptors:
-    """Lets opening a file fail while more than `spare` descriptors are in use."""
+    """Fails to open a file while more than `spare` descriptors are in use."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.spare: int | None = None
@@ -120,7 +120,7 @@ class FewDescriptors:
         monkeypatch.setattr(os, "open", self.open)
 
     def allow(self, spare: int) -> None:
-        """How many files may be opened on top of those that are open now."""
+        """Set how many files can be opened in addition to the open ones."""
         self.spare = len(list(Path("/proc/self/fd").iterdir())) - 1 + spare
 
     def open(self, path: str | Path, flags: int, mode: int = 0o777) -> int:
@@ -201,7 +201,7 @@ def test_a_log_on_disk_survives_a_killed_process(tmp_path: Path) -> None:
     for i in range(100):
         log.append(batch(producer=(1, 0, i)), leader_epoch=i // 30, now_ms=NOW_MS)
     batches = read_all(log)
-    storage.close()  # as a killed process would: nothing flushed, nothing said
+    storage.close()  # As in a killed process: nothing is flushed.
 
     storage = DiskStorage(tmp_path)
     directory = LogManager(storage=storage)

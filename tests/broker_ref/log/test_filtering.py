@@ -1,4 +1,4 @@
-"""One batch under compaction: what is refused, and that many records are not held together."""
+"""Compaction of one batch: invalid records, and limited memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def odd(view: RecordView) -> bool:
 
 
 def of_deltas(*deltas: tuple[int, int]) -> bytes:
-    """A batch of records with these offset and timestamp deltas."""
+    """Encode a batch of records with these offset and timestamp deltas."""
     section = b"".join(
         encode_record(Record(key=b"k"), offset_delta=offset, timestamp_delta=timestamp)
         for offset, timestamp in deltas

@@ -1,4 +1,4 @@
-"""A log as a follower: appending as the leader has it, and truncation, crashes included."""
+"""A log as a follower: appends and truncation, including crashes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEEDS = range(20)
 
 
 def led(count: int = 40) -> PartitionLog:
-    """A leader's log: batches of two records, epochs 0 to 2, one idempotent producer."""
+    """Return a leader's log: batches of two records, epochs 0 to 2, one idempotent producer."""
     log = open_log(MemoryStorage())
     for i in range(count):
         log.append(
@@ -146,7 +146,7 @@ def test_truncation_restores_the_earlier_state(offset: int) -> None:
 
 
 def appended(count: int, *, sealed: int | None = None) -> tuple[PartitionLog, MemoryStorage]:
-    """One segment of batches whose timestamps rise and fall; closed and opened after `sealed`."""
+    """Return a segment of batches with varying timestamps, reopened after `sealed` batches."""
     storage = MemoryStorage()
     log = open_log(storage, config=ONE_SEGMENT)
     for i in range(count):
@@ -246,7 +246,7 @@ def test_a_fully_truncated_log_keeps_nothing(start: int) -> None:
 @pytest.mark.parametrize("target", [33, 1000, 0])
 @pytest.mark.parametrize("fully", [False, True])
 def test_an_interrupted_truncation_is_not_damage(target: int, fully: bool) -> None:
-    """Every storage operation of the truncation fails once, and the power goes out there."""
+    """Each storage operation of the truncation fails once, with a power loss."""
     appended = read_all(led())
     for step in range(1, 200):
         storage = MemoryStorage()

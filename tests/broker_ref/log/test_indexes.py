@@ -1,4 +1,4 @@
-"""Look-ups in indexes larger than one block, and their binary formats."""
+"""Lookups in indexes larger than one block, and their binary formats."""
 
 from __future__ import annotations
 

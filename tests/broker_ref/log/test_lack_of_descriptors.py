@@ -1,4 +1,4 @@
-"""A log whose process has no file descriptor to spare, at any moment of a change of segments."""
+"""A log whose process runs out of file descriptors while segments change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_log_reopens_after_any_failed_open(seed: int) -> None:
     disk.lacks_descriptors = Random(seed)
     written = 0
     for number in range(24):
-        # Every other batch is as old as the first, and so none to begin a segment with.
+        # Every second batch is as old as the first, so it does not roll a segment.
         now_ms = NOW_MS + (200 * number if number % 2 == 0 else 0)
         try:
             log.append(batch(timestamp=now_ms), leader_epoch=0, now_ms=now_ms)
@@ -41,7 +41,7 @@ def test_a_log_reopens_after_any_failed_open(seed: int) -> None:
 
 
 def cut_piece_by_piece(log: PartitionLog) -> None:
-    """Down to one record, so often that the disk lacks descriptors for one of the cuts."""
+    """Truncate to one record, one by one, so that one truncation lacks descriptors."""
     for offset in (4, 3, 2, 1):
         log.truncate_to(offset, now_ms=NOW_MS)
 

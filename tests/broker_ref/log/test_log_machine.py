@@ -1,8 +1,8 @@
-"""A log against a list of batches, through crashes that lose and tear what was not flushed.
+"""A log compared with a list of batches, through crashes that lose and tear unflushed writes.
 
-What must hold after every step: the log gives exactly the batches of the model, in order, offsets
-ascending; after a crash those are a prefix of what was appended, with everything that was flushed;
-and producers are remembered as the batches and the surviving snapshot say.
+After each step the log contains exactly the batches of the model, in order, with ascending offsets;
+after a crash they are a prefix of the appended ones that includes everything flushed; and the
+producer state matches the batches and the surviving snapshot.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.broker_ref.log.batches import NOW_MS, batch
 from tests.broker_ref.log.logs import read_all, small, split
 from tests.broker_ref.memory_storage import MemoryStorage
 
-Remembered = tuple[int, int, int]  # first sequence, last sequence, first offset
+Remembered = tuple[int, int, int]  # First sequence, last sequence, first offset.
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class LogMachine(RuleBasedStateMachine):
         self.snapshots: dict[int, dict[int, Producer]] = {}
         self.leader_epoch = 0
         self.durable_offset = 0
-        self.floor_offset = 0  # Where a segment begins that a truncation has left empty.
+        self.floor_offset = 0  # The start of a segment that a truncation has emptied.
         self.checkpointed_start = 0
         self.start_offset = 0
         self.timestamp = NOW_MS
@@ -184,11 +184,11 @@ class LogMachine(RuleBasedStateMachine):
         before = self._last_offsets()
         self.directory.clean(NOW_MS, {("t", 0): self.end_offset}, budget_bytes=budget_bytes)
         self.batches = read_from_first(self.log)
-        self.checkpoint()  # As the cleaner does once it is through.
+        self.checkpoint()  # As the cleaner does at its end.
         assert self._last_offsets() == before
 
     def _last_offsets(self) -> dict[bytes | None, int]:
-        """The offset of every key's last record."""
+        """Return the offset of each key's last record."""
         return {
             record.key: record.offset for data in self.batches for record in decode_records(data)
         }
@@ -249,7 +249,7 @@ class LogMachine(RuleBasedStateMachine):
         self.durable_offset = min(self.durable_offset, end)
 
     def _forget_what_snapshots_do_not_hold(self, storage: MemoryStorage) -> None:
-        """What is left of the producers: each one's last batch in the newest snapshot, and later."""
+        """Keep the producer state that recovery has: the newest snapshot and later batches."""
         snapshots = [
             int(name.removesuffix(".snapshot"))
             for name in storage.list("t-0")
@@ -266,7 +266,7 @@ class LogMachine(RuleBasedStateMachine):
                 _remember(self.producers, header)
 
     def _note_snapshot(self, end_offset: int) -> None:
-        """A segment that begins at the end has just been begun, with a snapshot there."""
+        """A segment with a snapshot was just created at the end."""
         if end_offset and self.log.segment_base_offsets[-1] == end_offset:
             self.snapshots[end_offset] = _last_batches(self.producers)
 
@@ -294,7 +294,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 def read_from_first(log: PartitionLog) -> list[bytes]:
-    """Every batch there is, below the log start offset as well."""
+    """Return all batches, including those below the log start offset."""
     batches: list[bytes] = []
     for segment in log.segments:
         batches += split(
@@ -318,7 +318,7 @@ def _remember(producers: dict[int, Producer], header: BatchHeader) -> None:
 
 
 def _last_batches(producers: dict[int, Producer]) -> dict[int, Producer]:
-    """What a snapshot holds."""
+    """Return what a snapshot contains."""
     return {
         producer_id: Producer(epoch=known.epoch, batches=known.batches[-1:])
         for producer_id, known in producers.items()

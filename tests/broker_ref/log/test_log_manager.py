@@ -156,7 +156,7 @@ def test_offsets_never_restart_below_a_checkpointed_log_start_offset(seed: int) 
     append(log, 3)
     log.delete_records_before(3)
     directory.checkpoint()
-    for _ in range(2):  # the first crash may lose the records, the second what replaced them
+    for _ in range(2):  # The first crash may lose the records, the second those that replaced them.
         storage = storage.crash(Random(seed))
         directory = LogManager(storage=storage)
         log = opened(directory)

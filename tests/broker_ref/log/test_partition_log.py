@@ -1,4 +1,4 @@
-"""Append, read, look up by time, retain: what a client can see of one log."""
+"""Append, read, timestamp lookup and retention of one log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def append(
 def filled(
     storage: MemoryStorage, counts: list[int], config: LogConfig | None = None
 ) -> PartitionLog:
-    """A log of batches with so many records each, every record one millisecond after the last."""
+    """Return a log with one batch per count, each record one millisecond after the previous one."""
     log = open_log(storage, config=config or small())
     timestamp = NOW_MS
     for count in counts:
@@ -49,7 +49,7 @@ def refused(log: PartitionLog, data: bytes, *, now_ms: int = NOW_MS) -> LogError
     return error.value
 
 
-# Appending
+# Appends
 
 
 def test_appended_batches_get_consecutive_offsets() -> None:
@@ -220,7 +220,7 @@ def test_a_read_error_does_not_change_the_log() -> None:
     assert len(read_all(log)) == 3
 
 
-# Reading
+# Reads
 
 
 def test_reads_return_whole_batches_within_the_limit() -> None:
@@ -291,7 +291,7 @@ def test_a_segment_rolls_by_size_time_and_index() -> None:
     assert by_index.segment_base_offsets == (0, 3, 6)
 
 
-# By time
+# Timestamp lookups
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Damage on disk: cut where nothing was promised, refused by name where it was, never served."""
+"""Damage on disk: truncated above the recovery point, rejected below it, never served."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def path(base_offset: int, suffix: str = ".log") -> str:
 
 
 def written(storage: MemoryStorage) -> tuple[PartitionLog, list[bytes]]:
-    """A log of forty batches of two records in several segments, and the batches."""
+    """Return a log of forty batches of two records in several segments, and the batches."""
     log = open_log(storage)
     for i in range(BATCHES):
         log.append(
@@ -79,7 +79,7 @@ def test_a_torn_tail_is_truncated_at_the_first_bad_batch(seed: int, garbage: boo
     left = read_all(recovered)
     assert left == batches[: len(left)]
     assert active <= recovered.log_end_offset < 2 * BATCHES
-    # Every batch that is whole is kept.
+    # All whole batches are kept.
     kept_bytes = sum(len(b) for b in left if unpack_header(b).base_offset >= active)
     lost = batches[len(left)]
     assert kept_bytes <= cut < kept_bytes + len(lost)
@@ -135,7 +135,7 @@ def test_a_flipped_bit_anywhere_in_a_cleanly_stopped_log_is_never_served(
     base = data.draw(st.sampled_from(log.segment_base_offsets))
     content = storage.read(path(base))
     position = data.draw(st.integers(0, len(content) - 1))
-    # A batch's leader epoch is outside its CRC, as Kafka made it.
+    # As in Kafka, the CRC does not cover a batch's leader epoch.
     start = max(p for p in _positions(content) if p <= position)
     if 12 <= position - start < 16:
         return

@@ -1,8 +1,7 @@
-"""Transactions in a log against a list of its batches, through crashes, cuts and restarts.
+"""Transactions in a log compared with a list of its batches, through crashes and truncations.
 
-What must hold after every step, for any high watermark from the last on: the last stable offset,
-the aborted transactions of any range, and every producer's open transaction are what one reading
-of the batches from the start says.
+After each step, for any high watermark from the last one on, the last stable offset, the aborted
+transactions of any range, and each producer's open transaction match a scan of the batches.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ MARKERS = st.sampled_from(list(Marker))
 
 @dataclass(slots=True)
 class Reading:
-    """What one reading of the batches from the start says, without any index."""
+    """The result of a scan of all batches, without an index."""
 
     open: dict[int, int] = field(default_factory=dict)
     ended: list[tuple[int, int, int, Marker]] = field(default_factory=list)
-    """Producer id, first offset, the marker's offset, and what it says."""
+    """Producer id, first offset, the marker's offset and type."""
 
     def of(self, batches: list[Written]) -> Reading:
         for header, marker in batches:
@@ -69,7 +68,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self._open()
 
     def _open(self) -> None:
-        """What was checkpointed of the high watermark is all that is known of it then."""
+        """Only the checkpointed high watermark is known after a restart."""
         self.directory = LogManager(storage=self.storage)
         self.log: PartitionLog = self.directory.open_log("t", 0, config=self.config, now_ms=NOW_MS)
         self.high_watermark = self.directory.high_watermark("t", 0)
@@ -106,7 +105,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(producer_id=PRODUCERS, marker=MARKERS)
     def write_after_the_end(self, producer_id: int, marker: Marker) -> None:
-        """The question was asked before the marker, the answer comes after it."""
+        """The verification began before the marker and ends after it."""
         writer = self.writers[producer_id]
         guard = writer.guard()
         self.end(producer_id, marker, 1)
@@ -120,7 +119,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(ends=st.lists(st.tuples(PRODUCERS, st.sampled_from([None, *Marker])), min_size=1))
     def follow(self, ends: list[tuple[int, Marker | None]]) -> None:
-        """What a leader elsewhere has written, in one piece."""
+        """Append what another leader has written, in one fetch."""
         first = len(self.batches)
         offset, placed = self.log.log_end_offset, []
         for producer_id, marker in ends:
@@ -174,7 +173,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def replicate(self, data: st.DataObject) -> None:
-        """The high watermark goes up; below it nothing of decided transactions is kept."""
+        """Raise the high watermark; decided transactions below it are removed."""
         high_watermark = data.draw(st.integers(0, self.log.log_end_offset))
         self.high_watermark = max(self.high_watermark, high_watermark)
         self.log.producers.forget_replicated(self.high_watermark)

@@ -1,4 +1,4 @@
-"""Transactions in one log: who may begin, go on and end one, and what readers are told."""
+"""Transactions in one log: verification, markers and the last stable offset."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def refused(
     guard: VerificationGuard | None = None,
     origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> ErrorCode:
-    """The code with which an append is refused, which changes nothing."""
+    """Return the error code of a rejected append, which must change nothing."""
     before = state(log)
     with pytest.raises(LogError) as error:
         append(log, data, guard, origin)
@@ -70,7 +70,7 @@ def begin(log: PartitionLog, **fields: int | bool) -> VerificationGuard | None:
     )
 
 
-# Beginning
+# Start of a transaction
 
 
 def test_a_transaction_requires_the_guard_of_its_verification(log: PartitionLog) -> None:
@@ -80,7 +80,9 @@ def test_a_transaction_requires_the_guard_of_its_verification(log: PartitionLog)
     guard = begin(log)
     assert refused(log, first) is ErrorCode.invalid_txn_state
     assert append(log, first, guard) == 0
-    assert begin(log, sequence=1) is None  # It is open here: nobody has to be asked any more.
+    assert (
+        begin(log, sequence=1) is None
+    )  # The transaction is open here, so that it needs no verification.
     assert append(log, transactional(7, sequence=1)) == 1
 
 
@@ -101,7 +103,7 @@ def test_a_marker_invalidates_the_guard(log: PartitionLog) -> None:
     guard = begin(log)
     Writer(log=log, producer_id=7).abort()
     assert refused(log, transactional(7), guard) is ErrorCode.invalid_txn_state
-    # As it is when the next transaction is asked about: that is another one.
+    # This is the verification of another transaction.
     again = begin(log)
     assert again is not guard
     assert refused(log, transactional(7), guard) is ErrorCode.invalid_txn_state
@@ -112,11 +114,11 @@ def test_a_marker_invalidates_the_guard(log: PartitionLog) -> None:
 def test_a_guard_survives_the_marker_of_the_previous_transaction(
     log: PartitionLog, marker: Marker
 ) -> None:
-    """Transaction version 2: it has the epoch of the next one, which is asked about meanwhile."""
+    """In version 2 the marker has the epoch of the next transaction, which is being verified."""
     guard = begin(log, epoch=1, supports_epoch_bump=True)
     Writer(log=log, producer_id=7, epoch=1).end(marker)
     assert append(log, transactional(7, epoch=1), guard) == 1
-    # The marker of the transaction itself has a higher epoch, and makes it void.
+    # The transaction's own marker has a higher epoch and invalidates the guard.
     guard = begin(log, epoch=2, supports_epoch_bump=True)
     Writer(log=log, producer_id=7, epoch=3).end(marker)
     assert refused(log, transactional(7, epoch=3), guard) is ErrorCode.invalid_txn_state
@@ -131,7 +133,7 @@ def test_a_replicated_batch_invalidates_the_guard(log: PartitionLog) -> None:
 
 
 def test_the_next_epoch_is_another_transaction(log: PartitionLog) -> None:
-    """Transaction version 2: the marker of the last may still be on its way."""
+    """In version 2 the marker of the previous transaction may not have arrived."""
     writer = Writer(log=log, producer_id=7)
     writer.write()
     following = transactional(7, epoch=1)
@@ -150,7 +152,7 @@ def test_an_older_epoch_is_not_verified(log: PartitionLog) -> None:
 
 
 def test_an_older_epoch_is_fenced_with_any_sequence(log: PartitionLog) -> None:
-    """ProducerAppendInfo checks the epoch before what is being asked about."""
+    """`ProducerAppendInfo` checks the epoch before the verification."""
     writer = Writer(log=log, producer_id=7, epoch=3)
     writer.write()
     writer.commit()
@@ -159,7 +161,7 @@ def test_an_older_epoch_is_fenced_with_any_sequence(log: PartitionLog) -> None:
 
 
 def test_a_later_batch_is_rejected_before_the_first_verified_one(log: PartitionLog) -> None:
-    """The question about sequence 0 has to be repeated; 1 must not be taken before it."""
+    """The verification of sequence 0 is retried; sequence 1 must not be appended before it."""
     guard = begin(log)
     assert begin(log, sequence=1) is guard
     later = transactional(7, sequence=1)
@@ -216,7 +218,7 @@ def test_unused_verifications_expire(log: PartitionLog) -> None:
     assert refused(log, transactional(7), guard) is ErrorCode.invalid_txn_state
 
 
-# Ending
+# End of a transaction
 
 
 @pytest.mark.parametrize(
@@ -244,7 +246,7 @@ def test_epochs_that_may_end_a_transaction(
     writer.write()
     end = Writer(log=log, producer_id=7, epoch=epoch, coordinator_epoch=coordinator_epoch)
     if transaction_version >= 2:
-        end.epoch -= 1  # It ends the transaction with the next one.
+        end.epoch -= 1  # It ends the transaction with the next epoch.
     before = state(log)
     if error_code is not None:
         with pytest.raises(LogError) as error:
@@ -259,7 +261,7 @@ def test_epochs_that_may_end_a_transaction(
 
 
 def test_a_marker_of_version_2_may_be_repeated(log: PartitionLog) -> None:
-    """As when its answer was lost; it ends nothing then."""
+    """The response to the first marker was lost; the second ends nothing."""
     writer = Writer(log=log, producer_id=7)
     writer.write()
     for offset in (1, 2):
@@ -283,7 +285,7 @@ def test_a_marker_of_an_unknown_producer_is_written_and_fences(log: PartitionLog
     assert refused(log, transactional(7, epoch=3)) is FENCED
 
 
-# What readers are told
+# Readers
 
 
 def test_the_last_stable_offset_waits_for_the_marker_to_be_replicated(log: PartitionLog) -> None:
@@ -294,7 +296,7 @@ def test_the_last_stable_offset_waits_for_the_marker_to_be_replicated(log: Parti
     assert [log.last_stable_offset(hw) for hw in (0, 1, 2, 3)] == [0, 1, 1, 1]
     second.commit()
     first.abort()
-    # The markers are at 3 and 4: not known to be decided everywhere before they are below.
+    # The markers are at 3 and 4, so that they are replicated from high watermarks 4 and 5 on.
     assert [log.last_stable_offset(hw) for hw in (2, 3, 4, 5)] == [1, 1, 1, 5]
 
 
@@ -308,7 +310,7 @@ def test_the_last_stable_offset_follows_a_lower_high_watermark(log: PartitionLog
 
 @pytest.mark.parametrize("marker", list(Marker))
 def test_recovery_finds_unreplicated_markers(marker: Marker) -> None:
-    """Both are below the snapshot that the stop has left, which does not tell of them."""
+    """Both markers are below the snapshot of the stop, which does not contain them."""
     storage = MemoryStorage()
     log = open_log(storage)
     writer = Writer(log=log, producer_id=7)
@@ -337,7 +339,7 @@ def test_a_log_opens_despite_damage_before_the_snapshot() -> None:
 
 
 def test_truncation_keeps_unreplicated_markers() -> None:
-    """The second segment begins with a snapshot that is above the high watermark."""
+    """The second segment starts with a snapshot above the high watermark."""
     log = open_log(MemoryStorage(), config=small(segment_bytes=200))
     writer = Writer(log=log, producer_id=7)
     writer.write()

@@ -1,4 +1,4 @@
-"""Transactions for tests: batches, markers, and a producer that keeps its own count."""
+"""Transactions for tests: batches, markers, and a producer that counts its sequences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def transactional(
     key: bytes = b"key",
     timestamp: int = NOW_MS,
 ) -> bytes:
-    """A transactional batch as a client sends it."""
+    """Encode a transactional batch of a client."""
     return encode_batch(
         [Record(timestamp=timestamp, key=key, value=b"value") for _ in range(count)],
         producer_id=producer_id,
@@ -33,7 +33,7 @@ def transactional(
 
 @dataclass(slots=True, kw_only=True)
 class Writer:
-    """A transactional producer that writes to one log as its leader."""
+    """A transactional producer that writes to the log of one leader."""
 
     log: PartitionLog
     producer_id: int
@@ -47,7 +47,7 @@ class Writer:
         )
 
     def write(self, count: int = 1, *, key: bytes = b"key") -> AppendResult:
-        """Append the next batch of its transaction, verified where that is needed."""
+        """Append the next batch of its transaction, with verification if needed."""
         result = self.log.append(
             transactional(
                 self.producer_id, epoch=self.epoch, sequence=self.sequence, count=count, key=key
@@ -60,7 +60,7 @@ class Writer:
         return result
 
     def end(self, marker: Marker, *, transaction_version: int = 1) -> AppendResult:
-        """Append the marker as the coordinator would, with a higher epoch under version 2."""
+        """Append the marker as the coordinator does, with a higher epoch in version 2."""
         if transaction_version >= 2:
             self.epoch, self.sequence = self.epoch + 1, 0
         return self.log.append_end_marker(

@@ -1,4 +1,4 @@
-"""Clients of a virtual cluster: each request on a connection of its own, answers as they come."""
+"""Clients of a virtual cluster: one connection per request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.broker_ref.virtual import VirtualCluster, address_of
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Asked:
-    """A request, and what came of it so far."""
+    """A request and its response so far."""
 
     request: Any
     answer: Any = None
@@ -24,12 +24,12 @@ class Asked:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is neither an answer nor the end of the connection."""
+        """Return whether there is neither a response nor a closed connection."""
         return self.answer is None and not self.is_closed
 
 
 class Clients:
-    """Those that ask the brokers of one cluster."""
+    """The clients of one cluster."""
 
     def __init__(self, cluster: VirtualCluster) -> None:
         self._cluster = cluster
@@ -37,7 +37,7 @@ class Clients:
         self._connections = 0
 
     def ask(self, broker_id: int, asked: Any) -> Asked:
-        """Send a request; `is_open` and `answer` tell more after `collect`."""
+        """Send a request; `collect` updates `is_open` and `answer`."""
         self._connections += 1
         found = self._asked[broker_id, self._connections] = Asked(request=asked)
         opened = ConnectionOpened(
@@ -49,28 +49,28 @@ class Clients:
         return found
 
     def collect(self) -> None:
-        """Take in what has come since."""
+        """Collect new responses."""
         for broker_id in self._cluster.configs:
             self._note(broker_id, self._cluster.take_effects(broker_id))
 
     def is_open(self, asked: Asked) -> bool:
-        """Whether nothing has come of a request so far."""
+        """Return whether a request has no response so far."""
         self.collect()
         return asked.is_open
 
     def outcome(self, asked: Asked) -> Any:
-        """The answer, as time goes on; None where the connection was closed instead."""
+        """Return the response, advancing the time; None if the connection was closed."""
         self._cluster.run_until(lambda: not self.is_open(asked))
         return asked.answer
 
     def call(self, broker_id: int, asked: Any) -> Any:
-        """Send a request that is answered, at once or as time goes on."""
+        """Send a request and return its response, advancing the time."""
         answer = self.outcome(self.ask(broker_id, asked))
         assert answer is not None, "the connection was closed"
         return answer
 
     def create_topic(self, name: str, *replicas: int, through: int = 1, **configs: str) -> None:
-        """Make a topic of one partition on these brokers, led by the first, once all know it."""
+        """Create a topic with one partition on these brokers, led by the first, known to all."""
         answer = self.call(through, create_topics(name, replicas=replicas, **configs))
         assert answer.topics[0].error_code is ErrorCode.none, answer
         self._cluster.run_until(
@@ -80,14 +80,14 @@ class Clients:
         )
 
     def write(self, broker_id: int, value: str, *, topic: str = "t", acks: int = -1) -> ErrorCode:
-        """Produce a record to a broker; the code in the answer."""
+        """Produce a record and return the error code."""
         code: ErrorCode = produced(
             self.call(broker_id, produce(batch(value), topic=topic, acks=acks, timeout=5_000))
         ).error_code
         return code
 
     def hang_up(self, broker_id: int) -> None:
-        """Have who waits for a broker learn that it is gone."""
+        """Close the connections of requests that wait for a broker."""
         self.collect()
         for (asked_id, _), asked in self._asked.items():
             asked.is_closed = asked.is_closed or (asked_id == broker_id and asked.is_open)
@@ -104,7 +104,7 @@ class Clients:
 
 
 def create_topics(name: str, *, replicas: tuple[int, ...] = (), **configs: str) -> Any:
-    """A request for a topic of one partition; config names have underscores for dots."""
+    """Return a request for a topic with one partition; config names have underscores."""
     assignments = [{"partition_index": 0, "broker_ids": replicas}] if replicas else []
     return request(
         "create_topics",

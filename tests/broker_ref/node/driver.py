@@ -1,4 +1,4 @@
-"""A node under test: frames built with kio requests, answers read back as kio responses."""
+"""A broker under test: requests are built with kio, responses decoded with kio."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOST, PORT = address_of(1)
 def request_frame(
     request: Any, *, correlation_id: int = 7, client_id: str | None = "test"
 ) -> bytes:
-    """The bytes of a request."""
+    """Encode a request."""
     schema = type(request)
     header = schema.__header_schema__(
         request_api_key=schema.__api_key__,
@@ -48,7 +48,7 @@ def request_frame(
 
 
 def read_response(request: Any, frame: bytes, *, correlation_id: int = 7) -> Any:
-    """The response to a request; every byte of the frame must belong to it."""
+    """Decode the response to a request; the frame must contain nothing else."""
     schema: Any = load_response_schema(int(request.__api_key__), int(request.__version__))
     header, header_size = entity_reader(schema.__header_schema__)(frame, 0)
     assert header.correlation_id == correlation_id
@@ -58,7 +58,7 @@ def read_response(request: Any, frame: bytes, *, correlation_id: int = 7) -> Any
 
 
 class NodeDriver:
-    """One broker, the controller beside it, and the connections to the broker."""
+    """A broker with its controller and the connections to the broker."""
 
     def __init__(
         self,
@@ -97,13 +97,13 @@ class NodeDriver:
 
     @property
     def broker(self) -> Broker:
-        """Its parts."""
+        """The components of the broker."""
         assert self.node.broker is not None
         return self.node.broker
 
     @property
     def now_ms(self) -> int:
-        """The present time."""
+        """The current time."""
         return self.cluster.now_ms
 
     def restart(self) -> None:
@@ -112,43 +112,43 @@ class NodeDriver:
         self.crash()
 
     def crash(self) -> None:
-        """Start again on the same storages without having stopped."""
+        """Start again on the same storages without a stop."""
         self._seed += 1000
         self._start(self.now_ms)
 
     def handle(self, event: Event) -> list[Effect]:
-        """Hand an event to the broker at the present time."""
+        """Pass an event to the broker at the current time."""
         return self.cluster.handle(self.config.node_id, event)
 
     def advance(self, milliseconds: int) -> list[Effect]:
-        """Let time pass."""
+        """Advance the time."""
         self.cluster.advance(milliseconds)
         return self.cluster.take_effects(self.config.node_id)
 
     def open(self, connection_id: int) -> None:
-        """Connect."""
+        """Open a connection."""
         event = ConnectionOpened(connection_id=connection_id, peer="p:1", local=(HOST, PORT))
         assert self.handle(event) == []
 
     def close(self, connection_id: int) -> None:
-        """Disconnect."""
+        """Close a connection."""
         assert self.handle(ConnectionClosed(connection_id=connection_id)) == []
 
     def send(self, request: Any, *, connection_id: int = 1) -> list[Effect]:
-        """Send a request; the effects of that alone."""
+        """Send a request and return its effects."""
         return self.handle(FrameReceived(connection_id=connection_id, frame=request_frame(request)))
 
     def send_bytes(self, frame: bytes, *, connection_id: int = 1) -> list[Effect]:
-        """Send any bytes."""
+        """Send arbitrary bytes."""
         return self.handle(FrameReceived(connection_id=connection_id, frame=frame))
 
     def call(self, request: Any, *, connection_id: int = 1) -> Any:
-        """Send a request that is answered at once; the response."""
+        """Send a request that is answered immediately and return the response."""
         return only_response(request, self.send(request, connection_id=connection_id))
 
 
 def only_response(request: Any, effects: Sequence[Effect]) -> Any:
-    """The response in what must be one effect that sends it."""
+    """Return the response in the only effect, which must send it."""
     assert len(effects) == 1, effects
     (effect,) = effects
     assert isinstance(effect, SendFrame), effect
@@ -156,7 +156,7 @@ def only_response(request: Any, effects: Sequence[Effect]) -> Any:
 
 
 def closes(effects: Sequence[Effect]) -> str:
-    """The reason in what must be one effect that closes the connection."""
+    """Return the reason in the only effect, which must close the connection."""
     assert len(effects) == 1, effects
     (effect,) = effects
     assert isinstance(effect, CloseConnection), effect
@@ -164,5 +164,5 @@ def closes(effects: Sequence[Effect]) -> str:
 
 
 def is_silent(effects: Sequence[Effect]) -> bool:
-    """Whether the request was done without a response."""
+    """Return whether the request completed without a response."""
     return len(effects) == 1 and isinstance(effects[0], NoResponse)

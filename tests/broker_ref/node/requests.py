@@ -1,4 +1,4 @@
-"""Requests that tests send often, as kio entities."""
+"""Common requests as kio entities."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from tests.broker_ref.virtual import START_MS
 def batch(
     *values: str, key: bytes | None = b"k", timestamp: int = START_MS, **kwargs: Any
 ) -> bytes:
-    """A batch of records with these values."""
+    """Encode a batch of records with these values."""
     records = [Record(timestamp=timestamp, key=key, value=value.encode()) for value in values]
     return bytes(encode_batch(records, **kwargs))
 
 
 def request(api_key: int, version: int, **fields: Any) -> Any:
-    """A request of any version, with kio's own fields."""
+    """Return a request of any version, with kio's field names."""
     schema: Any = load_request_schema(api_key, version)
     return schema(**fields)
 
 
 def ms(milliseconds: int) -> Any:
-    """A duration as kio has it."""
+    """Return a duration as kio's type."""
     return timedelta(milliseconds=milliseconds)
 
 
 def create_topic(driver: NodeDriver, name: str, partitions: int = 1, **configs: str) -> Any:
-    """Make a topic; config names have underscores for dots."""
+    """Create a topic; config names have underscores instead of dots."""
     made = driver.call(
         CreateTopicsRequest(
             topics=(
@@ -72,7 +72,7 @@ def produce(
     acks: int = -1,
     timeout: int = 1000,
 ) -> Any:
-    """A produce request of one batch."""
+    """Return a produce request with one batch."""
     values: Any = {"index": partition, "records": records}
     data = PartitionProduceData(**values)
     return ProduceRequest(
@@ -101,7 +101,7 @@ def fetch(
     session: tuple[int, int] = (0, -1),
     replica_id: int = -1,
 ) -> Any:
-    """A fetch request of (partition, offset) pairs of one topic."""
+    """Return a fetch request for (partition, offset) pairs of one topic."""
     values: Any = {
         "replica_id": replica_id,
         "max_wait": ms(max_wait),
@@ -126,12 +126,12 @@ def fetch(
 
 
 def produced(response: Any) -> Any:
-    """The only partition's answer in a produce response."""
+    """Return the only partition in a produce response."""
     ((partition,),) = (topic.partition_responses for topic in response.responses)
     return partition
 
 
 def fetched(response: Any) -> Any:
-    """The partitions' answers in a fetch response of one topic."""
+    """Return the partitions in a fetch response of one topic."""
     (topic,) = response.responses
     return topic.partitions

@@ -1,4 +1,4 @@
-"""Three brokers and a controller: joining, leaving, and what each does without the others."""
+"""Three brokers and a controller: startup, shutdown and faults."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def clients(cluster: VirtualCluster) -> Clients:
 
 
 def state(cluster: VirtualCluster, topic: str = "t") -> PartitionMetadata:
-    """Partition 0 of a topic as the controller has it."""
+    """Return partition 0 of a topic in the controller's metadata."""
     found = cluster.controller.side.metadata.partition(topic, 0)
     assert found is not None
     return found
@@ -85,7 +85,7 @@ def lead(cluster: VirtualCluster, broker_id: int) -> None:
     cluster.run_until(leads)
 
 
-# Joining
+# Startup
 
 
 def test_metadata_of_every_broker_lists_all_brokers(
@@ -153,7 +153,7 @@ def test_brokers_wait_for_the_controller(caplog: pytest.LogCaptureFixture) -> No
     cluster.run_until(lambda: all(is_running(cluster, each) for each in BROKERS))
 
 
-# Leaving
+# Shutdown
 
 
 def test_a_silent_broker_is_fenced_and_its_leaderships_move(
@@ -181,7 +181,9 @@ def test_leaderships_move_before_a_broker_stops(cluster: VirtualCluster, clients
         leaving.begin_shutdown()
         cluster.advance(HEARTBEAT_MS)
         assert leaving.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
-        assert clients.write(1, "a") is ErrorCode.none  # It serves until it has been let go.
+        assert (
+            clients.write(1, "a") is ErrorCode.none
+        )  # It serves until its controlled shutdown is granted.
     cluster.run_until(lambda: leaving.state is BrokerState.SHUTTING_DOWN)
     assert state(cluster).leader == 2
     assert set(state(cluster).isr) == {2, 3}
@@ -213,7 +215,7 @@ def test_controlled_shutdown_does_not_wait_for_a_sole_replica(
     lead(cluster, 1)
 
 
-# What only the controller can answer
+# Requests that only the controller can answer
 
 
 @pytest.mark.parametrize("through", BROKERS)
@@ -268,7 +270,9 @@ def test_producer_ids_are_unique_across_brokers(cluster: VirtualCluster, clients
     def draw(broker_id: int, count: int) -> list[int]:
         return draw_producer_ids(clients, broker_id, count)
 
-    ids = draw(1, 5) + draw(2, 1_005) + draw(1, 5)  # More than a block, and back in the first.
+    ids = (
+        draw(1, 5) + draw(2, 1_005) + draw(1, 5)
+    )  # The ids exceed a block, and return to the first one.
     cluster.crash(address_of(1))
     cluster.crash(CONTROLLER)
     cluster.start_controller()
@@ -278,7 +282,7 @@ def test_producer_ids_are_unique_across_brokers(cluster: VirtualCluster, clients
     assert len(set(ids)) == len(ids)
 
 
-# Following the metadata
+# Metadata
 
 
 @pytest.mark.parametrize(
@@ -300,7 +304,7 @@ def test_a_broker_catches_up_with_the_metadata(
     draw_producer_ids(clients, 1, 1)
     cluster.crash(address_of(3))
     clients.create_topic("meanwhile", 1, 2)
-    if forgets:  # A controller that has just started has no history, only what is so.
+    if forgets:  # A controller that has just started has a snapshot but no history.
         cluster.crash(CONTROLLER)
         cluster.start_controller()
     with cluster.faults.recording():
@@ -371,7 +375,7 @@ def test_a_follower_that_is_cut_from_the_leader_leaves_the_isr_and_returns(
     clients.create_topic("t", 1, 2, 3)
     cluster.faults.cut(3, 1)
     asked = clients.ask(1, produce(batch("a"), timeout=30_000))
-    assert clients.is_open(asked)  # All in-sync replicas are to have it.
+    assert clients.is_open(asked)  # All in-sync replicas must have the record.
     assert produced(clients.outcome(asked)).error_code is ErrorCode.none
     assert set(state(cluster).isr) == {1, 2}
     assert not is_fenced(cluster, 3)
@@ -384,7 +388,7 @@ def test_a_follower_that_is_cut_from_the_leader_leaves_the_isr_and_returns(
 def test_a_link_that_is_cut_one_way_brings_no_records(
     cluster: VirtualCluster, clients: Clients, source: int
 ) -> None:
-    """Neither where the follower's fetches are lost, nor where the leader's answers are."""
+    """Either the follower's fetches or the leader's responses are lost."""
     clients.create_topic("t", 1, 2, 3)
     cluster.faults.cut(source, 4 - source, both_ways=False)
     assert clients.write(1, "a") is ErrorCode.none
@@ -456,12 +460,12 @@ def test_the_response_in_an_envelope_can_be_lost(cluster: VirtualCluster, client
     with cluster.faults.lose_answer(envelope, times=1) as rule:
         (made,) = clients.call(2, create_topics("t")).topics
     assert rule.hits == 1
-    # It was made the first time, and asked for again because no answer came.
+    # The topic was created by the first request, which was retried without a response.
     assert made.error_code is ErrorCode.topic_already_exists
 
 
 def nudge(cluster: VirtualCluster) -> None:
-    """Have every node look at what is due."""
+    """Let every node handle what is due."""
     with cluster.faults.hold(CLIENTS_PRODUCE):
         pass
 
@@ -500,14 +504,14 @@ def test_a_resumed_broker_handles_requests_from_the_pause(
     lead(cluster, 2)
     assert clients.write(2, "a") is ErrorCode.none
     cluster.faults.resume(1)
-    # It takes itself for the leader still, but nobody replicates from it.
+    # The isolated broker still believes to be the leader, but nobody replicates from it.
     answer = clients.outcome(asked)
     assert produced(answer).error_code is not ErrorCode.none
     until_in_sync(cluster, *BROKERS)
     assert [end_offset(cluster, each) for each in BROKERS] == [1, 1, 1]
 
 
-# Storage that fails
+# Storage failures
 
 
 def disk(cluster: VirtualCluster, broker_id: int) -> MemoryStorage:
@@ -532,7 +536,7 @@ def test_a_broker_stops_if_its_storage_fails(cluster: VirtualCluster, clients: C
 
 
 def test_a_follower_stops_if_its_storage_fails(cluster: VirtualCluster, clients: Clients) -> None:
-    """A follower that cannot append what it fetches."""
+    """A follower cannot append what it fetches."""
     clients.create_topic("t", 1, 2, 3)
     disk(cluster, 3).fail_below("t-0/", "append")
     assert clients.write(1, "a") is ErrorCode.none

@@ -1,4 +1,4 @@
-"""Storage that fails or is damaged between topics of one name: no log is lost, none is inherited."""
+"""Failed or damaged storage while topics of one name are recreated: no log is lost or inherited."""
 
 from __future__ import annotations
 
@@ -233,8 +233,8 @@ def test_the_journal_does_not_grow_with_starts(driver: NodeDriver) -> None:
     size = len(storage.read(JOURNAL_FILE))
     for _ in range(5):
         driver.restart()
-    assert len(storage.read(JOURNAL_FILE)) < size + 100  # epochs get another digit
-    # Remembered for brokers that were away: the log is to be removed, not set aside.
+    assert len(storage.read(JOURNAL_FILE)) < size + 100  # Epochs have another digit.
+    # Kept for brokers that were down: they must delete the log, not rename it.
     assert storage.read(JOURNAL_FILE).count(b"RemoveTopic") == 1
 
 

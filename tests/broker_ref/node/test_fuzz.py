@@ -1,4 +1,4 @@
-"""Whatever bytes come: one effect per frame, no exception, and the others are served."""
+"""Arbitrary bytes cause one effect per frame and no exception; others are served."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def driver() -> NodeDriver:
 
 
 def assert_survives(driver: NodeDriver, frame: bytes) -> None:
-    """One effect for the frame's connection, at once or after its time, and service goes on."""
-    # What the examples work on, which some of them delete.
+    """Check that there is one effect for the connection, possibly later, and that others are
+    served."""
+    # The topic that the examples use, which some of them delete.
     driver.call(MAKE_TOPIC)
     effects = of_connection(driver.send_bytes(frame, connection_id=9), 9)
     if not effects:
@@ -75,7 +76,7 @@ def test_random_bodies_of_served_requests(
 
 
 def mutations(frame: bytes) -> st.SearchStrategy[bytes]:
-    """The frame with bytes changed, cut out or put in, never in its API key and version."""
+    """Change, remove or insert bytes, but not in API key and version."""
     positions = st.integers(4, max(4, len(frame)))
 
     def change(position: int, length: int, data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""A node's life: starting, stopping, crashing, and what its storage says of it."""
+"""The lifecycle of a node: start, stop, crash, and its storage."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def driver(storage: MemoryStorage) -> NodeDriver:
 
 
 def metadata_of(driver: NodeDriver) -> dict[str, tuple[object, int, int]]:
-    """Topic id, partition count and the first partition's leader epoch, by topic."""
+    """Return topic id, partition count and the first partition's leader epoch by topic."""
     everything = request(
         3,
         12,
@@ -150,7 +150,7 @@ def test_an_interrupted_deletion_completes_before_the_name_is_reused(
     driver = NodeDriver(storage=storage)
     create_topic(driver, "t")
     driver.call(produce(batch("old")))
-    # The journal forgets the topic, and the crash comes before the directory goes.
+    # The journal removes the topic, and the crash comes before its directory is deleted.
     kept = {name: storage.read(f"t-0/{name}") for name in storage.list("t-0")}
     delete(driver, "t")
     create_topic(driver, "t")

@@ -1,4 +1,4 @@
-"""Three brokers: a group's offsets in a transaction while its coordinator goes."""
+"""Three brokers: a group's offsets in a transaction while its coordinator crashes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Process:
         self.clients.create_topic("t", 1, 2, 3)
         self.group = "g"
         self.group_broker = self.coordinator(self.group, GROUP)
-        # The decision is to outlive the broker of the group.
+        # The transaction coordinator must survive the crash of the group's coordinator.
         self.transactional_id = next(
             name
             for name in map(str, range(50))
@@ -54,12 +54,12 @@ class Process:
         self.producer_id, self.producer_epoch = -1, -1
 
     def ask(self, broker_id: int, api: str, version: int, **fields: Any) -> Any:
-        """The answer, or None where the broker goes meanwhile."""
+        """Return the response, or None if the broker crashes meanwhile."""
         asked = self.clients.ask(broker_id, request(api, version, **fields))
         return self.clients.outcome(asked)
 
     def until(self, found: Callable[[], Any]) -> Any:
-        """What is found as time goes on."""
+        """Return the result of `found`, advancing the time."""
         for _ in range(STEPS_MAX):
             result = found()
             if result:
@@ -68,7 +68,7 @@ class Process:
         raise AssertionError("it did not happen")
 
     def coordinator(self, key: str, key_type: int) -> int:
-        """The running broker that coordinates a group or transactional id."""
+        """Return the running coordinator of a group or transactional id."""
 
         def found() -> int | None:
             answer = self.ask(
@@ -120,7 +120,7 @@ class Process:
         self.until(committed)
 
     def end(self, *, commit: bool) -> None:
-        """Have the transaction decided: the coordinator answers before markers are written."""
+        """End the transaction: the coordinator responds before markers are written."""
         answer = self.ask(
             self.coordinator(self.transactional_id, TRANSACTIONAL_ID),
             "end_txn",
@@ -134,13 +134,13 @@ class Process:
         self.producer_epoch = answer.producer_epoch
 
     def fetch_request(self, *, require_stable: bool = True) -> Any:
-        """Asks for the group's offset."""
+        """Return a request for the group's offset."""
         topics = [{"name": "t", "partition_indexes": [0]}]
         groups = [{"group_id": self.group, "topics": topics}]
         return request("offset_fetch", 8, groups=groups, require_stable=require_stable)
 
     def fetch(self, *, require_stable: bool = True) -> tuple[int, ErrorCode] | None:
-        """The group's offset; None where its coordinator does not answer for it."""
+        """Return the group's offset, or None if its coordinator is not available."""
         asked = self.fetch_request(require_stable=require_stable)
         answer = self.clients.call(self.coordinator(self.group, GROUP), asked).groups[0]
         if answer.error_code is not ErrorCode.none:
@@ -149,7 +149,7 @@ class Process:
         return partition.committed_offset, partition.error_code
 
     def fetch_stable(self) -> int:
-        """The group's offset once it is stable."""
+        """Return the group's offset when it is stable."""
 
         def stable() -> tuple[int, ErrorCode] | None:
             found = self.fetch()
@@ -160,20 +160,20 @@ class Process:
         return int(offset)
 
     def end_offset(self, broker_id: int) -> int:
-        """Where a replica of the group's log ends."""
+        """Return the log end offset of a replica of the group's log."""
         broker = self.cluster.broker(broker_id).broker
         assert broker is not None
         index = broker.groups.partition_for(self.group)
         return broker.replicas.partition(OFFSETS_TOPIC, index).log.log_end_offset
 
     def crash_coordinator(self) -> None:
-        """The group's broker is gone, without a word."""
+        """Crash the group's coordinator."""
         self.cluster.crash(address_of(self.group_broker))
         self.clients.hang_up(self.group_broker)
         self.until(lambda: self.coordinator(self.group, GROUP) != self.group_broker)
 
     def hold_replication(self) -> None:
-        """No replica gets what the group's broker writes from now on."""
+        """Prevent the replication of the group coordinator's writes."""
         fetches = Match(api_keys=frozenset({FETCH}), node_id=self.group_broker, sender=Sender.NODE)
         rule = self.cluster.faults.hold(fetches)
         others = len(BROKERS) - 1
@@ -205,7 +205,7 @@ def test_the_next_coordinator_applies_a_decision(process: Process, commit: bool)
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_unreplicated_marker_is_written_again(process: Process, commit: bool) -> None:
-    """What it decided does not count, and is not told, before it is sure to stay."""
+    """An unreplicated decision is neither applied nor returned."""
     process.commit(5)
     process.hold_replication()
     before = process.end_offset(process.group_broker)

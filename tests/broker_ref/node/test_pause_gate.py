@@ -1,4 +1,4 @@
-"""Brokers that a test has paused: for others they only hang; afterwards nothing is missing."""
+"""Paused brokers: they seem to hang, and lose nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cluster() -> Iterator[broker_ref.Cluster]:
 
 
 def known_to(connection: RawConnection) -> set[int]:
-    """The brokers that a broker tells clients of."""
+    """Return the brokers that a broker returns to clients."""
     return {broker.node_id for broker in connection.call("metadata", 9, topics=[]).brokers}
 
 

@@ -1,4 +1,4 @@
-"""A refusal of every request, read back by kio, with the code where a client looks for it."""
+"""Error responses to every request, decoded with kio."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from broker_ref.protocol.schema import fields_of
 CODE = ErrorCode.coordinator_load_in_progress
 TOPIC_ID = UUID(int=12345)
 NO_PLACE_FOR_A_CODE = {(35, 0), (35, 1), (35, 2)}
-"""DescribeLogDirs told of directories only, before version 3."""
+"""DescribeLogDirs has no top-level error code before version 3."""
 
 
 def versions_of(api_key: int) -> list[int]:
@@ -41,7 +41,7 @@ CASES = [(api_key, version) for api_key in MIRRORS for version in versions_of(ap
 
 
 def example(schema: type[Any]) -> Any:
-    """A request with one element in each array, and names that are not empty."""
+    """Return a request with one element in each array, and with non-empty names."""
     values: dict[str, Any] = {}
     for described in fields_of(schema):
         if described.struct is not None:
@@ -73,7 +73,7 @@ def plain(kafka_type: str | None, name: str) -> Any:
 
 
 def codes(entity: Any) -> list[ErrorCode]:
-    """The error codes of a response, wherever they stand."""
+    """Return all error codes in a response."""
     found: list[ErrorCode] = []
     for field in dataclasses.fields(entity):
         value = getattr(entity, field.name)
@@ -87,7 +87,7 @@ def codes(entity: Any) -> list[ErrorCode]:
 
 
 def refuse(request: Any) -> Any:
-    """The error response to a request, after a trip over the wire."""
+    """Return the error response to a request, encoded and decoded."""
     api_key, version = int(type(request).__api_key__), int(type(request).__version__)
     frame = error_frame(
         request, api_key=api_key, version=version, correlation_id=9, error_code=CODE, message="no"

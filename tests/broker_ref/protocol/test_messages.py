@@ -1,4 +1,4 @@
-"""Messages against kio's schemas: a misspelt field would be dropped in silence."""
+"""Message classes compared with kio's schemas: a misspelt field would be dropped silently."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODULES = {
 
 
 def response_message(api: Api[Any]) -> type[Any]:
-    """The response class of an API's file: the name of its request with another end."""
+    """Return the response class in the file of an API, by naming convention."""
     name = api.request.__name__.removesuffix("Request") + "Response"
     message: type[Any] = getattr(MODULES[api.key], name)
     return message
@@ -36,7 +36,7 @@ Places = dict[type[Any], list[type[Any]]]
 
 
 def places(message: type[Any], schemas: list[type[Any]], found: Places) -> Places:
-    """Every message class in a message, with the structs that it stands for in any version."""
+    """Collect the message classes in a message with their structs in all versions."""
     found.setdefault(message, []).extend(schemas)
     hints = get_type_hints(message)
     for field in dataclasses.fields(message):
@@ -52,7 +52,7 @@ def places(message: type[Any], schemas: list[type[Any]], found: Places) -> Place
 
 
 def undescribed(message: type[Any], schemas: list[type[Any]]) -> list[str]:
-    """The fields of a message, nested ones too, that no version of the schema has."""
+    """Return the fields of a message, including nested ones, that no version has."""
     return [
         f"{part.__name__}.{field.name}"
         for part, structs in places(message, schemas, {}).items()

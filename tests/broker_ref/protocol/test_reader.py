@@ -1,4 +1,4 @@
-"""Reading requests: against kio's writer, and against frames that lie."""
+"""Decoding of requests, compared with kio's writer, and of invalid frames."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SERVED = [(api.key, version) for api in APIS.values() for version in api.version
 
 
 def _integers(bits: int) -> st.SearchStrategy[int]:
-    """Of all sizes, and often of those that mean something."""
+    """Draw integers of all sizes, often special ones."""
     return st.integers(-7, 7) | st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
@@ -50,7 +50,7 @@ _PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def entities(schema: type[Any]) -> st.SearchStrategy[Any]:
-    """Entities of a kio class, with every field drawn."""
+    """Draw entities of a kio class, with all fields."""
     return st.builds(schema, **{field.name: _values(field) for field in fields_of(schema)})
 
 
@@ -65,7 +65,7 @@ def _values(field: FieldSchema) -> st.SearchStrategy[Any]:
 
 
 def assert_same(message: Any, entity: Any) -> None:
-    """Every field that both have is the same, as far down as it goes."""
+    """Check that all fields that both have are equal, including nested ones."""
     names = {field.message_name: field.name for field in fields_of(type(entity))}
     for field in fields(message):
         if field.name in names:
@@ -181,7 +181,7 @@ def test_a_tagged_field_has_the_size_it_claims() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlyType:
-    """A message that wants one field of the request."""
+    """A message with one field of the request."""
 
     key_type: int
 
