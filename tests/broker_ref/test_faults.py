@@ -138,17 +138,17 @@ def test_the_oldest_rule_decides_until_it_is_exhausted(faults: Faults) -> None:
 
 
 def test_a_removed_rule_releases_and_notifies(faults: Faults) -> None:
-    told: list[bool] = []
+    notified: list[bool] = []
     rule = faults.hold(Match(), times=1)
-    stop = faults.listen(lambda: told.append(rule.is_holding))
+    stop = faults.listen(lambda: notified.append(rule.is_holding))
     assert faults.on_request(info(), 0) == Hold(rule=rule)
     assert faults.on_request(info(), 0) is PROCEED
     assert rule.is_holding
     rule.remove()
-    assert told == [False]
+    assert notified == [False]
     stop()
     faults.clear()
-    assert told == [False]
+    assert notified == [False]
 
 
 def test_another_thread_waits_for_a_request(faults: Faults) -> None:
@@ -217,12 +217,12 @@ def test_a_stopped_clock_jumps_when_released(faults: Faults) -> None:
 
 
 def test_resuming_a_node_notifies_listeners(faults: Faults) -> None:
-    told: list[bool] = []
-    faults.listen(lambda: told.append(faults.is_paused(1)))
+    notified: list[bool] = []
+    faults.listen(lambda: notified.append(faults.is_paused(1)))
     faults.pause(1)
     assert (faults.is_paused(1), faults.is_paused(2)) == (True, False)
     faults.resume(1)
-    assert told == [False]
+    assert notified == [False]
 
 
 def test_clear_reverts_all_faults(faults: Faults) -> None:

@@ -177,7 +177,7 @@ def ask(
     )
 
 
-def told(response: Any) -> dict[int, tuple[int, bool]]:
+def returned(response: Any) -> dict[int, tuple[int, bool]]:
     """Return high watermark, and whether there are records, by partition, in order."""
     assert response.error_code is ErrorCode.none
     return {
@@ -200,10 +200,10 @@ def write(driver: NodeDriver, partition: int) -> list[Any]:
 
 def test_incremental_responses_contain_changes_only(driver: NodeDriver) -> None:
     session_id = begin(driver, 0, 1, 2)
-    assert told(driver.call(ask(session=(session_id, 1)))) == {}
+    assert returned(driver.call(ask(session=(session_id, 1)))) == {}
     write(driver, 1)
-    assert told(driver.call(ask(session=(session_id, 2)))) == {1: (1, True)}
-    assert told(driver.call(ask({1: 1}, session=(session_id, 3)))) == {}
+    assert returned(driver.call(ask(session=(session_id, 2)))) == {1: (1, True)}
+    assert returned(driver.call(ask({1: 1}, session=(session_id, 3)))) == {}
 
 
 def test_errors_are_repeated_until_they_end(driver: NodeDriver) -> None:
@@ -213,8 +213,8 @@ def test_errors_are_repeated_until_they_end(driver: NodeDriver) -> None:
         assert [(p.partition_index, p.error_code) for p in topic.partitions] == [
             (1, ErrorCode.offset_out_of_range)
         ]
-    assert told(driver.call(ask({1: 0}, session=(session_id, 3)))) == {1: (0, False)}
-    assert told(driver.call(ask(session=(session_id, 4)))) == {}
+    assert returned(driver.call(ask({1: 0}, session=(session_id, 3)))) == {1: (0, False)}
+    assert returned(driver.call(ask(session=(session_id, 4)))) == {}
 
 
 def test_a_partition_with_records_moves_to_the_end(driver: NodeDriver) -> None:
@@ -224,7 +224,7 @@ def test_a_partition_with_records_moves_to_the_end(driver: NodeDriver) -> None:
     session_id = begin(driver, 0, 1, 2, max_bytes=1)
     served = []
     for epoch in range(1, 7):
-        answers = told(driver.call(ask(session=(session_id, epoch), max_bytes=1)))
+        answers = returned(driver.call(ask(session=(session_id, epoch), max_bytes=1)))
         # The client already knows the state of partitions that did not fit.
         ((index, (_, has_records)),) = answers.items()
         assert has_records
@@ -236,9 +236,9 @@ def test_forgotten_partitions_are_not_answered(driver: NodeDriver) -> None:
     session_id = begin(driver, 0, 1)
     write(driver, 0)
     write(driver, 1)
-    assert told(driver.call(ask(session=(session_id, 1), forget=(0,)))) == {1: (1, True)}
+    assert returned(driver.call(ask(session=(session_id, 1), forget=(0,)))) == {1: (1, True)}
     last = driver.call(ask(session=(session_id, 2), forget=(1,)))
-    assert (told(last), last.session_id) == ({}, 0)
+    assert (returned(last), last.session_id) == ({}, 0)
     gone = driver.call(ask(session=(session_id, 3)))
     assert gone.error_code is ErrorCode.fetch_session_id_not_found
 
@@ -247,7 +247,7 @@ def test_forgotten_partitions_are_not_answered(driver: NodeDriver) -> None:
 def test_a_full_fetch_closes_its_session(driver: NodeDriver, epoch: int) -> None:
     session_id = begin(driver, 0)
     answer = driver.call(ask({0: 0}, session=(session_id, epoch)))
-    assert told(answer) == {0: (0, False)}
+    assert returned(answer) == {0: (0, False)}
     assert (answer.session_id == 0) == (epoch == -1)
     assert answer.session_id != session_id
     gone = driver.call(ask(session=(session_id, 1)))
@@ -260,7 +260,7 @@ def test_session_epochs_must_be_consecutive(driver: NodeDriver) -> None:
         refused = driver.call(ask(session=(session_id, epoch)))
         assert refused.error_code is ErrorCode.invalid_fetch_session_epoch
         assert (refused.session_id, refused.responses) == (0, ())
-    assert told(driver.call(ask(session=(session_id, 1)))) == {}
+    assert returned(driver.call(ask(session=(session_id, 1)))) == {}
     again = driver.call(ask(session=(session_id, 1)))
     assert again.error_code is ErrorCode.invalid_fetch_session_epoch
 
@@ -270,7 +270,7 @@ def test_a_session_that_advanced_while_a_request_waited(driver: NodeDriver) -> N
     waiting = ask(session=(session_id, 1), max_wait=500)
     assert driver.send(waiting, connection_id=READER) == []
     assert (
-        told(
+        returned(
             driver.call(
                 ask(session=(session_id, 2)),
             )
@@ -279,7 +279,7 @@ def test_a_session_that_advanced_while_a_request_waited(driver: NodeDriver) -> N
     )
     stale = only_response(waiting, write(driver, 0))
     assert stale.error_code is ErrorCode.invalid_fetch_session_epoch
-    assert told(driver.call(ask(session=(session_id, 3)))) == {0: (1, True)}
+    assert returned(driver.call(ask(session=(session_id, 3)))) == {0: (1, True)}
 
 
 def test_a_session_is_created_with_its_first_response(driver: NodeDriver) -> None:
@@ -287,8 +287,8 @@ def test_a_session_is_created_with_its_first_response(driver: NodeDriver) -> Non
     assert driver.send(waiting, connection_id=READER) == []
     assert len(driver.broker.fetch_sessions) == 0
     first = only_response(waiting, write(driver, 1))
-    assert told(first) == {0: (0, False), 1: (1, True)}
-    assert told(driver.call(ask({1: 1}, session=(first.session_id, 1)))) == {}
+    assert returned(first) == {0: (0, False), 1: (1, True)}
+    assert returned(driver.call(ask({1: 1}, session=(first.session_id, 1)))) == {}
 
 
 def test_a_waiting_fetch_in_a_session_returns_changes(driver: NodeDriver) -> None:
@@ -299,7 +299,7 @@ def test_a_waiting_fetch_in_a_session_returns_changes(driver: NodeDriver) -> Non
     assert write(driver, 2) == []
     assert write(driver, 2) == []
     response = only_response(waiting, write(driver, 0))
-    assert told(response) == {0: (1, True), 2: (2, True)}
+    assert returned(response) == {0: (1, True), 2: (2, True)}
 
 
 @pytest.mark.parametrize("in_session", [True, False])
@@ -431,7 +431,7 @@ def test_a_followers_position_is_updated_once_before_the_wait(
     assert driver.send(waiting, connection_id=READER) == []
     assert sorted(noted) == [(0, 9, 1), (1, 9, 0)]
     noted.clear()
-    assert told(only_response(waiting, write(driver, 1))) == {1: (1, True)}
+    assert returned(only_response(waiting, write(driver, 1))) == {1: (1, True)}
     assert noted == []
     refused = driver.call(ask({0: 7}, session=(first.session_id, 2), replica_id=9))
     (out_of_range,) = (p for t in refused.responses for p in t.partitions if p.partition_index == 0)
@@ -471,5 +471,5 @@ def test_a_waiting_fetch_checks_changed_partitions_only(monkeypatch: pytest.Monk
         assert write(driver, 7) == []
     assert looked == [PartitionKey(topic="t", partition=7)] * 3
     (effect,) = driver.advance(500)
-    assert told(only_response(waiting, [effect])) == {7: (3, True)}
+    assert returned(only_response(waiting, [effect])) == {7: (3, True)}
     assert read == ["t-7"]

@@ -97,7 +97,7 @@ def test_the_error_for_an_unadded_partition_depends_on_the_version(
 
 
 @pytest.mark.parametrize(
-    ("said", "version", "told"),
+    ("coordinator_error", "version", "expected"),
     [
         (ErrorCode.not_coordinator, 11, NOT_ENOUGH),
         (ErrorCode.coordinator_load_in_progress, 12, NOT_ENOUGH),
@@ -107,12 +107,16 @@ def test_the_error_for_an_unadded_partition_depends_on_the_version(
     ],
 )
 def test_coordinator_errors_are_converted_for_producers(
-    made: Producers, producer: Producer, said: ErrorCode, version: int, told: ErrorCode
+    made: Producers,
+    producer: Producer,
+    coordinator_error: ErrorCode,
+    version: int,
+    expected: ErrorCode,
 ) -> None:
-    with made.cluster.faults.refuse(said, QUESTIONS):
+    with made.cluster.faults.refuse(coordinator_error, QUESTIONS):
         asked = send(made, {"t": transactional(producer)}, version=version)
         answered = codes(made, asked)
-    assert answered == {"t": told}
+    assert answered == {"t": expected}
     assert end_offsets(made) == (0, 0)
 
 

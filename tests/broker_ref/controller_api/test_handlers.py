@@ -451,7 +451,7 @@ def test_features_are_updated_and_described(wire: Wire, version: int) -> None:
         request = k57_update_features.UpdateFeaturesRequest(feature_updates=(one,))
         return wire.send(k57_update_features.API, request, version)
 
-    def told() -> dict[str, int]:
+    def finalized() -> dict[str, int]:
         asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
         answer = wire.send(k18_api_versions.API, asked)
         assert answer.finalized_features_epoch == wire.driver.metadata.end_offset - 1
@@ -463,8 +463,8 @@ def test_features_are_updated_and_described(wire: Wire, version: int) -> None:
     answer = update("transaction.version", 1)
     if version == 0:  # The version cannot express a downgrade.
         assert answer.error_code is ErrorCode.invalid_update_version
-        assert told() == {"transaction.version": 2}
+        assert finalized() == {"transaction.version": 2}
         return
     assert answer.error_code is ErrorCode.none
     assert [one.feature for one in answer.results] == ["transaction.version"] * (version < 2)
-    assert told() == {"transaction.version": 1}
+    assert finalized() == {"transaction.version": 1}

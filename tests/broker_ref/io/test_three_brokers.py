@@ -86,9 +86,9 @@ def test_brokers_have_separate_addresses_directories_and_racks(cluster: Cluster)
     assert len({cluster.data_directory(each) for each in cluster.broker_ids}) == 3
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     nodes = admin.describe_cluster().result(timeout=20).nodes
-    told = {node.id: (f"{node.host}:{node.port}", node.rack) for node in nodes}
+    advertised = {node.id: (f"{node.host}:{node.port}", node.rack) for node in nodes}
     racks = zip(addresses, "abc", strict=True)
-    assert told == dict(zip(cluster.broker_ids, racks, strict=True))
+    assert advertised == dict(zip(cluster.broker_ids, racks, strict=True))
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

@@ -100,7 +100,7 @@ def test_checking_changes_nothing() -> None:
         try:
             state.check(header)
         except LogError:
-            pytest.fail("these are all right")
+            pytest.fail("these values are valid")
     assert [(e.producer_id, e.epoch, e.last_sequence) for e in state.entries] == [(7, 0, 0)]
 
 

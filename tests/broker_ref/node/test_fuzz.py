@@ -98,7 +98,7 @@ def test_valid_and_mutated_requests(
 
 
 @pytest.mark.parametrize(
-    ("frame", "says"),
+    ("frame", "reason"),
     [
         (b"", "the frame ends at 0"),
         (b"\x00", "the frame ends at 1"),
@@ -111,5 +111,5 @@ def test_valid_and_mutated_requests(
         (struct.pack(">hhih", 3, 1, 1, -1) + b"\x7f\xff\xff\xff", "2147483647 elements"),
     ],
 )
-def test_invalid_frames_close_the_connection(driver: NodeDriver, frame: bytes, says: str) -> None:
-    assert says in closes(driver.send_bytes(frame))
+def test_invalid_frames_close_the_connection(driver: NodeDriver, frame: bytes, reason: str) -> None:
+    assert reason in closes(driver.send_bytes(frame))

@@ -120,7 +120,7 @@ FETCH_V4_PREFIX = struct.pack(">iiiib", -1, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("api_key", "schema", "frame", "says"),
+    ("api_key", "schema", "frame", "reason"),
     [
         (3, MetadataRequestV1, struct.pack(">i", 2**31 - 1) + bytes(30), "2147483647 elements"),
         (3, MetadataRequestV1, struct.pack(">i", -5) + bytes(30), "-5 elements"),
@@ -137,11 +137,11 @@ FETCH_V4_PREFIX = struct.pack(">iiiib", -1, 0, 0, 0, 0)
     ],
 )
 def test_false_lengths_are_rejected_without_allocation(
-    api_key: int, schema: type[Any], frame: bytes, says: str
+    api_key: int, schema: type[Any], frame: bytes, reason: str
 ) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(MalformedRequestError, match=says):
+        with pytest.raises(MalformedRequestError, match=reason):
             read_message(schema, APIS[api_key].request, Cursor(frame))
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
