@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -489,10 +490,10 @@ class BrokerConfig:
                     defaults.get(topic_name, (factor, value)), (factor, value)
                 )
             else:
-                known = ", ".join(sorted([*_BY_NAME, *_TOPIC_DEFAULTS]))
-                raise InvalidBrokerConfigError(
-                    name, f"Unknown broker config {name!r}. Known configs: {known}."
-                )
+                known = sorted([*_BY_NAME, *_TOPIC_DEFAULTS])
+                similar = ", ".join(get_close_matches(name, known))
+                hint = f"Did you mean {similar}?" if similar else f"Known: {', '.join(known)}."
+                raise InvalidBrokerConfigError(name, f"Unknown broker config {name!r}. {hint}")
         fields["topic_defaults"] = {name: value for name, (_, value) in defaults.items()}
         return cls(**fields)
 

@@ -31,7 +31,12 @@ _CLIENT_ID = "broker_ref.Cluster"
 
 
 class CreateTopicError(Exception):
-    """The broker rejected the creation of a topic or did not respond."""
+    """The broker rejected the creation of a topic, or did not respond (`error_code` None)."""
+
+    def __init__(self, topic: str, reason: str, *, error_code: ErrorCode | None = None) -> None:
+        super().__init__(f"Cannot create topic '{topic}': {reason}")
+        self.topic = topic
+        self.error_code = error_code
 
 
 def create_topic(
@@ -66,13 +71,14 @@ def create_topic(
         response: CreateTopicsResponse = ask(address, request, timeout_seconds=timeout_seconds)
     except OSError as error:
         raise CreateTopicError(
-            f"Cannot create topic '{name}': no response from the broker at {address}: {error}."
+            name, f"no response from the broker at {address}: {error}."
         ) from error
     for topic in response.topics:
         if topic.error_code is not ErrorCode.none:
             raise CreateTopicError(
-                f"Cannot create topic '{name}': {topic.error_code.name.upper()}: "
-                f"{topic.error_message or 'no error message'}"
+                name,
+                f"{topic.error_code.name.upper()}: {topic.error_message or 'no error message'}",
+                error_code=topic.error_code,
             )
 
 

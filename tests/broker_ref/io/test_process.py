@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from broker_ref.io.admin import CreateTopicError, create_topic
 from broker_ref.io.port import PortReservation
@@ -33,8 +34,9 @@ def test_a_broker_keeps_its_port_and_topics_across_restarts(tmp_path: Path) -> N
         broker.start()
         assert broker.bootstrap_servers == address
         for topic in ("before", "between"):
-            with pytest.raises(CreateTopicError, match="TOPIC_ALREADY_EXISTS"):
+            with pytest.raises(CreateTopicError, match=topic) as error:
                 create_topic(address, topic)
+            assert error.value.error_code is ErrorCode.topic_already_exists
 
 
 def test_a_failed_start_contains_the_brokers_stderr(tmp_path: Path) -> None:
