@@ -210,8 +210,7 @@ class Rule:
         self.remove()
 
     def decide(self, request: RequestInfo, now_ms: int) -> FaultAction | None:
-        """Return the action for a request, or None if the rule does not match. `Faults` holds the
-        lock."""
+        """Return the action, or None if the request does not match; `Faults` has the lock."""
         if self._times_left == 0 or not self.match.matches(request):
             return None
         if self._times_left is not None:
@@ -263,8 +262,7 @@ class Faults:
         return self._add(match, times, lambda rule, _: Hold(rule=rule))
 
     def clear(self) -> None:
-        """Remove all rules, heal all links, resume all nodes and clocks; recorded requests are
-        kept."""
+        """Remove all rules, heal all links, resume all nodes and clocks; keep the record."""
         for rule in self._rules:
             rule.remove()
         with self._changed:
@@ -365,8 +363,7 @@ class Faults:
         return (source_id, target_id) in self._cut
 
     def now_ms(self, node_id: int, now_ms: int) -> int:
-        """Return the time at a node; a stopped clock returns the time of the first call since the
-        stop."""
+        """Return the time at a node; a stopped clock keeps the time of the first call."""
         if not self._held_times:
             return now_ms
         with self._changed:

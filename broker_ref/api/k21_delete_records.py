@@ -76,8 +76,7 @@ class DeleteRecordsResponse:
 
 @dataclass(slots=True, kw_only=True)
 class DeleteRecordsPartitionStatus:
-    """The answer for a partition so far; `required_offset` is the low watermark that it waits
-    for."""
+    """The answer for a partition so far; it waits for the low watermark `required_offset`."""
 
     answer: PartitionAnswer
     partition: Partition | None = None
@@ -86,8 +85,7 @@ class DeleteRecordsPartitionStatus:
 
 @dataclass(slots=True, kw_only=True)
 class DelayedDeleteRecords:
-    """A request that waits for the low watermarks of its partitions (Kafka's
-    DelayedDeleteRecords)."""
+    """A request that waits for low watermarks (Kafka's `DelayedDeleteRecords`)."""
 
     topics: tuple[tuple[str, tuple[DeleteRecordsPartitionStatus, ...]], ...]
 

@@ -192,8 +192,7 @@ class PartitionReader:
     def _aborted(
         self, partition: Partition, wanted: FetchedPartition, records: bytes
     ) -> tuple[AbortedTransaction, ...] | None:
-        """Return the aborted transactions that a read_committed consumer needs for these
-        records."""
+        """Return the aborted transactions of these records for read_committed consumers."""
         if self.isolation is Isolation.READ_UNCOMMITTED or self.is_follower:
             return None
         if not records:

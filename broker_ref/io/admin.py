@@ -83,8 +83,7 @@ def create_topic(
 
 
 def ask(address: str, request: RequestPayload, *, timeout_seconds: float = 30.0) -> Any:
-    """Send a request entity to the broker at `address` (`host:port`) and return the response
-    entity.
+    """Send a request entity to the broker at `address` (`host:port`); return its response.
 
     Raises: OSError if the broker is unreachable, closes the connection or does not respond in time.
     """

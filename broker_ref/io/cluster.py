@@ -143,8 +143,7 @@ class Cluster:
         *,
         replication_factor: int = -1,
     ) -> None:
-        """Create a topic as an admin client does, and wait for its leaders. Raises:
-        CreateTopicError.
+        """Create a topic and wait for its leaders. Raises: CreateTopicError.
 
         `configs` are topic configs, such as `{"retention.ms": "60000"}`. A `replication_factor` of
         -1 uses `default.replication.factor`.

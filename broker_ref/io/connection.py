@@ -98,8 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._owner.runnable(self)
 
     def eof_received(self) -> bool:
-        """Answer pending requests before closing, because a client may shut down one direction
-        only.
+        """Answer pending requests before closing: a client may shut down one direction.
 
         A client that has closed completely looks the same until something is sent to it.
         """
@@ -176,8 +175,7 @@ class Connection(asyncio.BufferedProtocol):
     # Internal.
 
     def _frame_bytes(self) -> int | None:
-        """Return the length of the first frame with its prefix, or None if the prefix is
-        incomplete."""
+        """Return the length of the first frame with its prefix, None if incomplete."""
         front = self._full_pieces[0] if self._full_pieces else self._buffer
         if not self._full_pieces and self._filled_bytes < FRAME_LENGTH_BYTES:
             return None

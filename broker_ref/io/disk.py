@@ -212,8 +212,7 @@ class _Descriptors:
         return descriptor
 
     def with_room(self, action: Callable[[], _Result]) -> _Result:
-        """Run an action that opens a file; if the process has too many descriptors, close some and
-        retry.
+        """Run an action that opens a file; close descriptors and retry if too many are open.
 
         `action` is restarted from its beginning.
         """

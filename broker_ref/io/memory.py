@@ -44,8 +44,7 @@ class RequestMemory:
         return False
 
     def release(self, connection_id: ConnectionId) -> list[ConnectionId]:
-        """Release all memory of a connection; returns the waiting connections that now have
-        memory."""
+        """Release a connection's memory; returns the waiting connections that now have some."""
         if connection_id not in self._held_bytes:
             return []
         self._used_bytes -= self._held_bytes.pop(connection_id)

@@ -30,8 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessesSettings:
-    """The settings of a cluster: brokers under `data`, at `port` and the following ports (0: free
-    ones).
+    """The settings of a cluster under `data`, from `port` on (0: free ports).
 
     `node_arguments` are appended to each broker's command line.
     """

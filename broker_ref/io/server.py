@@ -386,8 +386,7 @@ class Server:
         return sum(connection.unsent_bytes for connection in self._connections.values())
 
     def _bound_unsent_bytes(self) -> None:
-        """Drop the clients that have not read for the longest time while there is too much
-        unread."""
+        """Drop the longest stalled clients while too many bytes are unread."""
         if self._unsent_bytes() <= self._limits.unsent_bytes_max:
             return
         slowest_first = sorted(

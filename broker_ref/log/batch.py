@@ -153,8 +153,7 @@ class BatchHeader:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Return the time from which tombstones can be removed, or None if it is not set
-        (KIP-534)."""
+        """Return the time from which tombstones can be removed, or None (KIP-534)."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
@@ -374,8 +373,7 @@ def encode_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytes:
-    """Encode an uncompressed CreateTime batch of at least one record, for internal topics and
-    tests.
+    """Encode an uncompressed CreateTime batch, for internal topics and tests.
 
     The records' own offsets are ignored: they are assigned from `base_offset` on.
     """

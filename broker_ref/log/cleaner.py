@@ -58,8 +58,7 @@ class LogCleaner:
     def run(
         self, now_ms: int, stable_offsets: Mapping[TopicPartition, int], *, budget_bytes: int
     ) -> bool:
-        """Compact for about `budget_bytes` of work (see `clean_log`); returns whether there is more
-        to do.
+        """Compact for about `budget_bytes` of work; returns whether there is more to do.
 
         Only logs in `stable_offsets`, which contains their last stable offsets, are compacted.
         Raises nothing: a log that is damaged or triggers a bug is skipped until the next start, a

@@ -43,8 +43,7 @@ class InvalidTopicConfigError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """One row of the table. `default` is written as a user would; `check` returns why a value is
-    wrong.
+    """One row of the table; `check` returns why a value is invalid.
 
     `server_config` is the broker config that sets the topic's default, a synonym in
     DescribeConfigs.
@@ -238,8 +237,7 @@ class LogConfig:
 
     @classmethod
     def from_topic_configs(cls, configs: Mapping[str, str]) -> LogConfig:
-        """Return the settings of a topic with these configs; configs that the log does not use are
-        ignored.
+        """Return the settings of a topic; ignores configs that the log does not use.
 
         Raises: InvalidTopicConfigError for a value that Kafka rejects, and for a `compression.type`
         other than `producer`, which is not supported.

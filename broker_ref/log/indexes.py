@@ -97,8 +97,7 @@ class OffsetIndex:
         self._entries.append(last_offset - self._base_offset, position)
 
     def lookup(self, offset: int) -> tuple[int, int] | None:
-        """Return (last offset, position) of the last indexed batch that ends at or before
-        `offset`."""
+        """Return (last offset, position) of the last entry at or before `offset`."""
         found = self._entries.floor(min(offset - self._base_offset, RELATIVE_OFFSET_MAX))
         return None if found is None else (self._base_offset + found[0], found[1])
 

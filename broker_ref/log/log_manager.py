@@ -152,8 +152,7 @@ class LogManager:
         return name
 
     def forget_offsets(self, topic: str, partition: int) -> None:
-        """Durably remove a partition's checkpoints, so that a new partition does not inherit
-        them."""
+        """Durably remove a partition's checkpoints; a new one must not inherit them."""
         key = (topic, partition)
         self._forget(key)
         if any(key in offsets for offsets in self._written.values()):

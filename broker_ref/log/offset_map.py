@@ -20,8 +20,7 @@ class OffsetMap:
         self._offsets: dict[bytes, int] = {}
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Store the last offset of a key; returns False if there is no room. The first always
-        fits."""
+        """Store the last offset of a key; returns False if full. The first always fits."""
         if key not in self._offsets:
             size_bytes = self._bytes + len(key) + _ENTRY_BYTES
             if size_bytes > self._bytes_max and self._offsets:

@@ -174,8 +174,7 @@ class PartitionLog:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guard: VerificationGuard | None = None,
     ) -> AppendResult:
-        """Append a produced batch as the leader and assign its offsets
-        (`UnifiedLog.appendAsLeader`).
+        """Append a produced batch and assign its offsets (`UnifiedLog.appendAsLeader`).
 
         Raises: LogError with Kafka's error codes: INVALID_RECORD, CORRUPT_MESSAGE,
         MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_PRODUCER_EPOCH,
@@ -249,8 +248,7 @@ class PartitionLog:
         )
 
     def append_as_follower(self, records: bytes, *, now_ms: int) -> None:
-        """Append whole batches with the leader's offsets and epochs
-        (`UnifiedLog.appendAsFollower`).
+        """Append batches with the leader's offsets (`UnifiedLog.appendAsFollower`).
 
         They start at the log end offset, or above it if the leader's log was compacted. All are
         checked before the first is written. Raises: LogError(OFFSET_OUT_OF_RANGE) if they start

@@ -203,8 +203,7 @@ class ProducerStateManager:
             )
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Return the first offset of the first transaction that is open or whose marker is not
-        replicated.
+        """Return the start of the first transaction that is open or not replicated.
 
         None if every transaction is decided below the high watermark.
         """

@@ -31,8 +31,7 @@ def count_expired(
     """Return how many of the oldest segments to delete; all of them includes the active one."""
 
     def count_while(first: int, condition: Callable[[LogSegment, int], bool]) -> int:
-        """Return the index of the first segment from `first` on that does not meet the
-        condition."""
+        """Return the index of the first segment from `first` on that fails the condition."""
         for index in range(first, len(segments)):
             segment, is_last = segments[index], index + 1 == len(segments)
             upper = log_end_offset if is_last else segments[index + 1].base_offset

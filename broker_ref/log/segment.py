@@ -225,15 +225,13 @@ class LogSegment:
         return self._log, self._offset_index.file, self._time_index.file, self.transactions
 
     def delete(self) -> None:
-        """Close and delete the files, the log file first; indexes without one are removed at
-        start."""
+        """Close and delete the files, the log file first: lone indexes are removed at start."""
         self.close()
         for path in self._paths:
             self._storage.remove(path)
 
     def delete_replaced(self) -> None:
-        """Delete as `delete`, but the log file last: between segments, indexes alone mean
-        damage."""
+        """Delete with the log file last: between segments, lone indexes mean damage."""
         self.close()
         for path in reversed(self._paths):
             self._storage.remove(path)
@@ -276,8 +274,7 @@ class LogSegment:
         return None
 
     def _start_for(self, offset: int) -> tuple[int, int]:
-        """Return position and first offset of a batch at or before the one that contains
-        `offset`."""
+        """Return position and first offset of a batch at or before `offset`."""
         entry = self._offset_index.lookup(offset)
         if entry is None:
             return 0, self.base_offset
@@ -416,8 +413,7 @@ class LogSegment:
         return next_offset
 
     def next_offset(self) -> int:
-        """Return the offset after the last batch. Raises: CorruptLogError if the tail is
-        damaged."""
+        """Return the offset after the last batch. Raises: CorruptLogError."""
         position, next_offset = self._start_for(self.base_offset + RELATIVE_OFFSET_MAX)
         for _, header in self._headers(position, next_offset):
             next_offset = header.next_offset

@@ -104,8 +104,7 @@ class LogSegments:
         return b""
 
     def position_of(self, offset: int) -> LogPosition:
-        """Return the position of the batch that contains `offset`, of the next one, or of the
-        end."""
+        """Return the position of the batch at or after `offset`, or of the end."""
         for segment in self._segments[self.index_of(offset) :]:
             position_bytes = segment.position_of(offset)
             if position_bytes is not None:

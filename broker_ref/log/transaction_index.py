@@ -69,8 +69,7 @@ class TransactionIndex:
     def overlapping(
         self, start_offset: int, end_offset: int
     ) -> tuple[list[AbortedTransaction], bool]:
-        """Return the transactions that overlap a range of offsets, and whether the search is
-        complete.
+        """Return the transactions that overlap a range, and whether the search is complete.
 
         If it is not complete, later segments may contain more.
         """

@@ -80,8 +80,7 @@ class BrokerNode:
         faults: Faults | None = None,
         log_dir: LogDir = UNKNOWN_LOG_DIR,
     ) -> None:
-        """Check the identity of the storage. Raises: LogError if it is damaged or another
-        broker's."""
+        """Check the storage's identity. Raises: LogError if damaged or another broker's."""
         self.metadata = ClusterMetadata()
         self.broker: Broker | None = None
         self._config = config
@@ -130,8 +129,7 @@ class BrokerNode:
 
     @property
     def failure(self) -> str | None:
-        """Return why the broker cannot continue; it must then be stopped without a clean
-        shutdown."""
+        """Return why the broker cannot continue; it must then be killed."""
         if self.broker is not None and self.broker.replicas.storage_failed is not None:
             return self.broker.replicas.storage_failed
         return self._failure or self._registration.failure
@@ -318,8 +316,7 @@ class BrokerNode:
         self._registration.logs_are_open()
 
     def _make_dispatcher(self, broker: Broker) -> Dispatcher:
-        """Create the dispatcher of requests: injected faults first, then the handler or the
-        controller."""
+        """Create the dispatcher: injected faults first, then handlers or the controller."""
         dispatcher = Dispatcher(self._apis, broker, unsupported=unsupported_version)
         forwarding = ForwardingManager(
             controller=self._controller,

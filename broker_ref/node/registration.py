@@ -7,8 +7,8 @@
 Purpose: these states and the requests between them: DescribeCluster, BrokerRegistration,
 BrokerHeartbeat. Invariant: a broker sends heartbeats from its registration on, also while it is
 fenced; only errors that cannot be retried (a directory of another cluster, a rejected id or
-address) end it. Must not know: logs, clients. Source: `org.apache.kafka.server.BrokerLifecycleManager`,
-KIP-631.
+address) end it. Must not know: logs, clients. Source: KIP-631,
+`org.apache.kafka.server.BrokerLifecycleManager`.
 """
 
 from __future__ import annotations
@@ -72,8 +72,7 @@ class BrokerLifecycleManager:
         metadata_offset: Callable[[], int],
         incarnation_id: Uuid,
     ) -> None:
-        """`metadata_offset` returns the offset of the last metadata record that the broker has
-        applied."""
+        """`metadata_offset` returns the offset of the last applied metadata record."""
         self.state = BrokerState.STARTING
         self.broker_epoch = NO_EPOCH
         self.cluster_id: str | None = None
@@ -89,8 +88,7 @@ class BrokerLifecycleManager:
         self._beats = 0
 
     def start(self, host: str, port: int) -> None:
-        """Join the cluster with this advertised address; fetches `cluster_id` unless it is
-        known."""
+        """Join the cluster with this advertised address; fetches an unknown `cluster_id`."""
         self._address = (host, port)
         if self.cluster_id is None:
             self._describe_cluster()

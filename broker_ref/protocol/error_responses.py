@@ -36,8 +36,7 @@ class Mirror:
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def sources(self, array: str, version: int) -> tuple[str, ...]:
-        """Return the request arrays that an array of the response corresponds to in this
-        version."""
+        """Return the request arrays that correspond to an array of the response."""
         if version > self.until.get(array, version):
             return ()
         return self.arrays.get(array, ())

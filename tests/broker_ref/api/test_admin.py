@@ -54,8 +54,7 @@ def test_invalid_topic_names_are_not_created(name: str) -> None:
 
 
 def test_a_colliding_topic_name_is_not_created() -> None:
-    """As in Kafka, clients keep getting UNKNOWN_TOPIC_OR_PARTITION, because only the controller
-    knows."""
+    """As in Kafka, clients keep getting UNKNOWN_TOPIC_OR_PARTITION."""
     driver = NodeDriver()
     create_topic(driver, "a.b")
     for _ in range(2):

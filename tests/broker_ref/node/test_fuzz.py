@@ -40,8 +40,7 @@ def driver() -> NodeDriver:
 
 
 def assert_survives(driver: NodeDriver, frame: bytes) -> None:
-    """Check that there is one effect for the connection, possibly later, and that others are
-    served."""
+    """Check that there is one effect for the connection and that others are served."""
     # The topic that the examples use, which some of them delete.
     driver.call(MAKE_TOPIC)
     effects = of_connection(driver.send_bytes(frame, connection_id=9), 9)
