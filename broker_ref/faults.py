@@ -156,12 +156,12 @@ class Rule:
         *,
         match: Match,
         times: int | None,
-        verdict: Callable[[Rule, int], FaultAction],
+        action: Callable[[Rule, int], FaultAction],
         changed: threading.Condition,
         remove: Callable[[Rule], None],
     ) -> None:
         self.match = match
-        self._verdict = verdict
+        self._action = action
         self._times_left = times
         self._changed = changed
         self._remove = remove
@@ -217,7 +217,7 @@ class Rule:
             self._times_left -= 1
         self._hits += 1
         self._requests.append(request)
-        return self._verdict(self, now_ms)
+        return self._action(self, now_ms)
 
     def release_held(self) -> None:
         """Release held requests. `Faults` holds the lock."""
@@ -352,10 +352,10 @@ class Faults:
             if self._is_recording:
                 self._seen.append(SeenRequest(at_ms=now_ms, request=request))
             for rule in self._rules:
-                verdict = rule.decide(request, now_ms)
-                if verdict is not None:
+                action = rule.decide(request, now_ms)
+                if action is not None:
                     self._changed.notify_all()
-                    return verdict
+                    return action
         return PROCEED
 
     def link_is_cut(self, source_id: int, target_id: int) -> bool:
@@ -397,14 +397,14 @@ class Faults:
         return stop
 
     def _add(
-        self, match: Match, times: int | None, verdict: Callable[[Rule, int], FaultAction]
+        self, match: Match, times: int | None, action: Callable[[Rule, int], FaultAction]
     ) -> Rule:
         if match.partition is not None and match.topic is None:
             raise ValueError(f"A rule for partition {match.partition} needs a topic.")
         rule = Rule(
             match=match,
             times=times,
-            verdict=verdict,
+            action=action,
             changed=self._changed,
             remove=self._remove,
         )

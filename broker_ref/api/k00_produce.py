@@ -265,8 +265,7 @@ def _transaction_error(
     if len(producers) > 1:
         return ApiError(
             ErrorCode.invalid_producer_id_mapping,
-            "The transactional batches of a request must have one producer id and epoch, not "
-            f"{sorted(producers)}.",
+            f"Transactional records contained more than one producer ID: {sorted(producers)}.",
         )
     return None
 

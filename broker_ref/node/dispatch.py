@@ -99,7 +99,7 @@ class Dispatcher:
         wrap: Encode | None = None,
         is_answer_lost: bool = False,
     ) -> None:
-        """Answer a frame, immediately or later; `wrap` and `is_answer_lost` are as in `PendingRequest`."""
+        """Answer a frame, immediately or later; for the options see `PendingRequest`."""
         connection_id = event.connection_id
         cursor = Cursor(event.frame)
         try:

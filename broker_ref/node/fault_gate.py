@@ -56,19 +56,19 @@ class FaultGate:
         if not self._faults.is_active:
             self._serve(request)
             return
-        verdict = self._faults.on_request(self._describe(request), now_ms)
+        action = self._faults.on_request(self._describe(request), now_ms)
         connection_id = request.pending.connection_id
-        match verdict:
+        match action:
             case Delay():
-                self._schedule.at(verdict.until_ms, lambda _: self._serve(request))
+                self._schedule.at(action.until_ms, lambda _: self._serve(request))
             case Hold():
-                self._held.append((verdict.rule, request))
+                self._held.append((action.rule, request))
             case Drop():
                 self._dispatcher.close_connection(
                     connection_id, "an injected fault drops the request"
                 )
             case Refuse():
-                self._dispatcher.refuse(request, verdict.error_code)
+                self._dispatcher.refuse(request, action.error_code)
             case LoseAnswer():
                 pending = dataclasses.replace(request.pending, is_answer_lost=True)
                 self._serve(dataclasses.replace(request, pending=pending))

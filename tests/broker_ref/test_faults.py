@@ -79,8 +79,8 @@ def test_each_rule_has_its_action(faults: Faults) -> None:
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_rule_applies_a_limited_number_of_times(faults: Faults, times: int) -> None:
     rule = faults.drop(Match(), times=times)
-    verdicts = [faults.on_request(info(), 0) for _ in range(times + 2)]
-    assert verdicts == [Drop()] * times + [PROCEED] * 2
+    actions = [faults.on_request(info(), 0) for _ in range(times + 2)]
+    assert actions == [Drop()] * times + [PROCEED] * 2
     assert rule.hits == times
 
 
