@@ -190,6 +190,8 @@ class _DriverDied(Exception):  # noqa: N818
 class Life:
     """One life of the driver, from start to end. `met` are the failpoints of its processes.
 
+    `lost_transactional_ids` are those that the sink reported as lost after their decision.
+
     `spares_stalled_tasks`: a task that is stalled counts as lost, and the next attempt is made.
     """
 
@@ -203,6 +205,7 @@ class Life:
     until: int | None = None
     met: dict[Seat, tuple[str, ...]] = field(default_factory=dict)
     carried_out: list[Assignment] = field(default_factory=list)
+    lost_transactional_ids: set[str] = field(default_factory=set)
     story: list[str] = field(default_factory=list)
     zombies: list[threading.Thread] = field(default_factory=list)
 
@@ -329,9 +332,11 @@ class Life:
 
         outcome = process.outcome(carry_out, timeout_s=STALL_TIMEOUT_S)
         self._running.discard(process)
+        self.lost_transactional_ids |= process.lost_transactional_ids
         if any(each.takes_driver for each in met):
             for other in self._running:
                 other.end()
+                self.lost_transactional_ids |= other.lost_transactional_ids
             raise _DriverDied
         if not isinstance(outcome, Died):
             self.met[seat] = outcome.met

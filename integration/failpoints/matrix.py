@@ -1,36 +1,28 @@
 """The matrix: scenarios recorded, cases made of what was met, and run.
 
 Purpose: `record`, `cases`, `stalls`, `run`. Invariant: a case stands for a failpoint that a recorded
-run of its scenario has met; nothing is listed by hand. What it must not know: what failpoints mean.
+run of its scenario has met. What it must not know: what failpoints mean.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
-import pkgutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from random import Random
 from typing import Final
 
-import pyspark_kafka.sink.exactly_once
 from integration.failpoints.driver import Assignment, Kind, Seat
 from integration.failpoints.hook import Action, Order
 from integration.failpoints.scenarios import BATCH, SCENARIOS, Death, Focus, Scenario
 from integration.failpoints.session import Session
+from integration.failpoints.step_requests import never_met, undeclared
 from integration.failpoints.trial import Trial
-from pyspark_kafka.sink.exactly_once import watched
-from pyspark_kafka.sink.exactly_once.steps import Step
 
 AT_ONCE: Final = 3
 _ACTIONS: Final = {Death.FAILS: Action.FAIL}
-_BY_HAND: Final = ("operator", "watched")
-"""Modules of the protocol's package that tasks and driver do not use, by how they begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,45 +208,13 @@ def _moments(failpoints: Sequence[str]) -> list[list[str]]:
     return [moment for moment in moments if moment]
 
 
-def missing(recordings: Iterable[Recording]) -> set[str]:
-    """Failpoints of steps, and requests that the protocol makes, which no scenario has met."""
+def coverage_errors(recordings: Iterable[Recording]) -> list[str]:
+    """Compare what the scenarios met with the declared steps and requests; a line per difference."""
     met = {point for each in recordings for points in each.met.values() for point in points}
-    steps = {f"{step.title}.{when}" for step in Step for when in ("before", "after")}
-    requests = {
-        name for point in met if len(parts := point.rsplit(".", 2)) == 3 for name in [parts[1]]
-    }
-    return (steps - met) | {f"request {name}" for name in requested() - requests}
-
-
-def requested() -> set[str]:
-    """The requests that the protocol's modules ask for, by the names of their failpoints."""
-    asked: set[str] = set()
-    for module in pkgutil.iter_modules(pyspark_kafka.sink.exactly_once.__path__):
-        if not module.name.startswith(_BY_HAND):
-            loaded = import_module(f"pyspark_kafka.sink.exactly_once.{module.name}")
-            tree = ast.parse(inspect.getsource(loaded))
-            asked |= {
-                node.func.attr
-                for node in ast.walk(tree)
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-            }
-    return {request for method, request in _requests().items() if method in asked}
-
-
-def _requests() -> dict[str, str]:
-    """The methods of a watched client and its producers that make a request, and its name."""
-    found: dict[str, str] = {}
-    for function in ast.walk(ast.parse(inspect.getsource(watched))):
-        if isinstance(function, ast.FunctionDef):
-            for node in ast.walk(function):
-                if (
-                    isinstance(node, ast.Call)
-                    and isinstance(node.func, ast.Name)
-                    and node.func.id == "request"
-                    and isinstance(node.args[0], ast.Constant)
-                ):
-                    found[function.name] = str(node.args[0].value)
-    return found
+    return [
+        *(f"no scenario meets {name}" for name in sorted(never_met(met))),
+        *(f"{name} is met, and step_requests.py lacks it" for name in sorted(undeclared(met))),
+    ]
 
 
 def run(

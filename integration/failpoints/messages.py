@@ -45,6 +45,13 @@ class GoOn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowsLost:
+    """The sink has logged that brokers aborted these transactions of a decision."""
+
+    transactional_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The part returned. `met` are the failpoints, in order."""
 

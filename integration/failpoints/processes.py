@@ -22,7 +22,17 @@ from types import TracebackType
 from typing import Final, Self
 
 from integration.failpoints.hook import Order
-from integration.failpoints.messages import At, Call, Died, Failed, Finished, GoOn, Outcome, Started
+from integration.failpoints.messages import (
+    At,
+    Call,
+    Died,
+    Failed,
+    Finished,
+    GoOn,
+    Outcome,
+    RowsLost,
+    Started,
+)
 
 ANSWER_TIMEOUT_S: Final = 60.0
 _START_TIMEOUT_S: Final = 60.0
@@ -34,13 +44,17 @@ class NoAnswer(Exception):  # noqa: N818
 
 
 class Process:
-    """One process with one call."""
+    """One process with one call.
+
+    `lost_transactional_ids` are those that it has reported as lost, once `outcome` has returned.
+    """
 
     def __init__(self, connection: Connection, call: Call) -> None:
         self._connection = connection
         self._lock = threading.Lock()
         self._ended = False
         self.call = call
+        self.lost_transactional_ids: set[str] = set()
         connection.send(call)
         started = connection.recv()
         assert isinstance(started, Started), started
@@ -55,6 +69,8 @@ class Process:
                 message = self._receive(timeout_s)
                 if isinstance(message, At):
                     met(self, message.order)
+                elif isinstance(message, RowsLost):
+                    self.lost_transactional_ids.update(message.transactional_ids)
                 elif isinstance(message, Finished | Failed):
                     return message
                 else:
@@ -143,10 +159,6 @@ class ForkServer:
             answer = connection.recv()
         assert isinstance(answer, Finished), answer
         return answer.value
-
-    def has_logged(self, text: str) -> bool:
-        """Whether a process has said this on stderr, as logging does."""
-        return text in self._log.read_text(errors="replace")
 
     def log_end(self) -> str:
         """The end of what processes have said on stderr."""

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection, Listener
 
 import pyspark_kafka
 from integration.failpoints import hook
-from integration.failpoints.messages import At, Call, Failed, Finished, GoOn, Started
+from integration.failpoints.messages import At, Call, Failed, Finished, GoOn, RowsLost, Started
 from pyspark_kafka.sink.exactly_once import steps
 
 _NOT_OF_A_FORK = ("pyspark_kafka.client.librdkafka",)
@@ -81,8 +81,23 @@ def _be_child(connection: Connection, call: Call) -> None:
         os._exit(status)
 
 
+class _LostRowsHandler(logging.Handler):
+    """Sends `RowsLost` for each log record with the attribute `lost_transactional_ids`."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        transactional_ids = getattr(record, "lost_transactional_ids", None)
+        if transactional_ids:
+            with suppress(OSError):
+                self._connection.send(RowsLost(transactional_ids=transactional_ids))
+
+
 def _answer(connection: Connection, call: Call) -> None:
     connection.send(Started(process_id=os.getpid()))
+    logging.getLogger(pyspark_kafka.__name__).addHandler(_LostRowsHandler(connection))
 
     def wait() -> None:
         message = connection.recv()

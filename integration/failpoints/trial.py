@@ -34,9 +34,10 @@ from integration.failpoints.parts import Sink
 from integration.failpoints.processes import ForkServer
 from integration.failpoints.scenarios import BATCH, BATCHES, Loss, Scenario
 from integration.failpoints.verdict import Wrong
+from pyspark_kafka.sink.exactly_once.names import parse_task_id
 
-_FENCED: Final = "0"
-"""The task whose transaction is taken away, as its transactional id says it."""
+_FENCED: Final = 0
+"""The Spark partition whose task loses its transaction."""
 
 _SHORT: Final = {"transactionTimeout": "4s"}
 """Enough for a batch, and not long to wait."""
@@ -71,6 +72,7 @@ class Trial:
         self._lives = 0
         self._failures = 0
         self._carried_out: list[Assignment] = []
+        self._lost_transactional_ids: set[str] = set()
         self._premises = [
             Assignment(
                 seat=Seat(life=0, batch=BATCH, kind=premise.kind),
@@ -237,6 +239,7 @@ class Trial:
             story=self.story,
             met=self.met,
             carried_out=self._carried_out,
+            lost_transactional_ids=self._lost_transactional_ids,
         )
 
     def _lose(self, loss: Loss) -> None:
@@ -245,7 +248,8 @@ class Trial:
             self.lane.await_timeout(f"{self._x}/")
             return
         for transactional_id, state in self.lane.transactions(f"{self._x}/").items():
-            if state == "Ongoing" and transactional_id.split("/")[2] == _FENCED:
+            task_id = parse_task_id(transactional_id)
+            if state == "Ongoing" and task_id is not None and task_id.partition == _FENCED:
                 self.lane.fence(transactional_id)
 
     @property
@@ -259,7 +263,7 @@ class Trial:
         for assigned in (*self._premises, *self.assignments):
             if assigned not in self._carried_out:
                 raise NotMet(f"{assigned.seat} did not meet {assigned.order.failpoint}")
-        has_lost = self.server.has_logged(f"'{self._x}' has lost rows")
+        has_lost = bool(self._lost_transactional_ids)
         if has_lost and not self._expects_loss:
             raise Wrong("decided rows were lost, and written again, though nobody took them away")
         if self._expects_loss and not has_lost:

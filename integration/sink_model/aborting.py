@@ -16,7 +16,14 @@ from integration.sink_model.mutations import (
     ABORT_WITHOUT_FENCING,
     ABORT_WITHOUT_LOOKING,
 )
-from integration.sink_model.state import END_ABORT, INIT, STATUS_NAMES, State, TaskRequest
+from integration.sink_model.state import (
+    END_ABORT,
+    INIT,
+    NO_MESSAGE,
+    STATUS_NAMES,
+    State,
+    TaskRequest,
+)
 from integration.sink_model.turn import Transitions, Turn
 
 
@@ -65,7 +72,7 @@ def read(turn: Turn) -> Transitions:
     is_ours = any(
         entry[2:] == message[2:]
         for part in turn.state.partitions
-        if (message := part.works[turn.number].message) is not None
+        if (message := part.works[turn.number].message) != NO_MESSAGE
         for entry in part.entries
         if entry[:2] in names
     )
@@ -79,9 +86,9 @@ def abort_tasks(turn: Turn) -> Transitions:
     """`abort.tasks`: EndTxn(abort) for every prepared transaction, side by side."""
     for index, part in enumerate(turn.state.partitions):
         message = part.works[turn.number].message
-        if message is None:
+        if message == NO_MESSAGE:
             continue
-        work = part.works[turn.number]._replace(message=None)
+        work = part.works[turn.number]._replace(message=NO_MESSAGE)
         state, _ = end_task_transaction(
             turn.case,
             turn.state,
@@ -102,5 +109,5 @@ def abort_tasks(turn: Turn) -> Transitions:
 
 def _aborts(turn: Turn, state: State) -> State:
     """On to the sweep once nothing is left."""
-    is_over = all(work.message is None for work in turn.works(state))
+    is_over = all(work.message == NO_MESSAGE for work in turn.works(state))
     return turn.to(state, places.ABORT_SWEEP if is_over else places.ABORT_TASKS)

@@ -3,7 +3,8 @@
 Purpose: fewer states. Invariant: what may happen from a state and from its canonical form is the
 same, but for the names of partitions and epochs. What it must not know: who does what.
 
-Partitions are sorted, since which of two is which changes nothing. All that matters of an epoch of X
+Partitions are sorted by their values, since which of two is which changes nothing; so every run keeps
+the same one of two mirror images. All that matters of an epoch of X
 that somebody holds is whether it is the present one, the one before, or older. A late request that
 can change nothing any more is none.
 """
@@ -44,7 +45,7 @@ def canonical(state: State) -> State:
     if shift > 0:
         state = _shifted(state, shift)
     first, *others = state.partitions
-    if others and hash(others[-1]) < hash(first):
+    if others and others[-1] < first:
         return state._replace(partitions=state.partitions[::-1])
     return state
 

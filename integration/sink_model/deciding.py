@@ -29,6 +29,7 @@ from integration.sink_model.rolling import request_of, rolled, what, with_outcom
 from integration.sink_model.state import (
     END_COMMIT,
     MARK,
+    NO_MESSAGE,
     NO_WORK,
     NONE,
     TO_REWRITE,
@@ -68,7 +69,7 @@ def _compared(turn: Turn, state: State, *, is_finished: bool = False) -> State:
         return state
     lost = [bool(work.lost) for work in works]
     state = turn.with_works(state, [work._replace(lost=()) for work in works])
-    if lost != [work.message is not None for work in works]:
+    if lost != [work.message != NO_MESSAGE for work in works]:
         return turn.to(state, places.ABORT_LOOK)
     if any(lost):
         return turn.to(state, places.COMMIT_DECIDE)
@@ -90,7 +91,7 @@ def decide(turn: Turn) -> Transitions:
     decision = Record(turn.query, number, driver.batch, turn.number, supplements, True)
     entries: list[Entry | None] = []
     for part, work in zip(state.partitions, works, strict=True):
-        entry = work.message
+        entry = None if work.message == NO_MESSAGE else work.message
         if entry is None and supplements and work.role == TO_SKIP:
             old = (turn.query, driver.number)
             entry = next((each for each in part.entries if each[:2] == old), None)

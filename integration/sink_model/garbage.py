@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from integration.sink_model.case import Case
 from integration.sink_model.state import (
+    NO_MESSAGE,
     ONGOING,
     PREPARED,
     Partition,
@@ -30,7 +31,7 @@ def _without_garbage(case: Case, part: Partition) -> Partition:
     for work in part.works:
         for entries in (work.to_do, work.lost):
             named.update((entry.task_id, entry.epoch) for entry in entries)
-        if work.message is not None:
+        if work.message != NO_MESSAGE:
             named.add((work.message.task_id, work.message.epoch))
         listed.update(work.listed)
     for attempt in part.attempts:

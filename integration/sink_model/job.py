@@ -24,6 +24,7 @@ from integration.sink_model.mutations import (
 )
 from integration.sink_model.state import (
     FAILED,
+    NO_MESSAGE,
     NO_WORK,
     NONE,
     NOTHING_TO_WRITE,
@@ -116,7 +117,7 @@ def job(turn: Turn) -> Transitions:
         if not has_failed:
             faults = state.faults._replace(failures=state.faults.failures - 1)
             state = state._replace(faults=faults)
-        first = [choice[0] if choice else None for choice in choices]
+        first = [choice[0] if choice else NO_MESSAGE for choice in choices]
         if any(choices):
             state = turn.to(_ended(turn, state, first), places.ABORT_LOOK)
         else:
@@ -129,10 +130,10 @@ def _attempts(turn: Turn, part: Partition) -> list[Attempt]:
     return [each for each in part.attempts if each[:2] == (turn.number, batch)]
 
 
-def _messages(turn: Turn, part: Partition, attempts: Sequence[Attempt]) -> list[Entry | None]:
+def _messages(turn: Turn, part: Partition, attempts: Sequence[Attempt]) -> list[Entry]:
     """What the task of a partition has answered, by its attempts; an entry where it prepared one."""
     if part.works[turn.number].role in (TO_SKIP, NOTHING_TO_WRITE):
-        return [None]
+        return [NO_MESSAGE]
     return [
         Entry(NONE, 0, turn.case.task_id(turn.number, each.batch, each.attempt), each.epoch)
         for each in attempts
@@ -155,7 +156,7 @@ def _further_attempts(turn: Turn, mine: Sequence[Sequence[Attempt]]) -> Transiti
             )
 
 
-def _ended(turn: Turn, state: State, messages: Sequence[Entry | None]) -> State:
+def _ended(turn: Turn, state: State, messages: Sequence[Entry]) -> State:
     """The job is over: its messages are there, and attempts that still act are nobody's."""
     partitions = []
     for part, message in zip(state.partitions, messages, strict=True):
@@ -171,13 +172,13 @@ def _ended(turn: Turn, state: State, messages: Sequence[Entry | None]) -> State:
     return state._replace(partitions=tuple(partitions))
 
 
-def _verify(turn: Turn, messages: Sequence[Entry | None]) -> Transitions:
+def _verify(turn: Turn, messages: Sequence[Entry]) -> Transitions:
     """`commit.verify`: DescribeTransactions of every prepared one."""
     case = turn.case
     state = _ended(turn, turn.state, messages)
     works = turn.works(state)
     is_well = all(
-        message is None or _is_prepared(part, message)
+        message == NO_MESSAGE or _is_prepared(part, message)
         for part, message in zip(state.partitions, messages, strict=True)
     )
     if not (is_well or case.mutation == SKIP_THE_VERIFICATION):
@@ -189,7 +190,8 @@ def _verify(turn: Turn, messages: Sequence[Entry | None]) -> Transitions:
         state = state._replace(offsets=offsets)
     if case.mutation == ROLL_FORWARD_BEFORE_DECIDING:
         rolls = [
-            work._replace(to_do=() if work.message is None else (work.message,)) for work in works
+            work._replace(to_do=() if work.message == NO_MESSAGE else (work.message,))
+            for work in works
         ]
         state = turn.to(turn.with_works(state, rolls), places.COMMIT_ROLL_FORWARD)
     elif any(work.role in (TO_SKIP, TO_REWRITE) for work in works):

@@ -116,10 +116,13 @@ class Work(NamedTuple):
     to_do: tuple[Entry, ...]
     lost: tuple[Entry, ...]
     listed: tuple[TaskId, ...]
-    message: Entry | None
+    message: Entry
 
 
-NO_WORK: Final = Work(NO_ROLE, (), (), (), None)
+NO_MESSAGE: Final = Entry(NONE, NONE, TaskId(NONE, NONE, NONE), NONE)
+"""In place of a message. An `Entry` and not None, so that partitions can be ordered."""
+
+NO_WORK: Final = Work(NO_ROLE, (), (), (), NO_MESSAGE)
 
 
 class TaskRequest(NamedTuple):

@@ -11,7 +11,15 @@ from integration.failpoints import page, verdict
 from integration.failpoints.driver import Assignment, Kind, Life, Seat, _PartFailed
 from integration.failpoints.hook import Action, Order
 from integration.failpoints.lanes import NotSettled
-from integration.failpoints.matrix import Case, Recording, Result, StallCase, cases, missing, stalls
+from integration.failpoints.matrix import (
+    Case,
+    Recording,
+    Result,
+    StallCase,
+    cases,
+    coverage_errors,
+    stalls,
+)
 from integration.failpoints.page import Findings, Tally
 from integration.failpoints.processes import Process
 from integration.failpoints.scenarios import (
@@ -57,12 +65,19 @@ def test_a_failpoint_that_is_known_stands_for_a_moment_in_another_scenario() -> 
     ]
 
 
-def test_what_no_scenario_meets_is_named() -> None:
-    names = missing([a_recording("commit.decide.before", "commit.decide.flush.before")])
-    assert "commit.decide.before" not in names
-    assert "commit.decide.after" in names
-    assert "request flush" not in names
-    assert "request end_transactions" in names
+def test_steps_and_requests_that_no_scenario_meets_are_reported() -> None:
+    errors = coverage_errors([a_recording("commit.decide.before", "commit.decide.flush.before")])
+    assert "no scenario meets commit.decide.after" in errors
+    assert "no scenario meets commit.decide.end_transactions.before" in errors
+    assert "no scenario meets commit.mark.flush.before" in errors
+    assert not any("commit.decide.before" in error for error in errors)
+    assert not any("commit.decide.flush" in error for error in errors)
+
+
+def test_undeclared_requests_are_reported() -> None:
+    errors = coverage_errors([a_recording("commit.mark.list_topics.before", "no.step.before")])
+    assert "commit.mark.list_topics.before is met, and step_requests.py lacks it" in errors
+    assert "no.step.before is met, and step_requests.py lacks it" in errors
 
 
 def test_rows_that_are_lost_or_come_twice_are_named() -> None:

@@ -129,7 +129,10 @@ def roll_forward(
     lost = ladder.where(decision, Outcome.LOST)
     if lost:
         log.error(
-            "%s has lost rows, which brokers have aborted: %s", _name(decision), _listing(lost)
+            "%s has lost rows, which brokers have aborted: %s",
+            _name(decision),
+            _listing(lost),
+            extra={"lost_transactional_ids": tuple(entry.transactional_id for entry in lost)},
         )
     return lost
 
