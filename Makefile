@@ -85,8 +85,8 @@ test-pyspark-%: java .cache/pyspark-%
 	@$(TWIN_WITH_$*) PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(BIN)/pytest $(AT_ONCE) -m "not full" \
 	  $(LEAKS) $(ENGINE_WITH_$*) tests/spark
 
-bench: java $(BENCH)/.ready ## ratios to Spark's connector and others, on a quiet machine (20 minutes); docs/benchmarks.md
-	@$(BENCH)/bin/python -m integration.benchmarks --write-docs
+bench: java $(BENCH)/.ready ## ratios to Spark's connector and others, on a quiet machine (20 minutes); build/reports
+	@$(BENCH)/bin/python -m integration.benchmarks
 
 bench-quick: java $(BENCH)/.ready ## the main cases of `bench` with fewer records (5 minutes)
 	@$(BENCH)/bin/python -m integration.benchmarks --quick
@@ -98,9 +98,9 @@ sim: $(VENV)/.ready ## a simulated cluster under faults: SEED=n replays one, SEE
 
 BACKEND := reference-processes
 
-failpoints: $(VENV)/.ready ## kill the sink at every failpoint (10 minutes); BACKEND=kafka, docs/failpoints.md
-	@$(BIN)/python -m integration.failpoints --all --write-docs --backend $(BACKEND)
-	@$(BIN)/python -m integration.failpoints --write-docs --backend $(BACKEND) --old-transactions
+failpoints: $(VENV)/.ready ## kill the sink at every failpoint (10 minutes); BACKEND=kafka; build/reports
+	@$(BIN)/python -m integration.failpoints --all --backend $(BACKEND)
+	@$(BIN)/python -m integration.failpoints --backend $(BACKEND) --old-transactions
 
 chaos: java $(VENV)/.ready ## a query while everything around it fails: SEED=n, BACKEND=kafka, SECONDS=60
 	@$(ARCHIVE_CLASSES)

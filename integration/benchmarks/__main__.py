@@ -1,7 +1,7 @@
-"""`python -m integration.benchmarks`: run cases, keep their results, write the page.
+"""`python -m integration.benchmarks`: run cases and write build/reports/benchmarks.{json,md}.
 
-Purpose: the command line. Invariant: results are saved after each case, beside those of cases that
-were not run; the status is 1 where a case failed, and 0 where targets were only missed.
+Purpose: the command line. Invariant: results are saved after each case and keep those of cases that
+were not run; the exit status is 1 if a case failed, and 0 if targets were only missed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from integration.benchmarks import page
+from integration import reports
+from integration.benchmarks import report
 from integration.benchmarks.cases import CASES, Case
 from integration.benchmarks.facts import facts
 from integration.benchmarks.resources import Resources
@@ -30,38 +31,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(f"{case.name:22}{quick:7}{case.title}\n")
         return 0
     results = merge(load(asked.output), [], order=ORDER)
-    chosen = [] if asked.only_docs else _chosen(asked, results)
+    chosen = _chosen(asked, results)
     started_s = time.monotonic()
     with Resources(engine=asked.engine, say=_say) as resources:
         for number, case in enumerate(chosen, start=1):
             extent = _extent(case, asked)
             _say(f"[{number}/{len(chosen)}] {case.name}: {case.title} ({extent.records:,} records)")
             found = run_case(case, resources, extent, _say)
-            for line in page.table(found):
+            for line in report.table(found):
                 _say(f"  {line}")
             results = merge(results, found, order=ORDER)
             save(results, asked.output)
+            reports.write(asked.output.with_suffix(".md"), report.render(results, facts()))
     names = {case.name for case in chosen}
     of_run = [result for result in results if result.of_case in names]
     _report(of_run, time.monotonic() - started_s)
-    if asked.write_docs or asked.only_docs:
-        page.write(results, facts(), directory=asked.docs)
     return int(any(result.error is not None for result in of_run))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m integration.benchmarks", description=__doc__)
     parser.add_argument("--case", action="append", choices=ORDER, metavar="NAME", default=[])
-    parser.add_argument("--quick", action="store_true", help="the main cases, with fewer records")
-    parser.add_argument("--missing", action="store_true", help="cases that failed or were not run")
-    parser.add_argument("--rounds", type=_positive, help="of every case, in place of its own")
-    parser.add_argument("--records", type=_positive, help="of each round, in place of its own")
-    parser.add_argument("--engine", default="native", help="what is measured as ours")
-    parser.add_argument("--output", type=Path, default=RESULTS, metavar="FILE")
-    parser.add_argument("--docs", type=Path, default=page.DOCS, metavar="DIRECTORY")
-    parser.add_argument("--write-docs", action="store_true", help="write the page in the end")
-    parser.add_argument("--only-docs", action="store_true", help="write the page and run nothing")
-    parser.add_argument("--list", action="store_true", help="the names of the cases")
+    parser.add_argument(
+        "--quick", action="store_true", help="run the main cases with fewer records"
+    )
+    parser.add_argument(
+        "--missing", action="store_true", help="run cases that failed or have no results"
+    )
+    parser.add_argument("--rounds", type=_positive, help="rounds of each case (default: its own)")
+    parser.add_argument(
+        "--records", type=_positive, help="records of each round (default: its own)"
+    )
+    parser.add_argument("--engine", default="native", help="the engine to measure")
+    parser.add_argument(
+        "--output", type=Path, default=RESULTS, metavar="FILE", help="JSON; the report is beside it"
+    )
+    parser.add_argument("--list", action="store_true", help="list the cases")
     return parser
 
 
@@ -92,7 +97,7 @@ def _positive(text: str) -> int:
 
 
 def _report(results: Sequence[Result], taken_s: float) -> None:
-    sys.stdout.write("\n" + "\n".join(page.table(results)) + "\n\n")
+    sys.stdout.write("\n" + "\n".join(report.table(results)) + "\n\n")
     with_target = [result for result in results if result.target is not None]
     reached = sum(bool(result.is_met) for result in with_target)
     failed = sum(result.error is not None for result in results)

@@ -1,4 +1,4 @@
-"""What a run was of: versions, cores and settings, and nothing that names a machine."""
+"""The environment of a run: versions, cores and settings, and nothing that identifies a machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGES = ("pyspark", "pyarrow", "confluent-kafka", "aiokafka", "kafka-python"
 
 
 def facts() -> Mapping[str, str]:
-    """What the page says of the run, by its name."""
+    """Return versions and settings by name, for the report."""
     found = {
         "Cores": str(os.cpu_count()),
         "Python": platform.python_version(),

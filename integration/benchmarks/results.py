@@ -1,8 +1,8 @@
-"""`build/bench/results.json`: what was found, one object for each ratio.
+"""`build/reports/benchmarks.json`: the results, one object per ratio.
 
-Purpose: the file's form, and how the results of some cases take the place of older ones. Invariant:
-a `case` and `peer` stand once; a run that ends early leaves what it has found. What it must not
-know: how anything is measured, how it is shown.
+Purpose: define the file's format, and replace older results of the same cases. Invariant: each pair
+of `case` and `peer` is in the file once; an interrupted run keeps the results of the cases that it
+has completed. What it must not know: how results are measured or rendered.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
 
-RESULTS: Final = Path(__file__).resolve().parents[2] / "build" / "bench" / "results.json"
+from integration import reports
+
+RESULTS: Final = reports.DIRECTORY / "benchmarks.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One ratio. Where `error` says why there is none, the ratios are None.
+    """One ratio. The ratios are None if the comparison failed; `error` is the reason.
 
-    `at_most`: the ratio is ours over the peer's, and the target an upper bound; else it is the
-    peer's over ours, and a lower one. The CPU seconds are medians for a million rows, of driver,
-    workers and JVM; None where the case has no rows to count.
+    `at_most`: the ratio is ours divided by the peer's, and the target is an upper bound. Otherwise
+    it is the peer's divided by ours, and the target is a lower bound. The CPU seconds are medians
+    per million rows, of driver, workers and JVM; None if the case has no rows to count.
     """
 
     case: str
@@ -44,7 +46,7 @@ class Result:
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the median reaches the target; None where there is none to reach."""
+        """Whether the median reaches the target; None without a target."""
         if self.target is None:
             return None
         if self.ratio_median is None:
@@ -55,22 +57,22 @@ class Result:
 
 
 def load(path: Path = RESULTS) -> list[Result]:
-    """What is there; nothing where there is no file. Raises `ValueError` for another form."""
+    """Return the file's results; none without a file. Raise `ValueError` for another format."""
     if not path.exists():
         return []
     known = {field.name for field in fields(Result)}
     results = []
     for row in json.loads(path.read_text()):
         if not isinstance(row, dict) or set(row) != known:
-            raise ValueError(f"{path.name} is of another version: remove it and run all cases")
+            raise ValueError(f"{path.name} has an unknown format: remove it and run all cases")
         results.append(Result(**row))
     return results
 
 
 def merge(old: Iterable[Result], new: Sequence[Result], *, order: Sequence[str]) -> list[Result]:
-    """The new ones instead of all older ones of their cases, in the order of the table.
+    """Return the results with those of re-run cases replaced, in the order of the cases.
 
-    `order` names the cases that there are; results of others are dropped.
+    `order` names all existing cases; results of other cases are dropped.
     """
     replaced = {result.of_case for result in new}
     kept = [result for result in old if result.of_case not in replaced]
@@ -79,15 +81,12 @@ def merge(old: Iterable[Result], new: Sequence[Result], *, order: Sequence[str])
 
 
 def incomplete(results: Iterable[Result], *, order: Collection[str]) -> list[str]:
-    """The cases that have no results, or an error among them."""
+    """Return the cases that have no results, or whose results contain an error."""
     found = {result.of_case for result in results}
     failed = {result.of_case for result in results if result.error is not None}
     return [case for case in order if case not in found or case in failed]
 
 
 def save(results: Sequence[Result], path: Path = RESULTS) -> None:
-    """Write the file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_suffix(".part")
-    scratch.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
-    scratch.replace(path)
+    """Write the file, completely or not at all."""
+    reports.write_json(path, [asdict(result) for result in results])

@@ -7,5 +7,5 @@ driver    that driver, started again whenever it ends, and its Python workers
 faults    a schedule carried out on a cluster and a driver
 verdict   what a reader sees in the end
 run       all of it, for one seed
-page      docs/chaos.md
+report    the table of a run
 """

@@ -1,10 +1,9 @@
-"""`python -m integration.chaos`: run seeds, and say what became of each.
+"""`python -m integration.chaos`: run seeds, report each, and write build/reports/chaos-*.{json,md}.
 
---seeds 1:6                those from 1 to 5; --seed 3 is one
---backend kafka            Apache Kafka (default: reference-processes)
---seconds 60               how long faults go on for
---control                  Spark's own connector through the same, for comparison
---table docs/chaos.md      put a line for each seed into the table of this file
+--seeds 1:6                run the seeds from 1 to 5; --seed 3 runs one
+--backend kafka            use Apache Kafka (default: reference-processes)
+--seconds 60               inject faults for this long
+--control                  run Spark's own connector, for comparison
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-from integration.chaos import page
+from integration import reports
+from integration.chaos.report import render, rows
 from integration.chaos.run import Outcome, Setup, run
 
 _SECONDS_MAX = 86_400.0
@@ -23,20 +22,20 @@ _BACKENDS = ("reference-processes", "kafka")
 
 
 def report(outcome: Outcome) -> str:
-    """What a person is to know of a run; of one that failed, everything."""
+    """Return a run's result as text, with the timeline if the run failed."""
     setup, verdict = outcome.setup, outcome.verdict
     whose = "Spark's connector" if setup.is_control else "pyspark_kafka"
     head = (
         f"seed {setup.seed}, {whose} on {setup.backend}, {outcome.faults} faults in "
-        f"{setup.seconds:g} s, {outcome.driver_starts} drivers, {outcome.query_failures} failures "
-        f"of the query, {outcome.seconds:.0f} s in all"
+        f"{setup.seconds:g} s, {outcome.driver_starts} driver starts, "
+        f"{outcome.query_failures} query failures, {outcome.seconds:.0f} s in total"
     )
     if verdict is None:
-        told = f"no verdict: {outcome.failure}"
+        result = f"not completed: {outcome.failure}"
     else:
-        told = f"{verdict.rows} rows, {verdict.lost} lost, {verdict.duplicates} duplicates"
-        told += "".join(f"; {each}" for each in verdict.stuck)
-    lines = [head, f"  {told}"]
+        result = f"{verdict.rows} rows, {verdict.lost} lost, {verdict.duplicates} duplicates"
+        result += "".join(f"; {each}" for each in verdict.stuck)
+    lines = [head, f"  {result}"]
     if not outcome.is_well and not setup.is_control:
         lines += [f"  {line}" for line in outcome.timeline]
         lines.append(f"replay with: make chaos SEED={setup.seed} BACKEND={setup.backend}")
@@ -44,20 +43,20 @@ def report(outcome: Outcome) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line says; 0 where all is well, 1 where a seed fails.
-
-    Of the control nothing is asked but an end.
-    """
+    """Run the seeds; return 1 if one fails, else 0. A control run fails only if it has no end."""
     asked = _parser().parse_args(arguments)
     failed = False
+    outcomes: list[Outcome] = []
     for seed in asked.seeds:
         setup = Setup(
             seed=seed, backend=asked.backend, seconds=asked.seconds, is_control=asked.control
         )
         outcome = run(setup)
         _say(report(outcome))
-        if asked.table is not None:
-            page.add(asked.table, [page.row(outcome)])
+        outcomes.append(outcome)
+        path = reports.DIRECTORY / _report_name(asked)
+        reports.write(path.with_suffix(".md"), render(outcomes))
+        reports.write_json(path.with_suffix(".json"), rows(outcomes))
         failed |= outcome.verdict is None if asked.control else not outcome.is_well
     return int(failed)
 
@@ -69,13 +68,18 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--seed", type=_one, dest="seeds", help="this one")
-    what.add_argument("--seeds", type=_range, help="those from FIRST up to END: FIRST:END")
+    what.add_argument("--seed", type=_one, dest="seeds", help="run this seed")
+    what.add_argument("--seeds", type=_range, help="run FIRST to END - 1: FIRST:END")
     parser.add_argument("--backend", choices=_BACKENDS, default=_BACKENDS[0])
-    parser.add_argument("--seconds", type=_seconds, default=60.0, help="of faults")
-    parser.add_argument("--control", action="store_true", help="Spark's own connector")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="put results into its table")
+    parser.add_argument("--seconds", type=_seconds, default=60.0, help="duration of the faults")
+    parser.add_argument("--control", action="store_true", help="run Spark's own connector")
     return parser
+
+
+def _report_name(asked: argparse.Namespace) -> str:
+    """Return a name per backend, connector and seeds, so that parallel runs write other files."""
+    control = "-control" if asked.control else ""
+    return f"chaos-{asked.backend}{control}-seeds-{asked.seeds[0]}-to-{asked.seeds[-1]}"
 
 
 def _seconds(text: str) -> float:
@@ -85,8 +89,7 @@ def _seconds(text: str) -> float:
         seconds = 0.0
     if not 0 < seconds <= _SECONDS_MAX:
         raise argparse.ArgumentTypeError(
-            f"faults cannot go on for {text!r}: give seconds, more than 0 and at most "
-            f"{_SECONDS_MAX:g}"
+            f"{text!r} is not a valid duration: give more than 0 and at most {_SECONDS_MAX:g} seconds"
         )
     return seconds
 
@@ -96,7 +99,7 @@ def _one(text: str) -> range:
         return range(int(text), int(text) + 1)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no seed: give a whole number, such as 17"
+            f"{text!r} is not a seed: give an integer, such as 17"
         ) from None
 
 
@@ -108,7 +111,7 @@ def _range(text: str) -> range:
         seeds = range(0)
     if not colon or not seeds:
         raise argparse.ArgumentTypeError(
-            f"{text!r} names no seeds: give the first and the one after the last, such as 1:6"
+            f"{text!r} is not a range of seeds: give FIRST:END, such as 1:6 for 1 to 5"
         )
     return seeds
 

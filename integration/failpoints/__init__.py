@@ -8,8 +8,9 @@
     scenarios  the situations in which failpoints are met
     lanes      topics to run in, one case after another
     verdict    what a reader sees in the end, compared with what went in
+    step_requests  the requests that each step makes, declared
     matrix     scenarios recorded, cases made of them and run
-    page       docs/failpoints.md
+    report     the tables of a run
 
 There is no Spark here, so that a case takes a second. Processes are real, and so is SIGKILL.
 """

@@ -1,11 +1,12 @@
-"""`python -m integration.failpoints`: kill at every failpoint, and say what became of it.
+"""`python -m integration.failpoints`: kill the sink's processes at every failpoint.
 
---backend kafka        on Apache Kafka (default: reference-processes)
---sample 50 --seed 7   so many cases, drawn by a seed
---only "commit.decide" cases whose name has this in it
---stalls               zombies in place of kills; --all is both
---old-transactions     with transaction.version 1, where that makes a difference
---write-docs           write docs/failpoints.md, with --all or --old-transactions
+--backend kafka        use Apache Kafka (default: reference-processes)
+--sample 50 --seed 7   run 50 cases, drawn with this seed
+--only "commit.decide" run the cases whose name contains this
+--stalls               stop and resume processes instead of killing them; --all does both
+--old-transactions     use transaction.version 1, and the scenarios that depend on it
+
+Writes build/reports/failpoints-*.{json,md}.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from integration import clusters
-from integration.failpoints import matrix, page
+from integration import clusters, reports
+from integration.failpoints import matrix, report
 from integration.failpoints.lanes import SETTINGS
 from integration.failpoints.matrix import AnyCase, Recording, Result
 from integration.failpoints.scenarios import (
@@ -31,12 +32,9 @@ _BACKENDS = ("reference-processes", "kafka")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line says; 0 where all is well, 1 where a case fails."""
+    """Run the cases; return 1 if one fails or a declared failpoint is not met, else 0."""
     parser = _parser()
     asked = parser.parse_args(arguments)
-    is_whole = asked.all or asked.old_transactions
-    if asked.write_docs and (not is_whole or asked.stalls or asked.only or asked.sample):
-        parser.error("--write-docs takes all cases: give it --all or --old-transactions alone")
     begun_s = time.monotonic()
     features = {"transaction.version": 1} if asked.old_transactions else {}
     with (
@@ -46,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         recordings = matrix.record(session, _scenarios(asked))
         chosen = _chosen(asked, recordings)
         if not chosen:
-            parser.error(f"--only {asked.only!r}: no case has this in its name")
+            parser.error(f"--only {asked.only!r}: no case has a name that contains this")
         _say(f"{len(chosen)} cases on {cluster.version}")
         results = _run(session, chosen, at_once=asked.at_once)
         version = cluster.version
@@ -55,14 +53,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     taken_s = time.monotonic() - begun_s
     each_s = sum(result.seconds for result in results) / max(len(results), 1)
     _say(
-        f"{len(results) - len(failed)} of {len(results)} cases ended well, in {taken_s:.0f} s "
-        f"({each_s:.2f} s a case, {asked.at_once} at once)"
+        f"{len(results) - len(failed)} of {len(results)} cases passed in {taken_s:.0f} s "
+        f"({each_s:.2f} s per case, {asked.at_once} in parallel)"
     )
     for line in uncovered:
         _say(line)
-    if asked.write_docs:
-        old = ", transaction.version 1" if asked.old_transactions else ""
-        page.write(f"{version}{old}", results)
+    path = reports.DIRECTORY / f"failpoints-{asked.backend}"
+    if asked.old_transactions:
+        version, path = (
+            f"{version}, transaction.version 1",
+            path.with_name(f"{path.name}-version-1"),
+        )
+    reports.write(path.with_suffix(".md"), report.render(version, results))
+    reports.write_json(path.with_suffix(".json"), report.rows(results))
+    _say(f"report: {path}.md")
     return int(bool(failed or uncovered))
 
 
@@ -73,20 +77,23 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--backend", choices=_BACKENDS, default=_BACKENDS[0])
-    parser.add_argument("--sample", type=_count, help="how many cases (default: all)")
-    parser.add_argument("--seed", type=int, default=0, help="what a sample is drawn by")
-    parser.add_argument("--only", default="", help="cases whose name has this in it")
-    parser.add_argument("--stalls", action="store_true", help="zombies, in place of kills")
-    parser.add_argument("--all", action="store_true", help="kills and zombies")
-    parser.add_argument("--old-transactions", action="store_true", help="transaction.version 1")
-    parser.add_argument("--at-once", type=_count, default=matrix.AT_ONCE)
-    parser.add_argument("--write-docs", action="store_true", help="write docs/failpoints.md")
+    parser.add_argument("--sample", type=_count, help="number of cases (default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    parser.add_argument("--only", default="", help="run the cases whose name contains this")
+    parser.add_argument(
+        "--stalls", action="store_true", help="stop and resume processes instead of killing them"
+    )
+    parser.add_argument("--all", action="store_true", help="run kills and stalls")
+    parser.add_argument("--old-transactions", action="store_true", help="use transaction.version 1")
+    parser.add_argument(
+        "--at-once", type=_count, default=matrix.AT_ONCE, help="cases that run in parallel"
+    )
     return parser
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of cases: give 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of cases: give 1 or more")
     return int(text)
 
 

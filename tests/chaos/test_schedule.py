@@ -1,13 +1,15 @@
-"""The parts of a chaos run that need no cluster: schedules, reports, the table."""
+"""The parts of a chaos run that need no cluster: schedules, reports, the command line."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from integration import reports
 from integration.chaos import __main__ as command
-from integration.chaos import page
+from integration.chaos.report import render, rows
 from integration.chaos.run import Outcome, Setup
 from integration.chaos.schedule import FIRST_OF_CLUSTER, FIRST_OF_QUERY, Kind, schedule_of
 from integration.chaos.verdict import Verdict
@@ -48,43 +50,38 @@ def test_every_schedule_has_what_must_be_in_it(seed: int) -> None:
     assert 60 <= lasts_s <= 75
 
 
-def test_a_failed_run_tells_its_seed_and_its_timeline() -> None:
-    told = command.report(outcome(lost=1))
-    assert "1000 rows, 1 lost, 0 duplicates" in told
-    assert "1.00 s  kill -9 of broker 1" in told
-    assert told.endswith("replay with: make chaos SEED=7 BACKEND=kafka")
+def test_the_text_of_a_failed_run_has_its_seed_and_timeline() -> None:
+    text = command.report(outcome(lost=1))
+    assert "1000 rows, 1 lost, 0 duplicates" in text
+    assert "1.00 s  kill -9 of broker 1" in text
+    assert text.endswith("replay with: make chaos SEED=7 BACKEND=kafka")
     assert "replay" not in command.report(outcome())
 
 
-def test_results_take_the_place_of_those_of_their_seed(tmp_path: Path) -> None:
-    path = tmp_path / "chaos.md"
-    path.write_text(f"# Chaos\n\nWords.\n\n{page._BEGIN}")
-    page.add(path, [page.row(outcome(seed=10)), page.row(outcome(seed=9))])
-    page.add(path, [page.row(outcome(seed=9, lost=5)), page.row(outcome(seed=9, is_control=True))])
-    text = path.read_text()
-    assert text.startswith("# Chaos\n\nWords.\n")
-    assert [line.split("|")[2:4] for line in text.splitlines() if line.startswith("| kafka")] == [
-        [" Spark's ", " 9 "],
-        [" ours ", " 9 "],
-        [" ours ", " 10 "],
-    ]
-    assert "| kafka | ours | 9 | 1000 | 12 | 2 | 3 | 5 | 0 | 0 |" in text
+def test_the_report_has_a_row_per_seed() -> None:
+    outcomes = [outcome(seed=9, lost=5), replace(outcome(seed=10), verdict=None)]
+    text = render(outcomes)
+    assert "| kafka | pyspark_kafka | 9 | 1000 | 12 | 2 | 3 | 5 | 0 | 0 |" in text
+    assert (
+        "| kafka | pyspark_kafka | 10 | unknown | 12 | 2 | 3 | unknown | unknown | unknown |"
+    ) in text
+    assert [(row["seed"], row["lost"]) for row in rows(outcomes)] == [(9, 5), (10, None)]
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("--seed", "abc"), "'abc' is no seed"),
-        (("--seeds", "5"), "'5' names no seeds"),
-        (("--seeds", "9:3"), "'9:3' names no seeds"),
+        (("--seed", "abc"), "'abc'"),
+        (("--seeds", "5"), "'5'"),
+        (("--seeds", "9:3"), "'9:3'"),
         ((), "one of the arguments --seed --seeds is required"),
-        (("--seed", "1", "--seconds", "0"), "faults cannot go on for '0'"),
-        (("--seed", "1", "--seconds", "nan"), "faults cannot go on for 'nan'"),
-        (("--seed", "1", "--seconds", "inf"), "faults cannot go on for 'inf'"),
-        (("--seed", "1", "--seconds", "a minute"), "faults cannot go on for 'a minute'"),
+        (("--seed", "1", "--seconds", "0"), "'0'"),
+        (("--seed", "1", "--seconds", "nan"), "'nan'"),
+        (("--seed", "1", "--seconds", "inf"), "'inf'"),
+        (("--seed", "1", "--seconds", "a minute"), "'a minute'"),
     ],
 )
-def test_what_is_no_seed_is_refused(
+def test_invalid_arguments_are_rejected(
     arguments: tuple[str, ...], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -96,11 +93,21 @@ def test_what_is_no_seed_is_refused(
 @pytest.mark.parametrize(
     ("lost", "is_control", "status"), [(0, False, 0), (1, False, 1), (1, True, 0)]
 )
-def test_the_status_says_whether_a_seed_failed(
-    lost: int, is_control: bool, status: int, monkeypatch: pytest.MonkeyPatch
+def test_the_exit_status_is_1_if_a_seed_failed(
+    lost: int,
+    is_control: bool,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.setattr(reports, "DIRECTORY", tmp_path)
     monkeypatch.setattr(
         command, "run", lambda setup: outcome(lost=lost, is_control=setup.is_control)
     )
     arguments = ["--seeds", "1:3", *(["--control"] if is_control else [])]
     assert command.main(arguments) == status
+    name = "chaos-reference-processes-control" if is_control else "chaos-reference-processes"
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{name}-seeds-1-to-2.md",
+        f"{name}-seeds-1-to-2.json",
+    }

@@ -1,0 +1,62 @@
+"""The report of chaos runs: one table row per seed, as Markdown.
+
+Purpose: render outcomes. Invariant: each seed has a row, also if its run failed. What it must not
+know: how seeds are run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from integration.chaos.run import Outcome
+
+_COLUMNS: Final = (
+    "backend",
+    "connector",
+    "seed",
+    "rows",
+    "faults",
+    "driver starts",
+    "query failures",
+    "lost",
+    "duplicates",
+    "blocked partitions",
+)
+
+
+def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Return one object per outcome; counts are None if the run did not complete."""
+    found = []
+    for outcome in outcomes:
+        setup, verdict = outcome.setup, outcome.verdict
+        cells: tuple[object, ...] = (
+            setup.backend,
+            "Spark's" if setup.is_control else "pyspark_kafka",
+            setup.seed,
+            None if verdict is None else verdict.rows,
+            outcome.faults,
+            outcome.driver_starts,
+            outcome.query_failures,
+            None if verdict is None else verdict.lost,
+            None if verdict is None else verdict.duplicates,
+            None if verdict is None else len(verdict.stuck),
+        )
+        found.append(dict(zip(_COLUMNS, cells, strict=True)))
+    return found
+
+
+def render(outcomes: Sequence[Outcome]) -> str:
+    """Return the Markdown report."""
+    lines = [
+        "# Chaos results",
+        "",
+        "docs/chaos.md explains the columns.",
+        "",
+        f"| {' | '.join(_COLUMNS)} |",
+        f"|{' --- |' * 2}{' ---: |' * (len(_COLUMNS) - 2)}",
+    ]
+    for row in rows(outcomes):
+        cells = ["unknown" if cell is None else str(cell) for cell in row.values()]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
