@@ -1,11 +1,11 @@
-"""Chaos: a streaming query from Kafka to Kafka under load while everything around it fails.
+"""Chaos: a streaming query from Kafka to Kafka, under load, with injected faults.
 
-schedule  which faults, when: a seed says it
-job       the query, in a driver of its own
+schedule  the faults of a seed, with their times
+job       the query, in its own Spark driver
 feed      the load: numbered records into the source
-driver    that driver, started again whenever it ends, and its Python workers
-faults    a schedule carried out on a cluster and a driver
-verdict   what a reader sees in the end
-run       all of it, for one seed
+driver    restarts that driver when it ends, and finds its Python workers
+faults    injects the faults of a schedule into a cluster and a driver
+oracle    compares what a reader sees with the source
+run       runs one seed
 report    the table of a run
 """

@@ -23,20 +23,20 @@ _BACKENDS = ("reference-processes", "kafka")
 
 def report(outcome: Outcome) -> str:
     """Return a run's result as text, with the timeline if the run failed."""
-    setup, verdict = outcome.setup, outcome.verdict
+    setup, delivery = outcome.setup, outcome.delivery
     whose = "Spark's connector" if setup.is_control else "pyspark_kafka"
     head = (
         f"seed {setup.seed}, {whose} on {setup.backend}, {outcome.faults} faults in "
         f"{setup.seconds:g} s, {outcome.driver_starts} driver starts, "
         f"{outcome.query_failures} query failures, {outcome.seconds:.0f} s in total"
     )
-    if verdict is None:
+    if delivery is None:
         result = f"not completed: {outcome.failure}"
     else:
-        result = f"{verdict.rows} rows, {verdict.lost} lost, {verdict.duplicates} duplicates"
-        result += "".join(f"; {each}" for each in verdict.stuck)
+        result = f"{delivery.rows} rows, {delivery.lost} lost, {delivery.duplicates} duplicates"
+        result += "".join(f"; {each}" for each in delivery.blocked)
     lines = [head, f"  {result}"]
-    if not outcome.is_well and not setup.is_control:
+    if not outcome.is_exactly_once and not setup.is_control:
         lines += [f"  {line}" for line in outcome.timeline]
         lines.append(f"replay with: make chaos SEED={setup.seed} BACKEND={setup.backend}")
     return "\n".join(lines)
@@ -44,20 +44,20 @@ def report(outcome: Outcome) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the seeds; return 1 if one fails, else 0. A control run fails only if it has no end."""
-    asked = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     failed = False
     outcomes: list[Outcome] = []
-    for seed in asked.seeds:
+    for seed in options.seeds:
         setup = Setup(
-            seed=seed, backend=asked.backend, seconds=asked.seconds, is_control=asked.control
+            seed=seed, backend=options.backend, seconds=options.seconds, is_control=options.control
         )
         outcome = run(setup)
-        _say(report(outcome))
+        _print(report(outcome))
         outcomes.append(outcome)
-        path = reports.DIRECTORY / _report_name(asked)
+        path = reports.DIRECTORY / _report_name(options)
         reports.write(path.with_suffix(".md"), render(outcomes))
         reports.write_json(path.with_suffix(".json"), rows(outcomes))
-        failed |= outcome.verdict is None if asked.control else not outcome.is_well
+        failed |= outcome.delivery is None if options.control else not outcome.is_exactly_once
     return int(failed)
 
 
@@ -76,10 +76,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _report_name(asked: argparse.Namespace) -> str:
+def _report_name(options: argparse.Namespace) -> str:
     """Return a name per backend, connector and seeds, so that parallel runs write other files."""
-    control = "-control" if asked.control else ""
-    return f"chaos-{asked.backend}{control}-seeds-{asked.seeds[0]}-to-{asked.seeds[-1]}"
+    control = "-control" if options.control else ""
+    return f"chaos-{options.backend}{control}-seeds-{options.seeds[0]}-to-{options.seeds[-1]}"
 
 
 def _seconds(text: str) -> float:
@@ -116,8 +116,8 @@ def _range(text: str) -> range:
     return seeds
 
 
-def _say(words: str) -> None:
-    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {words}\n")
+def _print(text: str) -> None:
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")
     sys.stdout.flush()
 
 

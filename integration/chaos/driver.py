@@ -1,6 +1,6 @@
-"""The driver of the query: started, followed, killed, started again.
+"""Starts the query's driver, follows its output, kills it and restarts it.
 
-Purpose: `Driver`. Invariant: ends only processes that it started, or that those started, by their
+Purpose: `Driver`. Invariant: it ends only its own child processes and their descendants, by their
 ids; after `close` none of them runs. What it must not know: schedules, Kafka.
 """
 
@@ -28,12 +28,12 @@ _LOG_CHARACTERS_MAX: Final = 6_000
 Say = Callable[[str], None]
 
 
-class DriverGaveUp(AssertionError):  # noqa: N818
-    """The query did not come to its end; the message has the end of its log."""
+class DriverTimeoutError(AssertionError):
+    """The query did not start or finish in time; the message has the end of its log."""
 
 
 class Driver:
-    """A context manager. `say` gets what there is to tell, one line at a time, from a thread."""
+    """A context manager. `log` receives events, one line at a time, from a thread."""
 
     def __init__(self, job: Job, say: Say) -> None:
         self._job = job
@@ -52,26 +52,28 @@ class Driver:
 
     @property
     def starts(self) -> int:
-        """How often a driver was started."""
+        """The number of driver starts."""
         return self._starts
 
     @property
     def failures(self) -> int:
-        """How often the query failed in a driver that lived on."""
+        """The number of query failures that the driver survived."""
         return self._failures
 
     def is_running(self) -> bool:
-        """Whether this driver has told of a micro-batch."""
+        """Whether this driver has reported a micro-batch."""
         return self._is_running
 
     def await_running(self, timeout_s: float) -> None:
-        """Return when this driver has told of a micro-batch; raises `DriverGaveUp`."""
+        """Wait until this driver has reported a micro-batch. Raise `DriverTimeoutError`."""
         with self._progress:
             if not self._progress.wait_for(self.is_running, timeout_s):
-                raise DriverGaveUp(f"no micro-batch within {timeout_s:g} s:\n{self.log_end()}")
+                raise DriverTimeoutError(
+                    f"no micro-batch within {timeout_s:g} s:\n{self.log_end()}"
+                )
 
     def kill(self) -> None:
-        """SIGKILL of driver, JVM and, with them, all of its Python processes."""
+        """Kill the driver with its JVM and all Python processes."""
         with self._progress:
             self._is_running = False
         with self._lock:
@@ -80,7 +82,7 @@ class Driver:
                     os.killpg(self._process.pid, signal.SIGKILL)
 
     def workers(self) -> list[int]:
-        """Python processes of Spark's: the workers, and the daemon that forks them, which is first."""
+        """Return Spark's Python processes: first the daemon, then the workers that it forked."""
         with self._lock:
             process = self._process
         if process is None:
@@ -92,15 +94,15 @@ class Driver:
         )
 
     def finish(self, timeout_s: float) -> None:
-        """Let the query process all there is, and end. Raises `DriverGaveUp`."""
+        """Let the query process the whole source and end. Raise `DriverTimeoutError`."""
         self._job.stop.touch()
         if not self._done.wait(timeout_s):
-            raise DriverGaveUp(
-                f"the query did not process all there is within {timeout_s:g} s:\n{self.log_end()}"
+            raise DriverTimeoutError(
+                f"the query did not process the whole source within {timeout_s:g} s:\n{self.log_end()}"
             )
 
     def log_end(self) -> str:
-        """The end of what drivers have written to stderr."""
+        """Return the last lines that drivers have written to stderr."""
         return self._log.read_text(errors="replace")[-_LOG_CHARACTERS_MAX:]
 
     def close(self) -> None:
@@ -111,12 +113,12 @@ class Driver:
     def _run(self) -> None:
         while not self._closed.is_set() and not self._done.is_set():
             begun_s = time.monotonic()
-            self._live()
+            self._run_driver()
             if self._done.is_set() or self._closed.is_set():
                 return
-            self._say(f"the driver has ended after {time.monotonic() - begun_s:.0f} s: once more")
+            self._say(f"the driver ended after {time.monotonic() - begun_s:.0f} s; restarting")
 
-    def _live(self) -> None:
+    def _run_driver(self) -> None:
         with self._log.open("ab") as log, self._lock:
             if self._closed.is_set():
                 return
@@ -137,18 +139,18 @@ class Driver:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                self._note(line.rstrip())
+                self._handle(line.rstrip())
         status = process.wait()
         with self._lock:
             self._process = None
         with self._progress:
             self._is_running = False
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what a dead driver leaves of its group
+            os.killpg(process.pid, signal.SIGKILL)  # remaining processes of the group
         if status == 0:
             self._done.set()
 
-    def _note(self, line: str) -> None:
+    def _handle(self, line: str) -> None:
         with self._progress:
             if line.startswith("batch "):
                 self._is_running = True

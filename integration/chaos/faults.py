@@ -1,7 +1,7 @@
-"""A schedule carried out on a cluster behind proxies and on a driver.
+"""Injects the faults of a schedule into a cluster behind proxies and into a driver.
 
-Purpose: `carry_out`. Invariant: what a fault took away is back when its time is over, and in the end
-everything is. What it must not know: which faults come together.
+Purpose: `Chaos.run`. Invariant: each fault is repaired after its duration, and all faults at the end.
+What it must not know: which faults coincide.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from contextlib import suppress
 from typing import Final
 
 from integration.chaos.driver import Driver, Say
-from integration.chaos.schedule import Fault, Kind, Schedule
+from integration.chaos.schedule import Fault, FaultKind, Schedule
 from integration.clusters import Cluster
 from integration.faults.links import ProxiedLinks
 from integration.faults.rules import of_api
 
-_LOST: Final = of_api(
+_APIS_TO_LOSE: Final = of_api(
     "produce",
     "init_producer_id",
     "end_txn",
@@ -29,15 +29,15 @@ _LOST: Final = of_api(
     "describe_transactions",
     "list_transactions",
 )
-_LOST_AT_ONCE: Final = 2
+_LOST_RESPONSES: Final = 2
 RUNNING_TIMEOUT_S: Final = 400.0
 _DELAY_S: Final = 0.3
 
 
 class Chaos:
-    """Faults of a cluster with proxied links, and of the driver of a query.
+    """Injects faults into a cluster with proxied links and into the driver of a query.
 
-    `fault_count` is how many there were, without those that found nothing to hit.
+    `fault_count` is the number of injected faults, without those that found no target.
     """
 
     def __init__(self, cluster: Cluster, links: ProxiedLinks, driver: Driver, say: Say) -> None:
@@ -47,46 +47,46 @@ class Chaos:
         self._say = say
         self._down: set[int] = set()
         self._paused: set[int] = set()
-        self._hits: list[Fault] = []
+        self._injected: list[Fault] = []
 
     @property
     def fault_count(self) -> int:
-        return len(self._hits)
+        return len(self._injected)
 
-    def carry_out(self, schedule: Schedule) -> None:
-        """Faults of both sorts side by side, and in the end everything is mended.
+    def run(self, schedule: Schedule) -> None:
+        """Inject cluster and query faults in parallel; repair all at the end.
 
-        None comes before the query runs, or runs again.
+        Each fault waits until the query runs.
         """
         try:
             with ThreadPoolExecutor(2) as executor:
                 tracks = [schedule.of_cluster, schedule.of_query]
-                for done in [executor.submit(self._one_by_one, track) for track in tracks]:
+                for done in [executor.submit(self._run_track, track) for track in tracks]:
                     done.result()
         finally:
-            self._mend()
+            self._repair()
 
-    def _one_by_one(self, faults: Sequence[Fault]) -> None:
+    def _run_track(self, faults: Sequence[Fault]) -> None:
         for fault in faults:
             time.sleep(fault.pause_s)
             self._driver.await_running(RUNNING_TIMEOUT_S)
-            self._carry_out(fault)
+            self._inject(fault)
 
-    def _mend(self) -> None:
+    def _repair(self) -> None:
         for broker_id in sorted(self._paused):
             self._resume(broker_id)
         for broker_id in sorted(self._down):
             self._start(broker_id)
         self._links.heal()
-        self._say("all is mended")
+        self._say("all faults are repaired")
 
-    def _carry_out(self, fault: Fault) -> None:
+    def _inject(self, fault: Fault) -> None:
         self._say(str(fault))
         if fault.broker is not None:
-            self._hits.append(fault)
-            self._HITS[fault.kind](self, fault.broker, fault.seconds)
-        elif fault.kind is Kind.KILL_DRIVER:
-            self._hits.append(fault)
+            self._injected.append(fault)
+            self._INJECTORS[fault.kind](self, fault.broker, fault.seconds)
+        elif fault.kind is FaultKind.KILL_DRIVER:
+            self._injected.append(fault)
             self._driver.kill()
         else:
             self._kill_workers(fault)
@@ -94,10 +94,10 @@ class Chaos:
     def _kill_workers(self, fault: Fault) -> None:
         workers = self._driver.workers()
         if not workers:
-            self._say("there is no Python worker to kill")
+            self._say("no Python worker to kill")
             return
-        self._hits.append(fault)
-        if fault.kind is Kind.KILL_WORKERS:
+        self._injected.append(fault)
+        if fault.kind is FaultKind.KILL_WORKERS:
             for worker in workers:
                 _kill(worker)
         else:
@@ -145,16 +145,16 @@ class Chaos:
         self._links.brokers[broker_id].drop_connections()
 
     def _lose_answers(self, broker_id: int, _seconds: float) -> None:
-        self._links.brokers[broker_id].lose_answers(_LOST, times=_LOST_AT_ONCE)
+        self._links.brokers[broker_id].lose_answers(_APIS_TO_LOSE, times=_LOST_RESPONSES)
 
-    _HITS: Final[dict[Kind, Callable[[Chaos, int, float], None]]] = {
-        Kind.KILL_BROKER: _kill_broker,
-        Kind.PAUSE_BROKER: _pause_broker,
-        Kind.RESTART_BROKER: _restart_broker,
-        Kind.CUT_LINK: _cut_link,
-        Kind.DELAY_LINK: _delay_link,
-        Kind.DROP_CONNECTIONS: _drop_connections,
-        Kind.LOSE_ANSWERS: _lose_answers,
+    _INJECTORS: Final[dict[FaultKind, Callable[[Chaos, int, float], None]]] = {
+        FaultKind.KILL_BROKER: _kill_broker,
+        FaultKind.PAUSE_BROKER: _pause_broker,
+        FaultKind.RESTART_BROKER: _restart_broker,
+        FaultKind.CUT_LINK: _cut_link,
+        FaultKind.DELAY_LINK: _delay_link,
+        FaultKind.DROP_CONNECTIONS: _drop_connections,
+        FaultKind.LOSE_RESPONSES: _lose_answers,
     }
 
 

@@ -1,8 +1,8 @@
-"""The load: numbered records into the source topic, until told to stop.
+"""The load: writes numbered records to the source topic until `stop`.
 
-Invariant: paced, and slow while the query does not run, so that it keeps up; every record is
-confirmed before the feed has ended. A record that is there twice does no harm: each is known by its place. What it must
-not know: the query.
+Invariant: it slows down while the query does not run, so that the query keeps up; all records are
+acknowledged when the feed ends. Duplicates in the source do not matter, since the oracle identifies
+records by partition and offset. What it must not know: the query.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TICK_S: Final = 0.05
 
 
 class Feed:
-    """A thread that writes `records_per_second` where `is_read`, else few, until `stop`."""
+    """A thread that writes `records_per_second` while `is_read()`, else a few, until `stop`."""
 
     def __init__(
         self,
@@ -44,22 +44,22 @@ class Feed:
                 "reconnect.backoff.max.ms": 500,
                 "topic.metadata.refresh.interval.ms": 1000,
                 "sticky.partitioning.linger.ms": 0,
-                "log_level": 2,  # that a broker is gone is no news here
+                "log_level": 2,  # broker failures are expected
             }
         )
         self._thread.start()
 
     @property
     def confirmed(self) -> int:
-        """Records that brokers have confirmed."""
+        """The number of records that brokers have acknowledged."""
         return self._confirmed
 
     def stop(self) -> None:
-        """Write no more, and return when all is confirmed; raises `AssertionError` where not."""
+        """Stop, and wait for all acknowledgements. Raise `AssertionError` if any is missing."""
         self._stopped.set()
         self._thread.join()
         left = self._producer.flush(_FLUSH_TIMEOUT_S)
-        assert left == 0, f"{left} records of the feed were not confirmed"
+        assert left == 0, f"{left} records of the feed were not acknowledged"
         assert not self._failures, self._failures[:3]
 
     def _run(self) -> None:
@@ -67,13 +67,15 @@ class Feed:
         while not self._stopped.wait(_TICK_S):
             for _ in range(self._per_tick if self._is_read() else 1):
                 try:
-                    self._producer.produce(self._topic, b"%d" % number, on_delivery=self._told)
+                    self._producer.produce(self._topic, b"%d" % number, on_delivery=self._delivered)
                 except BufferError:
-                    break  # nobody takes them at the moment
+                    break  # the queue is full
                 number += 1
             self._producer.poll(0)
 
-    def _told(self, error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message) -> None:
+    def _delivered(
+        self, error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message
+    ) -> None:
         if error is None:
             self._confirmed += 1
         else:

@@ -1,11 +1,11 @@
-"""The query: copies a topic to another, in a driver of its own: `python -m integration.chaos.job JSON`.
+"""The query, in its own driver: `python -m integration.chaos.job JSON`.
 
-Purpose: what a user would run, and run again. Invariant: what is written names where it was read
-(`partition:offset`), so that a row that comes twice or never is seen. What it must not know: faults.
+Purpose: copy one topic to another, as a user's job would. Invariant: each written row contains its
+source position (`partition:offset`), which identifies lost and duplicate rows. What it must not know:
+faults.
 
-A query that fails is started again from its checkpoint. When the file `stop` is there, what is in the
-source is processed to its end, and the driver ends with 0. Prints one line for each micro-batch and
-each failure.
+The job restarts a failed query from its checkpoint. When the file `stop` exists, it processes the
+whole source and exits with status 0. It prints a line per micro-batch and per failure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHARACTERS_MAX: Final = 400
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What the driver is told. `format` is that of source and sink; `jars` go with Spark's own."""
+    """The settings of a driver. `format` is that of source and sink; `jars` are extra JARs."""
 
     bootstrap_servers: str
     source: str
@@ -48,7 +48,7 @@ class Job:
 
     @property
     def stop(self) -> Path:
-        """The file that tells it to come to an end."""
+        """The file that requests the end."""
         return Path(self.directory, "stop")
 
     def to_json(self) -> str:
@@ -56,7 +56,7 @@ class Job:
 
 
 def open_session(job: Job) -> SparkSession:
-    """Two cores, four attempts at a task."""
+    """Open a session with two cores and four attempts per task."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
@@ -75,7 +75,7 @@ def open_session(job: Job) -> SparkSession:
 
 
 def start(spark: SparkSession, job: Job) -> StreamingQuery:
-    """The query from its checkpoint."""
+    """Start the query from its checkpoint."""
     records = (
         spark.readStream.format(job.format)
         .option("kafka.bootstrap.servers", job.bootstrap_servers)
@@ -101,7 +101,7 @@ def start(spark: SparkSession, job: Job) -> StreamingQuery:
 
 
 def run(spark: SparkSession, job: Job) -> bool:
-    """Start the query; whether it came to its end because it was told to, else it has failed."""
+    """Run the query; return True if it stopped on request, False if it failed."""
     last_batch = -1
     try:
         query = start(spark, job)
@@ -113,9 +113,9 @@ def run(spark: SparkSession, job: Job) -> bool:
             progress = query.lastProgress
             if progress is not None and progress.batchId != last_batch:
                 last_batch = progress.batchId
-                say(f"batch {last_batch}: {progress.numInputRows} rows")
+                print_line(f"batch {last_batch}: {progress.numInputRows} rows")
     except PySparkException as error:
-        say(f"failed: {_told(error)}")
+        print_line(f"failed: {_summary(error)}")
     return False
 
 
@@ -129,14 +129,14 @@ def main(text: str) -> int:
     return 0
 
 
-def say(text: str) -> None:
-    """One line to who reads this process."""
+def print_line(text: str) -> None:
+    """Print one line for the parent process."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-def _told(error: Exception) -> str:
-    """The line that says most of a failure of Spark's."""
+def _summary(error: Exception) -> str:
+    """Return the most informative line of an error of Spark."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("pyspark_kafka.errors.")]
     return (ours or lines or [type(error).__name__])[-1 if ours else 0][:_CHARACTERS_MAX]

@@ -29,18 +29,18 @@ def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Return one object per outcome; counts are None if the run did not complete."""
     found = []
     for outcome in outcomes:
-        setup, verdict = outcome.setup, outcome.verdict
+        setup, delivery = outcome.setup, outcome.delivery
         cells: tuple[object, ...] = (
             setup.backend,
             "Spark's" if setup.is_control else "pyspark_kafka",
             setup.seed,
-            None if verdict is None else verdict.rows,
+            None if delivery is None else delivery.rows,
             outcome.faults,
             outcome.driver_starts,
             outcome.query_failures,
-            None if verdict is None else verdict.lost,
-            None if verdict is None else verdict.duplicates,
-            None if verdict is None else len(verdict.stuck),
+            None if delivery is None else delivery.lost,
+            None if delivery is None else delivery.duplicates,
+            None if delivery is None else len(delivery.blocked),
         )
         found.append(dict(zip(_COLUMNS, cells, strict=True)))
     return found

@@ -1,8 +1,7 @@
-"""One seed: cluster, load, query and faults, and in the end the verdict.
+"""Runs one seed: cluster, load, query and faults, and then the oracle.
 
-Purpose: `run`. Invariant: faults begin when the query runs; in the end everything is mended, and the
-query has processed all there is before anything is judged. What it must not know: which faults there
-are.
+Purpose: `run`. Invariant: faults start when the query runs; before the check all faults are repaired
+and the query has processed the whole source. What it must not know: the kinds of faults.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from integration.chaos.driver import Driver
 from integration.chaos.faults import Chaos
 from integration.chaos.feed import Feed
 from integration.chaos.job import Job
+from integration.chaos.oracle import Delivery, check_delivery
 from integration.chaos.schedule import schedule_of
-from integration.chaos.verdict import Verdict, judge
 from integration.clusters import Cluster, open_cluster
 from integration.clusters.coordinates import SPARK_KAFKA_CONNECTOR, resolve
 from integration.faults.links import ProxiedLinks
@@ -32,7 +31,7 @@ RECORDS_PER_SECOND: Final = 400
 START_TIMEOUT_S: Final = 400.0
 FINISH_TIMEOUT_S: Final = 400.0
 SETTINGS: Final = {
-    # A broker that is gone is found out soon.
+    # The controller fences a dead broker soon.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "3000",
@@ -40,14 +39,14 @@ SETTINGS: Final = {
 }
 _TOPIC_CONFIGS: Final = {"min.insync.replicas": "2"}
 _CLIENT_OPTIONS: Final = {
-    # A link that is cut costs seconds, not half a minute.
+    # A cut link delays a request by seconds instead of half a minute.
     "kafka.request.timeout.ms": "5000",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What is run. `is_control`: Spark's own connector in place of ours."""
+    """The settings of a run. `is_control`: run Spark's own connector."""
 
     seed: int
     backend: str
@@ -56,7 +55,7 @@ class Setup:
 
 
 class Timeline:
-    """What happened, with the second in which it did."""
+    """A log of events with their times."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -64,17 +63,17 @@ class Timeline:
         self._lock = threading.Lock()
 
     def say(self, text: str) -> None:
-        """Add a line; from any thread."""
+        """Add a line; thread-safe."""
         with self._lock:
             self.lines.append(f"{time.monotonic() - self._begun_s:7.2f} s  {text}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a seed. `failure` where there is no verdict."""
+    """The outcome of a seed. `failure` is the reason if there is no `delivery`."""
 
     setup: Setup
-    verdict: Verdict | None
+    delivery: Delivery | None
     failure: str | None
     faults: int
     driver_starts: int
@@ -83,16 +82,16 @@ class Outcome:
     timeline: list[str] = field(repr=False)
 
     @property
-    def is_well(self) -> bool:
-        return self.verdict is not None and self.verdict.is_exactly_once
+    def is_exactly_once(self) -> bool:
+        return self.delivery is not None and self.delivery.is_exactly_once
 
 
 def run(setup: Setup) -> Outcome:
-    """Run a seed to its end; raises only where the cluster does not start."""
+    """Run a seed to its end. Raise only if the cluster does not start."""
     timeline = Timeline()
     begun_s = time.monotonic()
     schedule = schedule_of(setup.seed, seconds=setup.seconds, brokers=BROKERS)
-    verdict, failure, fault_count = None, None, 0
+    delivery, failure, fault_count = None, None, 0
     with (
         tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as directory,
         ProxiedLinks() as links,
@@ -104,11 +103,11 @@ def run(setup: Setup) -> Outcome:
             try:
                 with _load(job, driver, timeline) as feed:
                     driver.await_running(START_TIMEOUT_S)
-                    timeline.say("the query runs: faults begin")
-                    chaos.carry_out(schedule)
+                    timeline.say("the query runs; faults start")
+                    chaos.run(schedule)
                 driver.finish(FINISH_TIMEOUT_S)
-                timeline.say("the query has processed all")
-                verdict = judge(
+                timeline.say("the query has processed the whole source")
+                delivery = check_delivery(
                     cluster.bootstrap_servers, job.source, job.target, fed=feed.confirmed
                 )
             except Exception as error:
@@ -118,7 +117,7 @@ def run(setup: Setup) -> Outcome:
             starts, failures = driver.starts, driver.failures
     return Outcome(
         setup=setup,
-        verdict=verdict,
+        delivery=delivery,
         failure=failure,
         faults=fault_count,
         driver_starts=starts,
@@ -130,7 +129,7 @@ def run(setup: Setup) -> Outcome:
 
 @contextmanager
 def _load(job: Job, driver: Driver, timeline: Timeline) -> Iterator[Feed]:
-    """Records come in meanwhile; in the end all of them are confirmed."""
+    """Feed the source; at the end wait until all records are acknowledged."""
     feed = Feed(
         job.bootstrap_servers,
         job.source,
@@ -141,7 +140,7 @@ def _load(job: Job, driver: Driver, timeline: Timeline) -> Iterator[Feed]:
         yield feed
     finally:
         feed.stop()
-        timeline.say(f"{feed.confirmed} records were fed")
+        timeline.say(f"{feed.confirmed} records were acknowledged")
 
 
 def _job(setup: Setup, cluster: Cluster, directory: Path) -> Job:

@@ -1,8 +1,7 @@
-"""What fails, when and for how long: a schedule, drawn by a seed.
+"""A seed's schedule: the faults with their times and durations.
 
-Purpose: `schedule_of`. Invariant: the same seed and settings give the same schedule; of the cluster
-one thing fails at a time, and what fails comes back with time to catch up. What it must not know:
-how a fault is brought about.
+Purpose: `schedule_of`. Invariant: the same seed and settings give the same schedule; the cluster has
+one fault at a time and recovers before the next. What it must not know: how faults are injected.
 """
 
 from __future__ import annotations
@@ -14,52 +13,54 @@ from random import Random
 from typing import Final
 
 
-class Kind(Enum):
-    """What fails."""
+class FaultKind(Enum):
+    """The kind of a fault, as the timeline shows it."""
 
     KILL_BROKER = "kill -9 of broker"
     PAUSE_BROKER = "SIGSTOP of broker"
     RESTART_BROKER = "restart of broker"
     CUT_LINK = "no packet to or from broker"
     DELAY_LINK = "slow packets to and from broker"
-    DROP_CONNECTIONS = "connections end to broker"
-    LOSE_ANSWERS = "lost answers of broker"
+    DROP_CONNECTIONS = "closed connections to broker"
+    LOSE_RESPONSES = "lost responses of broker"
     KILL_WORKER = "kill -9 of a Python worker"
     KILL_WORKERS = "kill -9 of all Python workers"
     KILL_DRIVER = "kill -9 of the driver"
 
 
 OF_CLUSTER: Final = (
-    Kind.KILL_BROKER,
-    Kind.PAUSE_BROKER,
-    Kind.RESTART_BROKER,
-    Kind.CUT_LINK,
-    Kind.DELAY_LINK,
+    FaultKind.KILL_BROKER,
+    FaultKind.PAUSE_BROKER,
+    FaultKind.RESTART_BROKER,
+    FaultKind.CUT_LINK,
+    FaultKind.DELAY_LINK,
 )
 OF_QUERY: Final = (
-    *(Kind.KILL_WORKER, Kind.LOSE_ANSWERS) * 3,
-    *(Kind.KILL_WORKERS, Kind.DROP_CONNECTIONS) * 2,
-    Kind.KILL_DRIVER,
+    *(FaultKind.KILL_WORKER, FaultKind.LOSE_RESPONSES) * 3,
+    *(FaultKind.KILL_WORKERS, FaultKind.DROP_CONNECTIONS) * 2,
+    FaultKind.KILL_DRIVER,
 )
-"""As often as each is drawn."""
+"""Repeated entries are drawn more often."""
 
-FIRST_OF_CLUSTER: Final = (Kind.KILL_BROKER, Kind.PAUSE_BROKER)
-FIRST_OF_QUERY: Final = (Kind.KILL_WORKER, Kind.KILL_DRIVER, Kind.LOSE_ANSWERS)
-"""Each of these is in every schedule that is long enough, in any order."""
+FIRST_OF_CLUSTER: Final = (FaultKind.KILL_BROKER, FaultKind.PAUSE_BROKER)
+FIRST_OF_QUERY: Final = (FaultKind.KILL_WORKER, FaultKind.KILL_DRIVER, FaultKind.LOSE_RESPONSES)
+"""Every schedule that is long enough contains each of these, in any order."""
 
-_LASTING: Final = frozenset({*OF_CLUSTER} - {Kind.RESTART_BROKER})
-_OF_NO_BROKER: Final = frozenset({Kind.KILL_WORKER, Kind.KILL_WORKERS, Kind.KILL_DRIVER})
+_LASTING: Final = frozenset({*OF_CLUSTER} - {FaultKind.RESTART_BROKER})
+_WITHOUT_BROKER: Final = frozenset(
+    {FaultKind.KILL_WORKER, FaultKind.KILL_WORKERS, FaultKind.KILL_DRIVER}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """`pause_s` after the one before is over; `seconds` it lasts, 0 for what is over at once.
+    """A fault `pause_s` after the previous one, for `seconds` (0 if it has no duration).
 
-    `share` is a number from 0 to 1 that chooses among what there is then, such as workers.
+    `share` is a number from 0 to 1 that selects one of the targets, such as a worker.
     """
 
     pause_s: float
-    kind: Kind
+    kind: FaultKind
     broker: int | None = None
     seconds: float = 0.0
     share: float = 0.0
@@ -72,7 +73,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Faults of the cluster one after another, and beside them those of the query."""
+    """Successive faults of the cluster, and in parallel successive faults of the query."""
 
     of_cluster: tuple[Fault, ...]
     of_query: tuple[Fault, ...]
@@ -82,10 +83,12 @@ class Schedule:
 
 
 def schedule_of(seed: int, *, seconds: float, brokers: int) -> Schedule:
-    """The faults of a seed, about so many seconds of each sort."""
+    """Return the faults of a seed; each of the two tracks lasts about `seconds`."""
     random = Random(seed)  # noqa: S311
 
-    def track(first: Sequence[Kind], others: Sequence[Kind], longest_s: float) -> tuple[Fault, ...]:
+    def track(
+        first: Sequence[FaultKind], others: Sequence[FaultKind], longest_s: float
+    ) -> tuple[Fault, ...]:
         left = random.sample(first, len(first))
         faults: list[Fault] = []
         while sum(fault.pause_s + fault.seconds for fault in faults) < seconds:
@@ -93,7 +96,7 @@ def schedule_of(seed: int, *, seconds: float, brokers: int) -> Schedule:
             fault = Fault(
                 pause_s=random.uniform(1.0, longest_s),
                 kind=kind,
-                broker=None if kind in _OF_NO_BROKER else random.randint(1, brokers),
+                broker=None if kind in _WITHOUT_BROKER else random.randint(1, brokers),
                 seconds=random.uniform(1.0, 5.0) if kind in _LASTING else 0.0,
                 share=random.random(),
             )

@@ -1,16 +1,20 @@
-"""The failpoint matrix: every process that writes exactly once is killed at every failpoint.
+"""The failpoint matrix: kill every process of the exactly-once sink at every failpoint.
 
-    hook       what a failpoint does in a process: note it, die, wait, raise
-    server     forks processes that have imported everything
-    processes  those processes, as the one who starts them sees them
-    parts      what they do: plan, write, commit, abort
-    driver     plays Spark: micro-batches and batch jobs, their tasks, retries and restarts
-    scenarios  the situations in which failpoints are met
-    lanes      topics to run in, one case after another
-    verdict    what a reader sees in the end, compared with what went in
-    step_requests  the requests that each step makes, declared
-    matrix     scenarios recorded, cases made of them and run
-    report     the tables of a run
+    hook           records the failpoints of a process and injects faults there
+    server         forks processes that have imported everything
+    processes      starts such processes and waits for their outcomes
+    messages       the protocol between the two
+    sink_calls     what the processes run: plan, write, commit, abort
+    driver         simulates Spark's driver: batches, tasks, retries and restarts
+    scenarios      the situations in which failpoints are reached
+    lanes          the topics that cases use, one case at a time
+    oracle         compares what a reader sees with what was written
+    trial          runs one scenario to its end
+    step_requests  declares the requests of each step
+    matrix         records scenarios, derives cases and runs them
+    report         the tables of a run
+    killing        kills Spark's own Python processes at failpoints
 
-There is no Spark here, so that a case takes a second. Processes are real, and so is SIGKILL.
+The harness runs without Spark, so a case takes about a second. The processes and their SIGKILL are
+real.
 """

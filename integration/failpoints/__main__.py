@@ -21,9 +21,9 @@ from integration.failpoints import matrix, report
 from integration.failpoints.lanes import SETTINGS
 from integration.failpoints.matrix import AnyCase, Recording, Result
 from integration.failpoints.scenarios import (
-    OF_BOTH_VERSIONS,
     SCENARIOS,
     SLOW_SCENARIOS,
+    VERSION_DEPENDENT,
     Scenario,
 )
 from integration.failpoints.session import Session, open_session
@@ -32,41 +32,41 @@ _BACKENDS = ("reference-processes", "kafka")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cases; return 1 if one fails or a declared failpoint is not met, else 0."""
+    """Run the cases; return 1 if one fails or a declared failpoint is not reached, else 0."""
     parser = _parser()
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     begun_s = time.monotonic()
-    features = {"transaction.version": 1} if asked.old_transactions else {}
+    features = {"transaction.version": 1} if options.old_transactions else {}
     with (
-        clusters.open_cluster(asked.backend, configs=SETTINGS, features=features) as cluster,
+        clusters.open_cluster(options.backend, configs=SETTINGS, features=features) as cluster,
         open_session(cluster, name="matrix") as session,
     ):
-        recordings = matrix.record(session, _scenarios(asked))
-        chosen = _chosen(asked, recordings)
+        recordings = matrix.record(session, _scenarios(options))
+        chosen = _chosen(options, recordings)
         if not chosen:
-            parser.error(f"--only {asked.only!r}: no case has a name that contains this")
-        _say(f"{len(chosen)} cases on {cluster.version}")
-        results = _run(session, chosen, at_once=asked.at_once)
+            parser.error(f"--only {options.only!r}: no case has a name that contains this")
+        _print(f"{len(chosen)} cases on {cluster.version}")
+        results = _run(session, chosen, parallel=options.parallel)
         version = cluster.version
-    uncovered = [] if asked.old_transactions else matrix.coverage_errors(recordings)
+    uncovered = [] if options.old_transactions else matrix.coverage_errors(recordings)
     failed = [result for result in results if result.error is not None]
     taken_s = time.monotonic() - begun_s
     each_s = sum(result.seconds for result in results) / max(len(results), 1)
-    _say(
+    _print(
         f"{len(results) - len(failed)} of {len(results)} cases passed in {taken_s:.0f} s "
-        f"({each_s:.2f} s per case, {asked.at_once} in parallel)"
+        f"({each_s:.2f} s per case, {options.parallel} in parallel)"
     )
     for line in uncovered:
-        _say(line)
-    path = reports.DIRECTORY / f"failpoints-{asked.backend}"
-    if asked.old_transactions:
+        _print(line)
+    path = reports.DIRECTORY / f"failpoints-{options.backend}"
+    if options.old_transactions:
         version, path = (
             f"{version}, transaction.version 1",
             path.with_name(f"{path.name}-version-1"),
         )
     reports.write(path.with_suffix(".md"), report.render(version, results))
     reports.write_json(path.with_suffix(".json"), report.rows(results))
-    _say(f"report: {path}.md")
+    _print(f"report: {path}.md")
     return int(bool(failed or uncovered))
 
 
@@ -86,7 +86,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--all", action="store_true", help="run kills and stalls")
     parser.add_argument("--old-transactions", action="store_true", help="use transaction.version 1")
     parser.add_argument(
-        "--at-once", type=_count, default=matrix.AT_ONCE, help="cases that run in parallel"
+        "--at-once",
+        dest="parallel",
+        type=_count,
+        default=matrix.PARALLEL,
+        help="cases that run in parallel",
     )
     return parser
 
@@ -97,36 +101,38 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
-    if asked.old_transactions:
-        return [scenario for scenario in SCENARIOS if scenario.name in OF_BOTH_VERSIONS]
+def _scenarios(options: argparse.Namespace) -> list[Scenario]:
+    if options.old_transactions:
+        return [scenario for scenario in SCENARIOS if scenario.name in VERSION_DEPENDENT]
     return [*SCENARIOS, *SLOW_SCENARIOS]
 
 
-def _chosen(asked: argparse.Namespace, recordings: Sequence[Recording]) -> list[AnyCase]:
+def _chosen(options: argparse.Namespace, recordings: Sequence[Recording]) -> list[AnyCase]:
     found: list[AnyCase] = []
-    if asked.all or not asked.stalls:
+    if options.all or not options.stalls:
         found += matrix.cases(recordings)
-    if asked.all or asked.stalls:
-        found += matrix.stalls(recordings, amid=False)
-        found += matrix.stalls(recordings, amid=True)
-    found = [case for case in found if asked.only in str(case)]
-    return found if asked.sample is None else matrix.shuffled(found, asked.seed)[: asked.sample]
+    if options.all or options.stalls:
+        found += matrix.stalls(recordings, during_next_batch=False)
+        found += matrix.stalls(recordings, during_next_batch=True)
+    found = [case for case in found if options.only in str(case)]
+    return (
+        found if options.sample is None else matrix.shuffled(found, options.seed)[: options.sample]
+    )
 
 
-def _run(session: Session, chosen: Sequence[AnyCase], *, at_once: int) -> list[Result]:
+def _run(session: Session, chosen: Sequence[AnyCase], *, parallel: int) -> list[Result]:
     results = []
-    for result in matrix.run(session, chosen, at_once=at_once):
+    for result in matrix.run(session, chosen, parallel=parallel):
         results.append(result)
         if result.error is not None:
-            _say(f"{result.case}\n{result.error}")
+            _print(f"{result.case}\n{result.error}")
         if len(results) % 100 == 0:
-            _say(f"{len(results)} of {len(chosen)}")
+            _print(f"{len(results)} of {len(chosen)}")
     return results
 
 
-def _say(words: str) -> None:
-    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {words}\n")
+def _print(text: str) -> None:
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")
     sys.stdout.flush()
 
 

@@ -1,8 +1,8 @@
-"""What happens at a failpoint: it is written down, and an order may be carried out.
+"""The failpoint hook: records each failpoint and injects faults.
 
-Purpose: `met`, which `PYSPARK_KAFKA_FAILPOINTS` names. Invariant: an order is carried out once,
-where its failpoint is first met; who gave it is told before it is. What it must not know: what
-the process does.
+Purpose: `reached`, the function that `PYSPARK_KAFKA_FAILPOINTS` names. Invariant: a fault is injected
+once, when its failpoint is first reached, and the harness is notified before. What it must not know:
+what the process does.
 """
 
 from __future__ import annotations
@@ -14,71 +14,71 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-NAME: Final = f"{__name__}:met"
+NAME: Final = f"{__name__}:reached"
 """The value of `PYSPARK_KAFKA_FAILPOINTS`."""
 
 
 class Action(Enum):
-    """What becomes of a process at a failpoint."""
+    """What happens to the process at the failpoint."""
 
     KILL = "killed"
     STALL = "stalled"
     FAIL = "fails"
 
 
-class FailedHere(OSError):  # noqa: N818
-    """What a failpoint raises that is to fail, as a broken connection might."""
+class InjectedError(OSError):
+    """The error that `Action.FAIL` raises, like that of a broken connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """Do this when the failpoint is met for the first time."""
+class InjectedFault:
+    """An action, and the failpoint that triggers it when it is first reached."""
 
     failpoint: str
     action: Action
 
 
 @dataclass(kw_only=True)
-class Watch:
-    """What this process has been ordered to do, and what it has met.
+class Recorder:
+    """Records the failpoints of this process, in order, and injects faults.
 
-    `tell` says to who ordered it that the time has come, and `wait` returns when a process that is
-    to stall may go on.
+    `notify` reports a fault to the harness before it is injected. `wait` returns when a stalled
+    process may continue.
     """
 
-    orders: tuple[Order, ...]
-    tell: Callable[[Order], None]
+    faults: tuple[InjectedFault, ...]
+    notify: Callable[[InjectedFault], None]
     wait: Callable[[], None]
-    met: list[str] = field(default_factory=list)
+    reached: list[str] = field(default_factory=list)
 
-    def meet(self, failpoint: str) -> None:
-        is_first = failpoint not in self.met
-        self.met.append(failpoint)
-        for order in self.orders:
-            if is_first and order.failpoint == failpoint:
-                self.tell(order)
-                self._carry_out(order)
+    def reach(self, failpoint: str) -> None:
+        is_first = failpoint not in self.reached
+        self.reached.append(failpoint)
+        for fault in self.faults:
+            if is_first and fault.failpoint == failpoint:
+                self.notify(fault)
+                self._inject(fault)
 
-    def _carry_out(self, order: Order) -> None:
-        match order.action:
+    def _inject(self, fault: InjectedFault) -> None:
+        match fault.action:
             case Action.KILL:
                 os.kill(os.getpid(), signal.SIGKILL)
             case Action.STALL:
                 self.wait()
             case Action.FAIL:
-                raise FailedHere(f"the test lets {order.failpoint} fail")
+                raise InjectedError(f"injected at {fault.failpoint}")
 
 
-_watch: Watch | None = None
+_recorder: Recorder | None = None
 
 
-def watch(given: Watch) -> None:
-    """From now on failpoints of this process are met under this watch."""
-    global _watch  # noqa: PLW0603
-    _watch = given
+def install(recorder: Recorder) -> None:
+    """Install the recorder of this process."""
+    global _recorder  # noqa: PLW0603
+    _recorder = recorder
 
 
-def met(failpoint: str) -> None:
-    """A failpoint is met."""
-    if _watch is not None:
-        _watch.meet(failpoint)
+def reached(failpoint: str) -> None:
+    """Record a failpoint; the sink calls this."""
+    if _recorder is not None:
+        _recorder.reach(failpoint)

@@ -1,7 +1,7 @@
-"""Failpoints in Spark's own Python processes: die at some of them, once each.
+"""A failpoint hook for Spark's own Python processes: kill one process per failpoint.
 
-Purpose: `kill_once`, for `PYSPARK_KAFKA_FAILPOINTS` of a whole Spark application. Invariant: at each
-failpoint that is named one process dies, and no more. What it must not know: what runs it.
+Purpose: `kill_once`, for `PYSPARK_KAFKA_FAILPOINTS` of a whole Spark application. Invariant: exactly
+one process is killed at each named failpoint. What it must not know: the application.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DIRECTORY: Final = "PYSPARK_KAFKA_TESTS_KILLED"
 
 
 def environment(failpoints: Collection[str], directory: Path) -> Mapping[str, str]:
-    """What an application is started with. A file for each failpoint that was met is in there."""
+    """Return environment variables; the hook creates a file per reached failpoint in `directory`."""
     return {
         steps.VARIABLE: f"{__name__}:{kill_once.__name__}",
         _FAILPOINTS: ",".join(failpoints),
@@ -28,7 +28,7 @@ def environment(failpoints: Collection[str], directory: Path) -> Mapping[str, st
 
 
 def kill_once(failpoint: str) -> None:
-    """SIGKILL of this process, where it is the first at a failpoint that is named."""
+    """Kill this process if it is the first at a named failpoint."""
     if failpoint not in os.environ[_FAILPOINTS].split(","):
         return
     try:

@@ -1,8 +1,7 @@
-"""Where cases run: a cluster, and lanes of it with topics of their own, each for one case at a time.
+"""Lanes: topics, a consumer and a connection that cases reuse, one case at a time.
 
-Purpose: spare every case topics, a consumer and connections of its own. Invariant: a lane is used by
-one case at a time, and a case that failed leaves nothing to the next: its lane gets other topics.
-What it must not know: cases.
+Purpose: save each case the time to create its own. Invariant: one case at a time uses a lane, and
+after a failed case the lane gets new topics. What it must not know: cases.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ _READ_UNCOMMITTED: Final = 0
 _READ_COMMITTED: Final = 1
 _CLOSED: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 SETTINGS: Final[Mapping[str, str]] = {
-    # A transaction whose time is over is aborted soon.
+    # Abort transactions soon after their timeout.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
-    # Nor is it fenced where a busy machine leaves it no time for heartbeats: it is the only one.
+    # The only broker must not be fenced when a busy machine delays its heartbeats.
     "broker.session.timeout.ms": "120000",
     "auto.create.topics.enable": "false",
     "transaction.two.phase.commit.enable": "true",
     "unstable.api.versions.enable": "true",
 }
-"""Of a cluster of one broker."""
+"""The configs of a cluster of one broker."""
 
 
-class NotSettled(AssertionError):  # noqa: N818
-    """Something that is to be over is not; the message says what."""
+class NotSettledError(AssertionError):
+    """A transaction or topic did not reach its final state in time."""
 
 
 class Lane:
-    """Topics of one case after another, and the way to look into them."""
+    """Topics of successive cases, and requests to inspect them."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster = cluster
@@ -63,7 +62,7 @@ class Lane:
         return self._cluster.bootstrap_servers
 
     def prepare(self, *, fresh_commit_topic: bool) -> Sequence[int]:
-        """Topics for one more case; where its output begins, by partition."""
+        """Provide topics for a case; return the start offsets of its output, by partition."""
         if not self.topic:
             self.topic = f"{self._name}.output.{next(self._numbers)}"
             self._cluster.create_topic(self.topic, partitions=TOPIC_PARTITIONS)
@@ -72,14 +71,14 @@ class Lane:
         self._cases += 1
         return self.ends(self.topic, TOPIC_PARTITIONS, _READ_UNCOMMITTED)
 
-    def give_up(self) -> None:
-        """What a failed case left open must not hold up the next."""
+    def abandon(self) -> None:
+        """Abandon the topics, since open transactions of a failed case would block the next."""
         self.topic = ""
         self._cases = 0
         self._reconnect()
 
     def ends(self, topic: str, partitions: int, isolation_level: int) -> list[int]:
-        """High watermarks, or with read_committed last stable offsets."""
+        """Return high watermarks, or last stable offsets with read_committed."""
         answer = self._call(
             "list_offsets",
             4,
@@ -100,7 +99,7 @@ class Lane:
         return [p.offset for p in sorted(found.partitions, key=lambda p: p.partition_index)]
 
     def transactions(self, prefix: str) -> dict[str, str]:
-        """The transactional ids that begin so, with their states."""
+        """Return the states of the transactional ids with this prefix."""
         answer = self._call("list_transactions", 0, state_filters=[], producer_id_filters=[])
         assert answer.error_code == ErrorCode.none, answer
         return {
@@ -110,7 +109,7 @@ class Lane:
         }
 
     def fence(self, transactional_id: str) -> None:
-        """Take an id from whoever has it, which aborts its transaction."""
+        """Fence the producer of a transactional id, which aborts its transaction."""
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         while True:
             answer = self._call(
@@ -124,19 +123,21 @@ class Lane:
             if answer.error_code == ErrorCode.none:
                 return
             if time.monotonic() > deadline_s:
-                raise NotSettled(f"{transactional_id} cannot be fenced: {answer.error_code.name}")
+                raise NotSettledError(
+                    f"{transactional_id} cannot be fenced: {answer.error_code.name}"
+                )
             time.sleep(_POLL_S)
 
     def await_timeout(self, prefix: str) -> None:
-        """Return once the brokers have aborted what was open under these ids."""
+        """Wait until the brokers have aborted the open transactions with this prefix."""
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         while not _CLOSED.issuperset(self.transactions(prefix).values()):
             if time.monotonic() > deadline_s:
-                raise NotSettled(f"transactions under {prefix} do not time out")
+                raise NotSettledError(f"transactions under {prefix} do not time out")
             time.sleep(_POLL_S)
 
     def committed(self, group_id: str) -> dict[int, int]:
-        """The offsets of a group in the lane's topic, by partition."""
+        """Return a group's committed offsets in the lane's topic, by partition."""
         answer = self._call(
             "offset_fetch",
             7,
@@ -147,22 +148,25 @@ class Lane:
         (topic,) = answer.topics
         return {p.partition_index: p.committed_offset for p in topic.partitions}
 
-    def await_closed(self, x: str) -> None:
-        """Return once nothing is open under X, and nobody who reads is held up.
+    def await_closed(self, sink_id: str) -> None:
+        """Wait until no transaction of the sink is open and readers can read to the end.
 
-        Markers are written after who ends a transaction has been answered. Raises `NotSettled`.
+        Brokers write markers after they have answered EndTxn. Raise `NotSettledError` on timeout.
         """
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         while True:
-            what = self._open(x)
-            if not what:
+            still_open = self._open(sink_id)
+            if not still_open:
                 return
             if time.monotonic() > deadline_s:
-                raise NotSettled("; ".join(what))
+                raise NotSettledError("; ".join(still_open))
             time.sleep(_POLL_S)
 
-    def _open(self, x: str) -> list[str]:
-        ids = {x: self.transactions(x).get(x, "Empty"), **self.transactions(f"{x}/")}
+    def _open(self, sink_id: str) -> list[str]:
+        ids = {
+            sink_id: self.transactions(sink_id).get(sink_id, "Empty"),
+            **self.transactions(f"{sink_id}/"),
+        }
         found = [f"{each} is {state}" for each, state in ids.items() if state not in _CLOSED]
         for topic, partitions in ((self.topic, TOPIC_PARTITIONS), (self.commit_topic, 1)):
             stable = self.ends(topic, partitions, _READ_COMMITTED)
@@ -172,7 +176,7 @@ class Lane:
         return found
 
     def read(self, starts: Sequence[int]) -> list[tuple[bytes, int]]:
-        """What a read_committed reader sees from there on: values and partitions."""
+        """Return the values and partitions that a read_committed reader sees from `starts` on."""
         consumer = self._reader()
         consumer.assign(
             [
@@ -187,7 +191,9 @@ class Lane:
             message = consumer.poll(0.2)
             if message is None:
                 if time.monotonic() > deadline_s:
-                    raise NotSettled(f"partitions {unfinished} of {self.topic} have no end")
+                    raise NotSettledError(
+                        f"{self.topic}: no end of partitions {unfinished} after {SETTLE_TIMEOUT_S:g} s"
+                    )
                 continue
             error, value, partition = message.error(), message.value(), message.partition()
             assert partition is not None
@@ -197,7 +203,7 @@ class Lane:
             elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                 unfinished.discard(partition)
             else:
-                raise NotSettled(f"{self.topic} cannot be read: {error}")
+                raise NotSettledError(f"{self.topic} cannot be read: {error}")
         consumer.unassign()
         return rows
 
@@ -211,6 +217,7 @@ class Lane:
                     "enable.partition.eof": True,
                     "isolation.level": "read_committed",
                     "fetch.wait.max.ms": 10,
+                    "log_level": 2,
                 }
             )
         return self._consumer
@@ -218,7 +225,7 @@ class Lane:
     def _call(self, api: str, version: int, /, **fields: Any) -> Any:
         try:
             return self._connection.call(api, version, **fields)
-        except (OSError, ConnectionClosedByBroker):  # idle for too long
+        except (OSError, ConnectionClosedByBroker):  # the broker closes idle connections
             self._reconnect()
             return self._connection.call(api, version, **fields)
 
@@ -234,7 +241,7 @@ class Lane:
 
 
 class Lanes:
-    """Lanes of a cluster, made when there are too few; a context manager."""
+    """The lanes of a cluster, created on demand; a context manager."""
 
     def __init__(self, cluster: Cluster, *, name: str) -> None:
         self._cluster = cluster
@@ -245,12 +252,12 @@ class Lanes:
 
     @contextmanager
     def lane(self) -> Iterator[Lane]:
-        """A lane that nobody else has meanwhile."""
+        """Reserve a lane."""
         lane = self._take()
         try:
             yield lane
         except BaseException:
-            lane.give_up()
+            lane.abandon()
             raise
         finally:
             self._idle.put(lane)

@@ -1,7 +1,7 @@
-"""The matrix: scenarios recorded, cases made of what was met, and run.
+"""The matrix: records scenarios, derives cases from the recordings and runs them.
 
-Purpose: `record`, `cases`, `stalls`, `run`. Invariant: a case stands for a failpoint that a recorded
-run of its scenario has met. What it must not know: what failpoints mean.
+Purpose: `record`, `cases`, `stalls`, `run`. Invariant: the failpoint of a case was reached in a
+recorded run of its scenario. What it must not know: what failpoints mean.
 """
 
 from __future__ import annotations
@@ -14,91 +14,95 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from integration.failpoints.driver import Assignment, Kind, Seat
-from integration.failpoints.hook import Action, Order
-from integration.failpoints.scenarios import BATCH, SCENARIOS, Death, Focus, Scenario
+from integration.failpoints.driver import Injection, ProcessKey, ProcessKind
+from integration.failpoints.hook import Action, InjectedFault
+from integration.failpoints.scenarios import BATCH, SCENARIOS, FailureMode, Scenario, Target
 from integration.failpoints.session import Session
-from integration.failpoints.step_requests import never_met, undeclared
+from integration.failpoints.step_requests import never_reached, undeclared
 from integration.failpoints.trial import Trial
 
-AT_ONCE: Final = 3
-_ACTIONS: Final = {Death.FAILS: Action.FAIL}
+PARALLEL: Final = 3
+_ACTIONS: Final = {FailureMode.FAILS: Action.FAIL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A scenario run with no more than its premises, and the failpoints that were met."""
+    """The failpoints that were reached in a run of a scenario with its preconditions only."""
 
     scenario: Scenario
-    met: dict[Seat, tuple[str, ...]]
+    reached: dict[ProcessKey, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A process of a scenario ends at a failpoint."""
+    """A process of a scenario fails at a failpoint."""
 
     scenario: Scenario
-    seat: Seat
+    process_key: ProcessKey
     failpoint: str
-    death: Death
+    mode: FailureMode
 
     def __str__(self) -> str:
-        return f"{self.scenario.name}: {self.seat} {self.death.value} at {self.failpoint}"
+        return f"{self.scenario.name}: {self.process_key} {self.mode.value} at {self.failpoint}"
 
     def run(self, session: Session) -> list[str]:
-        """The story; raises what `Trial.run` raises, with the story in a note."""
-        order = Order(failpoint=self.failpoint, action=_ACTIONS.get(self.death, Action.KILL))
-        assignment = Assignment(
-            seat=self.seat, order=order, takes_driver=self.death is Death.WITH_DRIVER
+        """Return the timeline. Raise what `Trial.run` raises, with the timeline in a note."""
+        fault = InjectedFault(failpoint=self.failpoint, action=_ACTIONS.get(self.mode, Action.KILL))
+        injection = Injection(
+            process_key=self.process_key,
+            fault=fault,
+            kills_driver=self.mode is FailureMode.WITH_DRIVER,
         )
         with session.lanes.lane() as lane:
             trial = Trial(
                 server=session.server,
                 lane=lane,
                 scenario=self.scenario,
-                assignments=[assignment],
-                attempts_max=2 if self.death is Death.RETRIED else 1,
+                injections=[injection],
+                attempts_max=2 if self.mode is FailureMode.RETRIED else 1,
             )
-            with _telling(trial):
+            with _timeline_in_errors(trial):
                 trial.run()
-        return trial.story
+        return trial.timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallCase:
-    """A process of a scenario stalls at a failpoint, and wakes when its successor has gone on.
+    """A process of a scenario stalls at a failpoint and wakes after its successor has continued.
 
-    `lost_task`, `amid`: see `Trial.run_with_zombie`.
+    `lost_task`, `during_next_batch`: see `Trial.run_with_zombie`.
     """
 
     scenario: Scenario
-    seat: Seat
+    process_key: ProcessKey
     failpoint: str
     lost_task: bool = False
-    amid: bool = False
+    during_next_batch: bool = False
 
     def __str__(self) -> str:
-        successor = "another attempt goes on" if self.lost_task else "another driver goes on"
-        when = "amid its next batch" if self.amid else "after that"
+        successor = "another attempt continues" if self.lost_task else "another driver continues"
+        when = "during its next batch" if self.during_next_batch else "afterwards"
         return (
-            f"{self.scenario.name}: {self.seat} stalls at {self.failpoint}, {successor}, "
+            f"{self.scenario.name}: {self.process_key} stalls at {self.failpoint}, {successor}, "
             f"it wakes {when}"
         )
 
     def run(self, session: Session) -> list[str]:
-        """As `Case.run`."""
-        order = Order(failpoint=self.failpoint, action=Action.STALL)
+        """See `Case.run`."""
+        fault = InjectedFault(failpoint=self.failpoint, action=Action.STALL)
         with session.lanes.lane() as lane:
             trial = Trial(
                 server=session.server,
                 lane=lane,
                 scenario=self.scenario,
-                assignments=[Assignment(seat=self.seat, order=order)],
+                injections=[Injection(process_key=self.process_key, fault=fault)],
                 attempts_max=2 if self.lost_task else 1,
             )
-            with _telling(trial):
-                trial.run_with_zombie(lost_task=self.lost_task, amid=self.amid)
-        return trial.story
+            with _timeline_in_errors(trial):
+                trial.run_with_zombie(
+                    lost_task=self.lost_task, during_next_batch=self.during_next_batch
+                )
+        return trial.timeline
 
 
 AnyCase = Case | StallCase
@@ -106,7 +110,7 @@ AnyCase = Case | StallCase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What became of a case: `error` None where it ended well."""
+    """The result of a case; `error` is None if it passed."""
 
     case: AnyCase
     seconds: float
@@ -114,106 +118,128 @@ class Result:
 
 
 @contextmanager
-def _telling(trial: Trial) -> Iterator[None]:
-    """What is raised tells what had happened before."""
+def _timeline_in_errors(trial: Trial) -> Iterator[None]:
+    """Add the timeline to an error."""
     try:
         yield
     except Exception as error:
-        error.add_note("\n".join(f"    {line}" for line in trial.story))
+        error.add_note("\n".join(f"    {line}" for line in trial.timeline))
         raise
 
 
 def record(session: Session, scenarios: Sequence[Scenario] = SCENARIOS) -> list[Recording]:
-    """Run each scenario, which has to end well, and say what was met."""
+    """Run each scenario, which must pass, and record the failpoints that it reaches."""
 
     def run(scenario: Scenario) -> Recording:
         with session.lanes.lane() as lane:
             trial = Trial(server=session.server, lane=lane, scenario=scenario)
-            with _telling(trial):
+            with _timeline_in_errors(trial):
                 trial.run()
-            return Recording(scenario=scenario, met=trial.met)
+            return Recording(scenario=scenario, reached=trial.reached)
 
-    with ThreadPoolExecutor(AT_ONCE) as executor:
+    with ThreadPoolExecutor(PARALLEL) as executor:
         return list(executor.map(run, scenarios))
 
 
 def cases(recordings: Iterable[Recording]) -> list[Case]:
-    """Every failpoint, and every process in focus at each moment that differs from the one before.
+    """Derive the kills: every failpoint, and every target between each pair of requests.
 
-    Between two requests nothing changes outside of the process. Of the failpoints that it meets
-    there, one is enough to die at in all ways; the others are taken once, whatever the scenario.
+    Between two requests a process changes nothing outside itself. One of the failpoints between them
+    is therefore killed in all modes; each of the others is killed once, in any scenario.
     """
     found: list[Case] = []
     known: set[str] = set()
     for recording in recordings:
-        for focus in recording.scenario.focus:
-            seat, failpoints = _in_focus(recording, focus)
-            for moment in _moments(failpoints):
-                new = [failpoint for failpoint in moment if failpoint not in known]
-                chosen, *others = new or moment[:1]
+        for target in recording.scenario.targets:
+            process_key, failpoints = _target_failpoints(recording, target)
+            for group in _groups(failpoints):
+                new = [failpoint for failpoint in group if failpoint not in known]
+                chosen, *others = new or group[:1]
                 known.update(new)
-                pairs = [(chosen, death) for death in focus.deaths]
-                pairs += [(other, focus.deaths[-1]) for other in others]
+                pairs = [(chosen, mode) for mode in target.modes]
+                pairs += [(other, target.modes[-1]) for other in others]
                 found += [
-                    Case(scenario=recording.scenario, seat=seat, failpoint=failpoint, death=death)
-                    for failpoint, death in pairs
+                    Case(
+                        scenario=recording.scenario,
+                        process_key=process_key,
+                        failpoint=failpoint,
+                        mode=mode,
+                    )
+                    for failpoint, mode in pairs
                 ]
     return found
 
 
-def stalls(recordings: Iterable[Recording], *, amid: bool) -> list[StallCase]:
-    """Every process in focus that is of the first life, stalled at each such moment.
+def stalls(recordings: Iterable[Recording], *, during_next_batch: bool) -> list[StallCase]:
+    """Derive the stalls: every target of the first driver run between each pair of requests.
 
-    A zombie of a later life would be one of a scenario that is there without it.
+    A zombie of a later run would repeat another scenario.
     """
     found = [
-        StallCase(scenario=recording.scenario, seat=seat, failpoint=moment[0], amid=amid)
+        StallCase(
+            scenario=recording.scenario,
+            process_key=process_key,
+            failpoint=group[0],
+            during_next_batch=during_next_batch,
+        )
         for recording in recordings
-        for focus in recording.scenario.focus
-        if focus.life == 0 and focus.batch == BATCH and not recording.scenario.premises
-        for seat, failpoints in [_in_focus(recording, focus)]
-        for moment in _moments(failpoints)
+        for target in recording.scenario.targets
+        if target.driver_run == 0 and target.batch == BATCH and not recording.scenario.preconditions
+        for process_key, failpoints in [_target_failpoints(recording, target)]
+        for group in _groups(failpoints)
     ]
     of_lost_tasks = [
         replace(case, lost_task=True)
         for case in found
-        if case.seat.kind is Kind.TASK and not case.scenario.fails
+        if case.process_key.kind is ProcessKind.TASK and not case.scenario.fails
     ]
     return [*found, *of_lost_tasks]
 
 
-def _in_focus(recording: Recording, focus: Focus) -> tuple[Seat, list[str]]:
-    """The process, and the failpoints that it meets behind those that its premises name."""
-    seat = Seat(life=focus.life, batch=focus.batch, kind=focus.kind, partition=focus.partition)
-    met = recording.met.get(seat)
-    if met is None:
-        raise LookupError(f"scenario {recording.scenario.name} has no {seat}")
+def _target_failpoints(recording: Recording, target: Target) -> tuple[ProcessKey, list[str]]:
+    """Return a target's process and its failpoints after those of the preconditions."""
+    process_key = ProcessKey(
+        driver_run=target.driver_run,
+        batch=target.batch,
+        kind=target.kind,
+        partition=target.partition,
+    )
+    reached = recording.reached.get(process_key)
+    if reached is None:
+        raise LookupError(f"scenario {recording.scenario.name} has no {process_key}")
     begin = 0
-    if seat.life == 0 and seat.batch == BATCH:
-        premises = [p for p in recording.scenario.premises if p.kind is seat.kind]
-        begin = max((met.index(premise.failpoint) + 1 for premise in premises), default=0)
-    return seat, [failpoint for failpoint in met[begin:] if failpoint.startswith(focus.within)]
+    if process_key.driver_run == 0 and process_key.batch == BATCH:
+        preconditions = [p for p in recording.scenario.preconditions if p.kind is process_key.kind]
+        begin = max(
+            (reached.index(precondition.failpoint) + 1 for precondition in preconditions), default=0
+        )
+    return process_key, [
+        failpoint for failpoint in reached[begin:] if failpoint.startswith(target.prefix)
+    ]
 
 
-def _moments(failpoints: Sequence[str]) -> list[list[str]]:
-    """Failpoints with no request between them, each failpoint once: where it is first met."""
-    moments: list[list[str]] = [[]]
+def _groups(failpoints: Sequence[str]) -> list[list[str]]:
+    """Group failpoints that have no request between them; each failpoint is in the first group."""
+    groups: list[list[str]] = [[]]
     known: set[str] = set()
     for before, failpoint in zip(["", *failpoints], failpoints, strict=False):
         if failpoint.endswith(".after") and before == failpoint.replace(".after", ".before"):
-            moments.append([])
+            groups.append([])
         if failpoint not in known:
             known.add(failpoint)
-            moments[-1].append(failpoint)
-    return [moment for moment in moments if moment]
+            groups[-1].append(failpoint)
+    return [group for group in groups if group]
 
 
 def coverage_errors(recordings: Iterable[Recording]) -> list[str]:
-    """Compare what the scenarios met with the declared steps and requests; a line per difference."""
-    met = {point for each in recordings for points in each.met.values() for point in points}
+    """Return the differences between reached and declared steps and requests, as lines."""
+    reached = {point for each in recordings for points in each.reached.values() for point in points}
     return [
-        *(f"no scenario meets {name}" for name in sorted(never_met(met))),
-        *(f"{name} is met, and step_requests.py lacks it" for name in sorted(undeclared(met))),
+        *(f"no scenario reaches {name}" for name in sorted(never_reached(reached))),
+        *(
+            f"{name} is reached but not declared in step_requests.py"
+            for name in sorted(undeclared(reached))
+        ),
     ]
 
 
@@ -222,9 +248,9 @@ def run(
     chosen: Iterable[AnyCase],
     *,
     until_s: float | None = None,
-    at_once: int = AT_ONCE,
+    parallel: int = PARALLEL,
 ) -> Iterator[Result]:
-    """Run cases, a few at once; none is begun after `until_s` (`time.monotonic()`)."""
+    """Run cases in parallel; start none after `until_s` (`time.monotonic()`)."""
     left = iter(chosen)
 
     def one(case: AnyCase) -> Result:
@@ -238,11 +264,11 @@ def run(
             )
         return Result(case=case, seconds=time.monotonic() - begun_s, error=error)
 
-    with ThreadPoolExecutor(at_once) as executor:
+    with ThreadPoolExecutor(parallel) as executor:
         running: set[Future[Result]] = set()
         while True:
             in_time = until_s is None or time.monotonic() < until_s
-            while in_time and len(running) < at_once and (case := next(left, None)) is not None:
+            while in_time and len(running) < parallel and (case := next(left, None)) is not None:
                 running.add(executor.submit(one, case))
             if not running:
                 return
@@ -251,7 +277,7 @@ def run(
 
 
 def shuffled(chosen: Sequence[AnyCase], seed: int) -> list[AnyCase]:
-    """In an order that the seed says: what is run of it first is a sample."""
-    order = list(chosen)
-    Random(seed).shuffle(order)  # noqa: S311
-    return order
+    """Return the cases in random fault, so that the first ones are a sample."""
+    fault = list(chosen)
+    Random(seed).shuffle(fault)  # noqa: S311
+    return fault

@@ -1,7 +1,7 @@
-"""What is said between a process of the matrix and who started it.
+"""The messages between the harness and a process that it started.
 
-Invariant: plain values; what a part returns is bytes, pickled in that process as Spark does. What it
-must not know: parts.
+Invariant: messages are plain values; a function returns bytes, which its process has pickled as Spark
+does. What it must not know: the functions.
 """
 
 from __future__ import annotations
@@ -9,39 +9,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from integration.failpoints.hook import Order
+from integration.failpoints.hook import InjectedFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Run this function of `parts`; with `warms_up` in the server itself.
+    """Run this function of `sink_calls` in a child, or with `warms_up` in the server itself.
 
-    Much is loaded or made when it is first used: children then have it from the beginning.
+    A warm-up loads what is otherwise loaded on first use, so that all children have it.
     """
 
-    part: str
+    function: str
     arguments: tuple[Any, ...]
-    orders: tuple[Order, ...] = ()
+    faults: tuple[InjectedFault, ...] = ()
     warms_up: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The first word of a process."""
+    """The first message of a process."""
 
     process_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class At:
-    """The failpoint of an order is met, and the order is about to be carried out."""
+class FaultReached:
+    """The failpoint of a fault is reached, and the fault is about to be injected."""
 
-    order: Order
+    fault: InjectedFault
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
-    """To a process that is stalled."""
+class Resume:
+    """Lets a stalled process continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,23 +53,23 @@ class RowsLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The part returned. `met` are the failpoints, in order."""
+    """The function returned. `reached` are the failpoints, in order."""
 
     value: bytes
-    met: tuple[str, ...]
+    reached: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The part raised. `kind` is the name of the error's class, `text` its traceback."""
+    """The function raised. `kind` is the name of the error's class, `text` the traceback."""
 
     kind: str
     text: str
-    met: tuple[str, ...]
+    reached: tuple[str, ...]
 
     @property
     def line(self) -> str:
-        """The last line: the error itself."""
+        """The last line of the traceback, which is the error."""
         return self.text.strip().splitlines()[-1]
 
 

@@ -1,8 +1,8 @@
-"""Processes of the fork server, as the one who starts them sees them.
+"""Starts processes through the fork server and waits for their outcomes.
 
-Purpose: start one with a call and an order, and wait for what becomes of it. Invariant: every wait
-ends, and what does not answer is killed and told; a process is signalled only while its connection
-is open, so that the id is still its own. What it must not know: parts.
+Purpose: start a process with a call and faults to inject, and return its outcome. Invariant: every
+wait ends; a process that does not respond is killed and reported. A process is signalled only while
+its connection is open, so that its id cannot have been reused. What it must not know: `sink_calls`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from integration.failpoints.hook import Order
+from integration.failpoints.hook import InjectedFault
 from integration.failpoints.messages import (
-    At,
     Call,
     Died,
     Failed,
+    FaultReached,
     Finished,
-    GoOn,
     Outcome,
+    Resume,
     RowsLost,
     Started,
 )
@@ -39,14 +39,14 @@ _START_TIMEOUT_S: Final = 60.0
 _LOG_CHARACTERS_MAX: Final = 8_000
 
 
-class NoAnswer(Exception):  # noqa: N818
-    """A process neither ended nor met its order in time."""
+class ProcessTimeoutError(Exception):
+    """A process neither ended nor reached a fault in time."""
 
 
 class Process:
-    """One process with one call.
+    """One process that runs one call.
 
-    `lost_transactional_ids` are those that it has reported as lost, once `outcome` has returned.
+    `lost_transactional_ids` are those that it has reported as lost when `outcome` returns.
     """
 
     def __init__(self, connection: Connection, call: Call) -> None:
@@ -61,14 +61,17 @@ class Process:
         self._process_id = started.process_id
 
     def outcome(
-        self, met: Callable[[Self, Order], None], *, timeout_s: float = ANSWER_TIMEOUT_S
+        self,
+        on_fault: Callable[[Self, InjectedFault], None],
+        *,
+        timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> Outcome:
-        """What becomes of it; `met` is called when it stands at the failpoint of an order."""
+        """Wait for the outcome; call `on_fault` when the process is at the failpoint of a fault."""
         try:
             while True:
                 message = self._receive(timeout_s)
-                if isinstance(message, At):
-                    met(self, message.order)
+                if isinstance(message, FaultReached):
+                    on_fault(self, message.fault)
                 elif isinstance(message, RowsLost):
                     self.lost_transactional_ids.update(message.transactional_ids)
                 elif isinstance(message, Finished | Failed):
@@ -79,27 +82,27 @@ class Process:
             self._close()
 
     def stop(self) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         self._signal(signal.SIGSTOP)
 
     def wake(self) -> None:
-        """SIGCONT, and let it go on from its failpoint."""
+        """Send SIGCONT, and let the process continue from its failpoint."""
         self._signal(signal.SIGCONT)
-        self._connection.send(GoOn())
+        self._connection.send(Resume())
 
     def kill(self) -> None:
-        """SIGKILL; nothing where it has ended."""
+        """Send SIGKILL, unless the process has ended."""
         self._signal(signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill it, and return when it is gone."""
+        """Kill the process and wait for its end."""
         self.kill()
         self.outcome(lambda _process, _order: None)
 
     def _receive(self, timeout_s: float) -> object:
         if not self._connection.poll(timeout_s):
             self.kill()
-            raise NoAnswer(f"'{self.call.part}' did not end within {timeout_s:g} s")
+            raise ProcessTimeoutError(f"'{self.call.function}' did not end within {timeout_s:g} s")
         try:
             return self._connection.recv()
         except (EOFError, ConnectionResetError):
@@ -120,7 +123,7 @@ class Process:
 
 
 class ForkServer:
-    """Starts the server; a context manager that ends it with all its children."""
+    """The fork server; a context manager that ends it with all its children."""
 
     def __init__(self) -> None:
         self._closing = ExitStack()
@@ -144,7 +147,7 @@ class ForkServer:
             raise RuntimeError(f"the fork server did not start:\n{logged}")
 
     def start(self, call: Call) -> Process:
-        """A new process that does what the call says."""
+        """Start a process that runs the call."""
         connection = Client(self._path, family="AF_UNIX")
         try:
             return Process(connection, call)
@@ -152,16 +155,16 @@ class ForkServer:
             connection.close()
             raise
 
-    def warm_up(self, part: str, *arguments: object) -> bytes:
-        """Let the server do this itself, once, so that its children find all loaded."""
+    def warm_up(self, function: str, *arguments: object) -> bytes:
+        """Run a function in the server itself, so that its children have loaded everything."""
         with Client(self._path, family="AF_UNIX") as connection:
-            connection.send(Call(part=part, arguments=arguments, warms_up=True))
+            connection.send(Call(function=function, arguments=arguments, warms_up=True))
             answer = connection.recv()
         assert isinstance(answer, Finished), answer
         return answer.value
 
     def log_end(self) -> str:
-        """The end of what processes have said on stderr."""
+        """Return the last lines that processes have written to stderr."""
         return self._log.read_text(errors="replace")[-_LOG_CHARACTERS_MAX:]
 
     def close(self) -> None:

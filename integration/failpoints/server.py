@@ -1,9 +1,8 @@
-"""Forks a process for every connection: `python -m integration.failpoints.server SOCKET`.
+"""Forks a process per connection: `python -m integration.failpoints.server SOCKET`.
 
-Purpose: processes of their own that begin with everything imported, as cheap as a fork. Invariant:
-a child shares nothing with another but what was imported; all of them end when stdin of this one
-is closed, those that are stopped too. What it must not know: what a child does, which is said by the
-first message on its connection (`processes.Call`).
+Purpose: start processes that have everything imported, at the cost of a fork. Invariant: children
+share only what was imported; all children end when the server's stdin is closed, stopped ones too.
+What it must not know: what a child runs; the first message of its connection (`Call`) names it.
 """
 
 from __future__ import annotations
@@ -22,22 +21,30 @@ from multiprocessing.connection import Connection, Listener
 
 import pyspark_kafka
 from integration.failpoints import hook
-from integration.failpoints.messages import At, Call, Failed, Finished, GoOn, RowsLost, Started
+from integration.failpoints.messages import (
+    Call,
+    Failed,
+    FaultReached,
+    Finished,
+    Resume,
+    RowsLost,
+    Started,
+)
 from pyspark_kafka.sink.exactly_once import steps
 
-_NOT_OF_A_FORK = ("pyspark_kafka.client.librdkafka",)
+_NOT_FORK_SAFE = ("pyspark_kafka.client.librdkafka",)
 
 
 def _import_everything() -> None:
     for module in pkgutil.walk_packages(pyspark_kafka.__path__, "pyspark_kafka."):
-        if not module.name.startswith(_NOT_OF_A_FORK):
+        if not module.name.startswith(_NOT_FORK_SAFE):
             import_module(module.name)
-    import_module("integration.failpoints.parts")
+    import_module("integration.failpoints.sink_calls")
     _settle()
 
 
 def _settle() -> None:
-    """What is here stays, and no child need look at it."""
+    """Exclude all objects from garbage collection in the children."""
     gc.collect()
     gc.freeze()
 
@@ -45,7 +52,7 @@ def _settle() -> None:
 def _serve(path: str) -> None:
     with Listener(path, family="AF_UNIX") as listener, selectors.DefaultSelector() as selector:
         _import_everything()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps children
         selector.register(sys.stdin, selectors.EVENT_READ)
         accepting = listener._listener._socket  # type: ignore[attr-defined]
         selector.register(accepting, selectors.EVENT_READ)
@@ -59,13 +66,13 @@ def _serve(path: str) -> None:
                 call = connection.recv()
                 assert isinstance(call, Call), call
                 if call.warms_up:
-                    connection.send(Finished(value=_value(call), met=()))
+                    connection.send(Finished(value=_value(call), reached=()))
                     _settle()
                 elif os.fork() == 0:
-                    _be_child(connection, call)
+                    _run_child(connection, call)
 
 
-def _be_child(connection: Connection, call: Call) -> None:
+def _run_child(connection: Connection, call: Call) -> None:
     """Never returns."""
     status = 1
     try:
@@ -73,7 +80,7 @@ def _be_child(connection: Connection, call: Call) -> None:
         _answer(connection, call)
         status = 0
     except (EOFError, BrokenPipeError):
-        pass  # who asked is gone
+        pass  # the harness has closed the connection
     except BaseException:
         traceback.print_exc()
     finally:
@@ -101,23 +108,27 @@ def _answer(connection: Connection, call: Call) -> None:
 
     def wait() -> None:
         message = connection.recv()
-        assert isinstance(message, GoOn), message
+        assert isinstance(message, Resume), message
 
-    watch = hook.Watch(orders=call.orders, tell=lambda order: connection.send(At(order)), wait=wait)
-    hook.watch(watch)
+    recorder = hook.Recorder(
+        faults=call.faults, notify=lambda fault: connection.send(FaultReached(fault)), wait=wait
+    )
+    hook.install(recorder)
     os.environ[steps.VARIABLE] = hook.NAME
     try:
         value = _value(call)
     except Exception as error:
         text = "".join(traceback.format_exception(error))
-        connection.send(Failed(kind=type(error).__name__, text=text, met=tuple(watch.met)))
+        connection.send(
+            Failed(kind=type(error).__name__, text=text, reached=tuple(recorder.reached))
+        )
         return
-    connection.send(Finished(value=value, met=tuple(watch.met)))
+    connection.send(Finished(value=value, reached=tuple(recorder.reached)))
 
 
 def _value(call: Call) -> bytes:
-    part = getattr(import_module("integration.failpoints.parts"), call.part)
-    value: bytes = part(*call.arguments)
+    function = getattr(import_module("integration.failpoints.sink_calls"), call.function)
+    value: bytes = function(*call.arguments)
     return value
 
 
@@ -129,7 +140,7 @@ def main(path: str) -> None:
     finally:
         with suppress(OSError):
             os.unlink(path)  # noqa: PTH108
-        os.killpg(0, signal.SIGKILL)  # itself the last
+        os.killpg(0, signal.SIGKILL)  # all children, and this process
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A cluster with lanes and a fork server that is warm: all that cases need.
+"""The fork server and the lanes of a cluster: all that cases need.
 
-Purpose: open and close them together. Invariant: what the server has done to get warm is not in the
-lanes of cases. What it must not know: cases.
+Purpose: open and close them together. Invariant: the server's warm-up writes to its own topic. What
+it must not know: cases.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from integration.clusters import Cluster
 from integration.failpoints.lanes import Lanes
-from integration.failpoints.parts import Sink, TaskPart
 from integration.failpoints.processes import ForkServer
+from integration.failpoints.sink_calls import Sink, TaskInput
 
 _TOPIC = "warm-up"
 _PROPERTIES = {
@@ -25,7 +25,7 @@ _PROPERTIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What a case runs with."""
+    """The resources of a case."""
 
     server: ForkServer
     lanes: Lanes
@@ -33,7 +33,7 @@ class Session:
 
 @contextmanager
 def open_session(cluster: Cluster, *, name: str) -> Iterator[Session]:
-    """On a cluster with `lanes.SETTINGS`; topics are called after `name`."""
+    """Open a session on a cluster with `lanes.SETTINGS`; topic names start with `name`."""
     with ForkServer() as server, Lanes(cluster, name=name) as lanes:
         _warm_up(server, cluster, f"{name}.{_TOPIC}")
         yield Session(server=server, lanes=lanes)
@@ -51,7 +51,7 @@ def _warm_up(server: ForkServer, cluster: Cluster, topic: str) -> None:
         is_streaming=True,
     )
     planned = server.warm_up("plan", sink)
-    task = TaskPart(
+    task = TaskInput(
         partition=0, attempt=0, task_attempt_id=0, properties=_PROPERTIES, rows=[(b"row", 0)]
     )
     message = server.warm_up("write", planned, task)

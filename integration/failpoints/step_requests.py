@@ -1,8 +1,8 @@
 """The requests of each step: a table that recorded runs are compared with.
 
-Purpose: `REQUESTS` names what every recording of all scenarios meets, `OCCASIONAL` what some also
-meet. Invariant: nothing here is derived from the connector's code; a step or request that is
-missing here, or that no scenario meets, fails the test. What it must not know: scenarios.
+Purpose: `REQUESTS` names what every recording of all scenarios reaches, `OCCASIONAL` what some
+also reach. Invariant: nothing here is derived from the connector's code; a step or request that is
+missing here, or that no scenario reaches, fails the test. What it must not know: scenarios.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ OCCASIONAL: Final[Mapping[Step, frozenset[str]]] = {
     Step.COMMIT_SWEEP: frozenset({"init_producer_id"}),
     Step.ABORT_SWEEP: frozenset({"init_producer_id"}),
 }
-"""Requests that depend on how fast brokers are: they are allowed, and need not be met."""
+"""Requests that depend on how fast brokers are: they are allowed, and need not be reached."""
 
 
-def never_met(failpoints: Iterable[str]) -> set[str]:
+def never_reached(failpoints: Iterable[str]) -> set[str]:
     """Return the declared failpoints of steps and requests that are not among these."""
     declared = {f"{step.title}.{when}" for step in Step for when in ("before", "after")}
     for step in Step:

@@ -1,7 +1,7 @@
-"""One scenario run to its end: lives of the driver one after another, and the verdict.
+"""Runs one scenario to its end: successive driver runs, and then the oracle.
 
-Purpose: `Trial`. Invariant: it ends well only if every order was carried out, no life failed without
-a reason, and a reader then sees each row once. What it must not know: which orders there are to try.
+Purpose: `Trial`. Invariant: a trial passes only if every fault was injected, no driver run failed
+without a fault, and a reader sees each row once. What it must not know: the matrix of cases.
 """
 
 from __future__ import annotations
@@ -16,159 +16,164 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from integration.failpoints import verdict
+from integration.failpoints import oracle
 from integration.failpoints.driver import (
     STALL_TIMEOUT_S,
-    Assignment,
     Checkpoint,
-    Ending,
-    Kind,
-    Life,
-    Seat,
+    DriverOutcome,
+    DriverRun,
+    Injection,
+    ProcessKey,
+    ProcessKind,
     Stall,
-    Work,
+    Workload,
 )
-from integration.failpoints.hook import Action, Order
+from integration.failpoints.hook import Action, InjectedFault
 from integration.failpoints.lanes import Lane
-from integration.failpoints.parts import Sink
+from integration.failpoints.oracle import DeliveryError
 from integration.failpoints.processes import ForkServer
 from integration.failpoints.scenarios import BATCH, BATCHES, Loss, Scenario
-from integration.failpoints.verdict import Wrong
+from integration.failpoints.sink_calls import Sink
 from pyspark_kafka.sink.exactly_once.names import parse_task_id
 
 _FENCED: Final = 0
 """The Spark partition whose task loses its transaction."""
 
 _SHORT: Final = {"transactionTimeout": "4s"}
-"""Enough for a batch, and not long to wait."""
+"""Enough time for a batch, and a short wait."""
 
 _BEFORE_WAKING: Final = BATCH + 1
-"""How far the successor of a zombie gets before that wakes: the batch of both is done."""
+"""The successor completes the zombie's batch before the zombie wakes."""
 
 
-class NotMet(AssertionError):  # noqa: N818
-    """A failpoint was not met where a recorded run had met it."""
+class NotReachedError(AssertionError):
+    """A failpoint was not reached, or a loss did not happen, as the case requires."""
 
 
 @dataclass(kw_only=True)
 class Trial:
-    """A scenario on a lane, with orders beside those of its premises.
+    """A scenario on a lane, with injections in addition to those of its preconditions.
 
-    `met` and `story` are of all lives. `transactional` False leaves out the option that makes
-    writes exactly once.
+    `reached` and `timeline` cover all driver runs. `transactional=False` omits the option
+    `transactionalId`, so that writes are at least once.
     """
 
     server: ForkServer
     lane: Lane
     scenario: Scenario
-    assignments: Sequence[Assignment] = ()
+    injections: Sequence[Injection] = ()
     attempts_max: int = 1
     transactional: bool = True
-    met: dict[Seat, tuple[str, ...]] = field(default_factory=dict)
-    story: list[str] = field(default_factory=list)
+    reached: dict[ProcessKey, tuple[str, ...]] = field(default_factory=dict)
+    timeline: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._x = f"x-{uuid.uuid4().hex[:12]}"
-        self._lives = 0
+        self._sink_id = f"sink-{uuid.uuid4().hex[:12]}"
+        self._driver_run_count = 0
         self._failures = 0
-        self._carried_out: list[Assignment] = []
+        self._injected: list[Injection] = []
         self._lost_transactional_ids: set[str] = set()
-        self._premises = [
-            Assignment(
-                seat=Seat(life=0, batch=BATCH, kind=premise.kind),
-                order=Order(failpoint=premise.failpoint, action=premise.action),
-                takes_driver=premise.with_driver,
-                meanwhile=premise.meanwhile and partial(self._lose, premise.meanwhile),
+        self._preconditions = [
+            Injection(
+                process_key=ProcessKey(driver_run=0, batch=BATCH, kind=precondition.kind),
+                fault=InjectedFault(failpoint=precondition.failpoint, action=precondition.action),
+                kills_driver=precondition.kills_driver,
+                meanwhile=precondition.meanwhile and partial(self._lose, precondition.meanwhile),
             )
-            for premise in self.scenario.premises
+            for precondition in self.scenario.preconditions
         ]
 
     def run(self) -> None:
-        """Lives until all batches are done. Raises `Wrong`, `NotSettled` or `NotMet`."""
-        with self._begun() as (work, checkpoint, starts):
-            self._live_to_the_end(work, checkpoint)
-            self._judge(work, checkpoint, starts)
+        """Run the driver until all batches are done. Raise `DeliveryError`, `NotSettledError` or `NotReachedError`."""
+        with self._prepared() as (workload, checkpoint, starts):
+            self._run_to_the_end(workload, checkpoint)
+            self._check(workload, checkpoint, starts)
 
-    def run_with_zombie(self, *, lost_task: bool, amid: bool) -> None:
-        """The process of the one order stalls and wakes when its successor has done the batch.
+    def run_with_zombie(self, *, lost_task: bool, during_next_batch: bool) -> None:
+        """Stall the process of the one injection until its successor has completed the batch.
 
-        `lost_task`: its successor is the next attempt at the task, else the next life. `amid`: the
-        commit of the batch after stalls in its turn while the zombie does what it does. What the
-        zombie has left open in the end is cleaned up by the planning of one more batch. Raises as
-        `run` does.
+        `lost_task`: the successor is the next attempt of the task, else the next driver run. `during_next_batch`:
+        the zombie runs while the commit of the next batch is stalled; the planning of one more batch
+        cleans up what the zombie left open. Raise as `run` does.
         """
-        with self._begun(batches=BATCHES + amid) as (work, checkpoint, starts):
+        with self._prepared(batches=BATCHES + during_next_batch) as (workload, checkpoint, starts):
             stall = Stall()
-            zombie = self._life(
-                work,
+            zombie = self._driver_run(
+                workload,
                 checkpoint,
                 stall=stall,
-                spares_stalled_tasks=lost_task,
+                abandons_stalled_tasks=lost_task,
                 until=_BEFORE_WAKING if lost_task else None,
             )
-            endings: list[Ending] = []
+            endings: list[DriverOutcome] = []
             thread = threading.Thread(target=lambda: endings.append(zombie.run()), daemon=True)
             thread.start()
             try:
                 if not stall.await_reached(thread):
-                    raise NotMet("the failpoint was not met")
+                    raise NotReachedError("the failpoint was not reached")
                 if lost_task:
                     thread.join(STALL_TIMEOUT_S)
-                    if endings != [Ending.COMPLETED]:
-                        raise Wrong("the batch failed, though another attempt was made")
+                    if endings != [DriverOutcome.COMPLETED]:
+                        raise DeliveryError(
+                            "the batch failed although Spark started another attempt"
+                        )
                 else:
-                    self._live_to_the_end(work, checkpoint, until=_BEFORE_WAKING)
-                if amid:
-                    with self._amid_a_batch(work, checkpoint):
+                    self._run_to_the_end(workload, checkpoint, until=_BEFORE_WAKING)
+                if during_next_batch:
+                    with self._during_next_commit(workload, checkpoint):
                         self._wake(stall, zombie, thread)
                 else:
                     self._wake(stall, zombie, thread)
             finally:
                 stall.release()
-            # Whatever the zombie ended with is its own affair.
+            # The zombie may fail.
             self._failures = 0
-            self._live_to_the_end(work, checkpoint)
-            self._judge(work, checkpoint, starts)
+            self._run_to_the_end(workload, checkpoint)
+            self._check(workload, checkpoint, starts)
 
-    def _wake(self, stall: Stall, zombie: Life, thread: threading.Thread) -> None:
+    def _wake(self, stall: Stall, zombie: DriverRun, thread: threading.Thread) -> None:
         if stall.was_killed:
-            raise NotMet("the zombie was killed: it stood too long")
-        self.story.append("the zombie wakes")
+            raise NotReachedError("the zombie was killed because it was stalled for too long")
+        self.timeline.append("the zombie wakes")
         stall.release()
         for each in (thread, *zombie.zombies):
             each.join(STALL_TIMEOUT_S)
             if each.is_alive():
-                raise Wrong("the zombie did not come to an end")
+                raise DeliveryError("the zombie did not end")
 
     @contextmanager
-    def _amid_a_batch(self, work: Work, checkpoint: Checkpoint) -> Iterator[None]:
-        """The next life's first commit stands between its verification and its decision."""
+    def _during_next_commit(self, workload: Workload, checkpoint: Checkpoint) -> Iterator[None]:
+        """Stall the next driver run's first commit between its verification and its decision."""
         stall = Stall()
-        seat = Seat(life=self._lives, batch=checkpoint.done, kind=Kind.COMMIT)
-        order = Order(failpoint="commit.verify.after", action=Action.STALL)
-        life = self._life(
-            work,
+        process_key = ProcessKey(
+            driver_run=self._driver_run_count, batch=checkpoint.done, kind=ProcessKind.COMMIT
+        )
+        fault = InjectedFault(failpoint="commit.verify.after", action=Action.STALL)
+        driver_run = self._driver_run(
+            workload,
             checkpoint,
             until=BATCHES,
             stall=stall,
-            assignments=[Assignment(seat=seat, order=order)],
+            injections=[Injection(process_key=process_key, fault=fault)],
         )
-        thread = threading.Thread(target=life.run, daemon=True)
+        thread = threading.Thread(target=driver_run.run, daemon=True)
         thread.start()
         try:
             if not stall.await_reached(thread):
-                raise NotMet("the successor was not in the middle of a batch")
+                raise NotReachedError("the successor's commit did not reach its failpoint")
             yield
         finally:
             stall.release()
             thread.join(STALL_TIMEOUT_S)
 
     @contextmanager
-    def _begun(self, *, batches: int = BATCHES) -> Iterator[tuple[Work, Checkpoint, Sequence[int]]]:
+    def _prepared(
+        self, *, batches: int = BATCHES
+    ) -> Iterator[tuple[Workload, Checkpoint, Sequence[int]]]:
         starts = self.lane.prepare(fresh_commit_topic=self.scenario.fresh_commit_topic)
         with tempfile.TemporaryDirectory(prefix="failpoint-") as directory:
             sink = Sink(options=self._options(directory), is_streaming=self.scenario.is_streaming)
-            work = Work(
+            workload = Workload(
                 sink=sink,
                 batches=batches,
                 attempts_max=self.attempts_max,
@@ -176,7 +181,7 @@ class Trial:
                 options_of={(0, BATCH): _SHORT} if self.scenario.short_transactions else {},
             )
             checkpoint = Checkpoint(directory=Path(directory), source=self.lane.topic)
-            yield work, checkpoint, starts
+            yield workload, checkpoint, starts
 
     def _options(self, checkpoint: str) -> Mapping[str, str]:
         options = {
@@ -185,7 +190,7 @@ class Trial:
         }
         if not self.transactional:
             return options
-        options |= {"transactionalId": self._x, "commitTopic": self.lane.commit_topic}
+        options |= {"transactionalId": self._sink_id, "commitTopic": self.lane.commit_topic}
         if self.scenario.commits_offsets:
             options |= {
                 "commitOffsets": "true",
@@ -196,81 +201,83 @@ class Trial:
 
     @property
     def _group_id(self) -> str:
-        return f"group-{self._x}"
+        return f"group-{self._sink_id}"
 
-    def _live_to_the_end(
-        self, work: Work, checkpoint: Checkpoint, *, until: int | None = None
+    def _run_to_the_end(
+        self, workload: Workload, checkpoint: Checkpoint, *, until: int | None = None
     ) -> None:
-        until = work.batches if until is None else until
+        until = workload.batches if until is None else until
         while checkpoint.done < until:
-            ending = self._life(work, checkpoint, until=until).run()
-            allowed = sum(map(self._may_fail_a_life, self._carried_out)) + self.scenario.failures
-            self._failures += ending is not Ending.COMPLETED
+            ending = self._driver_run(workload, checkpoint, until=until).run()
+            allowed = sum(map(self._may_fail_a_run, self._injected)) + self.scenario.failures
+            self._failures += ending is not DriverOutcome.COMPLETED
             if self._failures > allowed:
-                raise Wrong("a life of the driver failed with nothing that befell it")
-            loss = self.scenario.loss_between_lives
-            if self._failures and self._lives == 1 and loss is not None:
+                raise DeliveryError("a driver run failed without a fault")
+            loss = self.scenario.loss_between_runs
+            if self._failures and self._driver_run_count == 1 and loss is not None:
                 self._lose(loss)
 
-    def _may_fail_a_life(self, assigned: Assignment) -> bool:
-        return self.attempts_max == 1 or assigned.seat.kind is not Kind.TASK
+    def _may_fail_a_run(self, injection: Injection) -> bool:
+        return self.attempts_max == 1 or injection.process_key.kind is not ProcessKind.TASK
 
-    def _life(
+    def _driver_run(
         self,
-        work: Work,
+        workload: Workload,
         checkpoint: Checkpoint,
         *,
         until: int | None = None,
         stall: Stall | None = None,
-        spares_stalled_tasks: bool = False,
-        assignments: Sequence[Assignment] = (),
-    ) -> Life:
-        number = self._lives
-        self._lives += 1
-        return Life(
+        abandons_stalled_tasks: bool = False,
+        injections: Sequence[Injection] = (),
+    ) -> DriverRun:
+        number = self._driver_run_count
+        self._driver_run_count += 1
+        return DriverRun(
             server=self.server,
-            work=work,
+            workload=workload,
             checkpoint=checkpoint,
             number=number,
-            assignments=(*self.assignments, *self._premises, *assignments),
+            injections=(*self.injections, *self._preconditions, *injections),
             stall=stall,
-            spares_stalled_tasks=spares_stalled_tasks,
+            abandons_stalled_tasks=abandons_stalled_tasks,
             until=until,
-            story=self.story,
-            met=self.met,
-            carried_out=self._carried_out,
+            timeline=self.timeline,
+            reached=self.reached,
+            injected=self._injected,
             lost_transactional_ids=self._lost_transactional_ids,
         )
 
     def _lose(self, loss: Loss) -> None:
-        self.story.append(loss.value)
+        self.timeline.append(loss.value)
         if loss is Loss.TIMED_OUT:
-            self.lane.await_timeout(f"{self._x}/")
+            self.lane.await_timeout(f"{self._sink_id}/")
             return
-        for transactional_id, state in self.lane.transactions(f"{self._x}/").items():
+        for transactional_id, state in self.lane.transactions(f"{self._sink_id}/").items():
             task_id = parse_task_id(transactional_id)
             if state == "Ongoing" and task_id is not None and task_id.partition == _FENCED:
                 self.lane.fence(transactional_id)
 
     @property
     def _expects_loss(self) -> bool:
-        meanwhile = [premise.meanwhile for premise in self.scenario.premises]
+        meanwhile = [precondition.meanwhile for precondition in self.scenario.preconditions]
         if self.scenario.is_refused:
             return False
-        return self.scenario.loss_between_lives is not None or any(meanwhile)
+        return self.scenario.loss_between_runs is not None or any(meanwhile)
 
-    def _judge(self, work: Work, checkpoint: Checkpoint, starts: Sequence[int]) -> None:
-        for assigned in (*self._premises, *self.assignments):
-            if assigned not in self._carried_out:
-                raise NotMet(f"{assigned.seat} did not meet {assigned.order.failpoint}")
+    def _check(self, workload: Workload, checkpoint: Checkpoint, starts: Sequence[int]) -> None:
+        for injection in (*self._preconditions, *self.injections):
+            if injection not in self._injected:
+                raise NotReachedError(
+                    f"{injection.process_key} did not reach {injection.fault.failpoint}"
+                )
         has_lost = bool(self._lost_transactional_ids)
         if has_lost and not self._expects_loss:
-            raise Wrong("decided rows were lost, and written again, though nobody took them away")
+            raise DeliveryError("decided rows were lost although the scenario loses none")
         if self._expects_loss and not has_lost:
-            raise NotMet("no decided rows were lost, though the scenario takes them away")
+            raise NotReachedError("no decided rows were lost although the scenario loses some")
         if self.transactional:
-            verdict.check(self.lane, self._x, work, starts)
+            oracle.check(self.lane, self._sink_id, workload, starts)
         else:
-            verdict.check_rows(self.lane.read(starts), work.all_rows())
+            oracle.check_rows(self.lane.read(starts), workload.all_rows())
         if self.scenario.commits_offsets:
-            verdict.check_offsets(self.lane, self._group_id, checkpoint)
+            oracle.check_offsets(self.lane, self._group_id, checkpoint)

@@ -6,7 +6,7 @@ import pytest
 
 from integration.chaos.__main__ import report
 from integration.chaos.run import BROKERS, Setup, run
-from integration.chaos.schedule import Kind, schedule_of
+from integration.chaos.schedule import FaultKind, schedule_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -14,17 +14,17 @@ SECONDS = 15.0
 
 
 @pytest.mark.timeout(1200)
-def test_a_seed_ends_exactly_once(seed: int) -> None:
+def test_a_seed_writes_exactly_once(seed: int) -> None:
     outcome = run(Setup(seed=seed, backend="reference-processes", seconds=SECONDS))
-    assert outcome.is_well, report(outcome)
+    assert outcome.is_exactly_once, report(outcome)
     kinds = {fault.kind for fault in schedule_of(seed, seconds=SECONDS, brokers=BROKERS).of_query}
-    assert outcome.driver_starts > (Kind.KILL_DRIVER in kinds)
+    assert outcome.driver_starts > (FaultKind.KILL_DRIVER in kinds)
 
 
 @pytest.mark.full
 @pytest.mark.by_hand
 @pytest.mark.timeout(1200)
-def test_seeds_end_exactly_once(seed: int) -> None:
+def test_several_seeds_write_exactly_once(seed: int) -> None:
     for each in range(seed + 1, seed + 4):
         outcome = run(Setup(seed=each, backend="reference-processes", seconds=60.0))
-        assert outcome.is_well, report(outcome)
+        assert outcome.is_exactly_once, report(outcome)

@@ -9,10 +9,10 @@ import pytest
 
 from integration import reports
 from integration.chaos import __main__ as command
+from integration.chaos.oracle import Delivery
 from integration.chaos.report import render, rows
 from integration.chaos.run import Outcome, Setup
-from integration.chaos.schedule import FIRST_OF_CLUSTER, FIRST_OF_QUERY, Kind, schedule_of
-from integration.chaos.verdict import Verdict
+from integration.chaos.schedule import FIRST_OF_CLUSTER, FIRST_OF_QUERY, FaultKind, schedule_of
 
 BROKERS = 3
 
@@ -20,7 +20,7 @@ BROKERS = 3
 def outcome(*, seed: int = 7, lost: int = 0, is_control: bool = False) -> Outcome:
     return Outcome(
         setup=Setup(seed=seed, backend="kafka", seconds=60, is_control=is_control),
-        verdict=Verdict(rows=1000, lost=lost, duplicates=0, stuck=()),
+        delivery=Delivery(rows=1000, lost=lost, duplicates=0, blocked=()),
         failure=None,
         faults=12,
         driver_starts=2,
@@ -30,21 +30,21 @@ def outcome(*, seed: int = 7, lost: int = 0, is_control: bool = False) -> Outcom
     )
 
 
-def test_a_seed_always_gives_the_same_schedule() -> None:
+def test_a_seed_determines_its_schedule() -> None:
     schedules = [schedule_of(seed, seconds=60, brokers=BROKERS) for seed in (1, 1, 2)]
     assert schedules[0] == schedules[1]
     assert schedules[0] != schedules[2]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_schedule_has_what_must_be_in_it(seed: int) -> None:
+def test_every_schedule_has_the_required_faults(seed: int) -> None:
     schedule = schedule_of(seed, seconds=60, brokers=BROKERS)
     assert {fault.kind for fault in schedule.of_cluster} >= {*FIRST_OF_CLUSTER}
     assert {fault.kind for fault in schedule.of_query} >= {*FIRST_OF_QUERY}
     for fault in (*schedule.of_cluster, *schedule.of_query):
         assert fault.broker in {None, *range(1, BROKERS + 1)}
         assert (fault.broker is None) == (
-            fault.kind in {Kind.KILL_WORKER, Kind.KILL_WORKERS, Kind.KILL_DRIVER}
+            fault.kind in {FaultKind.KILL_WORKER, FaultKind.KILL_WORKERS, FaultKind.KILL_DRIVER}
         )
     lasts_s = sum(fault.pause_s + fault.seconds for fault in schedule.of_cluster)
     assert 60 <= lasts_s <= 75
@@ -59,7 +59,7 @@ def test_the_text_of_a_failed_run_has_its_seed_and_timeline() -> None:
 
 
 def test_the_report_has_a_row_per_seed() -> None:
-    outcomes = [outcome(seed=9, lost=5), replace(outcome(seed=10), verdict=None)]
+    outcomes = [outcome(seed=9, lost=5), replace(outcome(seed=10), delivery=None)]
     text = render(outcomes)
     assert "| kafka | pyspark_kafka | 9 | 1000 | 12 | 2 | 3 | 5 | 0 | 0 |" in text
     assert (

@@ -1,4 +1,4 @@
-"""A cluster of one broker, in processes of its own, and a warm fork server."""
+"""Fixtures: a cluster of one broker in its own processes, and a warm fork server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.conftest import open_cluster
 
 @pytest.fixture(scope="package")
 def processes(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """The reference as processes, or Apache Kafka where the run is for it."""
+    """Open `reference-processes`, or the cluster of the option `--cluster`."""
     with open_cluster(request.config, backend=_backend(request), configs=SETTINGS) as opened:
         yield opened
 
@@ -28,7 +28,7 @@ def _backend(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.fixture(scope="package")
 def old_transactions(request: pytest.FixtureRequest) -> Iterator[Session]:
-    """On a cluster with `transaction.version` 1, where the end of a transaction begins no epoch."""
+    """Open a session on a cluster with `transaction.version` 1, where EndTxn bumps no epoch."""
     features = {"transaction.version": 1}
     with (
         open_cluster(
@@ -47,5 +47,5 @@ def session(processes: Cluster) -> Iterator[Session]:
 
 @pytest.fixture(scope="package")
 def recordings(session: Session) -> list[Recording]:
-    """Every scenario, run to a good end with nothing killed but by its premises."""
+    """Record every scenario with no faults but its preconditions."""
     return matrix.record(session)

@@ -1,4 +1,4 @@
-"""The matrix itself: it finds what is wrong, and says what it did not meet."""
+"""The failpoint harness detects lost rows, duplicates, open transactions and missed faults."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from dataclasses import replace
 import pytest
 
 from integration.failpoints import __main__ as command
-from integration.failpoints import report, verdict
-from integration.failpoints.driver import Assignment, Kind, Life, Seat, _PartFailed
-from integration.failpoints.hook import Action, Order
-from integration.failpoints.lanes import NotSettled
+from integration.failpoints import oracle, report
+from integration.failpoints.driver import (
+    DriverRun,
+    Injection,
+    ProcessKey,
+    ProcessKind,
+    _ProcessFailedError,
+)
+from integration.failpoints.hook import Action, InjectedFault
+from integration.failpoints.lanes import NotSettledError
 from integration.failpoints.matrix import (
     Case,
     Recording,
@@ -20,80 +26,100 @@ from integration.failpoints.matrix import (
     coverage_errors,
     stalls,
 )
+from integration.failpoints.oracle import DeliveryError
 from integration.failpoints.processes import Process
 from integration.failpoints.report import Tally
 from integration.failpoints.scenarios import (
     BATCH,
     SCENARIOS,
-    Death,
+    FailureMode,
     Loss,
-    Premise,
+    Precondition,
     Scenario,
 )
 from integration.failpoints.session import Session
-from integration.failpoints.trial import NotMet, Trial
-from integration.failpoints.verdict import Wrong
+from integration.failpoints.step_requests import never_reached, undeclared
+from integration.failpoints.trial import NotReachedError, Trial
 
 PLAIN = SCENARIOS[0]
-COMMIT = Seat(life=0, batch=BATCH, kind=Kind.COMMIT)
+COMMIT = ProcessKey(driver_run=0, batch=BATCH, kind=ProcessKind.COMMIT)
 
 
 def a_recording(*failpoints: str, scenario: Scenario = PLAIN) -> Recording:
-    met = {
-        Seat(life=0, batch=BATCH, kind=focus.kind): failpoints if focus.kind is Kind.COMMIT else ()
-        for focus in scenario.focus
+    reached = {
+        ProcessKey(driver_run=0, batch=BATCH, kind=target.kind): failpoints
+        if target.kind is ProcessKind.COMMIT
+        else ()
+        for target in scenario.targets
     }
-    return Recording(scenario=scenario, met=met)
+    return Recording(scenario=scenario, reached=reached)
 
 
-def test_failpoints_with_nothing_between_them_are_one_moment() -> None:
-    met = ("a.before", "a.x.before", "a.x.after", "a.after", "b.before", "b.x.before", "b.x.after")
-    found = [(case.failpoint, case.death) for case in cases([a_recording(*met)])]
-    in_all_ways = ["a.before", "a.x.after", "b.x.after"]
-    assert [point for point, death in found if death is Death.ALONE] == in_all_ways
-    assert {point for point, _ in found} == set(met), "each is met in some way"
-    assert len(found) == 3 * len(in_all_ways) + 4
-    assert [case.failpoint for case in stalls([a_recording(*met)], amid=False)] == in_all_ways
+def test_of_failpoints_between_two_requests_one_is_killed_in_all_modes() -> None:
+    reached = (
+        "a.before",
+        "a.x.before",
+        "a.x.after",
+        "a.after",
+        "b.before",
+        "b.x.before",
+        "b.x.after",
+    )
+    found = [(case.failpoint, case.mode) for case in cases([a_recording(*reached)])]
+    in_all_modes = ["a.before", "a.x.after", "b.x.after"]
+    assert [point for point, mode in found if mode is FailureMode.ALONE] == in_all_modes
+    assert {point for point, _ in found} == set(reached), "each failpoint is killed at least once"
+    assert len(found) == 3 * len(in_all_modes) + 4
+    assert [
+        case.failpoint for case in stalls([a_recording(*reached)], during_next_batch=False)
+    ] == in_all_modes
 
 
-def test_a_failpoint_that_is_known_stands_for_a_moment_in_another_scenario() -> None:
-    met = ("a.before", "a.x.before", "a.x.after", "a.after")
+def test_a_known_failpoint_represents_its_group_in_another_scenario() -> None:
+    reached = ("a.before", "a.x.before", "a.x.after", "a.after")
     other = replace(PLAIN, name="other")
-    found = cases([a_recording(*met), a_recording(*met, scenario=other)])
+    found = cases([a_recording(*reached), a_recording(*reached, scenario=other)])
     assert [case.failpoint for case in found if case.scenario is other] == 3 * ["a.before"] + 3 * [
         "a.x.after"
     ]
 
 
-def test_steps_and_requests_that_no_scenario_meets_are_reported() -> None:
-    errors = coverage_errors([a_recording("commit.decide.before", "commit.decide.flush.before")])
-    assert "no scenario meets commit.decide.after" in errors
-    assert "no scenario meets commit.decide.end_transactions.before" in errors
-    assert "no scenario meets commit.mark.flush.before" in errors
-    assert not any("commit.decide.before" in error for error in errors)
-    assert not any("commit.decide.flush" in error for error in errors)
+def test_steps_and_requests_that_no_scenario_reaches_are_reported() -> None:
+    reached = {"commit.decide.before", "commit.decide.flush.before"}
+    missing = never_reached(reached)
+    assert not missing & reached
+    assert missing >= {
+        "commit.decide.after",
+        "commit.decide.end_transactions.before",
+        "commit.mark.flush.before",
+    }
+    (error, *_) = coverage_errors([a_recording(*reached)])
+    assert "abort.fence.after" in error
 
 
 def test_undeclared_requests_are_reported() -> None:
-    errors = coverage_errors([a_recording("commit.mark.list_topics.before", "no.step.before")])
-    assert "commit.mark.list_topics.before is met, and step_requests.py lacks it" in errors
-    assert "no.step.before is met, and step_requests.py lacks it" in errors
+    declared = {"commit.mark.flush.before", "abort.sweep.init_producer_id.after"}
+    unknown = {"commit.mark.list_topics.before", "no.step.before"}
+    assert undeclared(declared | unknown) == unknown
+    assert "no.step.before" in coverage_errors([a_recording("no.step.before")])[-1]
 
 
-def test_rows_that_are_lost_or_come_twice_are_named() -> None:
+def test_lost_and_duplicate_rows_are_reported() -> None:
     row, other = (b"1:0:0", 0), (b"1:0:1", 1)
-    verdict.check_rows([other, row], [row, other])
+    oracle.check_rows([other, row], [row, other])
     with pytest.raises(
-        Wrong, match=r"rows lost: 1 .1:0:1 in partition 1, 1 x.; rows too many: none"
+        DeliveryError, match=r"lost: 1 .1:0:1 in partition 1, 1 x.; duplicate rows: none"
     ):
-        verdict.check_rows([row], [row, other])
-    with pytest.raises(Wrong, match=r"rows too many: 1 .1:0:0 in partition 0, 2 x."):
-        verdict.check_rows([row, row, row], [row])
+        oracle.check_rows([row], [row, other])
+    with pytest.raises(DeliveryError, match=r"duplicate rows: 1 .1:0:0 in partition 0, 2 x."):
+        oracle.check_rows([row, row, row], [row])
 
 
 def test_results_are_counted_by_failpoint() -> None:
-    kill = Case(scenario=PLAIN, seat=COMMIT, failpoint="commit.mark.after", death=Death.ALONE)
-    stall = StallCase(scenario=PLAIN, seat=COMMIT, failpoint="commit.mark.after")
+    kill = Case(
+        scenario=PLAIN, process_key=COMMIT, failpoint="commit.mark.after", mode=FailureMode.ALONE
+    )
+    stall = StallCase(scenario=PLAIN, process_key=COMMIT, failpoint="commit.mark.after")
     results = [
         Result(case=kill, seconds=1, error=None),
         Result(case=kill, seconds=1, error="no"),
@@ -127,78 +153,82 @@ def test_invalid_arguments_are_rejected(
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 class TestWithProcesses:
-    """What needs the cluster."""
+    """Tests that need the cluster."""
 
     def trial(self, session: Session, **how: object) -> None:
         with session.lanes.lane() as lane:
             Trial(server=session.server, lane=lane, **how).run()  # type: ignore[arg-type]
 
     def kill(
-        self, failpoint: str, *, seat: Seat = COMMIT, action: Action = Action.KILL
-    ) -> list[Assignment]:
-        order = Order(failpoint=failpoint, action=action)
-        return [Assignment(seat=seat, order=order, takes_driver=action is Action.KILL)]
+        self, failpoint: str, *, process_key: ProcessKey = COMMIT, action: Action = Action.KILL
+    ) -> list[Injection]:
+        fault = InjectedFault(failpoint=failpoint, action=action)
+        return [Injection(process_key=process_key, fault=fault, kills_driver=action is Action.KILL)]
 
-    def test_writing_at_least_once_is_found_out(self, session: Session) -> None:
+    def test_at_least_once_writes_are_detected(self, session: Session) -> None:
         failing = replace(PLAIN, fails=frozenset({1}), failures=1)
-        with pytest.raises(Wrong, match="rows lost: none; rows too many: "):
+        with pytest.raises(DeliveryError, match="rows lost: none; duplicate rows: "):
             self.trial(session, scenario=failing, transactional=False)
 
-    def test_a_failpoint_that_is_not_met_is_found_out(self, session: Session) -> None:
+    def test_a_failpoint_that_is_not_reached_is_reported(self, session: Session) -> None:
         with pytest.raises(
-            NotMet, match=r"commit of batch 1, life 0 did not meet no.such.failpoint"
+            NotReachedError,
+            match=r"commit of batch 1, driver run 0 .* no.such.failpoint",
         ):
-            self.trial(session, scenario=PLAIN, assignments=self.kill("no.such.failpoint"))
+            self.trial(session, scenario=PLAIN, injections=self.kill("no.such.failpoint"))
 
-    def test_a_premise_that_is_not_met_is_found_out(self, session: Session) -> None:
-        premise = Premise(kind=Kind.COMMIT, failpoint="no.such.failpoint")
-        with pytest.raises(NotMet, match=r"life 0 did not meet no.such.failpoint"):
-            self.trial(session, scenario=replace(PLAIN, premises=(premise,)))
+    def test_a_precondition_that_is_not_reached_is_reported(self, session: Session) -> None:
+        precondition = Precondition(kind=ProcessKind.COMMIT, failpoint="no.such.failpoint")
+        with pytest.raises(NotReachedError, match=r"driver run 0 .* no.such.failpoint"):
+            self.trial(session, scenario=replace(PLAIN, preconditions=(precondition,)))
 
-    def test_a_loss_that_did_not_come_about_is_found_out(self, session: Session) -> None:
-        """What is taken away was not decided yet: it is written again as a matter of course."""
-        premise = Premise(kind=Kind.COMMIT, failpoint="commit.decide.before")
-        losing = replace(PLAIN, premises=(premise,), loss_between_lives=Loss.FENCED)
-        with pytest.raises(NotMet, match="no decided rows were lost"):
+    def test_a_loss_that_does_not_happen_is_reported(self, session: Session) -> None:
+        """The lost rows are not decided, so the next batch writes them without reporting a loss."""
+        precondition = Precondition(kind=ProcessKind.COMMIT, failpoint="commit.decide.before")
+        losing = replace(PLAIN, preconditions=(precondition,), loss_between_runs=Loss.FENCED)
+        with pytest.raises(NotReachedError, match="no decided rows were lost"):
             self.trial(session, scenario=losing)
 
-    def test_a_retry_that_does_not_help_is_found_out(
+    def test_a_failed_retry_is_reported(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(Life, "_start_task", start_first_attempts_alone)
-        first = Seat(life=0, batch=BATCH, kind=Kind.TASK)
-        orders = [
-            Assignment(seat=first, order=Order(failpoint="task.check.before", action=Action.KILL))
+        monkeypatch.setattr(DriverRun, "_start_task", start_first_attempts_alone)
+        first = ProcessKey(driver_run=0, batch=BATCH, kind=ProcessKind.TASK)
+        faults = [
+            Injection(
+                process_key=first,
+                fault=InjectedFault(failpoint="task.check.before", action=Action.KILL),
+            )
         ]
-        with pytest.raises(Wrong, match="failed with nothing that befell it"):
-            self.trial(session, scenario=PLAIN, assignments=orders, attempts_max=2)
+        with pytest.raises(DeliveryError, match="failed without a fault"):
+            self.trial(session, scenario=PLAIN, injections=faults, attempts_max=2)
 
-    def test_a_life_that_fails_for_no_reason_is_found_out(self, session: Session) -> None:
+    def test_a_driver_run_that_fails_without_a_fault_is_reported(self, session: Session) -> None:
         failing = replace(PLAIN, fails=frozenset({1}))
-        with pytest.raises(Wrong, match="failed with nothing that befell it"):
+        with pytest.raises(DeliveryError, match="failed without a fault"):
             self.trial(session, scenario=failing)
 
-    def test_a_transaction_that_is_left_open_is_found_out(
+    def test_an_open_transaction_is_reported(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("integration.failpoints.lanes.SETTLE_TIMEOUT_S", 0.5)
-        monkeypatch.setattr(Trial, "_live_to_the_end", live_once)
-        with pytest.raises(NotSettled, match=r"is Ongoing.* ends at .* and can be read up to"):
-            self.trial(session, scenario=PLAIN, assignments=self.kill("commit.decide.before"))
+        monkeypatch.setattr(Trial, "_run_to_the_end", run_once)
+        with pytest.raises(NotSettledError, match=r"is Ongoing.* ends at .* and can be read up to"):
+            self.trial(session, scenario=PLAIN, injections=self.kill("commit.decide.before"))
 
 
-_start_task = Life._start_task
+_start_task = DriverRun._start_task
 
 
 def start_first_attempts_alone(
-    life: Life, batch: int, planned: bytes, partition: int, *, attempt: int
-) -> tuple[Seat, Process]:
-    """In place of starting any attempt: a second one fails the batch."""
+    driver_run: DriverRun, batch: int, planned: bytes, partition: int, *, attempt: int
+) -> tuple[ProcessKey, Process]:
+    """Replace `_start_task`: a second attempt fails the batch."""
     if attempt > 0:
-        raise _PartFailed("no second attempt is made")
-    return _start_task(life, batch, planned, partition, attempt=attempt)
+        raise _ProcessFailedError("no second attempt is made")
+    return _start_task(driver_run, batch, planned, partition, attempt=attempt)
 
 
-def live_once(trial: Trial, work: object, checkpoint: object) -> None:
-    """In place of lives until all is done: one, with whatever befalls it."""
-    trial._life(work, checkpoint).run()  # type: ignore[arg-type]
+def run_once(trial: Trial, workload: object, checkpoint: object) -> None:
+    """Replace `_run_to_the_end`: one driver run, with any outcome."""
+    trial._driver_run(workload, checkpoint).run()  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Exactly once, wherever a process of the sink is killed or stands still."""
+"""The sink writes exactly once wherever one of its processes is killed or stalled."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import pytest
 
 from integration.failpoints import matrix
 from integration.failpoints.matrix import AnyCase, Recording
-from integration.failpoints.scenarios import OF_BOTH_VERSIONS, SCENARIOS, SLOW_SCENARIOS
+from integration.failpoints.scenarios import SCENARIOS, SLOW_SCENARIOS, VERSION_DEPENDENT
 from integration.failpoints.session import Session
 
 pytestmark = [pytest.mark.slow]
 
 SAMPLE_S = 15.0
-"""Cases are begun for so long in `make test`, in an order that the seed says."""
+"""`make test` starts cases for this long, in an order that depends on the seed."""
 
 SAMPLE_CASES_MIN = 6
 MATRIX_S = 1500
 
 
 def check(session: Session, chosen: Iterable[AnyCase], *, for_s: float | None = None) -> int:
-    """Run cases, and fail with the stories of those that did not end well; how many there were."""
+    """Run cases and fail with the timelines of failed ones; return the number of cases."""
     until_s = None if for_s is None else time.monotonic() + for_s
     results = list(matrix.run(session, chosen, until_s=until_s))
     failed = [f"{each.case}\n{each.error}" for each in results if each.error is not None]
@@ -34,41 +34,43 @@ def check(session: Session, chosen: Iterable[AnyCase], *, for_s: float | None = 
 
 
 @pytest.mark.timeout(240)
-def test_every_step_and_request_is_met(recordings: list[Recording]) -> None:
+def test_every_declared_step_and_request_is_reached(recordings: list[Recording]) -> None:
     assert matrix.coverage_errors(recordings) == []
 
 
 @pytest.mark.timeout(240)
-def test_a_sample_of_kills_and_stalls_ends_well(
+def test_a_sample_of_kills_and_stalls_passes(
     session: Session, recordings: list[Recording], seed: int
 ) -> None:
     everything: list[AnyCase] = [
         *matrix.cases(recordings),
-        *matrix.stalls(recordings, amid=False),
-        *matrix.stalls(recordings, amid=True),
+        *matrix.stalls(recordings, during_next_batch=False),
+        *matrix.stalls(recordings, during_next_batch=True),
     ]
     count = check(session, matrix.shuffled(everything, seed), for_s=SAMPLE_S)
-    assert count >= SAMPLE_CASES_MIN, "the machine is too busy for a sample worth the name"
+    assert count >= SAMPLE_CASES_MIN, "the machine is too busy to run a sample"
 
 
 @pytest.mark.full
 @pytest.mark.timeout(MATRIX_S)
-def test_every_kill_ends_well(session: Session, recordings: list[Recording]) -> None:
+def test_every_kill_passes(session: Session, recordings: list[Recording]) -> None:
     slow = matrix.record(session, SLOW_SCENARIOS)
     check(session, matrix.cases([*recordings, *slow]))
 
 
 @pytest.mark.full
 @pytest.mark.timeout(MATRIX_S)
-def test_every_kill_ends_well_with_old_transactions(old_transactions: Session) -> None:
-    scenarios = [each for each in SCENARIOS if each.name in OF_BOTH_VERSIONS]
+def test_every_kill_passes_with_old_transactions(old_transactions: Session) -> None:
+    scenarios = [each for each in SCENARIOS if each.name in VERSION_DEPENDENT]
     check(old_transactions, matrix.cases(matrix.record(old_transactions, scenarios)))
 
 
 @pytest.mark.full
 @pytest.mark.timeout(MATRIX_S)
-@pytest.mark.parametrize("amid", [False, True], ids=["afterwards", "amid-a-batch"])
+@pytest.mark.parametrize(
+    "during_next_batch", [False, True], ids=["afterwards", "during-next-batch"]
+)
 def test_every_zombie_is_harmless(
-    session: Session, recordings: list[Recording], amid: bool
+    session: Session, recordings: list[Recording], during_next_batch: bool
 ) -> None:
-    check(session, matrix.stalls(recordings, amid=amid))
+    check(session, matrix.stalls(recordings, during_next_batch=during_next_batch))

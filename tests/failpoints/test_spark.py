@@ -1,4 +1,4 @@
-"""The same through Spark itself: its Python processes are killed at failpoints, one after another."""
+"""Spark writes exactly once while its Python processes are killed at failpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from integration.chaos.driver import Driver
 from integration.chaos.feed import Feed
 from integration.chaos.job import Job
-from integration.chaos.verdict import judge
+from integration.chaos.oracle import check_delivery
 from integration.clusters import Cluster
 from integration.failpoints.killing import environment
 from tests.conformance.eventually import eventually
@@ -28,14 +28,14 @@ FAILPOINTS = (
     "commit.roll_forward.after",
     "abort.tasks.after",
 )
-"""Of planning, tasks, commit and abort, each before and behind the decision."""
+"""Failpoints of planning, tasks, commit and abort, before and after the decision."""
 
 ROWS_PER_SECOND = 100
 START_TIMEOUT_S = 400.0
 
 
 @pytest.mark.timeout(1200)
-def test_spark_writes_once_whatever_python_process_is_killed(
+def test_spark_writes_each_row_once_when_python_processes_are_killed(
     processes: Cluster,
     unique_name: Callable[[], str],
     tmp_path: Path,
@@ -55,8 +55,8 @@ def test_spark_writes_once_whatever_python_process_is_killed(
     )
     for name, value in environment(FAILPOINTS, killed).items():
         monkeypatch.setenv(name, value)
-    told: list[str] = []
-    with Driver(job, told.append) as driver:
+    lines: list[str] = []
+    with Driver(job, lines.append) as driver:
         feed = Feed(
             processes.bootstrap_servers,
             source,
@@ -71,8 +71,8 @@ def test_spark_writes_once_whatever_python_process_is_killed(
         finally:
             feed.stop()
         driver.finish(START_TIMEOUT_S)
-        print(*told, sep="\n")
-        assert driver.starts == 1, "Spark's driver lives on"
-        assert driver.failures >= 1, "what dies in planning and commit fails the query"
-    verdict = judge(processes.bootstrap_servers, source, target, fed=feed.confirmed)
-    assert verdict.is_exactly_once, verdict
+        print(*lines, sep="\n")
+        assert driver.starts == 1, "Spark's driver must survive"
+        assert driver.failures >= 1, "a kill in planning or commit must fail the query"
+    oracle = check_delivery(processes.bootstrap_servers, source, target, fed=feed.confirmed)
+    assert oracle.is_exactly_once, oracle

@@ -1,12 +1,12 @@
-"""What the processes do: just what Spark's Python processes do with a data source that writes.
+"""Calls the sink as Spark's Python processes call a data source that writes.
 
-Purpose: make a writer and pickle it, write a partition, commit or abort. Invariant: what passes
-between two parts is bytes that the one has pickled, as with Spark, and nothing else. What it must
-not know: who runs the parts, in which order, and what befalls them.
+Purpose: create a writer and pickle it, write a partition, commit or abort. Invariant: two calls
+exchange only bytes that one of them has pickled, as with Spark. What it must not know: who calls,
+in which fault, and which faults are injected.
 
 Follows `write_into_data_source`, `commit_data_source_write` and `python_streaming_sink_runner` of
-`pyspark.sql.worker`: for a stream the process that commits makes a writer of its own out of the
-options; for a batch job it gets the one that planning pickled.
+`pyspark.sql.worker`: in a stream, the process that commits creates its own writer from the options;
+in a batch job it gets the writer that planning pickled.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ _SCHEMA: Final = StructType(
 _COLUMNS: Final = pa.schema([("value", pa.binary()), ("partition", pa.int32())])
 _ROWS_PER_BATCH: Final = 2
 _PICKLES: Final[Any] = CPickleSerializer()
-"""As Spark pickles, closures too."""
+"""Spark's pickler, which supports closures."""
 
 Writer = DataSourceWriter | DataSourceStreamWriter
 
 
-class RowsFailed(Exception):  # noqa: N818
-    """What a task raises whose rows cannot be computed."""
+class RowsFailedError(Exception):
+    """The rows of a task cannot be computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """What a user writes: `writeStream` or `write` with options."""
+    """The options of a user's `writeStream` or `write`."""
 
     options: Mapping[str, str]
     is_streaming: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPart:
-    """A task attempt: Spark's numbers and properties, and the rows, each with its partition.
+class TaskInput:
+    """A task attempt: Spark's ids and properties, and rows with their Kafka partition.
 
-    `fails_after` says after how many of the rows the computation of the others fails.
+    `fails_after` is the number of rows after which the computation fails.
     """
 
     partition: int
@@ -62,11 +62,11 @@ class TaskPart:
 
 
 def plan(sink: Sink) -> bytes:
-    """Make a writer and pickle it: for the tasks, and for the commit of a batch job."""
-    writer = _make(sink)
+    """Create a writer and pickle it for the tasks and for the commit of a batch job."""
+    writer = _create(sink)
 
     def write(rows: Iterator[pa.RecordBatch]) -> Any:
-        # Of Spark, too, the tasks get a closure over the writer.
+        # Spark, too, gives the tasks a closure over the writer.
         return writer.write(rows)
 
     for_tasks = _PICKLES.dumps(write)
@@ -74,8 +74,8 @@ def plan(sink: Sink) -> bytes:
     return bytes(_PICKLES.dumps((for_tasks, for_commit)))
 
 
-def write(planned: bytes, task: TaskPart) -> bytes:
-    """Write rows; the message, pickled."""
+def write(planned: bytes, task: TaskInput) -> bytes:
+    """Write rows; return the pickled commit message."""
     for_tasks, _ = _PICKLES.loads(planned)
     context = TaskContext()
     context._partitionId = task.partition
@@ -89,8 +89,8 @@ def write(planned: bytes, task: TaskPart) -> bytes:
 
 
 def commit(sink: Sink, planned: bytes, messages: Sequence[bytes | None], batch_id: int) -> bytes:
-    """Commit a batch; nothing."""
-    writer, loaded = _for_end(sink, planned, messages)
+    """Commit a batch; return no bytes."""
+    writer, loaded = _load(sink, planned, messages)
     if sink.is_streaming:
         writer.commit(loaded, batch_id)
     else:
@@ -99,8 +99,8 @@ def commit(sink: Sink, planned: bytes, messages: Sequence[bytes | None], batch_i
 
 
 def abort(sink: Sink, planned: bytes, messages: Sequence[bytes | None], batch_id: int) -> bytes:
-    """Abort a batch; nothing. Messages of tasks that failed are None."""
-    writer, loaded = _for_end(sink, planned, messages)
+    """Abort a batch; return no bytes. Failed tasks have None as message."""
+    writer, loaded = _load(sink, planned, messages)
     if sink.is_streaming:
         writer.abort(loaded, batch_id)
     else:
@@ -108,26 +108,26 @@ def abort(sink: Sink, planned: bytes, messages: Sequence[bytes | None], batch_id
     return b""
 
 
-def _make(sink: Sink) -> Writer:
+def _create(sink: Sink) -> Writer:
     source = KafkaDataSource(CaseInsensitiveDict(sink.options))
     if sink.is_streaming:
         return source.streamWriter(_SCHEMA, overwrite=False)
     return source.writer(_SCHEMA, overwrite=False)
 
 
-def _for_end(sink: Sink, planned: bytes, messages: Sequence[bytes | None]) -> tuple[Any, list[Any]]:
+def _load(sink: Sink, planned: bytes, messages: Sequence[bytes | None]) -> tuple[Any, list[Any]]:
     if sink.is_streaming:
-        writer: Any = _make(sink)
+        writer: Any = _create(sink)
     else:
         writer = _PICKLES.loads(_PICKLES.loads(planned)[1])
     return writer, [None if message is None else _PICKLES.loads(message) for message in messages]
 
 
-def _batches(task: TaskPart) -> Iterator[pa.RecordBatch]:
+def _batches(task: TaskInput) -> Iterator[pa.RecordBatch]:
     rows = task.rows if task.fails_after is None else task.rows[: task.fails_after]
     for start in range(0, len(rows), _ROWS_PER_BATCH):
         values, partitions = zip(*rows[start : start + _ROWS_PER_BATCH], strict=True)
         columns = [pa.array(values, pa.binary()), pa.array(partitions, pa.int32())]
         yield pa.RecordBatch.from_arrays(columns, schema=_COLUMNS)
     if task.fails_after is not None:
-        raise RowsFailed(f"the rows after the first {task.fails_after} cannot be computed")
+        raise RowsFailedError(f"the rows after the first {task.fails_after} cannot be computed")

@@ -1,6 +1,6 @@
-"""What a read_committed reader sees in the end, compared with what was in the source.
+"""The oracle of chaos runs: compares the target, read with read_committed, with the source.
 
-Invariant: reads by another client than the one under test. What it must not know: faults.
+Invariant: it reads through another client than the one under test. What it must not know: faults.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 _TIMEOUT_S: Final = 60.0
-_STUCK_AFTER_S: Final = 30.0
+_BLOCKED_AFTER_S: Final = 30.0
 _POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Rows of the source, and of those how many are lost, and how many more there are than that.
+class Delivery:
+    """The number of rows in the source, and of lost and duplicate rows in the target.
 
-    `stuck` names partitions whose readers are held up by an open transaction.
+    `blocked` names partitions with an open transaction, which readers cannot read to the end.
     """
 
     rows: int
     lost: int
     duplicates: int
-    stuck: tuple[str, ...]
+    blocked: tuple[str, ...]
 
     @property
     def is_exactly_once(self) -> bool:
-        return not self.lost and not self.duplicates and not self.stuck
+        return not self.lost and not self.duplicates and not self.blocked
 
 
-def judge(bootstrap_servers: str, source: str, target: str, *, fed: int) -> Verdict:
-    """Read both topics to their ends.
+def check_delivery(bootstrap_servers: str, source: str, target: str, *, fed: int) -> Delivery:
+    """Read both topics to their ends and compare them.
 
-    `fed` is how many records the source took, of which brokers may lose none. Raises
-    `AssertionError` where they have, or where there were none: then there is nothing to judge by.
+    `fed` is the number of acknowledged records of the source. Raise `AssertionError` if it is 0 or
+    if brokers have lost any of them.
     """
-    stuck = _await_closed(bootstrap_servers, target)
+    blocked = _await_closed(bootstrap_servers, target)
     wanted = {
         f"{partition}:{offset}".encode()
         for partition, end in enumerate(
@@ -49,19 +49,21 @@ def judge(bootstrap_servers: str, source: str, target: str, *, fed: int) -> Verd
         )
         for offset in range(end)
     }
-    assert 0 < fed <= len(wanted), f"{fed} records were fed, and the source has {len(wanted)}"
+    assert 0 < fed <= len(wanted), (
+        f"{fed} records were acknowledged, but the source has {len(wanted)}"
+    )
     found = _values(bootstrap_servers, target)
-    return Verdict(
+    return Delivery(
         rows=len(wanted),
         lost=len(wanted - found.keys()),
         duplicates=sum(found.values()) - len(found) + len(found.keys() - wanted),
-        stuck=tuple(stuck),
+        blocked=tuple(blocked),
     )
 
 
 def _await_closed(bootstrap_servers: str, topic: str) -> list[str]:
-    """The partitions that cannot be read to their ends, when there has been time to."""
-    deadline_s = time.monotonic() + _STUCK_AFTER_S
+    """Wait until all partitions can be read to their ends; return those that cannot."""
+    deadline_s = time.monotonic() + _BLOCKED_AFTER_S
     while True:
         ends = _ends(bootstrap_servers, topic, IsolationLevel.READ_UNCOMMITTED)
         stable = _ends(bootstrap_servers, topic, IsolationLevel.READ_COMMITTED)
@@ -69,7 +71,7 @@ def _await_closed(bootstrap_servers: str, topic: str) -> list[str]:
             return []
         if time.monotonic() > deadline_s:
             return [
-                f"{topic}-{partition} ends at {end} and can be read up to {last}"
+                f"{topic}-{partition}: the high watermark is {end}, the last stable offset {last}"
                 for partition, (end, last) in enumerate(zip(ends, stable, strict=True))
                 if end != last
             ]
@@ -77,7 +79,7 @@ def _await_closed(bootstrap_servers: str, topic: str) -> list[str]:
 
 
 def _ends(bootstrap_servers: str, topic: str, isolation_level: IsolationLevel) -> list[int]:
-    """High watermarks, or last stable offsets."""
+    """Return high watermarks, or last stable offsets."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
     partitions = admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -88,11 +90,11 @@ def _ends(bootstrap_servers: str, topic: str, isolation_level: IsolationLevel) -
 
 
 def _values(bootstrap_servers: str, topic: str) -> Counter[bytes]:
-    """How often each value is there, up to the last stable offsets."""
+    """Count the values up to the last stable offsets."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
-            "group.id": "judge",
+            "group.id": "oracle",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
@@ -106,7 +108,9 @@ def _values(bootstrap_servers: str, topic: str) -> Counter[bytes]:
         consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
         deadline_s = time.monotonic() + _TIMEOUT_S
         while unfinished:
-            assert time.monotonic() < deadline_s, f"partitions {unfinished} of {topic} do not end"
+            assert time.monotonic() < deadline_s, (
+                f"{topic}: no end of partitions {unfinished} after {_TIMEOUT_S:g} s"
+            )
             for message in consumer.consume(10_000, timeout=0.5):
                 error, value = message.error(), message.value()
                 if error is None:
