@@ -1,11 +1,14 @@
-"""The protocol of the exactly-once sink as a small model, of which every state is explored.
+"""A model of the exactly-once protocol and an explicit-state model checker for it.
 
-cases       what is explored, and which case finds which mutation
-explore     breadth first, so that a schedule that is found is a shortest one
-driver      which step is taken where: planning, job, deciding, aborting, sweep, rolling, task
-cluster     requests and what they do; coordinator is that of a transactional id
-environment what happens by itself: timeouts, late requests, markers
-state       the values; places, turn, canonical and garbage keep them few
-liveness    from every state, a fresh driver finishes
-mutations   what can be broken
+cases              the configurations to check, and the case that detects each mutation
+explore            breadth-first search, so that a counterexample is a shortest one
+driver             the driver's actions by program counter: planning, job, deciding, aborting,
+                   sweep, rolling; driver_action is what they share
+task               the actions of task attempts
+environment        all other actions: timeouts, delayed requests, markers
+cluster            the effects of requests; coordinator is the transaction coordinator
+state              the state's values; labels are the program counter's values
+canonicalization   symmetry reduction; pruning removes unobservable parts of a state
+liveness           checks that a fresh driver completes from every state
+mutations          deliberate errors in the protocol
 """

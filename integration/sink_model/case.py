@@ -1,36 +1,37 @@
-"""What is explored: how many drivers of which queries, the cluster's version, and what goes wrong.
+"""A case: the model's configuration (TLC would call it a model).
 
-Purpose: one value that says all of it. Invariant: two runs of one case explore the same states. What
-it must not know: how the protocol goes.
+Purpose: define drivers, queries, transaction version and fault budget. Invariant: two runs of a case
+explore the same states. What it must not know: the protocol.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from integration.sink_model.mutations import REUSE_IDS_ACROSS_RUNS
 from integration.sink_model.state import NO_FAULTS, Faults, TaskId
 
-BY_TIMEOUT = "its timeout"
-BY_TASK = "a task's InitProducerId"
+BY_TIMEOUT = "a timeout"
+BY_TASK = "the InitProducerId of a task"
 BY_SWEEP = "a sweep"
 BY_ITSELF = "the attempt itself"
 BY_ABORT = "abort()"
 BY_ROLL_FORWARD = "roll-forward"
-"""Who ended a transaction."""
+"""The cause of a transaction's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`queries` has the query of each driver, in the order in which they start; all share X.
+    """`queries` is the query of each driver, in the order of their starts; all share one sink id.
 
-    `batches` are written by each query, `version` is that of transactions. `slots_wrap`: all batches
-    of a run use the same ids, as after sixteen task attempts. `halves`: a task's rows are two
-    requests. `slow_decisions` and `slow_markers`: other things happen between the end of X's (of a
-    task's) transaction and its markers.
-    `late_inits`: a lost answer may also be that of an InitProducerId, of which a copy comes late.
-    `empty` has a bit for each batch without rows, by partition. `mutation` breaks the protocol.
+    `batches` is the number of batches per query; `version` is `transaction.version`. `slots_wrap`: all
+    batches of a run use the same task ids, as after sixteen task attempts. `halves`: a task writes
+    its rows in two requests. `slow_decisions` and `slow_markers`: other actions can happen between
+    EndTxn of the sink id (of a task id) and the markers. `late_inits`: a copy of an InitProducerId
+    may be delayed. `empty` has a bit per batch without rows, by partition. `mutation` names a
+    deliberate error in the protocol.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Case:
     fresh_drivers: int = 0
 
     def batches_of(self, number: int) -> int:
-        """How many batches a driver writes: a fresh one (see `liveness`) one more than others."""
+        """Return the number of batches of a driver; a fresh one (see `liveness`) writes one more."""
         is_fresh = number >= len(self.queries) - self.fresh_drivers
         return self.batches + 1 if is_fresh else self.batches
 
@@ -58,32 +59,44 @@ class Case:
 
     @property
     def ids_are_unique(self) -> bool:
-        """Whether no two attempts of partitions ever have one id, and no request for one is late."""
+        """Whether no two task attempts share an id, and no InitProducerId for one is delayed."""
         return not (self.slots_wrap or self.late_inits or self.mutation == REUSE_IDS_ACROSS_RUNS)
 
     def task_id(self, run: int, batch: int, attempt: int) -> TaskId:
-        """The id of a task attempt."""
+        """Return the id of a task attempt."""
         slot = 0 if self.slots_wrap else batch
         return TaskId(0 if self.mutation == REUSE_IDS_ACROSS_RUNS else run, attempt, slot)
 
     def row(self, query: int, batch: int, half: int) -> int:
-        """The bit of some rows of a partition: all of a batch, or a half of them."""
+        """Return the bit of a batch's rows in a partition, or of one half of them."""
         return 1 << ((query * (self.batches + 1) + batch) * 2 + half)
 
     def rows(self, query: int, batch: int) -> int:
-        """The bits of all rows of a batch in one partition."""
+        """Return the bits of all rows of a batch in a partition."""
         first = self.row(query, batch, 0)
         return first | self.row(query, batch, 1) if self.halves else first
 
-    def may_abort_what_is_decided(self, who: str) -> bool:
-        """Whether a decided transaction may be lost to this, since the protocol finds it lost."""
+    def may_abort_decided(self, who: str) -> bool:
+        """Whether this cause may abort a decided transaction; the protocol detects the loss."""
         if who in (BY_TASK, BY_SWEEP):
             return self.slots_wrap or self.late_inits
         return who == BY_TIMEOUT
 
 
-class Violation(Exception):  # noqa: N818 - what is found is no error of the program
-    """A property does not hold. `lines` are what led there from the state that was looked at."""
+NO_ROW_TWICE: Final = "no row is committed twice"
+NO_ROW_MISSING: Final = "no completed batch has a row missing"
+BATCHES_RISE: Final = "decided batches only increase"
+DECIDED_STAYS: Final = "the sink never aborts a decided transaction"
+OFFSETS_WITH_DECISION: Final = "offsets commit with their decision or not at all"
+FINISHES: Final = "a fresh driver always finishes"
+NOTHING_OPEN: Final = "a fresh driver leaves nothing open"
+NEWER_OWNER_STAYS: Final = "abort() never fences a newer owner"
+NO_DECISION_GONE: Final = "no decision becomes invisible"
+"""The invariants, as `InvariantViolationError` names them."""
+
+
+class InvariantViolationError(Exception):
+    """An invariant does not hold. `lines` are the end of the trace, after the checked state."""
 
     def __init__(self, what: str, lines: Sequence[str] = ()) -> None:
         super().__init__(what)

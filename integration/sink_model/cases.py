@@ -1,8 +1,8 @@
-"""The cases that are explored, and which of them finds which mutation.
+"""The cases to check, and the case that detects each mutation.
 
-Purpose: one list for tests, the command and docs/sink-model.md. Invariant: every mutation is either
-found by a small case or has the reason why no case can, with the test of the code that does. What it
-must not know: the protocol.
+Purpose: one list for tests, the command line and docs/sink-model.md. Invariant: every mutation is
+either detected by a small case, or has the reason why no case can detect it and the test of the code
+that does. What it must not know: the protocol.
 """
 
 from __future__ import annotations
@@ -11,7 +11,18 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from integration.sink_model import mutations
-from integration.sink_model.case import Case
+from integration.sink_model.case import (
+    BATCHES_RISE,
+    DECIDED_STAYS,
+    FINISHES,
+    NEWER_OWNER_STAYS,
+    NO_DECISION_GONE,
+    NO_ROW_MISSING,
+    NO_ROW_TWICE,
+    NOTHING_OPEN,
+    OFFSETS_WITH_DECISION,
+    Case,
+)
 from integration.sink_model.state import Faults
 
 SMALL: Final = (
@@ -45,7 +56,7 @@ SMALL: Final = (
         faults=Faults(attempts=1, failures=1),
     ),
 )
-"""In `make test`."""
+"""The cases of `make test`."""
 
 FULL: Final = (
     Case(name="three-batches", faults=Faults(timeouts=1, answers=1)),
@@ -74,27 +85,17 @@ FULL: Final = (
     Case(name="late-inits", batches=2, late_inits=True, faults=Faults(answers=1)),
     Case(name="speculation", batches=2, faults=Faults(attempts=1)),
 )
-"""Only in `make test-all`."""
+"""The cases of `make test-all` only."""
 
 ALL: Final[Mapping[str, Case]] = {case.name: case for case in SMALL + FULL}
 
 
 class Found(NamedTuple):
-    """The case that finds a mutation, and what it violates there, in the words of `Violation`."""
+    """The case that detects a mutation, and the violated invariant."""
 
     case: str
     violates: str
 
-
-NO_ROW_TWICE: Final = "no row is committed twice"
-NO_ROW_MISSING: Final = "no completed batch has a row missing"
-BATCHES_RISE: Final = "decided batches only rise"
-DECIDED_STAYS: Final = "a decided transaction is never aborted by us"
-OFFSETS_WITH_DECISION: Final = "offsets commit with their decision or not at all"
-FINISHES: Final = "a fresh driver always finishes"
-NOTHING_OPEN: Final = "a fresh driver leaves nothing open"
-NEWER_OWNER_STAYS: Final = "abort() never takes X from a newer owner"
-NO_DECISION_GONE: Final = "no decision seems gone"
 
 FOUND_BY: Final[Mapping[str, Found]] = {
     mutations.SKIP_THE_FENCE: Found("one-batch", DECIDED_STAYS),
@@ -128,22 +129,22 @@ FOUND_BY: Final[Mapping[str, Found]] = {
     mutations.ABORT_WITHOUT_FENCING: Found("one-batch-with-a-lost-answer", DECIDED_STAYS),
 }
 
-UNSEEN: Final[Mapping[str, tuple[str, str]]] = {
+UNDETECTABLE: Final[Mapping[str, tuple[str, str]]] = {
     mutations.SKIP_THE_VERIFICATION: (
-        "what is decided though it was aborted is found lost by roll-forward, and written again",
+        "roll-forward detects that a decided transaction was aborted, and the rows are written again",
         "test_commit.py::test_a_transaction_that_is_over",
     ),
     mutations.OVERTAKE_LOST_TASKS: (
-        "Spark's commit log never gets past a batch with lost tasks; only a changed checkpoint could",
+        "Spark's commit log stops at a batch with lost tasks; only a changed checkpoint passes it",
         "test_task.py::test_a_batch_behind_lost_rows_is_refused",
     ),
     mutations.ABORT_WITHOUT_LOOKING: (
-        "it costs a newer owner a batch that fails undecided, which the protocol allows",
+        "an undecided batch of the newer owner fails, which the protocol allows",
         "test_abort.py::test_a_newer_owner_is_left_alone",
     ),
     mutations.SWEEP_ALL_RUNS: (
-        "the look at who owns X covers it",
+        "the owner check of the sweep prevents it",
         "test_commit.py::test_attempts_of_other_runs_are_not_swept",
     ),
 }
-"""Why no case can see it, and the test of the code that does."""
+"""The reason why no case can detect a mutation, and the test of the code that does."""

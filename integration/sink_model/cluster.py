@@ -1,8 +1,8 @@
-"""Requests and what they do to all of the cluster: ids, rows, markers and the commit topic.
+"""The effects of requests on the cluster: transactional ids, rows, markers and the commit topic.
 
-Purpose: each function is one request that reached its broker, or one act of the coordinator.
-Invariant: rows count as committed from the moment that the coordinator cannot go back, and only
-here can they; the properties about them are checked here. What it must not know: drivers and tasks.
+Purpose: each function is one request that reaches its broker, or one action of the coordinator.
+Invariant: rows are committed when the coordinator writes PREPARE_COMMIT, and only here; their
+invariants are checked here. What it must not know: drivers and tasks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from integration.sink_model import coordinator
-from integration.sink_model.case import Case, Violation
+from integration.sink_model.case import (
+    BATCHES_RISE,
+    DECIDED_STAYS,
+    NO_ROW_TWICE,
+    Case,
+    InvariantViolationError,
+)
 from integration.sink_model.coordinator import CONCURRENT
 from integration.sink_model.mutations import (
     IGNORE_THE_QUERY_ID,
@@ -41,7 +47,7 @@ DONE: Final = 0
 LOST: Final = 1
 WAIT: Final = 2
 UNKNOWN: Final = 3
-"""What became of a decided transaction."""
+"""The outcome of a decided transaction."""
 
 
 # Ids of task attempts
@@ -50,7 +56,7 @@ UNKNOWN: Final = 3
 def init_task_id(
     case: Case, state: State, index: int, task_id: TaskId, who: str
 ) -> tuple[State, int, int]:
-    """InitProducerId: the state, the answer, and the epoch that was granted."""
+    """InitProducerId of a task id; return the state, the response and the granted epoch."""
     while True:
         before = find(state.partitions[index].ids, task_id)
         after, answer = coordinator.init_producer_id(before, case.version)
@@ -60,7 +66,7 @@ def init_task_id(
             return state, answer, after.epoch
 
 
-def end_task_transaction(  # noqa: PLR0917 - a request is what it names
+def end_task_transaction(  # noqa: PLR0917 - the parameters are those of the request
     case: Case,
     state: State,
     index: int,
@@ -71,7 +77,7 @@ def end_task_transaction(  # noqa: PLR0917 - a request is what it names
     is_commit: bool,
     version: int | None = None,
 ) -> tuple[State, int]:
-    """EndTxn of a task's transaction, in the version of its id unless told otherwise."""
+    """EndTxn of a task id, in the case's transaction version by default."""
     before = find(state.partitions[index].ids, task_id)
     after, answer = coordinator.end(before, epoch, version or case.version, is_commit=is_commit)
     if after is before:
@@ -93,18 +99,18 @@ def expire(state: State, index: int, task_id: TaskId) -> State:
 
 
 def write_markers(state: State, index: int, task_id: TaskId) -> State:
-    """A task's transaction that was ended has all its markers."""
+    """The coordinator completes a task's prepared transaction."""
     part = state.partitions[index]
     return _with_id(state, index, part, task_id, coordinator.completed(find(part.ids, task_id)))
 
 
-def produce_rows(  # noqa: PLR0917 - a request is what it names
+def produce_rows(  # noqa: PLR0917 - the parameters are those of the request
     case: Case, state: State, index: int, task_id: TaskId, epoch: int, rows: int, *, goes_on: bool
 ) -> State | None:
-    """Rows in a transaction; None where they are refused.
+    """Produce rows in a transaction; return None if the broker rejects them.
 
-    Where transactions are of version 2 the first rows after an end open one by themselves; where
-    they are of version 1 only what begins adds its partitions.
+    In version 2 the first rows after an end open the next transaction implicitly; in version 1 only
+    the first request adds partitions.
     """
     part = state.partitions[index]
     current = find(part.ids, task_id)
@@ -129,17 +135,17 @@ def _with_id(
     return state._replace(partitions=replaced(state.partitions, index, part))
 
 
-def _store(  # noqa: PLR0917 - a request is what it names
+def _store(  # noqa: PLR0917 - the parameters are those of the request
     case: Case, state: State, index: int, task_id: TaskId, after: TransactionalId, who: str
 ) -> State:
-    """What a request made of an id, with what follows from it."""
+    """Store the result of a request, with its effects on rows and markers."""
     part = state.partitions[index]
     before = find(part.ids, task_id)
     if before.status == ONGOING:
         is_commit = after.status == PREPARE_COMMIT
         if is_commit:
             part = part._replace(committed=_committed(part, before.rows, task_id, who))
-        elif not case.may_abort_what_is_decided(who):
+        elif not case.may_abort_decided(who):
             _check_undecided(state, part, task_id, before.epoch, who)
         marker = Marker(task_id, before.epoch, is_commit)
         part = part._replace(markers=tuple(sorted((*part.markers, marker))))
@@ -150,27 +156,28 @@ def _store(  # noqa: PLR0917 - a request is what it names
 
 def _committed(part: Partition, rows: int, task_id: TaskId, who: str) -> int:
     if part.committed & rows:
-        raise Violation(f"no row is committed twice: {who} commits rows of {task_id} once more")
+        raise InvariantViolationError(f"{NO_ROW_TWICE}: {who} commits rows of {task_id} again")
     return part.committed | rows
 
 
 def _check_undecided(state: State, part: Partition, task_id: TaskId, epoch: int, who: str) -> None:
     undecided = None
     for record in state.log:
-        if record.is_open and record.query != NONE and state.x.status != PREPARE_COMMIT:
+        if record.is_open and record.query != NONE and state.sink_id.status != PREPARE_COMMIT:
             undecided = record.query, record.number
     for entry in part.entries:
         if (entry.task_id, entry.epoch) == (task_id, epoch) and entry[:2] != undecided:
-            raise Violation(
-                f"a decided transaction is never aborted by us: {who} aborts {task_id}, epoch "
-                f"{epoch}, of decision {entry.number}"
+            raise InvariantViolationError(
+                f"{DECIDED_STAYS}: {who} aborts {task_id}, epoch {epoch}, of decision {entry.number}"
             )
 
 
-def fate(case: Case, part: Partition, entry: Entry, *, trusts_next_epoch: bool = False) -> int:
-    """What became of a transaction of which EndTxn(commit) was refused (rows b and c of the table).
+def outcome_of(
+    case: Case, part: Partition, entry: Entry, *, trusts_next_epoch: bool = False
+) -> int:
+    """Return the outcome of a transaction whose EndTxn(commit) was rejected (rows b, c of the table).
 
-    A decided transaction that is over never changes, so looking a moment later tells the same.
+    A decided transaction that has ended never changes, so a later look gives the same result.
     """
     current = find(part.ids, entry.task_id)
     if current.status in PREPARED:
@@ -184,46 +191,46 @@ def fate(case: Case, part: Partition, entry: Entry, *, trusts_next_epoch: bool =
     return UNKNOWN
 
 
-# X and the commit topic
+# The sink id and the commit topic
 
 
-def init_x(case: Case, state: State, expected: int | None = None) -> tuple[State, int]:
-    """InitProducerId(X): the state, whose X has the granted epoch, and the answer."""
+def init_sink_id(case: Case, state: State, expected: int | None = None) -> tuple[State, int]:
+    """InitProducerId of the sink id; return the state, with the granted epoch, and the response."""
     while True:
-        after, answer = coordinator.init_producer_id(state.x, case.version, expected)
-        if after is not state.x:
-            state = _with_x(case, state, after)
+        after, answer = coordinator.init_producer_id(state.sink_id, case.version, expected)
+        if after is not state.sink_id:
+            state = _with_sink_id(case, state, after)
         if answer != CONCURRENT or case.slow_decisions:
             return state, answer
 
 
-def end_x(case: Case, state: State, epoch: int) -> tuple[State, int]:
-    """EndTxn(X, commit)."""
-    after, answer = coordinator.end(state.x, epoch, case.version, is_commit=True)
-    if after is state.x:
+def end_decision(case: Case, state: State, epoch: int) -> tuple[State, int]:
+    """EndTxn(commit) of the sink id."""
+    after, answer = coordinator.end(state.sink_id, epoch, case.version, is_commit=True)
+    if after is state.sink_id:
         return state, answer
-    return _with_x(case, _decided(state), after), answer
+    return _with_sink_id(case, _decided(state), after), answer
 
 
-def time_out_x(case: Case, state: State) -> State:
+def time_out_decision(case: Case, state: State) -> State:
     """The coordinator aborts an open decision."""
-    return _with_x(case, state, coordinator.fenced(state.x, case.version))
+    return _with_sink_id(case, state, coordinator.fenced(state.sink_id, case.version))
 
 
-def write_markers_of_x(case: Case, state: State) -> State:
-    """The decision that was ended has its marker in the commit topic."""
-    return _with_marker(case, state, coordinator.completed(state.x))
+def write_decision_marker(case: Case, state: State) -> State:
+    """The coordinator writes the marker of the decision into the commit topic."""
+    return _with_marker(case, state, coordinator.completed(state.sink_id))
 
 
 def produce_decision(
     state: State, epoch: int, decision: Record, entries: tuple[Entry | None, ...]
 ) -> State | None:
-    """A decision and, in the same transaction, offsets; None where that is refused."""
-    x = state.x
-    if x.epoch != epoch or x.status == ONGOING or x.status in PREPARED:
+    """Produce a decision with its offsets; return None if the broker rejects it."""
+    sink_id = state.sink_id
+    if sink_id.epoch != epoch or sink_id.status == ONGOING or sink_id.status in PREPARED:
         return None
     return state._replace(
-        x=TransactionalId(epoch, ONGOING, x.last_epoch, 0),
+        sink_id=TransactionalId(epoch, ONGOING, sink_id.last_epoch, 0),
         log=(*state.log, decision),
         partitions=tuple(
             part if entry is None else part._replace(entries=(*part.entries, entry))
@@ -232,33 +239,32 @@ def produce_decision(
     )
 
 
-def _with_x(case: Case, state: State, after: TransactionalId) -> State:
+def _with_sink_id(case: Case, state: State, after: TransactionalId) -> State:
     if after.status in PREPARED and not case.slow_decisions:
         return _with_marker(case, state, coordinator.completed(after))
-    return state._replace(x=after)
+    return state._replace(sink_id=after)
 
 
 def _decided(state: State) -> State:
-    """The atomic point: the coordinator cannot go back."""
+    """The atomic point: the coordinator has written PREPARE_COMMIT for the decision."""
     decision = next(each for each in state.log if each.is_open and each.query != NONE)
     query, batch = decision.query, decision.batch
     for record in state.log:
         if record.query == query and not record.is_open:
             again = batch == record.batch and not decision.supplements
             if batch < record.batch or again:
-                raise Violation(
-                    f"decided batches only rise: query {query} decides batch {batch} after batch "
-                    f"{record.batch}"
+                raise InvariantViolationError(
+                    f"{BATCHES_RISE}: query {query} decides batch {batch} after batch {record.batch}"
                 )
     return state._replace(offsets=replaced(state.offsets, query, batch))
 
 
-def _with_marker(case: Case, state: State, x: TransactionalId) -> State:
+def _with_marker(case: Case, state: State, sink_id: TransactionalId) -> State:
     decision = next((each for each in state.log if each.is_open and each.query != NONE), None)
     if decision is None:
-        return state._replace(x=x)
+        return state._replace(sink_id=sink_id)
     log = tuple(each for each in state.log if each is not decision)
-    if x.status == COMPLETE_COMMIT:
+    if sink_id.status == COMPLETE_COMMIT:
         log = (*log, decision._replace(is_open=False))
     elif all(each[:2] != decision[:2] for each in log):
         entries_of = decision[:2]
@@ -268,14 +274,14 @@ def _with_marker(case: Case, state: State, x: TransactionalId) -> State:
                 for part in state.partitions
             )
         )
-    return compacted(case, state._replace(x=x, log=log))
+    return compacted(case, state._replace(sink_id=sink_id, log=log))
 
 
 def compacted(case: Case, state: State) -> State:
-    """The commit topic without what it need not have any more.
+    """Compact the commit topic.
 
-    A decision goes when its query has a newer one, and the entries of what is finished. While a
-    stranger's transaction is open nothing behind it may be touched.
+    Remove decisions that are not their query's newest, and entries of finished decisions. Records
+    after the open transaction of another sink are not compacted.
     """
     records = [each for each in state.log if each.query != NONE]
     if len(records) == len(state.log):
@@ -298,7 +304,7 @@ def compacted(case: Case, state: State) -> State:
 
 
 def mark_finished(case: Case, state: State, query: int, number: int) -> State:
-    """A finished mark arrives in the commit topic."""
+    """Append a finished mark to the commit topic."""
     if case.mutation == LATE_MARK_HIDES_A_NEWER_DECISION:
         number = max(
             (each.number for each in state.log if each.query == query and not each.is_open),
@@ -309,19 +315,19 @@ def mark_finished(case: Case, state: State, query: int, number: int) -> State:
 
 
 def begin_stranger(state: State) -> State:
-    """Another sink that shares the commit topic writes its decision."""
+    """Another sink that shares the commit topic produces a decision."""
     return state._replace(log=(*state.log, Record(NONE, 0, NONE, NONE, False, True)))
 
 
 def end_stranger(case: Case, state: State) -> State:
-    """... and ends it."""
+    """The other sink ends its transaction."""
     return compacted(
         case, state._replace(log=tuple(each for each in state.log if each.query != NONE))
     )
 
 
 def read_commit_topic(case: Case, state: State) -> Mapping[int, Record]:
-    """The last decision of each query, as control markers up to the high watermark tell it."""
+    """Return the last decision of each query, read up to the high watermark by control markers."""
     decisions: dict[int, Record] = {}
     for record in state.log:
         if not record.is_open:

@@ -1,12 +1,12 @@
-"""Kafka's transaction coordinator, as far as the protocol can see it.
+"""Kafka's transaction coordinator, as the protocol observes it.
 
-Purpose: what each request makes of a transactional id, and what it answers. Invariant: an id is
-changed by nothing else; all answers that leave open what became of a transaction are one answer,
-`REFUSED`. What it must not know: what is in a transaction, and who asks.
+Purpose: the effect of each request on a transactional id, and its response. Invariant: only these
+functions change an id; `REFUSED` represents all error codes that leave the outcome open. What it
+must not know: the contents of a transaction, and the client.
 
-Tests of conformance state the same about Apache Kafka: epochs after an end, a fence and a timeout
-in both transaction versions, what an InitProducerId that names an epoch gets, what a repeated end is
-told. `EndTxn` is of version 5 where transactions are of version 2, else of version 4.
+The conformance tests check the same on Apache Kafka: epochs after an end, a fence and a timeout in
+both transaction versions, the response to an InitProducerId with an epoch, and to a repeated EndTxn.
+EndTxn has version 5 in transaction version 2, else version 4.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from integration.sink_model.state import (
 GRANTED: Final = 0
 REFUSED: Final = 1
 CONCURRENT: Final = 2
-"""Answers: NONE; any error of the table of outcomes; CONCURRENT_TRANSACTIONS, ask again."""
+"""Responses: NONE; any error code of the table of outcomes; CONCURRENT_TRANSACTIONS, retry."""
 
 PRODUCER_ID: Final = 100
-"""Epochs of the next producer id of an id that expired begin here."""
+"""The epochs of an expired id's next producer id start at a multiple of this."""
 
 
 def init_producer_id(
     current: TransactionalId, version: int, expected: int | None = None
 ) -> tuple[TransactionalId, int]:
-    """InitProducerId. An open transaction is aborted before an expected epoch is looked at."""
+    """InitProducerId. It aborts an open transaction before it checks the expected epoch."""
     epoch, status, last_epoch, _ = current
     if status in PREPARED:
         return current, CONCURRENT
@@ -54,7 +54,7 @@ def init_producer_id(
 
 
 def fenced(current: TransactionalId, version: int) -> TransactionalId:
-    """The abort of an open transaction by somebody else, or by its timeout."""
+    """Abort an open transaction because of a fence or a timeout."""
     last_epoch = current.epoch if version == 2 else NONE
     return TransactionalId(current.epoch + 1, PREPARE_ABORT, last_epoch, current.rows)
 
@@ -62,7 +62,7 @@ def fenced(current: TransactionalId, version: int) -> TransactionalId:
 def end(
     current: TransactionalId, epoch: int, version: int, *, is_commit: bool
 ) -> tuple[TransactionalId, int]:
-    """EndTxn by who holds `epoch`."""
+    """EndTxn with `epoch`."""
     status = current.status
     prepare, complete = (
         (PREPARE_COMMIT, COMPLETE_COMMIT) if is_commit else (PREPARE_ABORT, COMPLETE_ABORT)
@@ -82,12 +82,12 @@ def end(
 
 
 def completed(current: TransactionalId) -> TransactionalId:
-    """All markers are written."""
+    """Complete a prepared transaction: all markers are written."""
     status = COMPLETE_COMMIT if current.status == PREPARE_COMMIT else COMPLETE_ABORT
     return TransactionalId(current.epoch, status, current.last_epoch, 0)
 
 
 def expired(current: TransactionalId) -> TransactionalId:
-    """The id is forgotten; who takes it next gets another producer id."""
+    """Expire an id; the next InitProducerId returns another producer id."""
     highest = (current.epoch // PRODUCER_ID + 1) * PRODUCER_ID - 1
     return TransactionalId(highest, EXPIRED, NONE, 0)

@@ -1,13 +1,14 @@
-"""What happens by itself: drivers start, requests come late, markers are written, things time out.
+"""The environment's actions: driver starts, delayed requests, markers, timeouts, expiry.
 
-Purpose: every transition that is not a step of a driver or a task. Invariant: faults are spent; what
-Kafka promises to do in the end may always be done. What it must not know: the protocol.
+Purpose: all actions that belong to no driver or task. Invariant: faults reduce the fault budget;
+actions that Kafka guarantees eventually are always enabled. What it must not know: the protocol.
 """
 
 from __future__ import annotations
 
 from integration.sink_model import cluster, job
 from integration.sink_model.case import BY_ABORT, BY_ROLL_FORWARD, BY_SWEEP, BY_TIMEOUT, Case
+from integration.sink_model.driver_action import Transitions
 from integration.sink_model.state import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
@@ -22,11 +23,10 @@ from integration.sink_model.state import (
     State,
     replaced,
 )
-from integration.sink_model.turn import Transitions
 
 
 def steps(case: Case, state: State) -> Transitions:
-    """What may happen without a driver or a task."""
+    """Yield the enabled actions of the environment."""
     yield from _starts(case, state)
     if case.slow_markers or case.slow_decisions:
         yield from markers(case, state)
@@ -44,7 +44,7 @@ def steps(case: Case, state: State) -> Transitions:
 
 
 def started(case: Case, state: State) -> State:
-    """The next driver starts, with the batch after the last of Spark's commit log."""
+    """Start the next driver with the batch after the last one in Spark's commit log."""
     number = len(state.drivers)
     driver = job.start(case, state.completed[case.queries[number]] + 1)
     return state._replace(
@@ -62,9 +62,12 @@ def _starts(case: Case, state: State) -> Transitions:
 
 
 def markers(case: Case, state: State) -> Transitions:
-    """Transactions that were ended get their markers."""
-    if state.x.status in PREPARED:
-        yield "the coordinator writes the marker of X", cluster.write_markers_of_x(case, state)
+    """Yield the completions of prepared transactions."""
+    if state.sink_id.status in PREPARED:
+        yield (
+            "the coordinator writes the marker of the sink id",
+            cluster.write_decision_marker(case, state),
+        )
     for index, part in enumerate(state.partitions):
         for task_id, current in part.ids:
             if current.status in PREPARED:
@@ -76,16 +79,16 @@ def _late(case: Case, state: State) -> Transitions:
     for position, request in enumerate(state.late):
         after = state._replace(late=state.late[:position] + state.late[position + 1 :])
         if request.kind == MARK:
-            text = f"the mark of query {request.first}'s decision {request.second}"
+            text = f"the finished mark of query {request.first}'s decision {request.second}"
             after = cluster.mark_finished(case, after, request.first, request.second)
         elif request.kind == END_COMMIT:
-            text = f"EndTxn(X, commit) of epoch {request.first}"
-            after, _ = cluster.end_x(case, after, request.first)
+            text = f"EndTxn(sink id, commit) with epoch {request.first}"
+            after, _ = cluster.end_decision(case, after, request.first)
         else:
-            text = f"InitProducerId(X) that names epoch {request.first}"
+            text = f"InitProducerId(sink id) with epoch {request.first}"
             expected = None if request.first == NONE else request.first
-            after, _ = cluster.init_x(case, after, expected)
-        yield f"late: {text} arrives", after
+            after, _ = cluster.init_sink_id(case, after, expected)
+        yield f"delayed: {text} arrives", after
 
 
 def _late_about_tasks(case: Case, state: State, index: int) -> Transitions:
@@ -98,7 +101,7 @@ def _late_about_tasks(case: Case, state: State, index: int) -> Transitions:
             after, _, _ = cluster.init_task_id(case, after, index, request.task_id, BY_SWEEP)
         else:
             is_commit = request.kind == END_COMMIT
-            text = f"EndTxn({'commit' if is_commit else 'abort'}) of epoch {request.epoch}"
+            text = f"EndTxn({'commit' if is_commit else 'abort'}) with epoch {request.epoch}"
             after, _ = cluster.end_task_transaction(
                 case,
                 after,
@@ -108,13 +111,13 @@ def _late_about_tasks(case: Case, state: State, index: int) -> Transitions:
                 BY_ROLL_FORWARD if is_commit else BY_ABORT,
                 is_commit=is_commit,
             )
-        yield f"late: {text} of partition {index}'s {request.task_id} arrives", after
+        yield f"delayed: {text} for partition {index}'s {request.task_id} arrives", after
 
 
 def _timeouts(case: Case, state: State) -> Transitions:
     spent = state._replace(faults=state.faults._replace(timeouts=state.faults.timeouts - 1))
-    if state.x.status == ONGOING:
-        yield "the open decision times out", cluster.time_out_x(case, spent)
+    if state.sink_id.status == ONGOING:
+        yield "the open decision times out", cluster.time_out_decision(case, spent)
     for index, part in enumerate(state.partitions):
         for task_id, current in part.ids:
             if current.status == ONGOING:
@@ -137,4 +140,4 @@ def _strangers(case: Case, state: State) -> Transitions:
         text = "another sink writes its decision into the commit topic"
         yield text, cluster.begin_stranger(state._replace(faults=faults))
     if any(record.query == NONE for record in state.log):
-        yield "the other sink's decision is ended", cluster.end_stranger(case, state)
+        yield "the other sink ends its decision", cluster.end_stranger(case, state)

@@ -1,7 +1,7 @@
-"""Exploring: every state of a case, breadth first, so that a schedule found is a shortest one.
+"""The model checker: breadth-first search of a case's states; a counterexample is a shortest one.
 
-Purpose: run a case and tell what was found. Invariant: a state is expanded once, in its canonical
-form; a schedule is one of states as they are, so that a partition keeps its number. What it must not
+Purpose: check the invariants in every reachable state. Invariant: each canonical state is expanded
+once; a trace consists of concrete states, so that a partition keeps its number. What it must not
 know: the protocol.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from operator import ge
 
 from integration.sink_model import driver, environment, task
-from integration.sink_model.canonical import canonical
-from integration.sink_model.case import Case, Violation
+from integration.sink_model.canonicalization import canonicalize
+from integration.sink_model.case import OFFSETS_WITH_DECISION, Case, InvariantViolationError
 from integration.sink_model.liveness import FreshDrivers
 from integration.sink_model.state import NO_FAULTS, Faults, State, initial
 
@@ -24,10 +24,10 @@ Transition = tuple[str, State]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What exploring a case has found. `is_complete` is False where there were too many states.
+    """The result of a case. `is_complete` is False if there were too many states.
 
-    `schedule` leads from the beginning to where the violation is one transition away, or a fresh
-    driver's whole way; a line for each transition.
+    `trace` is the counterexample, one line per action: up to the state whose next action violates
+    the invariant, or up to the end of a fresh driver.
     """
 
     case: Case
@@ -36,47 +36,47 @@ class Outcome:
     seconds: float
     is_complete: bool
     violation: str | None
-    schedule: tuple[str, ...] = ()
+    trace: tuple[str, ...] = ()
 
 
 def transitions(case: Case, state: State) -> Iterator[Transition]:
-    """All that may happen next."""
+    """Yield the enabled actions with their next states."""
     for number in range(len(state.drivers)):
         yield from driver.steps(case, state, number)
     yield from task.steps(case, state)
     yield from environment.steps(case, state)
 
 
-def beginning(case: Case) -> State:
-    """Nothing has ever happened."""
+def initial_state(case: Case) -> State:
+    """Return the initial state of a case."""
     return initial(case.query_count, case.empty, case.faults)
 
 
 def _check_offsets(state: State) -> None:
-    """Offsets commit with their decision or not at all."""
+    """Check that offsets commit with their decision or not at all."""
     decided = [-1] * len(state.offsets)
     for record in state.log:
-        if record.query >= 0 and (not record.is_open or state.x.status == 2):
+        if record.query >= 0 and (not record.is_open or state.sink_id.status == 2):
             decided[record.query] = record.batch
     if tuple(decided) != state.offsets:
-        raise Violation(
-            "offsets commit with their decision or not at all: by query, decided are batches "
-            f"{decided} and the group has the offsets of {list(state.offsets)}"
+        raise InvariantViolationError(
+            f"{OFFSETS_WITH_DECISION}: by query, the decided batches are {decided}, and the group's "
+            f"offsets are those of batches {list(state.offsets)}"
         )
 
 
 def explore(case: Case, *, states_max: int = 5_000_000) -> Outcome:
-    """Every state of a case, until a property is violated or there are too many."""
+    """Explore all states, until an invariant is violated or there are too many."""
     begun_s = time.process_time()
     fresh_drivers = FreshDrivers(case)
-    first = canonical(beginning(case))
+    first = canonicalize(initial_state(case))
     parents: dict[State, State | None] = {first: None}
     faults_left: dict[State, list[Faults]] = {}
     frontier, depth = [first], 0
     violation: str | None = None
     lines: tuple[str, ...] = ()
     at = first
-    gc.disable()  # states hold each other and nothing holds itself
+    gc.disable()  # states form no cycles
     try:
         while frontier and len(parents) <= states_max:
             following: list[State] = []
@@ -84,13 +84,13 @@ def explore(case: Case, *, states_max: int = 5_000_000) -> Outcome:
                 _check_offsets(at)
                 fresh_drivers.check(at)
                 for _, following_state in transitions(case, at):
-                    after = canonical(following_state)
+                    after = canonicalize(following_state)
                     if _is_new(faults_left, after):
                         parents[after] = at
                         following.append(after)
             frontier = following
             depth += bool(frontier)
-    except Violation as found:
+    except InvariantViolationError as found:
         violation, lines = str(found), found.lines
     finally:
         gc.enable()
@@ -101,12 +101,12 @@ def explore(case: Case, *, states_max: int = 5_000_000) -> Outcome:
         seconds=time.process_time() - begun_s,
         is_complete=violation is None and not frontier,
         violation=violation,
-        schedule=() if violation is None else _schedule(case, parents, at) + lines,
+        trace=() if violation is None else _trace(case, parents, at) + lines,
     )
 
 
 def _is_new(faults_left: dict[State, list[Faults]], state: State) -> bool:
-    """Whether more may happen from here than from any state before: none had as many faults left."""
+    """Whether no known equal state has at least as large a fault budget."""
     left = state.faults
     known = faults_left.setdefault(state._replace(faults=NO_FAULTS), [])
     for other in known:
@@ -116,20 +116,20 @@ def _is_new(faults_left: dict[State, list[Faults]], state: State) -> bool:
     return True
 
 
-def _schedule(case: Case, parents: dict[State, State | None], last: State) -> tuple[str, ...]:
-    """How a state is reached: that from which the next transition violates, or which does itself."""
+def _trace(case: Case, parents: dict[State, State | None], last: State) -> tuple[str, ...]:
+    """Return the actions that lead to a state."""
     chain: list[State] = []
     here: State | None = last
     while here is not None:
         chain.append(here)
         here = parents[here]
-    state, lines = beginning(case), []
+    state, lines = initial_state(case), []
     for wanted in chain[-2::-1]:
         for line, after in transitions(case, state):
-            if canonical(after) == wanted:
+            if canonicalize(after) == wanted:
                 state = after
                 lines.append(line)
                 break
         else:
-            raise AssertionError("a canonical form does not behave as its state")
+            raise AssertionError("a state and its canonical form have different behaviours")
     return tuple(lines)

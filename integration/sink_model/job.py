@@ -1,8 +1,8 @@
-"""The job between planning and commit, and Spark's commit log after it.
+"""The driver's actions in the job between planning and commit, and in Spark's commit log.
 
-Purpose: launch tasks with what planning found, wait for their messages, verify them (step 7), and
-write `commits/N`. Invariant: a driver runs each batch once; after a failure Spark starts another
-incarnation. What it must not know: how a batch is decided.
+Purpose: launch tasks, wait for their messages, verify them (step 7), and write `commits/N`. Invariant:
+a driver runs each batch once; after a failure Spark starts another driver. What it must not know: how
+a batch is decided.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
-from integration.sink_model import places
-from integration.sink_model.case import Case, Violation
-from integration.sink_model.garbage import forget
+from integration.sink_model import labels
+from integration.sink_model.case import NO_ROW_MISSING, Case, InvariantViolationError
+from integration.sink_model.driver_action import DriverAction, Transitions
 from integration.sink_model.mutations import (
     OFFSETS_OUTSIDE_THE_TRANSACTION,
     OVERTAKE_LOST_TASKS,
@@ -22,6 +22,7 @@ from integration.sink_model.mutations import (
     TRUST_A_STALE_DECISION,
     WRITE_A_DECIDED_BATCH_AGAIN,
 )
+from integration.sink_model.pruning import prune
 from integration.sink_model.state import (
     FAILED,
     NO_MESSAGE,
@@ -43,20 +44,19 @@ from integration.sink_model.state import (
     find,
     replaced,
 )
-from integration.sink_model.task import has_answered, is_over, role
-from integration.sink_model.turn import Transitions, Turn
+from integration.sink_model.task import has_answered, has_ended, role
 
 
 def start(case: Case, batch: int) -> Driver:
-    """A driver that begins with a batch."""
+    """Return a driver before the planning of a batch."""
     is_late = case.mutation == TRUST_A_STALE_DECISION
-    return Driver(places.PLAN_READ if is_late else places.PLAN_FENCE, batch, NONE, NONE, 0, ())
+    return Driver(labels.PLAN_READ if is_late else labels.PLAN_FENCE, batch, NONE, NONE, 0, ())
 
 
-def launched(turn: Turn, state: State) -> State:
-    """Planning is over: tasks begin. `role` is `TO_REWRITE` where planning found an entry lost."""
-    case, driver = turn.case, turn.driver
-    lost = [part.works[turn.number].role == TO_REWRITE for part in state.partitions]
+def launch_tasks(action: DriverAction, state: State) -> State:
+    """Launch the tasks after planning; `role` is `TO_REWRITE` if planning found an entry lost."""
+    case, driver = action.case, action.driver
+    lost = [part.works[action.number].role == TO_REWRITE for part in state.partitions]
     partitions = []
     for part, is_lost in zip(state.partitions, lost, strict=True):
         what = _mutated_role(
@@ -73,13 +73,13 @@ def launched(turn: Turn, state: State) -> State:
         work = NO_WORK._replace(role=what)
         attempts = part.attempts
         if what in (TO_WRITE, TO_REWRITE):
-            attempts = _with(attempts, Attempt(turn.number, driver.batch, 0, TO_BEGIN, NONE))
+            attempts = _with(attempts, Attempt(action.number, driver.batch, 0, TO_BEGIN, NONE))
         partitions.append(
-            part._replace(works=replaced(part.works, turn.number, work), attempts=attempts)
+            part._replace(works=replaced(part.works, action.number, work), attempts=attempts)
         )
-    driver = Driver(places.TASKS, driver.batch, driver.owner, NONE, driver.number, ())
+    driver = Driver(labels.TASKS, driver.batch, driver.owner, NONE, driver.number, ())
     return state._replace(
-        partitions=tuple(partitions), drivers=replaced(state.drivers, turn.number, driver)
+        partitions=tuple(partitions), drivers=replaced(state.drivers, action.number, driver)
     )
 
 
@@ -95,21 +95,21 @@ def _with(attempts: tuple[Attempt, ...], attempt: Attempt) -> tuple[Attempt, ...
     return tuple(sorted((*attempts, attempt)))
 
 
-def job(turn: Turn) -> Transitions:
-    """The job is done or fails, or Spark starts another attempt of a task."""
-    state = turn.state
-    mine = [_attempts(turn, part) for part in state.partitions]
+def job(action: DriverAction) -> Transitions:
+    """The job completes or fails, or Spark starts another attempt of a task."""
+    state = action.state
+    mine = [_attempts(action, part) for part in state.partitions]
     choices = [
-        _messages(turn, part, attempts)
+        _messages(action, part, attempts)
         for part, attempts in zip(state.partitions, mine, strict=True)
     ]
     if all(choices):
         for messages in product(*choices):
-            yield from _verify(turn, messages)
+            yield from _verify(action, messages)
     if state.faults.attempts:
-        yield from _further_attempts(turn, mine)
+        yield from _further_attempts(action, mine)
     has_failed = any(
-        part.works[turn.number].role == TO_REFUSE
+        part.works[action.number].role == TO_REFUSE
         or (attempts and all(attempt.phase == FAILED for attempt in attempts))
         for part, attempts in zip(state.partitions, mine, strict=True)
     )
@@ -119,86 +119,94 @@ def job(turn: Turn) -> Transitions:
             state = state._replace(faults=faults)
         first = [choice[0] if choice else NO_MESSAGE for choice in choices]
         if any(choices):
-            state = turn.to(_ended(turn, state, first), places.ABORT_LOOK)
+            state = action.go_to(_ended(action, state, first), labels.ABORT_LOOK)
         else:
-            state = turn.dies(_ended(turn, state, first))
-        yield turn.says("fails" + (", so abort()" if any(choices) else ", with no message")), state
+            state = action.fail(_ended(action, state, first))
+        yield (
+            action.describe("fails" + (", so abort()" if any(choices) else ", with no message")),
+            state,
+        )
 
 
-def _attempts(turn: Turn, part: Partition) -> list[Attempt]:
-    batch = turn.driver.batch
-    return [each for each in part.attempts if each[:2] == (turn.number, batch)]
+def _attempts(action: DriverAction, part: Partition) -> list[Attempt]:
+    batch = action.driver.batch
+    return [each for each in part.attempts if each[:2] == (action.number, batch)]
 
 
-def _messages(turn: Turn, part: Partition, attempts: Sequence[Attempt]) -> list[Entry]:
-    """What the task of a partition has answered, by its attempts; an entry where it prepared one."""
-    if part.works[turn.number].role in (TO_SKIP, NOTHING_TO_WRITE):
+def _messages(action: DriverAction, part: Partition, attempts: Sequence[Attempt]) -> list[Entry]:
+    """Return the possible messages of a partition's task, one per attempt that has answered."""
+    if part.works[action.number].role in (TO_SKIP, NOTHING_TO_WRITE):
         return [NO_MESSAGE]
     return [
-        Entry(NONE, 0, turn.case.task_id(turn.number, each.batch, each.attempt), each.epoch)
+        Entry(NONE, 0, action.case.task_id(action.number, each.batch, each.attempt), each.epoch)
         for each in attempts
-        if has_answered(turn.case, each)
+        if has_answered(action.case, each)
     ]
 
 
-def _further_attempts(turn: Turn, mine: Sequence[Sequence[Attempt]]) -> Transitions:
-    """Speculation, or a retry: attempts are numbered on end."""
+def _further_attempts(action: DriverAction, mine: Sequence[Sequence[Attempt]]) -> Transitions:
+    """Start a speculative or repeated attempt; attempts are numbered consecutively."""
     for index, attempts in enumerate(mine):
         if attempts:
-            state = turn.state
+            state = action.state
             part = state.partitions[index]
-            attempt = Attempt(turn.number, turn.driver.batch, len(attempts), TO_BEGIN, NONE)
+            attempt = Attempt(action.number, action.driver.batch, len(attempts), TO_BEGIN, NONE)
             part = part._replace(attempts=_with(part.attempts, attempt))
             faults = state.faults._replace(attempts=state.faults.attempts - 1)
             yield (
-                turn.says(f"starts attempt {attempt.attempt} of partition {index}"),
+                action.describe(f"starts attempt {attempt.attempt} of partition {index}"),
                 state._replace(faults=faults, partitions=replaced(state.partitions, index, part)),
             )
 
 
-def _ended(turn: Turn, state: State, messages: Sequence[Entry]) -> State:
-    """The job is over: its messages are there, and attempts that still act are nobody's."""
+def _ended(action: DriverAction, state: State, messages: Sequence[Entry]) -> State:
+    """End the job: keep its messages, and forget its completed attempts."""
     partitions = []
     for part, message in zip(state.partitions, messages, strict=True):
-        work: Work = part.works[turn.number]._replace(message=message)
+        work: Work = part.works[action.number]._replace(message=message)
         attempts = tuple(
             each
             for each in part.attempts
-            if each[:2] != (turn.number, turn.driver.batch) or not is_over(each)
+            if each[:2] != (action.number, action.driver.batch) or not has_ended(each)
         )
         partitions.append(
-            part._replace(works=replaced(part.works, turn.number, work), attempts=attempts)
+            part._replace(works=replaced(part.works, action.number, work), attempts=attempts)
         )
     return state._replace(partitions=tuple(partitions))
 
 
-def _verify(turn: Turn, messages: Sequence[Entry]) -> Transitions:
-    """`commit.verify`: DescribeTransactions of every prepared one."""
-    case = turn.case
-    state = _ended(turn, turn.state, messages)
-    works = turn.works(state)
-    is_well = all(
+def _verify(action: DriverAction, messages: Sequence[Entry]) -> Transitions:
+    """`commit.verify`: DescribeTransactions of all prepared transactions."""
+    case = action.case
+    state = _ended(action, action.state, messages)
+    works = action.works(state)
+    is_verified = all(
         message == NO_MESSAGE or _is_prepared(part, message)
         for part, message in zip(state.partitions, messages, strict=True)
     )
-    if not (is_well or case.mutation == SKIP_THE_VERIFICATION):
-        state = turn.to(state, places.ABORT_LOOK)
-        yield turn.says("is done; commit.verify: not all are prepared, so abort()"), state
+    if not (is_verified or case.mutation == SKIP_THE_VERIFICATION):
+        state = action.go_to(state, labels.ABORT_LOOK)
+        yield (
+            action.describe(
+                "completes; commit.verify: not all transactions are prepared, so abort()"
+            ),
+            state,
+        )
         return
     if case.mutation == OFFSETS_OUTSIDE_THE_TRANSACTION:
-        offsets = replaced(state.offsets, turn.query, turn.driver.batch)
+        offsets = replaced(state.offsets, action.query, action.driver.batch)
         state = state._replace(offsets=offsets)
     if case.mutation == ROLL_FORWARD_BEFORE_DECIDING:
         rolls = [
             work._replace(to_do=() if work.message == NO_MESSAGE else (work.message,))
             for work in works
         ]
-        state = turn.to(turn.with_works(state, rolls), places.COMMIT_ROLL_FORWARD)
+        state = action.go_to(action.with_works(state, rolls), labels.COMMIT_ROLL_FORWARD)
     elif any(work.role in (TO_SKIP, TO_REWRITE) for work in works):
-        state = turn.to(state, places.COMMIT_COMPARE)
+        state = action.go_to(state, labels.COMMIT_COMPARE)
     else:
-        state = turn.to(state, places.COMMIT_DECIDE)
-    yield turn.says("is done; commit.verify: all are prepared"), state
+        state = action.go_to(state, labels.COMMIT_DECIDE)
+    yield action.describe("completes; commit.verify: all transactions are prepared"), state
 
 
 def _is_prepared(part: Partition, message: Entry) -> bool:
@@ -206,26 +214,29 @@ def _is_prepared(part: Partition, message: Entry) -> bool:
     return current.status == ONGOING and current.epoch == message.epoch
 
 
-def committed(turn: Turn) -> Transitions:
-    """commit() has returned, and Spark writes `commits/N`."""
-    case, state, driver = turn.case, turn.state, turn.driver
-    if state.completed[turn.query] != driver.batch - 1:
-        yield turn.says(f"finds commits/{driver.batch} written, and fails"), turn.dies(state)
+def committed(action: DriverAction) -> Transitions:
+    """commit() returns, and Spark writes `commits/N`."""
+    case, state, driver = action.case, action.state, action.driver
+    if state.completed[action.query] != driver.batch - 1:
+        yield (
+            action.describe(f"finds commits/{driver.batch} written, and fails"),
+            action.fail(state),
+        )
         return
-    rows = case.rows(turn.query, driver.batch)
+    rows = case.rows(action.query, driver.batch)
     for index, part in enumerate(state.partitions):
         if not part.empty >> driver.batch & 1 and part.committed & rows != rows:
-            raise Violation(
-                f"no completed batch has a row missing: batch {driver.batch} of query "
-                f"{turn.query} is complete without all rows of partition {index}"
+            raise InvariantViolationError(
+                f"{NO_ROW_MISSING}: batch {driver.batch} of query {action.query} is complete without all "
+                f"rows of partition {index}"
             )
-    state = state._replace(completed=replaced(state.completed, turn.query, driver.batch))
+    state = state._replace(completed=replaced(state.completed, action.query, driver.batch))
     batch = driver.batch + 1
     following = (
         start(case, batch)
-        if batch < case.batches_of(turn.number)
-        else Driver(places.FINISHED, 0, NONE, NONE, 0, ())
+        if batch < case.batches_of(action.number)
+        else Driver(labels.FINISHED, 0, NONE, NONE, 0, ())
     )
-    state = state._replace(drivers=replaced(state.drivers, turn.number, following))
-    state = turn.with_works(state, [NO_WORK] * len(state.partitions))
-    yield turn.says(f"writes commits/{driver.batch}"), forget(case, state)
+    state = state._replace(drivers=replaced(state.drivers, action.number, following))
+    state = action.with_works(state, [NO_WORK] * len(state.partitions))
+    yield action.describe(f"writes commits/{driver.batch}"), prune(case, state)

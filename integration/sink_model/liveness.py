@@ -1,8 +1,8 @@
-"""Liveness: from any state a fresh driver, left alone, finishes and leaves nothing open.
+"""Liveness: from every state, a fresh driver without faults finishes and leaves nothing open.
 
-Purpose: run it, with no faults, as often as Spark would start it again after an error. Invariant: of
-a state only that counts which outlives all processes: the cluster, the commit topic, Spark's commit
-log. What it must not know: how states are explored.
+Purpose: simulate a crash of all processes and then successive fresh drivers. Invariant: only durable
+state counts: the cluster, the commit topic, Spark's commit log. What it must not know: how states are
+explored.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import dataclasses
 from typing import Final
 
 from integration.sink_model import driver, environment, task
-from integration.sink_model.canonical import canonical
-from integration.sink_model.case import Case, Violation
-from integration.sink_model.garbage import forget
-from integration.sink_model.places import DEAD, FINISHED, TASKS
+from integration.sink_model.canonicalization import canonicalize
+from integration.sink_model.case import FINISHES, NOTHING_OPEN, Case, InvariantViolationError
+from integration.sink_model.driver_action import DEAD_DRIVER
+from integration.sink_model.labels import DEAD, FINISHED, TASKS
+from integration.sink_model.pruning import prune
 from integration.sink_model.state import NO_WORK, NONE, ONGOING, Faults, Partition, State
-from integration.sink_model.turn import DEAD_DRIVER
 
 ERRORS_MAX: Final = 2
-"""A driver may fail: a first one that finds lost rows, a second one that finds lost what it wrote."""
+"""Two drivers may fail: the first finds lost rows, the second finds its rewritten rows lost."""
 
 STEPS_MAX: Final = 400
 
 
-def remains(case: Case, state: State) -> State:
-    """What is left when every process is dead."""
+def after_crash(case: Case, state: State) -> State:
+    """Return the state after a crash of all processes."""
     state = state._replace(
         drivers=(),
         late=(),
@@ -35,11 +35,11 @@ def remains(case: Case, state: State) -> State:
             part._replace(attempts=(), late=(), works=()) for part in state.partitions
         ),
     )
-    return canonical(forget(case, state))
+    return canonicalize(prune(case, state))
 
 
 class FreshDrivers:
-    """Runs them, once for each state that remains."""
+    """Runs fresh drivers, once per durable state."""
 
     def __init__(self, case: Case) -> None:
         self._cases = [
@@ -57,42 +57,42 @@ class FreshDrivers:
         self._lines: list[str] = []
 
     def check(self, state: State) -> None:
-        """Raises `Violation` where they do not finish, with what they did."""
-        what_lasts = (
-            state.x,
+        """Raise `InvariantViolationError`, with their actions, if they do not finish."""
+        what_durable_part = (
+            state.sink_id,
             state.log,
             state.marks,
             state.completed,
-            *map(_lasts, state.partitions),
+            *map(_durable_part, state.partitions),
         )
-        if what_lasts in self._known:
+        if what_durable_part in self._known:
             return
-        self._known.add(what_lasts)
-        state = remains(self._case, state)
+        self._known.add(what_durable_part)
+        state = after_crash(self._case, state)
         if state in self._seen:
             return
         self._seen.add(state)
-        self._lines = ["from here on a fresh driver is alone"]
+        self._lines = ["all processes crash; fresh drivers run without faults"]
         try:
             for cases in self._cases:
                 state = self._finished(cases, state)
             _check_nothing_open(state)
-        except Violation as violation:
-            raise Violation(str(violation), self._lines) from None
+        except InvariantViolationError as violation:
+            raise InvariantViolationError(str(violation), self._lines) from None
 
     def _finished(self, cases: list[Case], state: State) -> State:
         for case in cases:
             state = self._run(case, environment.started(case, _with_dead_drivers(case, state)))
-            has_finished = state.drivers[-1].at == FINISHED
-            state = remains(case, state)
+            has_finished = state.drivers[-1].pc == FINISHED
+            state = after_crash(case, state)
             if has_finished:
                 return state
-        raise Violation(f"a fresh driver always finishes: {len(cases)} in a row fail")
+        raise InvariantViolationError(f"{FINISHES}: {len(cases)} successive drivers fail")
 
     def _run(self, case: Case, state: State) -> State:
         number = len(state.drivers) - 1
         for _ in range(STEPS_MAX):
-            at = state.drivers[number].at
+            at = state.drivers[number].pc
             if at in (DEAD, FINISHED):
                 return state
             after = next(environment.markers(case, state), None)
@@ -101,13 +101,13 @@ class FreshDrivers:
             if after is None and at == TASKS:
                 after = next(task.steps(case, state), None)
             if after is None:
-                raise Violation("a fresh driver always finishes: it is stuck")
+                raise InvariantViolationError(f"{FINISHES}: it is deadlocked")
             line, state = after
             self._lines.append(line)
-        raise Violation("a fresh driver always finishes: it goes on and on")
+        raise InvariantViolationError(f"{FINISHES}: it does not terminate")
 
 
-def _lasts(part: Partition) -> tuple[object, ...]:
+def _durable_part(part: Partition) -> tuple[object, ...]:
     return part.ids, part.entries, part.markers, part.committed
 
 
@@ -123,6 +123,6 @@ def _check_nothing_open(state: State) -> None:
     for part in state.partitions:
         for task_id, current in part.ids:
             if current.status == ONGOING:
-                raise Violation(f"a fresh driver leaves nothing open: {task_id} is open")
-    if state.x.status == ONGOING:
-        raise Violation("a fresh driver leaves nothing open: X is open")
+                raise InvariantViolationError(f"{NOTHING_OPEN}: {task_id} is open")
+    if state.sink_id.status == ONGOING:
+        raise InvariantViolationError(f"{NOTHING_OPEN}: the sink id is open")

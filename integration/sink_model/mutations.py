@@ -1,7 +1,6 @@
-"""The protocol with one thing wrong: each must be found.
+"""Deliberate errors in the protocol, each of which the checker must detect.
 
-Purpose: names of what can be broken. Invariant: a state is explored with at most one of them. What
-it must not know: the protocol.
+Purpose: their names. Invariant: a case has at most one mutation. What it must not know: the protocol.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ SKIP_THE_FENCE: Final = "skip-the-fence"
 DECIDE_TWICE: Final = "decide-twice"
 COMMIT_BEFORE_PREPARE: Final = "commit-before-prepare"
 ROLL_FORWARD_BEFORE_DECIDING: Final = "roll-forward-before-deciding"
-FORGET_ROLL_FORWARD: Final = "forget-roll-forward"
+FORGET_ROLL_FORWARD: Final = "skip-roll-forward"
 REUSE_IDS_ACROSS_RUNS: Final = "reuse-ids-across-runs"
 TRUST_A_STALE_DECISION: Final = "trust-a-stale-decision"
 OFFSETS_OUTSIDE_THE_TRANSACTION: Final = "offsets-outside-the-transaction"
-SWALLOW_A_LOST_TASK: Final = "swallow-a-lost-task"
+SWALLOW_A_LOST_TASK: Final = "ignore-a-lost-task"
 IGNORE_THE_QUERY_ID: Final = "ignore-the-query-id"
 ABORT_WHAT_WAS_DECIDED: Final = "abort-what-was-decided"
-SWEEP_WITHOUT_LOOKING: Final = "sweep-without-looking-who-owns-x"
+SWEEP_WITHOUT_LOOKING: Final = "sweep-without-owner-check"
 LATE_MARK_HIDES_A_NEWER_DECISION: Final = "late-mark-hides-a-newer-decision"
 READ_TO_THE_LAST_STABLE_OFFSET: Final = "read-to-the-last-stable-offset"
 REWRITE_AN_OLDER_BATCH: Final = "rewrite-an-older-batch"
@@ -32,10 +31,10 @@ SKIP_THE_VERIFICATION: Final = "skip-the-verification"
 OVERTAKE_LOST_TASKS: Final = "overtake-lost-tasks"
 WRITE_A_DECIDED_BATCH_AGAIN: Final = "write-a-decided-batch-again"
 ABORT_UNDER_ANY_EPOCH: Final = "abort-under-any-epoch"
-ABORT_WITHOUT_LOOKING: Final = "abort-without-looking-who-owns-x"
+ABORT_WITHOUT_LOOKING: Final = "abort-without-owner-check"
 TRUST_THE_NEXT_EPOCH: Final = "trust-the-next-epoch"
 MARK_BEFORE_ROLLING_FORWARD: Final = "mark-before-rolling-forward"
 SWEEP_NOTHING_WHEN_PLANNING: Final = "sweep-nothing-when-planning"
 ABORT_WITHOUT_FENCING: Final = "abort-without-fencing"
 SWEEP_ALL_RUNS: Final = "sweep-all-runs-after-deciding"
-LOOK_BEFORE_LISTING: Final = "look-before-listing"
+LOOK_BEFORE_LISTING: Final = "check-owner-before-listing"

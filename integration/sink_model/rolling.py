@@ -1,27 +1,34 @@
-"""Roll-forward: one EndTxn(commit) for an entry of a decision, and what its answer means.
+"""Roll-forward: EndTxn(commit) of one entry of a decision, and the outcome.
 
-Purpose: the ladder of outcomes, for planning and commit. Invariant: an entry is done only where its
-rows are committed, and lost only where they never will be. What it must not know: who asks.
+Purpose: derive outcomes for planning and commit. Invariant: an entry is done only if its rows are
+committed, and lost only if they never will be. What it must not know: the caller.
 """
 
 from __future__ import annotations
 
 from integration.sink_model.case import BY_ROLL_FORWARD, Case
-from integration.sink_model.cluster import DONE, LOST, UNKNOWN, WAIT, end_task_transaction, fate
+from integration.sink_model.cluster import (
+    DONE,
+    LOST,
+    UNKNOWN,
+    WAIT,
+    end_task_transaction,
+    outcome_of,
+)
 from integration.sink_model.coordinator import CONCURRENT, GRANTED
+from integration.sink_model.driver_action import DriverAction
 from integration.sink_model.mutations import (
     AMBIGUOUS_END_IS_SUCCESS,
     SWALLOW_A_LOST_TASK,
     TRUST_THE_NEXT_EPOCH,
 )
 from integration.sink_model.state import END_COMMIT, Entry, State, TaskRequest, Work, without
-from integration.sink_model.turn import Turn
 
 OUTCOME_NAMES = {DONE: "done", LOST: "lost", UNKNOWN: "unknown"}
 
 
-def rolled(case: Case, state: State, index: int, entry: Entry) -> tuple[State, int]:
-    """One entry: the state and what became of it, or `WAIT`."""
+def roll_forward_entry(case: Case, state: State, index: int, entry: Entry) -> tuple[State, int]:
+    """Roll one entry forward; return the state and the outcome."""
     state, answer = end_task_transaction(
         case, state, index, entry.task_id, entry.epoch, BY_ROLL_FORWARD, is_commit=True
     )
@@ -29,7 +36,7 @@ def rolled(case: Case, state: State, index: int, entry: Entry) -> tuple[State, i
         return state, DONE
     if answer == CONCURRENT:
         return state, WAIT
-    outcome = fate(
+    outcome = outcome_of(
         case,
         state.partitions[index],
         entry,
@@ -40,23 +47,25 @@ def rolled(case: Case, state: State, index: int, entry: Entry) -> tuple[State, i
     return state, outcome
 
 
-def with_outcome(turn: Turn, state: State, index: int, entry: Entry, outcome: int) -> State:
-    """The driver knows it."""
-    work: Work = state.partitions[index].works[turn.number]
+def with_outcome(
+    action: DriverAction, state: State, index: int, entry: Entry, outcome: int
+) -> State:
+    """Store an outcome in the driver's work."""
+    work: Work = state.partitions[index].works[action.number]
     work = work._replace(
         to_do=without(work.to_do, entry),
         lost=(*work.lost, entry) if outcome == LOST else work.lost,
     )
-    return turn.with_work(state, index, work)
+    return action.with_work(state, index, work)
 
 
 def request_of(entry: Entry) -> TaskRequest:
-    """The EndTxn(commit) of an entry, where it comes late."""
+    """Return the EndTxn(commit) of an entry as a delayed request."""
     return TaskRequest(END_COMMIT, entry.task_id, entry.epoch)
 
 
 def what(index: int, entry: Entry, outcome: int) -> str:
-    """A line of a schedule."""
+    """Describe the action for a trace."""
     return (
         f"EndTxn(commit) of partition {index}'s {entry.task_id}, epoch {entry.epoch}: "
         f"{OUTCOME_NAMES[outcome]}"

@@ -1,12 +1,11 @@
-"""The values of the model: what a state of drivers, tasks, coordinator and commit topic is made of.
+"""The state of the model: drivers, tasks, coordinator and commit topic.
 
-Purpose: states as tuples of numbers, which hash and compare fast. Invariant: nothing here changes;
-two states that differ only in which partition is which, or in how often X was taken before anybody
-who still acts looked, have one canonical form. What it must not know: what may happen next.
+Purpose: states as tuples of numbers, which are fast to hash and compare. Invariant: states are
+immutable; `canonicalization` maps symmetric states to one form. What it must not know: the actions.
 
-All that concerns one Spark partition stands together in a `Partition`: the ids of its task attempts
-at the coordinator, the attempts, its entries in decisions, and what each driver has still to do with
-it. So partitions can be sorted, and a schedule and its mirror image are explored once.
+A `Partition` has everything about one Spark partition: the ids of its task attempts at the
+coordinator, the attempts, its entries in decisions, and each driver's remaining work. Partitions can
+therefore be sorted, and symmetric traces are explored once.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ PREPARE_ABORT: Final = 3
 COMPLETE_COMMIT: Final = 4
 COMPLETE_ABORT: Final = 5
 EXPIRED: Final = 6
-"""The states of a transactional id at its coordinator, as Kafka calls them."""
+"""The states of a transactional id at its coordinator, with Kafka's names."""
 
 STATUS_NAMES: Final = (
     "Empty",
@@ -39,7 +38,7 @@ NONE: Final = -1
 
 
 class TransactionalId(NamedTuple):
-    """A transactional id as its coordinator has it. `rows` are those of the open transaction."""
+    """A transactional id at its coordinator. `rows` are those of the open transaction."""
 
     epoch: int
     status: int
@@ -51,7 +50,7 @@ UNUSED: Final = TransactionalId(NONE, EMPTY, NONE, 0)
 
 
 class TaskId(NamedTuple):
-    """The id of a task attempt, of which the partition is known: `X/run/partition/attempt-slot`."""
+    """The id of a task attempt of a partition: `sink_id/run/partition/attempt-slot`."""
 
     run: int
     attempt: int
@@ -62,7 +61,7 @@ class TaskId(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A prepared transaction that a decision names."""
+    """A prepared transaction in a decision."""
 
     query: int
     number: int
@@ -71,7 +70,7 @@ class Entry(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The end of a task's transaction, as its partitions' logs have it."""
+    """The end marker of a task's transaction in the logs."""
 
     task_id: TaskId
     epoch: int
@@ -79,7 +78,7 @@ class Marker(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A task attempt: which one, how far it is, and the epoch that it got."""
+    """A task attempt with its phase and epoch."""
 
     run: int
     batch: int
@@ -93,7 +92,7 @@ TO_PRODUCE: Final = 1
 HALF_PRODUCED: Final = 2
 ANSWERED: Final = 3
 FAILED: Final = 4
-"""Phases of an attempt. One that is in the first three acts at any later time, or never."""
+"""Phases of an attempt. An attempt in the first three may act at any later time, or never."""
 
 NO_ROLE: Final = 0
 TO_WRITE: Final = 1
@@ -101,15 +100,14 @@ TO_REWRITE: Final = 2
 TO_SKIP: Final = 3
 TO_REFUSE: Final = 4
 NOTHING_TO_WRITE: Final = 5
-"""What the task of a partition makes of the plan (step 5)."""
+"""The role of a partition's task according to the plan (step 5)."""
 
 
 class Work(NamedTuple):
-    """What a driver has to do with one partition, and what its task has answered.
+    """A driver's remaining work on one partition, and the message of its task.
 
-    `role` is what the task is to do; `to_do` and `lost` are entries to be rolled forward, or found
-    aborted; `listed` are ids that a sweep is to fence; `message` is the entry that its task
-    answered (of number 0).
+    `role` is the task's role; `to_do` are entries to roll forward, `lost` are aborted ones; `listed`
+    are ids that a sweep fences; `message` is the entry that the task returned (with number 0).
     """
 
     role: int
@@ -120,13 +118,13 @@ class Work(NamedTuple):
 
 
 NO_MESSAGE: Final = Entry(NONE, NONE, TaskId(NONE, NONE, NONE), NONE)
-"""In place of a message. An `Entry` and not None, so that partitions can be ordered."""
+"""Represents no message. It is an `Entry`, since partitions must be comparable."""
 
 NO_WORK: Final = Work(NO_ROLE, (), (), (), NO_MESSAGE)
 
 
 class TaskRequest(NamedTuple):
-    """A request about a task's id that was given up by its sender and may arrive later, once."""
+    """A delayed request for a task id: its sender has given up, and it may arrive once."""
 
     kind: int
     task_id: TaskId
@@ -137,11 +135,11 @@ END_COMMIT: Final = 0
 END_ABORT: Final = 1
 INIT: Final = 2
 MARK: Final = 3
-"""Kinds of requests that may be late. `INIT` and the ends are also those of X."""
+"""Kinds of requests that may be delayed, for a task id or for the sink id."""
 
 
 class Partition(NamedTuple):
-    """Everything about one Spark partition. `empty` has a bit for each batch without rows in it."""
+    """The state of one Spark partition. `empty` has a bit per batch without rows."""
 
     ids: tuple[tuple[TaskId, TransactionalId], ...]
     attempts: tuple[Attempt, ...]
@@ -154,7 +152,7 @@ class Partition(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A decision in the commit topic, or another sink's transaction there (`query` is NONE)."""
+    """A decision in the commit topic, or a transaction of another sink (`query` is NONE)."""
 
     query: int
     number: int
@@ -165,13 +163,14 @@ class Record(NamedTuple):
 
 
 class Driver(NamedTuple):
-    """A driver incarnation, which is a run of its query. `at` is where it stands (see `driver`).
+    """A driver process, which is a run of its query. `pc` is the program counter (see `labels`).
 
-    `owner` is the epoch of X that planning got, `last` and `number` are of the last decision of its
-    query by then, `unfinished` the (query, number) of decisions that it rolls forward.
+    `owner` is the epoch of the sink id that planning got; `last` and `number` are the batch and number
+    of its query's last decision at that time; `unfinished` are the (query, number) of decisions that
+    it rolls forward.
     """
 
-    at: int
+    pc: int
     batch: int
     owner: int
     last: int
@@ -180,7 +179,7 @@ class Driver(NamedTuple):
 
 
 class LateRequest(NamedTuple):
-    """As `TaskRequest`, about X or the commit topic: `INIT` and ends (epoch), `MARK` (query, number)."""
+    """A delayed request for the sink id (`INIT`, ends: epoch) or a `MARK` (query, number)."""
 
     kind: int
     first: int
@@ -188,10 +187,10 @@ class LateRequest(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """How many of each kind may still happen.
+    """The remaining fault budget.
 
-    `answers` are answers that get lost, or requests that are late; `attempts` are further attempts
-    of tasks (retries or speculation); `strangers` are transactions of other sinks in the topic.
+    `answers` are lost responses or delayed requests; `attempts` are further attempts of tasks
+    (retries or speculation); `strangers` are transactions of other sinks in the commit topic.
     """
 
     timeouts: int = 0
@@ -206,10 +205,10 @@ NO_FAULTS: Final = Faults()
 
 
 class State(NamedTuple):
-    """All of it. `marks`, `offsets` and `completed` are by query: the highest finished decision, the
-    batch whose source offsets the group has, and the last batch of Spark's commit log."""
+    """The complete state. `marks`, `offsets` and `completed` are by query: the highest finished
+    decision, the batch of the group's source offsets, and the last batch of Spark's commit log."""
 
-    x: TransactionalId
+    sink_id: TransactionalId
     log: tuple[Record, ...]
     marks: tuple[int, ...]
     offsets: tuple[int, ...]
@@ -221,9 +220,9 @@ class State(NamedTuple):
 
 
 def initial(queries: int, empty: tuple[int, ...], faults: Faults) -> State:
-    """Nothing has ever happened."""
+    """Return the initial state."""
     return State(
-        x=UNUSED,
+        sink_id=UNUSED,
         log=(),
         marks=(0,) * queries,
         offsets=(NONE,) * queries,
@@ -236,7 +235,7 @@ def initial(queries: int, empty: tuple[int, ...], faults: Faults) -> State:
 
 
 def find(ids: tuple[tuple[TaskId, TransactionalId], ...], task_id: TaskId) -> TransactionalId:
-    """What the coordinator has of an id."""
+    """Return the coordinator's state of an id."""
     for name, current in ids:
         if name == task_id:
             return current
@@ -247,10 +246,10 @@ Value = TypeVar("Value")
 
 
 def replaced(values: tuple[Value, ...], index: int, value: Value) -> tuple[Value, ...]:
-    """The same but one."""
+    """Return the tuple with one value replaced."""
     return (*values[:index], value, *values[index + 1 :])
 
 
 def without(values: Iterable[Value], value: Value) -> tuple[Value, ...]:
-    """The same without one."""
+    """Return the tuple without a value."""
     return tuple(each for each in values if each != value)

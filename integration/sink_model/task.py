@@ -1,7 +1,7 @@
-"""What task attempts do: take their id, write, answer, or fail and give up.
+"""The actions of task attempts: initialize the id, write, answer; or fail and give up.
 
 Purpose: the steps `task.check`, `task.init`, `task.produce` and `task.give_up`. Invariant: an
-attempt knows its plan and its own id, nothing else. What it must not know: drivers.
+attempt knows only its plan and its own id. What it must not know: drivers.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from integration.sink_model.case import BY_ITSELF, BY_TASK, Case
 from integration.sink_model.cluster import end_task_transaction, init_task_id, produce_rows
 from integration.sink_model.coordinator import CONCURRENT
+from integration.sink_model.labels import TASKS
 from integration.sink_model.mutations import COMMIT_BEFORE_PREPARE
-from integration.sink_model.places import TASKS
 from integration.sink_model.state import (
     ANSWERED,
     FAILED,
@@ -40,7 +40,7 @@ _GIVE_UP = Step.TASK_GIVE_UP.title
 
 
 def role(batch: int, last: int, *, is_lost: bool, any_is_lost: bool, is_empty: bool) -> int:
-    """`task.check`: what a task does in view of the last decided batch of its query."""
+    """`task.check`: return a task's role, given the last decided batch of its query."""
     if batch < last or (batch > last and any_is_lost):
         return TO_REFUSE
     if batch == last:
@@ -49,32 +49,32 @@ def role(batch: int, last: int, *, is_lost: bool, any_is_lost: bool, is_empty: b
 
 
 def has_answered(case: Case, attempt: Attempt) -> bool:
-    """Whether the driver has its message."""
+    """Whether the driver has the attempt's message."""
     if case.mutation == COMMIT_BEFORE_PREPARE and attempt.phase == HALF_PRODUCED:
         return True
     return attempt.phase == ANSWERED
 
 
-def is_over(attempt: Attempt) -> bool:
-    """Whether it does nothing any more."""
+def has_ended(attempt: Attempt) -> bool:
+    """Whether the attempt has ended."""
     return attempt.phase in (ANSWERED, FAILED)
 
 
 def steps(case: Case, state: State) -> Iterator[Transition]:
-    """What any attempt may do next."""
+    """Yield the enabled actions of all attempts."""
     for index, part in enumerate(state.partitions):
         for position, attempt in enumerate(part.attempts):
-            if is_over(attempt):
+            if has_ended(attempt):
                 continue
-            turn = _Turn(case, state, index, position, attempt)
+            action = _AttemptAction(case, state, index, position, attempt)
             if attempt.phase == TO_BEGIN:
-                yield from turn.begin()
+                yield from action.begin()
             else:
-                yield from turn.produce(attempt)
+                yield from action.produce(attempt)
 
 
-class _Turn:
-    """One attempt that acts."""
+class _AttemptAction:
+    """The next action of one attempt."""
 
     def __init__(self, case: Case, state: State, index: int, position: int, attempt: Attempt):
         self.case = case
@@ -85,12 +85,12 @@ class _Turn:
         self.task_id = case.task_id(attempt.run, attempt.batch, attempt.attempt)
 
     def begin(self) -> Iterator[Transition]:
-        """InitProducerId(own id). Where nobody else can have the id, the first rows go with it."""
+        """InitProducerId of the task id; combined with the first rows if the id is unique."""
         case, index = self.case, self.index
         state, answer, epoch = init_task_id(case, self.state, index, self.task_id, BY_TASK)
         if answer == CONCURRENT:
             if state is not self.state:
-                yield f"{self}: {_INIT}: aborts what is open under its id", state
+                yield f"{self}: {_INIT}: aborts the open transaction of its id", state
             return
         after = self._goes_to(state, TO_PRODUCE, epoch)
         if case.ids_are_unique:
@@ -106,10 +106,10 @@ class _Turn:
             after = after._replace(
                 partitions=replaced(after.partitions, index, part), faults=faults
             )
-            yield f"{self}: {_INIT}: gets epoch {epoch}; the request comes once more", after
+            yield f"{self}: {_INIT}: gets epoch {epoch}; a copy is delayed", after
 
     def produce(self, attempt: Attempt) -> Iterator[Transition]:
-        """Rows, all or a half of them; then the answer. Or it fails."""
+        """Write all rows or half of them, and answer; or fail."""
         case, epoch = self.case, attempt.epoch
         is_second = attempt.phase == HALF_PRODUCED
         rows = case.row(case.queries[attempt.run], attempt.batch, int(is_second))
@@ -118,7 +118,7 @@ class _Turn:
         )
         if state is None:
             failed = self._goes_to(self.state, FAILED, epoch)
-            yield f"{self}: {_PRODUCE}: is fenced, and fails", failed
+            yield f"{self}: {_PRODUCE}: is fenced and fails", failed
             return
         is_last = is_second or not case.halves
         what = "its rows, and answers" if is_last else "half of its rows"
@@ -136,9 +136,9 @@ class _Turn:
         part = state.partitions[self.index]
         attempt = self.attempt._replace(phase=phase, epoch=epoch)
         driver = state.drivers[attempt.run]
-        if phase in (ANSWERED, FAILED) and (driver.at, driver.batch) != (TASKS, attempt.batch):
+        if phase in (ANSWERED, FAILED) and (driver.pc, driver.batch) != (TASKS, attempt.batch):
             left = part.attempts[: self.position] + part.attempts[self.position + 1 :]
-            part = part._replace(attempts=left)  # nobody listens any more
+            part = part._replace(attempts=left)  # the driver has moved on
         else:
             part = part._replace(attempts=replaced(part.attempts, self.position, attempt))
         return state._replace(partitions=replaced(state.partitions, self.index, part))

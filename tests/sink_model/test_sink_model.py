@@ -1,4 +1,4 @@
-"""The model of the exactly-once protocol: it holds, and whatever is broken on purpose is found."""
+"""The model of the exactly-once protocol: its invariants hold, and each mutation is detected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from integration.sink_model import __main__ as command
 from integration.sink_model import mutations
 from integration.sink_model.case import Case
-from integration.sink_model.cases import ALL, FOUND_BY, FULL, SMALL, UNSEEN, Found
+from integration.sink_model.cases import ALL, FOUND_BY, FULL, SMALL, UNDETECTABLE, Found
 from integration.sink_model.explore import explore
 
 TESTS_OF_THE_CODE = Path(__file__).parents[1] / "pyspark_kafka" / "sink" / "exactly_once"
@@ -26,45 +26,45 @@ PAGE = Path(__file__).parents[2] / "docs" / "sink-model.md"
         *(pytest.param(case, id=case.name, marks=pytest.mark.full) for case in FULL),
     ],
 )
-def test_the_protocol_holds(case: Case) -> None:
+def test_the_invariants_hold(case: Case) -> None:
     outcome = explore(case)
     print(command.report(outcome))
     assert outcome.violation is None, command.report(outcome)
     assert outcome.is_complete
-    assert outcome.states == states_on_the_page()[case.name]
+    assert outcome.states == documented_states()[case.name]
 
 
-def states_on_the_page() -> dict[str, int]:
+def documented_states() -> dict[str, int]:
     """Return the number of states of each case in docs/sink-model.md."""
     found = re.findall(r"^\| `([a-z0-9-]+)` \| ([\d,]+) \|$", PAGE.read_text(), re.MULTILINE)
     return {name: int(states.replace(",", "")) for name, states in found}
 
 
 @pytest.mark.parametrize(("mutation", "found"), FOUND_BY.items())
-def test_the_mutation_is_found(mutation: str, found: Found) -> None:
+def test_the_mutation_is_detected(mutation: str, found: Found) -> None:
     outcome = explore(dataclasses.replace(ALL[found.case], mutation=mutation))
     assert outcome.violation is not None
     assert outcome.violation.startswith(f"{found.violates}: ")
-    assert outcome.schedule
+    assert outcome.trace
 
 
-def test_every_mutation_is_found_or_has_a_reason() -> None:
+def test_every_mutation_is_detected_or_has_a_reason() -> None:
     names = {value for name, value in vars(mutations).items() if name.isupper()}
-    assert names == FOUND_BY.keys() | UNSEEN.keys()
-    assert not FOUND_BY.keys() & UNSEEN.keys()
+    assert names == FOUND_BY.keys() | UNDETECTABLE.keys()
+    assert not FOUND_BY.keys() & UNDETECTABLE.keys()
     assert len(FOUND_BY) >= 15
 
 
-def test_the_page_has_every_case_and_every_mutation() -> None:
+def test_the_docs_list_every_case_and_every_mutation() -> None:
     text = PAGE.read_text()
-    assert list(states_on_the_page()) == list(ALL)
+    assert list(documented_states()) == list(ALL)
     for mutation, (name, violates) in FOUND_BY.items():
         assert f"| `{mutation}` | `{name}` | {violates} |" in text
-    for mutation, (reason, place) in UNSEEN.items():
+    for mutation, (reason, place) in UNDETECTABLE.items():
         assert f"| `{mutation}` | {reason} | `{place}` |" in text
 
 
-@pytest.mark.parametrize("place", [place for _, place in UNSEEN.values()])
-def test_what_the_model_cannot_see_a_test_of_the_code_does(place: str) -> None:
+@pytest.mark.parametrize("place", [place for _, place in UNDETECTABLE.values()])
+def test_an_undetectable_mutation_has_a_test_of_the_code(place: str) -> None:
     file, name = place.split("::")
     assert f"def {name}(" in (TESTS_OF_THE_CODE / file).read_text()

@@ -1,7 +1,7 @@
-"""Where a driver stands, by the names of the code's steps.
+"""The values of a driver's program counter (PlusCal calls them labels).
 
-Purpose: places as numbers, which states are made of, and their titles. Invariant: a title is that of
-a `Step`, of which some have several requests here. What it must not know: what is done there.
+Purpose: labels as numbers, which make states compact, and their titles. Invariant: a title is that of
+a `Step`; some steps have several labels. What it must not know: the actions.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""The one form of all states that behave the same.
+"""Symmetry reduction: maps equivalent states to one canonical state.
 
-Purpose: fewer states. Invariant: what may happen from a state and from its canonical form is the
-same, but for the names of partitions and epochs. What it must not know: who does what.
+Purpose: reduce the number of states. Invariant: a state and its canonical form have the same
+behaviours, except for the names of partitions and epochs. What it must not know: the actions.
 
-Partitions are sorted by their values, since which of two is which changes nothing; so every run keeps
-the same one of two mirror images. All that matters of an epoch of X
-that somebody holds is whether it is the present one, the one before, or older. A late request that
-can change nothing any more is none.
+Partitions are symmetric and therefore sorted by their values, so that every run explores the same
+states. An epoch of the sink id matters only as the current, the previous or an older one. Delayed
+requests that can have no effect are removed.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from integration.sink_model.state import (
     find,
 )
 
-_EPOCH_SHOWN: Final = 2
+_MAX_EPOCH: Final = 2
 
 
-def canonical(state: State) -> State:
-    """The state that stands for this one."""
+def canonicalize(state: State) -> State:
+    """Return the canonical form of a state."""
     if state.late:
-        late = tuple(each for each in state.late if _matters(state, each))
+        late = tuple(each for each in state.late if _is_effective(state, each))
         if len(late) != len(state.late):
             state = state._replace(late=late)
     for part in state.partitions:
         if part.late:
             state = state._replace(
-                partitions=tuple(_with_what_matters(p) for p in state.partitions)
+                partitions=tuple(_without_ineffective_requests(p) for p in state.partitions)
             )
             break
-    shift = state.x.epoch - _EPOCH_SHOWN
+    shift = state.sink_id.epoch - _MAX_EPOCH
     if shift > 0:
         state = _shifted(state, shift)
     first, *others = state.partitions
@@ -50,20 +49,20 @@ def canonical(state: State) -> State:
     return state
 
 
-def _matters(state: State, request: LateRequest) -> bool:
+def _is_effective(state: State, request: LateRequest) -> bool:
     if request.kind == INIT:
         return True
     if request.kind == MARK:
         return request.second > state.marks[request.first]
-    return state.x.status == ONGOING and state.x.epoch == request.first
+    return state.sink_id.status == ONGOING and state.sink_id.epoch == request.first
 
 
-def _with_what_matters(part: Partition) -> Partition:
-    late = tuple(each for each in part.late if _matters_to(part, each))
+def _without_ineffective_requests(part: Partition) -> Partition:
+    late = tuple(each for each in part.late if _is_effective_on_task(part, each))
     return part if len(late) == len(part.late) else part._replace(late=late)
 
 
-def _matters_to(part: Partition, request: TaskRequest) -> bool:
+def _is_effective_on_task(part: Partition, request: TaskRequest) -> bool:
     if request.kind == INIT:
         return True
     current = find(part.ids, request.task_id)
@@ -72,10 +71,10 @@ def _matters_to(part: Partition, request: TaskRequest) -> bool:
 
 
 def _shifted(state: State, shift: int) -> State:
-    x = state.x
-    last = x.last_epoch if x.last_epoch == NONE else x.last_epoch - shift
+    sink_id = state.sink_id
+    last = sink_id.last_epoch if sink_id.last_epoch == NONE else sink_id.last_epoch - shift
     return state._replace(
-        x=x._replace(epoch=_EPOCH_SHOWN, last_epoch=last),
+        sink_id=sink_id._replace(epoch=_MAX_EPOCH, last_epoch=last),
         drivers=tuple(
             driver if driver.owner == NONE else driver._replace(owner=max(driver.owner - shift, 0))
             for driver in state.drivers

@@ -1,7 +1,7 @@
-"""What a state need not remember, because nobody can ever ask about it again.
+"""Pruning: removes parts of a state that no action can observe.
 
-Purpose: fewer states. Invariant: forgetting changes nothing that may happen. What it must not know:
-what may happen, but for who can name an id.
+Purpose: reduce the number of states. Invariant: pruning changes no behaviour. What it must not know:
+the actions, except which ids they can name.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from integration.sink_model.state import (
 )
 
 
-def forget(case: Case, state: State) -> State:
-    """Drop markers and closed ids that no decision, driver, attempt or late request names."""
-    partitions = tuple(_without_garbage(case, part) for part in state.partitions)
+def prune(case: Case, state: State) -> State:
+    """Remove markers and closed ids that no decision, driver, attempt or delayed request names."""
+    partitions = tuple(_pruned(case, part) for part in state.partitions)
     return state if partitions == state.partitions else state._replace(partitions=partitions)
 
 
-def _without_garbage(case: Case, part: Partition) -> Partition:
+def _pruned(case: Case, part: Partition) -> Partition:
     if not part.markers and all(current.status == ONGOING for _, current in part.ids):
         return part
     named: set[tuple[TaskId, int]] = {(entry.task_id, entry.epoch) for entry in part.entries}

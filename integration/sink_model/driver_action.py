@@ -1,7 +1,7 @@
-"""One driver that acts: where it stands, and how a state is made in which it stands elsewhere.
+"""The context of a driver's action, and the state changes that all its actions share.
 
-Purpose: what all steps of a driver share. Invariant: a driver changes its own place and work only;
-all else it changes by requests of `cluster`. What it must not know: the steps.
+Purpose: set the program counter and the remaining work. Invariant: a driver changes only these
+directly; everything else changes through requests of `cluster`. What it must not know: the actions.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from integration.sink_model.case import Case
-from integration.sink_model.garbage import forget
-from integration.sink_model.places import DEAD, TITLES
+from integration.sink_model.labels import DEAD, TITLES
+from integration.sink_model.pruning import prune
 from integration.sink_model.state import (
     NO_WORK,
     NONE,
@@ -29,10 +29,10 @@ Transitions = Iterator[Transition]
 DEAD_DRIVER: Final = Driver(DEAD, 0, NONE, NONE, 0, ())
 
 
-class Turn:
-    """Driver `number` of `state`, which is to act."""
+class DriverAction:
+    """An action of driver `number` in `state`."""
 
-    __slots__ = ("case", "driver", "is_lossy", "number", "query", "state")
+    __slots__ = ("case", "driver", "may_lose_response", "number", "query", "state")
 
     def __init__(self, case: Case, state: State, number: int) -> None:
         self.case = case
@@ -40,20 +40,20 @@ class Turn:
         self.number = number
         self.driver = state.drivers[number]
         self.query = case.queries[number]
-        self.is_lossy = state.faults.answers > 0
+        self.may_lose_response = state.faults.answers > 0
 
-    def to(
+    def go_to(
         self,
         state: State,
-        at: int,
+        pc: int,
         *,
         owner: int | None = None,
         unfinished: tuple[tuple[int, int], ...] | None = None,
     ) -> State:
-        """The state with this driver elsewhere."""
+        """Return the state with another program counter of this driver."""
         old = self.driver
         driver = Driver(
-            at,
+            pc,
             old.batch,
             old.owner if owner is None else owner,
             old.last,
@@ -62,13 +62,13 @@ class Turn:
         )
         return state._replace(drivers=replaced(state.drivers, self.number, driver))
 
-    def dies(self, state: State) -> State:
-        """The driver ends: its query has failed. Attempts of its tasks may still act."""
+    def fail(self, state: State) -> State:
+        """End the driver because its query failed. Attempts of its tasks may still act."""
         state = state._replace(drivers=replaced(state.drivers, self.number, DEAD_DRIVER))
-        return forget(self.case, self.with_works(state, [NO_WORK] * len(state.partitions)))
+        return prune(self.case, self.with_works(state, [NO_WORK] * len(state.partitions)))
 
     def with_works(self, state: State, works: Sequence[Work]) -> State:
-        """The state with other work of this driver, by partition."""
+        """Return the state with new work of this driver, by partition."""
         return state._replace(
             partitions=tuple(
                 part._replace(works=replaced(part.works, self.number, work))
@@ -77,31 +77,33 @@ class Turn:
         )
 
     def with_work(self, state: State, index: int, work: Work) -> State:
-        """The state with other work of this driver with one partition."""
+        """Return the state with new work of this driver on one partition."""
         part = state.partitions[index]
         part = part._replace(works=replaced(part.works, self.number, work))
         return state._replace(partitions=replaced(state.partitions, index, part))
 
     def works(self, state: State) -> list[Work]:
-        """The work of this driver, by partition."""
+        """Return the work of this driver, by partition."""
         return [part.works[self.number] for part in state.partitions]
 
-    def lossy(self, state: State) -> State:
-        """One answer less to lose."""
+    def spend_lost_response(self, state: State) -> State:
+        """Reduce the budget of lost responses and delayed requests."""
         return state._replace(faults=state.faults._replace(answers=state.faults.answers - 1))
 
-    def late(self, state: State, kind: int, first: int, second: int = 0) -> State:
-        """A request of X is under way and its sender does not wait for it."""
+    def delay(self, state: State, kind: int, first: int, second: int = 0) -> State:
+        """Delay a request for the sink id, or a mark."""
         request = LateRequest(kind, first, second)
-        return self.lossy(state._replace(late=tuple(sorted((*state.late, request)))))
+        return self.spend_lost_response(state._replace(late=tuple(sorted((*state.late, request)))))
 
-    def late_about_task(self, state: State, index: int, request: TaskRequest) -> State:
-        """The same about a task's id."""
+    def delay_for_task(self, state: State, index: int, request: TaskRequest) -> State:
+        """Delay a request for a task id."""
         part = state.partitions[index]
         part = part._replace(late=tuple(sorted((*part.late, request))))
-        return self.lossy(state._replace(partitions=replaced(state.partitions, index, part)))
+        return self.spend_lost_response(
+            state._replace(partitions=replaced(state.partitions, index, part))
+        )
 
-    def says(self, what: str) -> str:
-        """A line of a schedule."""
+    def describe(self, what: str) -> str:
+        """Describe the action for a trace."""
         driver = self.driver
-        return f"driver {self.number}, batch {driver.batch}: {TITLES[driver.at]}: {what}"
+        return f"driver {self.number}, batch {driver.batch}: {TITLES[driver.pc]}: {what}"
