@@ -1,7 +1,7 @@
-"""Write `docs/apis.md`: which API versions `broker_ref` serves beside those of Apache Kafka.
+"""Writes `docs/apis.md`: the API versions of `broker_ref` and of Apache Kafka.
 
-`python -m integration.api_table` starts both, asks each with ApiVersions and writes the table.
-Invariant: every number in it was answered by a broker; none is written by hand.
+`python -m integration.api_table` starts both, sends ApiVersions to each and writes the table.
+Invariant: every number in it comes from a broker's response.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _ROW = re.compile(r"^\| (\d+) \| \w+ \| (?:(\d+) to (\d+)|-) \| (?:(\d+) to (\d+
 
 
 def advertised(bootstrap_server: str) -> Versions:
-    """What a broker answers to ApiVersions."""
+    """Return a broker's response to ApiVersions."""
     with RawConnection(bootstrap_server) as connection:
         entries = connection.call("api_versions", 0).api_keys
     return {entry.api_key: (entry.min_version, entry.max_version) for entry in entries}
 
 
 def render(*, kafka: Versions, reference: Versions, kafka_version: str) -> str:
-    """The document."""
+    """Return the document."""
     rows = [
         f"| {key} | {_name(key)} | {_range(kafka.get(key))} | {_range(reference.get(key))} |\n"
         for key in sorted(kafka.keys() | reference.keys())
@@ -51,7 +51,7 @@ def render(*, kafka: Versions, reference: Versions, kafka_version: str) -> str:
 
 
 def parse(document: str) -> tuple[Versions, Versions]:
-    """What a rendered document says of Apache Kafka and of `broker_ref`."""
+    """Parse a document: the versions of Apache Kafka and of `broker_ref`."""
     kafka: dict[int, tuple[int, int]] = {}
     reference: dict[int, tuple[int, int]] = {}
     for found in filter(None, map(_ROW.match, document.splitlines())):
@@ -64,7 +64,7 @@ def parse(document: str) -> tuple[Versions, Versions]:
 
 
 def _name(key: int) -> str:
-    """Kafka's name of an API, as its protocol guide has it."""
+    """Return Kafka's name of an API, as in its protocol guide."""
     name = api_key_map.get(key)
     return "".join(word.capitalize() for word in name.split("_")) if name else "Unnamed"
 
@@ -74,7 +74,7 @@ def _range(versions: tuple[int, int] | None) -> str:
 
 
 def main() -> int:
-    """Ask both brokers and write the document; 1 where Apache Kafka cannot run here."""
+    """Query both brokers and write the document; return 1 if Apache Kafka cannot run here."""
     try:
         with open_cluster("kafka") as kafka, open_cluster("reference") as reference:
             text = render(

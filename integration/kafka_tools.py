@@ -1,8 +1,8 @@
 """Apache Kafka's own command-line tools, run against any cluster.
 
-Purpose: what an operator types (`kafka-topics.sh` and the like), as classes of the same Maven
-artifacts that the `kafka` backend runs. Invariant: every tool ends within its time, or is killed
-by its process id. What it must not know: which cluster it talks to.
+Purpose: run `kafka-topics.sh` and the like as classes of the Maven artifacts of the `kafka` backend.
+Invariant: every tool ends in time, or is killed by its process id. What it must not know: the
+cluster.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ MAIN_CLASSES: Final[Mapping[str, str]] = {
     "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
 }
-"""The name of the script in Kafka's `bin`, without `kafka-` and `.sh`, and what it runs.
+"""The class of each script in Kafka's `bin`, by its name without `kafka-` and `.sh`.
 
-The copier, which Kafka's system tests run, has no script.
+The copier of Kafka's system tests has no script.
 """
 
 _SERVERS: Final[Mapping[str, str]] = {"transactional-message-copier": "--broker-list"}
-"""How a tool is told the bootstrap servers, where not by `--bootstrap-server`."""
+"""The option for the bootstrap servers, if it is not `--bootstrap-server`."""
 
-# A tool lives for a second or two: compile little, and say nothing of the archive of classes.
+# A tool runs for a second or two, so it compiles less and does not log about the class archive.
 _JVM_OPTIONS: Final = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
@@ -69,37 +69,37 @@ rootLogger.appenderRef.console.ref = console
 
 
 class ToolFailed(AssertionError):  # noqa: N818
-    """A tool ended with a status other than 0, or did not end; its output is in the message."""
+    """A tool failed or did not end; the message has its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a tool said."""
+    """The output of a tool."""
 
     stdout: str
     stderr: str
 
     @property
     def lines(self) -> list[str]:
-        """The lines of stdout that are not empty."""
+        """The non-empty lines of stdout."""
         return [line.strip() for line in self.stdout.splitlines() if line.strip()]
 
     @property
     def rows(self) -> list[list[str]]:
-        """The lines of stdout, split at white space, as tables of tools are to be read."""
+        """The lines of stdout, split at white space."""
         return [line.split() for line in self.lines]
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The JSON objects, one a line, that the verifiable clients print."""
+        """The JSON objects that the verifiable clients print, one per line."""
         return [json.loads(line) for line in self.lines if line.startswith("{")]
 
 
 class KafkaTools:
-    """The tools, for one cluster; a context manager that keeps their files while they are run."""
+    """The tools for one cluster; a context manager that removes their files at the end."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        """Raises `ClusterUnavailable` where Java or the artifacts are missing."""
+        """Raise `ClusterUnavailable` if Java or the artifacts are missing."""
         self._bootstrap_servers = bootstrap_servers
         self._java = java_command()
         self._class_path = os.pathsep.join(str(jar) for jar in resolve(apache_kafka()))
@@ -108,13 +108,13 @@ class KafkaTools:
         self._logging = self.directory / "log4j2.properties"
         self._logging.write_text(_LOGGING)
         self._archive = self.directory / "classes.jsa"
-        # What one tool has loaded, later ones need not load again: it halves their start.
+        # Later tools reuse the class archive, which halves their start time.
         self._archive_option = f"-XX:ArchiveClassesAtExit={self._archive}"
         self.attempt("consumer-groups", "--list")
         self._archive_option = f"-XX:SharedArchiveFile={self._archive}"
 
     def command(self, tool: str, *arguments: str) -> list[str]:
-        """The command line of a tool, the bootstrap servers among its arguments."""
+        """Return the command line of a tool, including the bootstrap servers."""
         return [
             self._java,
             *_JVM_OPTIONS,
@@ -131,7 +131,7 @@ class KafkaTools:
     def run(
         self, tool: str, *arguments: str, stdin: str = "", timeout_s: float = TIMEOUT_S
     ) -> Output:
-        """Run a tool to its end; raises `ToolFailed`."""
+        """Run a tool to its end. Raise `ToolFailed`."""
         output, status = self.attempt(tool, *arguments, stdin=stdin, timeout_s=timeout_s)
         if status != 0:
             raise ToolFailed(_report(tool, arguments, f"status {status}", output))
@@ -140,7 +140,7 @@ class KafkaTools:
     def attempt(
         self, tool: str, *arguments: str, stdin: str = "", timeout_s: float = TIMEOUT_S
     ) -> tuple[Output, int]:
-        """Run a tool that may fail: its output and status. `ToolFailed` where it does not end."""
+        """Run a tool that may fail; return output and status. Raise `ToolFailed` if it does not end."""
         try:
             done = subprocess.run(
                 self.command(tool, *arguments),
@@ -157,7 +157,7 @@ class KafkaTools:
         return Output(stdout=done.stdout, stderr=done.stderr), done.returncode
 
     def json_file(self, name: str, content: object) -> str:
-        """The path of a file with this content, as several tools want their arguments."""
+        """Write content to a file for a tool's argument; return the path."""
         path = self.directory / name
         path.write_text(json.dumps(content))
         return str(path)

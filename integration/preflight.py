@@ -1,8 +1,8 @@
-"""Tell in one line what a machine lacks for `make demo` and `make test`.
+"""Reports in one line what a machine lacks for `make demo` and `make test`.
 
-Run by the Makefile with the interpreter it was given, before any package is installed: standard
-library only, and in a syntax that a Python 3.6 still parses. Exit
-status 1 and one line on standard error where something is missing.
+The Makefile runs it with the given interpreter before any package is installed: it uses the standard
+library only, and syntax that Python 3.6 can parse. If something is missing, the exit status is 1 and
+standard error has one line.
 """
 
 import re
@@ -15,7 +15,7 @@ JAVA_VERSIONS = (17, 21)
 
 
 def python_problem(version: "tuple[int, int]") -> "str | None":
-    """What is wrong with this Python `(major, minor)`, or None."""
+    """Return the problem with this Python `(major, minor)`, or None."""
     if OLDEST_PYTHON <= version <= NEWEST_PYTHON:
         return None
     return (
@@ -25,7 +25,7 @@ def python_problem(version: "tuple[int, int]") -> "str | None":
 
 
 def java_problem(version_output: "str | None") -> "str | None":
-    """What is wrong with the Java whose `java -version` printed this (None: there is none)."""
+    """Return the problem with the Java that printed this for `java -version` (None: no Java)."""
     remedy = "install a JDK or JRE 17 (such as openjdk-17-jre-headless) and put it on PATH"
     if version_output is None:
         return "Spark needs Java 17 or 21 and there is no 'java' on PATH: " + remedy
@@ -38,11 +38,11 @@ def java_problem(version_output: "str | None") -> "str | None":
 
 
 def installed_java_version() -> "str | None":
-    """The output of `java -version`, or None where there is no `java`."""
+    """Return the output of `java -version`, or None if there is no `java`."""
     java = shutil.which("java")
     if java is None:
         return None
-    # `java -version` writes to standard error; a broken installation writes nothing of use.
+    # `java -version` writes to standard error.
     process = subprocess.run(
         [java, "-version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )

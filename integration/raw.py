@@ -1,9 +1,9 @@
-"""One connection to a Kafka broker, with nothing between a test and the wire.
+"""One connection to a Kafka broker, for tests that control every byte.
 
-Purpose: send one request entity, read its response entity; or send any bytes and see what comes.
-`request` builds an entity of any API and version from plain values, so that a test can sweep
-versions. Invariant: one request at a time, and nothing is retried, routed or hidden. What it must
-not know: the connector and the reference broker; only kio's schemas.
+Purpose: send a request entity and read its response entity; or send any bytes. `request` builds an
+entity of any API and version from plain values, so that a test can iterate over versions. Invariant:
+one request at a time, without retries or routing. What it must not know: the connector and the
+reference broker; it uses only kio's schemas.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Plain = Any
 
 
 class ConnectionClosedByBroker(Exception):  # noqa: N818
-    """The broker closed the connection where a response was expected."""
+    """The broker closed the connection instead of sending a response."""
 
 
 class RawConnection:
-    """A TCP connection to one broker; use it as a context manager."""
+    """A TCP connection to one broker; a context manager."""
 
     def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Connect to `host:port`; raises `OSError` where nobody listens."""
+        """Connect to `host:port`. Raise `OSError` if nobody listens."""
         host, _, port = address.rpartition(":")
         self.address = address
         self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
@@ -50,51 +50,51 @@ class RawConnection:
     def send(self, entity: RequestPayload, *, client_id: str | None = "raw") -> Any:
         """Send a request and return its response entity.
 
-        Raises `ConnectionClosedByBroker`, `TimeoutError`, or `ValueError` where the answer is not
-        a response to this request.
+        Raise `ConnectionClosedByBroker`, `TimeoutError`, or `ValueError` if the bytes are not a response to
+        this request.
         """
         self.send_only(entity, client_id=client_id)
         return self.receive(entity)
 
     def send_only(self, entity: RequestPayload, *, client_id: str | None = "raw") -> None:
-        """Send a request without waiting for the answer (acks=0, long polls, pipelining)."""
+        """Send a request without waiting for the response (acks=0, long polls, pipelining)."""
         self._correlation_id += 1
         self.send_frame(encode_request(entity, self._correlation_id, client_id))
 
     def receive(self, entity: RequestPayload) -> Any:
-        """The response to the request that was sent last."""
+        """Return the response to the last request."""
         return decode_response(entity, self.receive_frame(), self._correlation_id)
 
     def call(self, api: str, version: int, /, **fields: Plain) -> Any:
-        """`send(request(api, version, **fields))`."""
+        """Return `send(request(api, version, **fields))`."""
         return self.send(request(api, version, **fields))
 
     def send_frame(self, frame: bytes) -> None:
-        """Send any bytes as one frame: four bytes of length go before them."""
+        """Send bytes as one frame, with four bytes of length."""
         self.send_bytes(struct.pack(">i", len(frame)) + frame)
 
     def send_bytes(self, data: bytes) -> None:
-        """Send any bytes as they are."""
+        """Send bytes without framing."""
         self._socket.sendall(data)
 
     def receive_frame(self) -> bytes:
-        """One frame, without its length."""
+        """Read one frame, without its length."""
         (length,) = struct.unpack(">i", self._read(4))
         return self._read(length)
 
     def closed_by_broker(self) -> bool:
-        """Wait until the broker closes the connection; False where it answers instead."""
+        """Wait until the broker closes the connection; return False if it responds instead."""
         try:
             return self._socket.recv(1) == b""
         except ConnectionError:
             return True
 
     def half_close(self) -> None:
-        """Tell the broker that nothing more will be sent."""
+        """Close the sending direction."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def set_timeout(self, timeout_s: float) -> None:
-        """How long a read may take before `TimeoutError`."""
+        """Set the timeout of reads, after which they raise `TimeoutError`."""
         self._socket.settimeout(timeout_s)
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class RawConnection:
 
 
 def encode_request(entity: RequestPayload, correlation_id: int, client_id: str | None) -> bytes:
-    """A frame without its length: header of the version the API asks for, then the body."""
+    """Return a frame without its length: the API's request header, then the body."""
     header = _build(
         entity.__header_schema__,
         {
@@ -142,7 +142,7 @@ def encode_request(entity: RequestPayload, correlation_id: int, client_id: str |
 
 
 def decode_response(entity: RequestPayload, frame: bytes, correlation_id: int) -> Any:
-    """The response in `frame`, read by the schema that answers `entity`."""
+    """Decode the response in `frame` with the schema that belongs to `entity`."""
     response_type = load_response_from_request(entity)
     header, size = entity_reader(response_type.__header_schema__)(frame, 0)
     if header.correlation_id != correlation_id:
@@ -154,22 +154,22 @@ def decode_response(entity: RequestPayload, frame: bytes, correlation_id: int) -
 
 
 def api_key(api: str) -> int:
-    """The key of an API by kio's name for it, such as `list_offsets`."""
+    """Return an API's key by kio's name, such as `list_offsets`."""
     return {name: key for key, name in api_key_map.items()}[api]
 
 
 def request(api: str, version: int, /, **fields: Plain) -> RequestPayload:
-    """A request of this API and version; absent fields take Kafka's schema defaults.
+    """Return a request of this API and version; omitted fields have the schema's defaults.
 
-    Nested entities are mappings, durations are milliseconds. Raises `TypeError` for a field that
-    the version does not have.
+    Nested entities are mappings, durations are milliseconds. Raise `TypeError` for a field that the
+    version does not have.
     """
     built: RequestPayload = _build(load_request_schema(api_key(api), version), fields)
     return built
 
 
 def response(api: str, version: int, /, **fields: Plain) -> Any:
-    """A response, as `request` makes requests: for tests that play the broker."""
+    """Return a response, built as by `request`, for tests that act as a broker."""
     return _build(load_response_schema(api_key(api), version), fields)
 
 
@@ -210,7 +210,7 @@ def _convert(hint: Any, value: Plain) -> Any:
 
 
 def _implicit_default(hint: Any) -> Any:
-    """What the schema means by a field without a default: zero, empty, false or null."""
+    """Return the default of a field without one in the schema: zero, empty, false or null."""
     if type(None) in typing.get_args(hint):
         return None
     if typing.get_origin(hint) is tuple:

@@ -1,12 +1,12 @@
-"""JVMs of Spark drivers that live for a test: quick to start, though not quick for long.
+"""JVM options for Spark drivers of tests, which optimize for a fast start.
 
-Purpose: `environment`, for whoever starts a driver, and `python -m integration.spark_jvm`, which makes
-ready what it needs. Invariant: a JVM that cannot use what was made ready starts as it would without.
-What it must not know: what a driver does.
+Purpose: `environment` for code that starts a driver, and `python -m integration.spark_jvm`, which
+creates the class archive. Invariant: a JVM that cannot use the archive starts without it. What it
+must not know: what a driver does.
 
-A JVM with nothing else to do spends most of its first half minute on loading Spark's classes and on
-compiling them well. So here it compiles little, and takes the classes from an archive (Java's
-application class-data sharing, JEP 310 and 350). Benchmarks do without.
+A JVM spends most of its first half minute on loading and compiling Spark's classes. So it compiles
+less, and loads classes from an archive (Java's application class-data sharing, JEP 310 and 350).
+Benchmarks do not use this.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _CHARACTERS_MAX: Final = 4_000
 
 
 def environment() -> Mapping[str, str]:
-    """The variables that Spark's scripts read; the archive is used where there is one."""
+    """Return the variables for Spark's scripts, with the archive if it exists."""
     shared = (f"-XX:SharedArchiveFile={_archive()}",) if _archive().exists() else ()
     return _variables(shared)
 
 
 def prepare() -> None:
-    """Make the archive for this PySpark, unless it is there. Says so where that does not work."""
+    """Create the archive for this PySpark unless it exists; print a line if that fails."""
     if _archive().exists():
         return
     _CACHE.mkdir(exist_ok=True)
@@ -55,9 +55,9 @@ def prepare() -> None:
 
 
 def _run(*arguments: str, variables: Mapping[str, str]) -> tuple[str, int]:
-    """This module as a program: what it said, and its status.
+    """Run this module as a program; return its output and status.
 
-    Its output ends when its JVM has ended, which writes the archive last of all.
+    Its output ends when its JVM has ended, which writes the archive last.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "integration.spark_jvm", *arguments],

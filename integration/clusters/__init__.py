@@ -1,4 +1,4 @@
-"""Clusters to test against: `open_cluster("reference" | "kafka" | ..., brokers=3)`."""
+"""Clusters for tests: `open_cluster("reference" | "kafka" | ..., brokers=3)`."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def open_cluster(
 ) -> Cluster:
     """Start a cluster of brokers 1 to n; close it, or use it as a context manager.
 
-    `configs` are broker settings by Kafka's names, `racks` the rack of each broker that has one,
-    `features` what it finalizes at other versions than the backend does by itself, such as
-    `{"transaction.version": 1}`, `links` the addresses that nodes are known by (proxies, for
-    example). `is_measured` is for benchmarks: Kafka's JVMs then run as users' do, where they else
-    start soon and never run fast. Raises `ClusterUnavailable` where this machine lacks what the
-    backend needs, `ClusterFailed` where it does not start, `NotOfThisBackend` for links where nodes
-    are no processes, `ValueError` for a backend that does not exist.
+    `configs` are broker configs, `racks` the racks of brokers by id, `features` the finalized feature
+    versions that differ from the backend's defaults, such as `{"transaction.version": 1}`, and `links`
+    the advertised addresses of nodes (for example proxies). `is_measured` is for benchmarks: Kafka's
+    JVMs then run as in production, while they otherwise optimize for a fast start. Raise
+    `ClusterUnavailable` if this machine lacks what the backend needs, `ClusterFailed` if the cluster
+    does not start, `NotOfThisBackend` for links if nodes are not processes, `ValueError` for an unknown
+    backend.
     """
-    # Imported where chosen: no backend has to be installed for the others to run.
+    # Imported on demand: a backend that is not installed must not break the others.
     if backend == "reference":
         from integration.clusters.reference import ReferenceCluster  # noqa: PLC0415
 
@@ -88,9 +88,9 @@ def open_cluster(
 
 
 def prepare(backend: str) -> None:
-    """Fetch and make what the backend needs, which may take minutes the first time.
+    """Fetch and prepare what the backend needs, which may take minutes the first time.
 
-    Raises `ClusterUnavailable` where this machine lacks it.
+    Raise `ClusterUnavailable` if this machine lacks it.
     """
     if backend == "kafka":
         from integration.clusters.kafka import class_archives  # noqa: PLC0415
@@ -105,7 +105,7 @@ def prepare(backend: str) -> None:
 
 
 def describe(backend: str) -> str:
-    """Backend and version in one line, without starting anything."""
+    """Return backend and version in one line, without a start."""
     is_kafka = backend in ("kafka", "testcontainers")
     version = f"Apache Kafka {KAFKA_VERSION}" if is_kafka else "broker_ref"
     return f"{backend} ({version})"

@@ -16,52 +16,52 @@ from typing import Protocol, Self
 
 
 class ClusterUnavailable(Exception):  # noqa: N818
-    """This backend cannot run here; the message says what is missing and how to get it."""
+    """This machine lacks what the backend needs; the message says what and how to get it."""
 
 
 class ClusterFailed(Exception):  # noqa: N818
-    """The backend is there but did not start; the message has the end of its log."""
+    """The cluster did not start; the message has the end of its logs."""
 
 
 class NotOfThisBackend(NotImplementedError):  # noqa: N818
-    """This backend cannot do what was asked; the message says which one can."""
+    """This backend does not support the operation; the message names one that does."""
 
 
 class Links(Protocol):
-    """Chooses the addresses that nodes are known by, so that a proxy may stand before each.
+    """Chooses the advertised addresses of nodes, so that a proxy can be in front of each.
 
-    Asked before a node starts, with the address it is going to listen on.
+    Called before a node starts, with the address that it will listen on.
     """
 
     def to_broker(self, broker_id: int, address: str) -> str:
-        """What clients and other brokers are told to connect to, for this broker."""
+        """Return the advertised address of this broker."""
 
     def to_controller(self, broker_id: int, address: str) -> str:
-        """Where this broker is told to find the controller."""
+        """Return the controller's address for this broker."""
 
 
 class DirectLinks:
-    """Every node is known by the address it listens on."""
+    """Advertises the address that each node listens on."""
 
     def to_broker(self, broker_id: int, address: str) -> str:  # noqa: ARG002
-        """`address` itself."""
+        """Return `address`."""
         return address
 
     def to_controller(self, broker_id: int, address: str) -> str:  # noqa: ARG002
-        """`address` itself."""
+        """Return `address`."""
         return address
 
 
 class Cluster(Protocol):
-    """Ids that no broker has are refused with `ValueError`, as is what does not fit its state."""
+    """A cluster. An unknown broker id, or a node in the wrong state, raises `ValueError`."""
 
     @property
     def backend(self) -> str:
-        """One of `integration.clusters.BACKENDS`."""
+        """The backend's name, one of `integration.clusters.BACKENDS`."""
 
     @property
     def version(self) -> str:
-        """What the header of a test run says, such as `Apache Kafka 4.3.0`."""
+        """The version, such as `Apache Kafka 4.3.0`."""
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -69,13 +69,13 @@ class Cluster(Protocol):
 
     @property
     def bootstrap_servers(self) -> str:
-        """`127.0.0.1:PORT[,...]`: every broker, in the order of their ids."""
+        """`127.0.0.1:PORT[,...]` of all brokers, in the order of their ids."""
 
     def address(self, broker_id: int) -> str:
-        """`host:port` that clients are told for this broker."""
+        """Return the advertised `host:port` of a broker."""
 
     def data_directory(self, broker_id: int) -> Path:
-        """The broker's log directory: one directory in it for each partition."""
+        """Return the broker's log directory, which has one directory per partition."""
 
     def create_topic(
         self,
@@ -86,42 +86,42 @@ class Cluster(Protocol):
         assignment: Sequence[Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic and wait until its partitions have leaders that serve them.
+        """Create a topic and wait until the leaders of its partitions serve them.
 
-        `assignment` gives the replicas of each partition, preferred leader first, in place of
-        `partitions` and `replication_factor`. Without either the brokers' default counts, 1.
+        `assignment` lists the replicas of each partition, preferred leader first, instead of `partitions`
+        and `replication_factor`. Without either the brokers' default applies, which is 1.
         """
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stop it in good order (SIGTERM): it hands over what it leads and flushes."""
+        """Shut a broker down cleanly (SIGTERM): it hands over its leaderships and flushes."""
 
     def kill_broker(self, broker_id: int) -> None:
-        """End it with no time to write or say anything (SIGKILL)."""
+        """Kill a broker (SIGKILL)."""
 
     def start_broker(self, broker_id: int) -> None:
-        """Start it again on the same port and directory.
+        """Restart a broker on the same port and directory.
 
-        Returns when it serves and every other running broker knows of it, which needs the
-        controller. After a kill that can take a session timeout.
+        Return when it serves and every other running broker knows it, which requires the controller and,
+        after a kill, may take a session timeout.
         """
 
     def pause_broker(self, broker_id: int) -> None:
-        """Hold it where it is (SIGSTOP): connections stay open and nothing answers."""
+        """Pause a broker (SIGSTOP): connections stay open and nothing responds."""
 
     def resume_broker(self, broker_id: int) -> None:
-        """Let it go on (SIGCONT)."""
+        """Resume a broker (SIGCONT)."""
 
     def stop_controller(self) -> None:
-        """Stop the controller in good order."""
+        """Shut the controller down cleanly."""
 
     def kill_controller(self) -> None:
-        """End the controller with no time to write or say anything."""
+        """Kill the controller."""
 
     def start_controller(self) -> None:
-        """Start it again on the same port and directory; brokers find it by themselves."""
+        """Restart the controller on the same port and directory; brokers reconnect to it."""
 
     def logs(self) -> str:
-        """The end of what the nodes have printed, for a failing test's report."""
+        """Return the last output of the nodes, for the report of a failed test."""
 
     def close(self) -> None: ...
 

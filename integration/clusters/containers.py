@@ -1,10 +1,9 @@
-"""Apache Kafka's own image in Docker, by the testcontainers package: the backend `testcontainers`.
+"""The backend `testcontainers`: Apache Kafka's own Docker image.
 
-Purpose: the same cluster as `kafka` where there is Docker and no Java. Brokers and the controller
-talk over a network of their own by name; clients come to ports on loopback. Invariant: containers
-and network are removed at `close`, and by testcontainers' reaper where this process is killed.
-What it must not know: Docker's API outside of `DockerContainers`, so that tests put another
-`Containers` in its place.
+Purpose: the same cluster as `kafka` on machines with Docker and without Java. Brokers and controller
+communicate on their own Docker network; clients connect to ports on loopback. Invariant: `close`
+removes containers and network, and testcontainers' reaper does if this process is killed. What it
+must not know: Docker's API outside `DockerContainers`, so that tests can replace it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ LOG_TAIL_CHARACTERS = 16 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """`ports` are ports of the container and where they are on loopback."""
+    """The settings of a container; `ports` maps container ports to loopback ports."""
 
     image: str
     hostname: str
@@ -40,7 +39,7 @@ class ContainerSpec:
 
 
 class Container(Protocol):
-    """One container; the words are Docker's."""
+    """One container, with Docker's terms."""
 
     def start(self) -> None: ...
 
@@ -62,7 +61,7 @@ class Container(Protocol):
 
 
 class Containers(Protocol):
-    """Makes containers on one network."""
+    """Creates containers on one network."""
 
     def create(self, spec: ContainerSpec) -> Container: ...
 
@@ -91,20 +90,20 @@ class ContainerNode:
         return self._is_started and not self._is_paused
 
     def failure(self) -> str | None:
-        """Why it will never be ready, or None while it may."""
+        """The reason why it will never be ready, or None."""
         self._require_started()
         status = self._container.status()
         return f"its container is {status}" if status in ("exited", "dead") else None
 
     def start(self) -> None:
-        """Start it and return at once; `ValueError` where it runs."""
+        """Start it and return at once. Raise `ValueError` if it runs."""
         if self._is_started:
             raise ValueError(f"{self._name} runs already")
         self._was_started = self._is_started = True
         self._container.start()
 
     def terminate(self) -> None:
-        """SIGTERM; `stop` or `kill` must follow."""
+        """Send SIGTERM; `stop` or `kill` must follow."""
         self._require_started()
         if self._is_paused:
             self.resume()
@@ -112,7 +111,7 @@ class ContainerNode:
             self._container.signal("SIGTERM")
 
     def stop(self) -> None:
-        """Stop it in good order, or by SIGKILL where that takes too long."""
+        """Stop it cleanly, or with SIGKILL after a timeout."""
         self._require_started()
         if self._is_paused:
             self.resume()
@@ -120,10 +119,10 @@ class ContainerNode:
         self._is_started = False
 
     def kill(self) -> None:
-        """SIGKILL, and return when it is gone."""
+        """Send SIGKILL and wait for the end."""
         self._require_started()
         if self._is_paused:
-            # Docker kills no paused container, and a moment of life would be no kill.
+            # Docker cannot kill a paused container, and to resume it first would not be a kill.
             raise NotOfThisBackend(f"{self._name} is paused: resume it before the kill")
         if self.failure() is None:
             self._container.signal("SIGKILL")
@@ -131,13 +130,13 @@ class ContainerNode:
         self._is_started = False
 
     def pause(self) -> None:
-        """The freezer of Docker: all processes stand still."""
+        """Pause all its processes, with Docker's freezer."""
         self._require_started()
         self._container.pause()
         self._is_paused = True
 
     def resume(self) -> None:
-        """`ValueError` where it is not paused."""
+        """Resume it. Raise `ValueError` if it is not paused."""
         self._require_started()
         if not self._is_paused:
             raise ValueError(f"{self._name} is not paused")
@@ -148,7 +147,7 @@ class ContainerNode:
         return self._container.logs()[-LOG_TAIL_CHARACTERS:] if self._was_started else ""
 
     def close(self) -> None:
-        """Stop it where it runs, and remove it."""
+        """Stop and remove it."""
         if self._is_started:
             self.stop()
         if self._was_started:
@@ -162,11 +161,11 @@ class ContainerNode:
 class TestcontainersCluster(NodeCluster):
     """A `Cluster` of Apache Kafka containers; starts in its constructor.
 
-    Raises `ClusterUnavailable` where Docker or the package is missing, `ClusterFailed` with the
-    end of its logs where a node does not come up. Of `links`, only those to brokers are asked.
+    Raise `ClusterUnavailable` if Docker or the package is missing, `ClusterFailed` with the end of its
+    logs if a node does not start. Only links to brokers are used.
     """
 
-    __test__ = False  # A name that pytest would take for tests.
+    __test__ = False  # pytest would collect the package's name as tests.
 
     def __init__(
         self,
@@ -199,7 +198,7 @@ class TestcontainersCluster(NodeCluster):
         return f"Apache Kafka {self._version}"
 
     def data_directory(self, broker_id: int) -> Path:
-        """Refused: the image's user owns it, inside the container."""
+        """Raise: the image's user owns the directory, inside the container."""
         self._check_id(broker_id)
         raise NotOfThisBackend(
             f"the logs of broker {broker_id} are inside its container: read those of the backend "
@@ -211,7 +210,7 @@ class TestcontainersCluster(NodeCluster):
         self._containers.close()
 
     def _finalize(self, versions: Mapping[str, int]) -> None:
-        """The image formats its directories with the features that are its own."""
+        """Raise: the image formats its directories with its default features."""
         try:
             features_of.finalize([self.address(i) for i in self.broker_ids], versions)
         except BaseException:
@@ -275,12 +274,12 @@ class TestcontainersCluster(NodeCluster):
 
 
 def environment_name(config: str) -> str:
-    """How the image takes a config: `log.dirs` as `KAFKA_LOG_DIRS` (KIP-975)."""
+    """Return the environment variable of a config: `log.dirs` as `KAFKA_LOG_DIRS` (KIP-975)."""
     return "KAFKA_" + config.replace("_", "__").replace("-", "___").replace(".", "_").upper()
 
 
 def require_docker() -> None:
-    """Raise `ClusterUnavailable` where the package or a Docker that answers is missing."""
+    """Raise `ClusterUnavailable` if the package or a running Docker is missing."""
     try:
         import docker  # noqa: PLC0415
         import testcontainers.core.container  # noqa: F401, PLC0415
@@ -299,7 +298,7 @@ def require_docker() -> None:
         reason = str(error)
     if reason is not None:
         with warnings.catch_warnings():
-            # Where nobody listens, the package leaves its socket to the garbage collector.
+            # The package does not close its socket if nobody listens.
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
         raise ClusterUnavailable(
@@ -309,7 +308,7 @@ def require_docker() -> None:
 
 
 class DockerContainers:
-    """Containers of the Docker that this machine's environment names."""
+    """Containers of the Docker in this machine's environment."""
 
     def __init__(self) -> None:
         require_docker()
@@ -327,7 +326,7 @@ class DockerContainers:
             .with_network_aliases(spec.hostname)
         )
         for port, host_port in spec.ports.items():
-            # A pair of host and port, which docker-py takes, binds loopback alone.
+            # docker-py binds loopback only if it gets a pair of host and port.
             bound: Any = container.ports
             bound[port] = ("127.0.0.1", host_port)
         return _DockerContainer(container)

@@ -1,10 +1,9 @@
-"""Which Java artifacts the tests and benchmarks use, and how they get here.
+"""The Java artifacts of tests and benchmarks, and their download.
 
-Purpose: the one place that names Maven coordinates; `resolve` turns a set of them into jars in
-`.cache/` of the checkout, which git ignores. Invariant: a directory under its final name is
-complete (jars are fetched beside it and the directory is renamed), and only one process at a
-time fetches a set. What it must not know: what the jars are for, and which registry serves them
-(that is the user's Maven settings).
+Purpose: the only module with Maven coordinates; `resolve` downloads a set of JARs to `.cache/`, which
+Git ignores. Invariant: a directory with its final name is complete (JARs are downloaded next to it
+and the directory is renamed), and one process at a time downloads a set. What it must not know: what
+the JARs are for, and which registry serves them (the user's Maven settings do).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ RESOLVE_TIMEOUT_S = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifacts:
-    """A set of jars: `coordinates` are `group:artifact:version`."""
+    """A set of JARs; `coordinates` are `group:artifact:version`."""
 
     name: str
     coordinates: tuple[str, ...]
@@ -38,7 +37,7 @@ class Artifacts:
 
 
 def apache_kafka(version: str = KAFKA_VERSION) -> Artifacts:
-    """A broker with its tools, and a logging backend (Kafka's own artifacts bring none)."""
+    """A broker with its tools, and a logging backend (Kafka's artifacts have none)."""
     return Artifacts(
         name=f"kafka-{version}",
         coordinates=(
@@ -53,7 +52,7 @@ def apache_kafka(version: str = KAFKA_VERSION) -> Artifacts:
 
 SPARK_KAFKA_CONNECTOR = Artifacts(
     name="spark-sql-kafka-4.2.0",
-    # Without their dependencies: Spark's own jars serve the rest.
+    # Without dependencies, since Spark's own JARs provide them.
     coordinates=(
         "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
         "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
@@ -65,9 +64,9 @@ SPARK_KAFKA_CONNECTOR = Artifacts(
 
 
 def resolve(artifacts: Artifacts, *, cache: Path = CACHE) -> list[Path]:
-    """The jars of `artifacts`, sorted, fetched with Maven where the cache lacks them.
+    """Return the JARs of `artifacts`, sorted; download missing ones with Maven.
 
-    Raises `ClusterUnavailable` where Maven is missing or cannot fetch them.
+    Raise `ClusterUnavailable` if Maven is missing or the download fails.
     """
     directory = cache / artifacts.name
     pom = _pom(artifacts)
@@ -88,7 +87,7 @@ def _is_complete(directory: Path, pom: str) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Alone among the processes of this machine, by a file that is left there."""
+    """Hold a lock file that excludes the other processes of this machine."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -144,7 +143,7 @@ def _run_maven(maven: str, artifacts: Artifacts, directory: Path) -> None:
 
 
 def _first_error(output: str) -> str:
-    """The first line that says something, without colours and Maven's markers, kept short."""
+    """Return the first informative line of Maven's output, shortened, without colours and markers."""
     for line in re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines():
         text = re.sub(r"^\[\w+\]\s*", "", line).strip()
         if text:
@@ -153,7 +152,7 @@ def _first_error(output: str) -> str:
 
 
 def _pom(artifacts: Artifacts) -> str:
-    # Excluded, not only uncopied: those of Spark's connector do not all resolve.
+    # Excluded from resolution, since not all dependencies of Spark's connector resolve.
     exclusion = "<exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
     exclusions = "" if artifacts.transitive else f"<exclusions>{exclusion}</exclusions>"
     dependencies = []

@@ -1,7 +1,7 @@
-"""What a running cluster has finalized, and how to finalize other versions (KIP-584).
+"""The finalized features of a running cluster, and their update (KIP-584).
 
-Purpose: for backends that cannot be started with the features that were asked for, and for tests
-that change them. Invariant: what `finalize` returns from, every broker that was named knows.
+Purpose: for backends that cannot start with the requested features, and for tests that change them.
+Invariant: when `finalize` returns, all given brokers know the versions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ TIMEOUT_S = 30.0
 
 
 class FeaturesNotFinalized(Exception):  # noqa: N818
-    """The cluster refused other versions of features, or a broker did not hear of them in time."""
+    """The cluster rejected a feature update, or a broker did not learn of it in time."""
 
 
 def finalized(address: str) -> dict[str, int]:
-    """The features that the broker at `host:port` knows to be finalized, and their versions."""
+    """Return the finalized feature versions that the broker at `host:port` knows."""
     with RawConnection(address) as connection:
         versions = connection.call(
             "api_versions", 4, client_software_name="integration", client_software_version="1"
@@ -32,9 +32,9 @@ def finalized(address: str) -> dict[str, int]:
 
 
 def finalize(addresses: Iterable[str], features: Mapping[str, int]) -> None:
-    """Give features these versions, and wait until each of the brokers knows.
+    """Finalize feature versions and wait until all brokers know them.
 
-    Raises `FeaturesNotFinalized`.
+    Raise `FeaturesNotFinalized`.
     """
     asked, *others = addresses
     before = finalized(asked)

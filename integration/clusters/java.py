@@ -1,4 +1,4 @@
-"""Where Java is and whether it is new enough."""
+"""Finds Java and checks its version."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from integration.clusters.base import ClusterUnavailable
 
 JAVA_VERSION_MIN = 17
-"""What Apache Kafka 4 brokers need (KIP-1013)."""
+"""The minimum version for Apache Kafka 4 brokers (KIP-1013)."""
 
 
 def java_command() -> str:
-    """The path of a `java` that can run a broker; raises `ClusterUnavailable` with the remedy."""
+    """Return the path of a suitable `java`. Raise `ClusterUnavailable` with the remedy."""
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / "java").exists():
         java: str | None = str(Path(home) / "bin" / "java")
@@ -36,7 +36,7 @@ def java_command() -> str:
 
 
 def java_version(java: str) -> int | None:
-    """The feature release (8, 11, 17, ...), or None where its answer is not understood."""
+    """Return the feature release (8, 11, 17, ...), or None for an unknown output."""
     done = subprocess.run(
         [java, "-version"], capture_output=True, text=True, timeout=60, check=False
     )

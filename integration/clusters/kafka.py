@@ -1,10 +1,10 @@
-"""Apache Kafka itself (KRaft): brokers and one controller, each a JVM of its own.
+"""The backend `kafka`: Apache Kafka itself (KRaft), one JVM per broker and one for the controller.
 
-Purpose: the cluster that says what Kafka does. The controller is a node apart (isolated mode), so
-that any broker may be killed, and the controller too. Invariant: it listens on loopback only,
-keeps everything in one temporary directory, and ends only the processes it started, by their ids.
-Kafka's settings stay as they ship, but for those that few nodes or a small machine force; its JVMs
-start soon, where they are not said to live long.
+Purpose: the cluster whose behaviour is the reference. The controller is a separate node (isolated
+mode), so that any node can be killed. Invariant: it listens on loopback only, keeps all files in one
+temporary directory, and ends only its own processes, by their ids. Configs are Kafka's defaults,
+except those that few nodes or a small machine require; its JVMs optimize for a fast start unless
+they are measured.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SETTINGS_OF_A_SMALL_MACHINE = {
     "share.coordinator.state.topic.num.partitions": "5",
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
-    # Tests write records with timestamps of long ago, and mean to read them: no retention meanwhile.
+    # Tests read records with old timestamps, so retention is off.
     "log.initial.task.delay.ms": str(6 * 60 * 60 * 1000),
 }
 
@@ -52,7 +52,7 @@ rootLogger.appenderRef.console.ref = console
 
 
 def settings(brokers: int) -> dict[str, str]:
-    """What a test cluster of so many nodes needs otherwise than Kafka ships it."""
+    """Return the configs that a test cluster of this size needs."""
     replicas = str(min(3, brokers))
     in_sync = str(min(2, brokers))
     return {
@@ -68,9 +68,9 @@ def settings(brokers: int) -> dict[str, str]:
 class KafkaCluster(NodeCluster):
     """A `Cluster` of Apache Kafka; starts in its constructor.
 
-    `jvm_options` are of its nodes by role; by themselves, they start soon. Raises
-    `ClusterUnavailable` where Java or the artifacts are missing, `ClusterFailed` with the end of its
-    logs where a node does not come up.
+    `jvm_options` are the JVM options by role (default: for a fast start). Raise `ClusterUnavailable` if
+    Java or the artifacts are missing, `ClusterFailed` with the end of its logs if a node does not
+    start.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class KafkaCluster(NodeCluster):
         return f"Apache Kafka {self._version}"
 
     def data_directory(self, broker_id: int) -> Path:
-        """The one directory of the broker's `log.dirs`."""
+        """Return the only directory of the broker's `log.dirs`."""
         self._check_id(broker_id)
         return self._directory / f"broker-{broker_id}"
 
     def _make_nodes(self, plan: Plan) -> Nodes:
-        """Write each node's properties, and its directory where there is none yet."""
+        """Write each node's properties, and format its directory if it is new."""
         self._log4j.write_text(_LOGGING)
         controller = self._write_controller(plan)
         if not (self._directory / "controller" / "meta.properties").exists():
@@ -147,7 +147,7 @@ class KafkaCluster(NodeCluster):
         if broker_id in self._racks:
             properties["broker.rack"] = self._racks[broker_id]
         name = f"broker-{broker_id}"
-        # What formatting a broker writes that it needs; a JVM for each would take seconds.
+        # Write what formatting a broker writes; a JVM for each would take seconds.
         (self._directory / name).mkdir(exist_ok=True)
         (self._directory / name / "meta.properties").write_text(
             f"version=1\ncluster.id={self._cluster_id}\nnode.id={broker_id}\n"
@@ -166,7 +166,7 @@ class KafkaCluster(NodeCluster):
         return path
 
     def _format(self, properties: Path) -> None:
-        """Make the controller's directory, with the features of this version switched on."""
+        """Format the controller's directory with the features of this version."""
         arguments = ["format", f"--cluster-id={self._cluster_id}", "--config", str(properties)]
         for name, version in self._features.items():
             arguments += ["--feature", f"{name}={version}"]
@@ -189,7 +189,7 @@ class KafkaCluster(NodeCluster):
         return NodeProcess(name, command, directory=self._directory)
 
     def _command(self, main_class: str, *rest: str) -> list[str]:
-        """`rest` is JVM options, which begin with `-X`, then the program's arguments."""
+        """Start a class; `rest` is JVM options, which begin with `-X`, then the program's arguments."""
         options = [word for word in rest if word.startswith("-X")]
         arguments = [word for word in rest if not word.startswith("-X")]
         return [
@@ -209,9 +209,9 @@ class KafkaCluster(NodeCluster):
 
 
 def class_archives(version: str = KAFKA_VERSION) -> Path:
-    """Where the archives of classes for this Java and Kafka are; makes them the first time."""
+    """Return the directory of the class archives for this Java and Kafka; create them if missing."""
     name = apache_kafka(version).name
-    # Beside the jars: archives of others would not be taken.
+    # Next to the JARs, since archives of other JARs are rejected.
     directory = CACHE / name / f"classes-java-{java_version(java_command())}"
     with locked(CACHE / f"{name}.lock"):
         if not directory.exists():

@@ -1,12 +1,11 @@
-"""How the JVMs of Kafka's nodes are started: as Kafka does, or to be there soon.
+"""JVM options of Kafka's nodes: Kafka's own, or options for a fast start.
 
-Purpose: the options of a JVM by the role of its node, `controller` or `broker`. Invariant: a JVM that
-cannot use what was made ready starts as it would without. What it must not know: how a node is
-started.
+Purpose: the JVM options by role, `controller` or `broker`. Invariant: a JVM that cannot use the class
+archive starts without it. What it must not know: how a node is started.
 
-A broker that lives for a test spends most of its life on loading Kafka's classes and on compiling
-them well. So it compiles little, and takes the classes from an archive (Java's application
-class-data sharing, JEP 310 and 350). What is measured does without.
+A broker that runs for one test spends most of its time on loading and compiling Kafka's classes. So
+it compiles less and loads classes from an archive (Java's application class-data sharing, JEP 310
+and 350). Benchmarks use Kafka's own options.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 def lives_long(role: str) -> Sequence[str]:  # noqa: ARG001
-    """As Kafka's scripts leave it to Java."""
+    """Return the options of Kafka's scripts."""
     return ()
 
 
 def starts_soon(archives: Path) -> JvmOptions:
-    """With the archive of its role, where this directory has one."""
+    """Return options with the class archive of the role, if the directory has one."""
 
     def options(role: str) -> Sequence[str]:
         archive = _archive(archives, role)
@@ -36,7 +35,7 @@ def starts_soon(archives: Path) -> JvmOptions:
 
 
 def archives_classes(into: Path) -> JvmOptions:
-    """Leaves in this directory, when it is stopped, an archive for those that come later."""
+    """Return options that write a class archive to this directory when the JVM stops."""
     return lambda role: (*_QUICK, f"-XX:ArchiveClassesAtExit={_archive(into, role)}")
 
 

@@ -1,9 +1,9 @@
-"""A cluster whose nodes are processes or containers: what all backends but `reference` share.
+"""A cluster whose nodes are processes or containers: the base of all backends but `reference`.
 
-Purpose: brokers 1 to n and a controller, started together and watched until each broker serves
-and knows all others. Invariant: everything lives in one temporary directory and on loopback; a
-node keeps its port from the first start to `close`. What it must not know: how a node is started
-and with which settings; a backend says that in `_make_nodes`.
+Purpose: start brokers 1 to n and a controller together, and wait until each broker serves and knows
+all others. Invariant: all files are in one temporary directory, all ports on loopback; a node keeps
+its port until `close`. What it must not know: how a node is started and configured; a backend
+implements that in `_make_nodes`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ START_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Where the nodes of a cluster listen, and by which addresses they are known."""
+    """The listen addresses and the advertised addresses of the nodes."""
 
     controller: str
     listeners: Mapping[int, str]
@@ -38,51 +38,51 @@ class Plan:
 
 
 class Node(Protocol):
-    """A controller or a broker, over as many lives as wanted; `ValueError` where it cannot."""
+    """A controller or a broker, which can be restarted. Raise `ValueError` in the wrong state."""
 
     @property
     def name(self) -> str:
-        """Such as `broker 1`, for messages."""
+        """The name for messages, such as `broker 1`."""
 
     @property
     def is_started(self) -> bool:
-        """Started, and neither stopped nor killed by us; it may have exited by itself."""
+        """Whether it was started and not stopped or killed; it may have exited by itself."""
 
     @property
     def is_active(self) -> bool:
-        """Started and not paused; it may have exited by itself."""
+        """Whether it was started and not paused; it may have exited by itself."""
 
     def failure(self) -> str | None:
-        """Why it will never be ready, or None while it may."""
+        """The reason why it will never be ready, or None."""
 
     def start(self) -> None:
         """Start it and return at once."""
 
     def terminate(self) -> None:
-        """Ask it to stop, and return at once; `stop` or `kill` must follow."""
+        """Request a clean stop and return at once; `stop` or `kill` must follow."""
 
     def stop(self) -> None:
-        """Stop it in good order, or by force where that takes too long."""
+        """Stop it cleanly, or by force after a timeout."""
 
     def kill(self) -> None:
-        """End it at once, and return when it is gone."""
+        """Kill it and wait for the end."""
 
     def pause(self) -> None:
-        """Let it stand still."""
+        """Pause it."""
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume it."""
 
     def log_end(self) -> str:
-        """The end of what it has printed."""
+        """Return its last output."""
 
     def close(self) -> None:
-        """Stop it where it runs, and remove what it leaves."""
+        """Stop it and remove its remains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """All nodes of a cluster, made and not started."""
+    """All nodes of a cluster, before their start."""
 
     controller: Node
     brokers: Mapping[int, Node]
@@ -95,7 +95,7 @@ class Nodes:
 class NodeCluster(ABC):
     """A `Cluster` of nodes; starts in its constructor.
 
-    Raises `ClusterFailed` with the end of its logs where a node does not come up.
+    Raise `ClusterFailed` with the end of its logs if a node does not start.
     """
 
     def __init__(self, *, brokers: int, links: Links | None, prefix: str) -> None:
@@ -122,9 +122,9 @@ class NodeCluster(ABC):
 
     @abstractmethod
     def _make_nodes(self, plan: Plan) -> Nodes:
-        """Write what the nodes read at their start, and make them.
+        """Write the nodes' configuration and create them.
 
-        Called again with other ports where another process took one of these.
+        Called again with other ports if another process took one of these.
         """
 
     @abstractmethod
@@ -151,7 +151,7 @@ class NodeCluster(ABC):
         assignment: Sequence[Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic and wait until its partitions have leaders that serve them."""
+        """Create a topic and wait until the leaders of its partitions serve them."""
         topics.create_topic(
             self._any_listener(),
             name,
@@ -162,45 +162,45 @@ class NodeCluster(ABC):
         )
 
     def stop_broker(self, broker_id: int) -> None:
-        """SIGTERM, or SIGKILL where that takes too long."""
+        """Send SIGTERM, or SIGKILL after a timeout."""
         self._broker(broker_id).stop()
 
     def kill_broker(self, broker_id: int) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._broker(broker_id).kill()
 
     def start_broker(self, broker_id: int) -> None:
-        """Start it again; returns when it serves and every other running broker knows of it."""
+        """Restart it; return when it serves and every other running broker knows it."""
         self._broker(broker_id).start()
         self._await_ready()
 
     def pause_broker(self, broker_id: int) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         self._broker(broker_id).pause()
 
     def resume_broker(self, broker_id: int) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._broker(broker_id).resume()
 
     def stop_controller(self) -> None:
-        """SIGTERM, or SIGKILL where that takes too long."""
+        """Send SIGTERM, or SIGKILL after a timeout."""
         self._made.controller.stop()
 
     def kill_controller(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._made.controller.kill()
 
     def start_controller(self) -> None:
-        """Start it again; brokers find it by themselves."""
+        """Restart it; brokers reconnect to it."""
         self._made.controller.start()
 
     def logs(self) -> str:
-        """The end of what each node has printed."""
+        """Return the last output of each node."""
         nodes = [] if self._nodes is None else self._nodes.all()
         return "".join(f"--- {node.name} ---\n{end}" for node in nodes if (end := node.log_end()))
 
     def close(self) -> None:
-        """End all nodes, the brokers first and together: they hand over to the controller."""
+        """End all nodes: first all brokers together, since they hand over to the controller."""
         if self._nodes is not None:
             for broker in self._nodes.brokers.values():
                 if broker.is_started:
@@ -221,7 +221,7 @@ class NodeCluster(ABC):
         self.close()
 
     def _first_start(self) -> None:
-        """Start all nodes together; with new ports where another process took one of ours."""
+        """Start all nodes together; retry with new ports if another process took one."""
         for attempt in range(1, START_ATTEMPTS + 1):
             self._plan = self._planned()
             self._nodes = self._make_nodes(self._plan)
@@ -253,7 +253,7 @@ class NodeCluster(ABC):
         )
 
     def _await_ready(self) -> None:
-        """Return when each running broker serves and knows all that run."""
+        """Wait until each running broker serves and knows all running ones."""
         running = {i: node for i, node in self._made.brokers.items() if node.is_active}
         deadline_s = time.monotonic() + START_TIMEOUT_S
         for broker_id in running:
@@ -270,7 +270,7 @@ class NodeCluster(ABC):
                 ) from None
 
     def _failure(self, brokers: Iterable[Node]) -> str | None:
-        """Why a start cannot succeed any more."""
+        """Return the reason why a start can no longer succeed, or None."""
         controller = self._made.controller
         for node in [*brokers, *([controller] if controller.is_started else [])]:
             if reason := node.failure():

@@ -1,8 +1,8 @@
-"""One node of a cluster as a child process, over as many lives as wanted.
+"""One node of a cluster as a child process, which can be restarted.
 
-Purpose: start, stop, kill, pause and resume by process id, with the output kept in a file.
-Invariant: after `close` nothing runs; where this process is killed, a watchdog ends the child.
-What it must not know: what the node is and when it is ready.
+Purpose: start, stop, kill, pause and resume it by process id, with its output in a file. Invariant:
+after `close` nothing runs; if this process is killed, a watchdog ends the child. What it must not
+know: what the node is and when it is ready.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOG_TAIL_BYTES = 16 * 1024
 
 
 class NodeProcess:
-    """`name` is for messages, `command` what runs, in `directory`, where `NAME.log` is written."""
+    """`name` is for messages; `command` runs in `directory`, which gets `NAME.log`."""
 
     def __init__(self, name: str, command: Sequence[str], *, directory: Path) -> None:
         self._name = name
@@ -35,26 +35,26 @@ class NodeProcess:
 
     @property
     def name(self) -> str:
-        """Such as `broker 1`."""
+        """The name, such as `broker 1`."""
         return self._name
 
     @property
     def is_started(self) -> bool:
-        """Started, and neither stopped nor killed by us; it may have exited by itself."""
+        """Whether it was started and not stopped or killed; it may have exited by itself."""
         return self._process is not None
 
     @property
     def is_active(self) -> bool:
-        """Started and not paused; it may have exited by itself."""
+        """Whether it was started and not paused; it may have exited by itself."""
         return self._process is not None and not self._is_paused
 
     def failure(self) -> str | None:
-        """Why it will never be ready, or None while it may."""
+        """The reason why it will never be ready, or None."""
         code = self._started().poll()
         return None if code is None else f"it exited with {code}"
 
     def start(self) -> None:
-        """Start it and return at once; `ValueError` where it runs."""
+        """Start it and return at once. Raise `ValueError` if it runs."""
         if self._process is not None:
             raise ValueError(f"{self._name} runs already")
         with self._log.open("ab") as log:
@@ -64,27 +64,27 @@ class NodeProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self._directory,
-                # An interrupt from the keyboard is for the test run, which then stops the node.
+                # A keyboard interrupt is for the test run, which then stops the node.
                 start_new_session=True,
             )
         self._watchdog = Watchdog(self._process.pid)
 
     def terminate(self) -> None:
-        """Ask it to stop (SIGTERM) and return at once; `kill` or `stop` must follow."""
+        """Send SIGTERM and return at once; `kill` or `stop` must follow."""
         process = self._started()
         process.send_signal(signal.SIGTERM)
         if self._is_paused:
             self.resume()
 
     def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Stop it in good order, or by SIGKILL where that takes too long."""
+        """Stop it cleanly, or with SIGKILL after a timeout."""
         self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._started().wait(timeout_s)
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL, and return when it is gone."""
+        """Send SIGKILL and wait for the end."""
         process = self._started()
         if self._watchdog is not None:
             self._watchdog.close()
@@ -94,15 +94,15 @@ class NodeProcess:
         self._is_paused = False
 
     def pause(self) -> None:
-        """SIGSTOP: all its threads stand still when this returns."""
+        """Send SIGSTOP and wait until all threads are stopped."""
         process = self._started()
         process.send_signal(signal.SIGSTOP)
-        # Sent is not taken: for some milliseconds its threads may run on.
+        # The signal takes effect some milliseconds after it was sent.
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self._is_paused = True
 
     def resume(self) -> None:
-        """SIGCONT; `ValueError` where it is not paused."""
+        """Send SIGCONT. Raise `ValueError` if it is not paused."""
         process = self._started()
         if not self._is_paused:
             raise ValueError(f"{self._name} is not paused")
@@ -110,12 +110,12 @@ class NodeProcess:
         self._is_paused = False
 
     def close(self) -> None:
-        """End it where it runs."""
+        """End it if it runs."""
         if self._process is not None:
             self.stop()
 
     def log_end(self) -> str:
-        """The end of what it has printed."""
+        """Return its last output."""
         try:
             with self._log.open("rb") as log:
                 log.seek(max(0, self._log.stat().st_size - LOG_TAIL_BYTES))

@@ -1,8 +1,7 @@
 """Free TCP ports on loopback.
 
-Ports come from below the range that operating systems hand to outgoing connections, so that a
-broker that is stopped finds its port still free when it starts again. Between choosing a port
-and binding it another process may take it: whoever binds retries with new ones.
+Ports are below the operating system's ephemeral range, so that a stopped broker finds its port still
+free. Another process may take a port before it is bound; the caller then retries with new ports.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ ATTEMPTS = 200
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different ports that nobody listens on; raises `OSError` where none is found."""
+    """Return `count` different free ports. Raise `OSError` if there are none."""
     chosen: set[int] = set()
     for _ in range(ATTEMPTS):
         port = random.randint(LOWEST, HIGHEST)  # noqa: S311

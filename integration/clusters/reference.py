@@ -1,4 +1,4 @@
-"""The reference cluster in this process."""
+"""The backend `reference`: the reference cluster in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from integration.clusters import topics
 
 
 def settings(brokers: int) -> dict[str, str]:
-    """What a test cluster of so many brokers needs otherwise than it ships; as for Apache Kafka."""
+    """Return the configs that a test cluster of this size needs, as for Apache Kafka."""
     return {
         "offsets.topic.replication.factor": str(min(3, brokers)),
         "offsets.topic.num.partitions": "5",
@@ -21,13 +21,13 @@ def settings(brokers: int) -> dict[str, str]:
         "transaction.state.log.min.isr": str(min(2, brokers)),
         "transaction.state.log.num.partitions": "5",
         "group.initial.rebalance.delay.ms": "0",
-        # Tests write records with timestamps of long ago, and mean to read them.
+        # Tests read records with old timestamps.
         "log.retention.check.interval.ms": str(6 * 60 * 60 * 1000),
     }
 
 
 class ReferenceCluster:
-    """A `Cluster` of `broker_ref` brokers and their controller on an event loop of their own."""
+    """A `Cluster` of `broker_ref` brokers and their controller on their own event loop."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class ReferenceCluster:
         return self._cluster.bootstrap_servers
 
     def address(self, broker_id: int) -> str:
-        """`127.0.0.1:PORT`."""
+        """Return `127.0.0.1:PORT`."""
         self._check_id(broker_id)
         return self._cluster.address(broker_id)
 
     def data_directory(self, broker_id: int) -> Path:
-        """The broker's own directory."""
+        """Return the broker's log directory."""
         self._check_id(broker_id)
         return self._cluster.data_directory(broker_id)
 
@@ -88,7 +88,7 @@ class ReferenceCluster:
         assignment: Sequence[Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic and wait until its partitions have leaders that serve them."""
+        """Create a topic and wait until the leaders of its partitions serve them."""
         topics.create_topic(
             self._any_address(),
             name,
@@ -99,30 +99,30 @@ class ReferenceCluster:
         )
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stop it in good order: it hands over what it leads and flushes."""
+        """Shut it down cleanly: it hands over its leaderships and flushes."""
         self._check_id(broker_id)
         self._cluster.stop_broker(broker_id)
         self._paused.discard(broker_id)
 
     def kill_broker(self, broker_id: int) -> None:
-        """End it abruptly: nothing is flushed, said or handed over."""
+        """End it abruptly, without flush or handover."""
         self._check_id(broker_id)
         self._cluster.kill_broker(broker_id)
         self._paused.discard(broker_id)
 
     def start_broker(self, broker_id: int) -> None:
-        """Start it again on the same port and directory."""
+        """Restart it on the same port and directory."""
         self._check_id(broker_id)
         self._cluster.start_broker(broker_id)
 
     def pause_broker(self, broker_id: int) -> None:
-        """Have it take nothing in and do nothing; its connections stay open."""
+        """Pause it: it processes nothing, and its connections stay open."""
         self._check_id(broker_id)
         self._cluster.pause_broker(broker_id)
         self._paused.add(broker_id)
 
     def resume_broker(self, broker_id: int) -> None:
-        """Let it go on."""
+        """Resume it."""
         self._check_id(broker_id)
         if broker_id not in self._paused:
             raise ValueError(f"broker {broker_id} is not paused")
@@ -130,19 +130,19 @@ class ReferenceCluster:
         self._paused.discard(broker_id)
 
     def stop_controller(self) -> None:
-        """Stop it in good order."""
+        """Shut it down cleanly."""
         self._cluster.stop_controller()
 
     def kill_controller(self) -> None:
-        """End it abruptly: nothing is flushed or said."""
+        """End it abruptly, without flush."""
         self._cluster.kill_controller()
 
     def start_controller(self) -> None:
-        """Start it again on the same port and directory."""
+        """Restart it on the same port and directory."""
         self._cluster.start_controller()
 
     def logs(self) -> str:
-        """Nothing: the brokers log through `logging`, which pytest captures by itself."""
+        """Return nothing: the brokers use `logging`, which pytest captures."""
         return ""
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The reference cluster as operating-system processes, so that SIGKILL and SIGSTOP are real."""
+"""The backend `reference-processes`: the reference cluster as processes, for real SIGKILL and SIGSTOP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from integration.clusters.node_process import NodeProcess
 
 
 class ReferenceProcessesCluster(NodeCluster):
-    """A `Cluster` of `python -m broker_ref` processes: one per broker, one for the controller."""
+    """A `Cluster` of `python -m broker_ref` processes, one per node."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ReferenceProcessesCluster(NodeCluster):
         return "broker_ref"
 
     def data_directory(self, broker_id: int) -> Path:
-        """Where this broker keeps its logs."""
+        """Return the broker's log directory."""
         self._check_id(broker_id)
         return self._directory / f"broker-{broker_id}"
 

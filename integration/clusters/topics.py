@@ -1,4 +1,4 @@
-"""What every backend asks of its brokers over the wire: are you ready, create or grow this topic."""
+"""Requests that every backend sends to its brokers: readiness, creation and growth of topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOPIC_TIMEOUT_S = 60.0
 
 
 class TopicNotCreated(Exception):  # noqa: N818
-    """The cluster refused a topic or its partitions; names topic, error code and the broker's message."""
+    """The cluster rejected a topic or its partitions; names topic, error code and message."""
 
 
 def await_brokers(
@@ -24,10 +24,10 @@ def await_brokers(
     deadline_s: float,
     give_up: Callable[[], str | None],
 ) -> None:
-    """Return once the broker at `address` answers and knows all of `broker_ids` as unfenced.
+    """Wait until the broker at `address` lists all `broker_ids` as unfenced.
 
-    `deadline_s` is a `time.monotonic()`. `give_up` is asked between attempts and may name a
-    reason to stop. Raises `TimeoutError` in both cases.
+    `deadline_s` is a `time.monotonic()`. `give_up` is called between attempts and may return a reason
+    to stop. Raise `TimeoutError` in both cases.
     """
     while True:
         reason = give_up()
@@ -42,7 +42,7 @@ def await_brokers(
 
 
 def _brokers_known(address: str) -> set[int]:
-    """Metadata lists brokers that are not fenced; none where it does not answer."""
+    """Return the unfenced brokers of a Metadata response, or none without a response."""
     try:
         with RawConnection(address, timeout_s=5) as connection:
             versions = connection.call("api_versions", 0)
@@ -54,7 +54,7 @@ def _brokers_known(address: str) -> set[int]:
 
 
 def is_listening(address: str) -> bool:
-    """Whether a broker takes connections at `host:port`."""
+    """Whether a broker accepts connections at `host:port`."""
     try:
         RawConnection(address, timeout_s=5).close()
     except OSError:
@@ -71,9 +71,9 @@ def create_topic(
     assignment: Sequence[Sequence[int]] | None = None,
     configs: Mapping[str, str] | None = None,
 ) -> None:
-    """Create a topic and wait until each partition has a leader; raises `TopicNotCreated`.
+    """Create a topic and wait until each partition has a leader. Raise `TopicNotCreated`.
 
-    `assignment` gives the replicas of each partition, in place of the two counts.
+    `assignment` lists the replicas of each partition, instead of the two counts.
     """
     by_hand = assignment is not None
     with RawConnection(bootstrap_server) as connection:
@@ -101,7 +101,7 @@ def create_topic(
 
 
 def grow_topic(bootstrap_server: str, name: str, *, partitions: int) -> None:
-    """Grow a topic to `partitions` and wait until each has a leader; raises `TopicNotCreated`."""
+    """Grow a topic to `partitions` and wait for leaders. Raise `TopicNotCreated`."""
     with RawConnection(bootstrap_server) as connection:
         response = connection.call(
             "create_partitions",
@@ -116,7 +116,7 @@ def grow_topic(bootstrap_server: str, name: str, *, partitions: int) -> None:
 
 
 def _await_served(connection: RawConnection, name: str, partitions: int) -> None:
-    """A controller answers before every broker has heard of what it did."""
+    """Wait until every broker knows the result, since the controller responds earlier."""
     deadline_s = time.monotonic() + TOPIC_TIMEOUT_S
     while not _is_served(connection, name, partitions):
         if time.monotonic() > deadline_s:
@@ -125,10 +125,10 @@ def _await_served(connection: RawConnection, name: str, partitions: int) -> None
 
 
 def _is_served(connection: RawConnection, name: str, partitions: int) -> bool:
-    """Whether every broker names every leader, and each leader answers.
+    """Whether every broker names every leader, and each leader serves.
 
-    A broker publishes a topic's metadata a moment before it serves the partitions, and each hears
-    of it in its own time: a consumer that asks one too early finds nothing to read.
+    A broker publishes a topic's metadata shortly before it serves the partitions, and brokers learn of
+    it at different times: a consumer that fetches too early gets an error.
     """
     leaders = _leaders(connection, name)
     if len(leaders) != partitions or any(leader < 0 for leader in leaders):
@@ -142,7 +142,7 @@ def _is_served(connection: RawConnection, name: str, partitions: int) -> bool:
 
 
 def _leaders(connection: RawConnection, name: str) -> list[int]:
-    """The leaders of a topic's partitions in order, as one broker sees them."""
+    """Return the leaders of a topic's partitions in order, as one broker knows them."""
     metadata = connection.call(
         "metadata", 9, topics=[{"name": name}], allow_auto_topic_creation=False
     )
@@ -152,7 +152,7 @@ def _leaders(connection: RawConnection, name: str) -> list[int]:
 
 
 def _answers(address: str, name: str, leaders: list[int], partitions: list[int]) -> bool:
-    """Whether a broker sees these leaders, and serves the partitions that it leads."""
+    """Whether a broker knows these leaders and serves the partitions that it leads."""
     asked = [{"partition_index": p, "timestamp": -1} for p in partitions]
     try:
         with RawConnection(address) as broker:
@@ -164,7 +164,7 @@ def _answers(address: str, name: str, leaders: list[int], partitions: list[int])
                 "list_offsets", 4, replica_id=-1, topics=[{"name": name, "partitions": asked}]
             )
     except (OSError, ConnectionClosedByBroker):
-        # Gone, and not yet replaced as a leader.
+        # The leader is gone and not replaced yet.
         return False
     (topic,) = offsets.topics
     return all(partition.error_code == ErrorCode.none for partition in topic.partitions)

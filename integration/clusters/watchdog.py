@@ -1,9 +1,9 @@
-"""Ends a child process when this process is gone, however it went.
+"""Ends a child process when this process is gone.
 
-Purpose: a test run that is killed cannot stop its broker, and a JVM outlives its parent. A shell
-waits on a pipe that closes with this process and then kills the child, by its id. Invariant: it
-acts only where this process ends without `close`, which follows the child's end at once, so that
-the id is still the child's.
+Purpose: a killed test run cannot stop its brokers, and a JVM outlives its parent. A shell waits on a
+pipe that closes with this process and then kills the child by its id. Invariant: it acts only if this
+process ends without `close`, which directly follows the child's end, so that the id is still the
+child's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 
 
 class Watchdog:
-    """Watches over one child of this process until `close`."""
+    """Watches one child of this process until `close`."""
 
     def __init__(self, process_id: int) -> None:
         self._shell = subprocess.Popen(
@@ -20,12 +20,12 @@ class Watchdog:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # An interrupt from the keyboard ends what it watches for, not the watchdog.
+            # A keyboard interrupt must not end the watchdog.
             start_new_session=True,
         )
 
     def close(self) -> None:
-        """Stop watching; the child lives on."""
+        """Stop watching; the child continues."""
         self._shell.kill()
         self._shell.wait()
         assert self._shell.stdin is not None

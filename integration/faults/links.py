@@ -1,11 +1,11 @@
-"""A proxy before every node of a cluster: `open_cluster(..., links=ProxiedLinks())`.
+"""A proxy in front of every node of a cluster: `open_cluster(..., links=ProxiedLinks())`.
 
-Purpose: brokers advertise their proxies, so that clients and other brokers come through them, and
-each broker finds the controller through a proxy of its own. Invariant: one proxy for each link,
-closed with the links. What it must not know: the backend.
+Purpose: brokers advertise their proxies, so that clients and other brokers connect through them; each
+broker connects to the controller through its own proxy. Invariant: one proxy per link, closed with
+the links. What it must not know: the backend.
 
-Followers fetch through the leader's proxy as well: a rule that matches their client id cuts one
-follower off and no client (`is_follower`).
+Followers fetch through the leader's proxy as well: a rule that matches their client id cuts off one
+follower and no client (`is_follower`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from integration.faults.rules import Match, RequestHeader, of_api
 
 
 def is_follower(broker_id: int) -> Match:
-    """Matches what the replica fetchers of this broker send, by Kafka's client id for them."""
+    """Return a matcher for the replica fetchers of this broker, by Kafka's client id for them."""
     asks = of_api("fetch", "offset_for_leader_epoch", "list_offsets")
     prefix = f"broker-{broker_id}-fetcher"
 
@@ -30,9 +30,9 @@ def is_follower(broker_id: int) -> Match:
 
 
 class ProxiedLinks:
-    """`Links` through proxies: `brokers[id]` stands before it, `controllers[id]` behind it.
+    """`Links` through proxies: `brokers[id]` is in front of a broker, `controllers[id]` behind it.
 
-    A context manager; the cluster must be closed before it.
+    A context manager; close the cluster before it.
     """
 
     def __init__(self) -> None:
@@ -40,11 +40,11 @@ class ProxiedLinks:
         self.controllers: dict[int, TcpProxy] = {}
 
     def to_broker(self, broker_id: int, address: str) -> str:
-        """The address of a proxy before this broker."""
+        """Return the address of a proxy in front of this broker."""
         return _replace(self.brokers, broker_id, address)
 
     def to_controller(self, broker_id: int, address: str) -> str:
-        """The address of a proxy on this broker's way to the controller."""
+        """Return the address of a proxy between this broker and the controller."""
         return _replace(self.controllers, broker_id, address)
 
     def heal(self) -> None:

@@ -1,11 +1,10 @@
-"""A TCP proxy between clients and a broker, or between nodes, that fails when told to.
+"""A TCP proxy between clients and a broker, or between nodes, that injects faults.
 
-Purpose: the faults of a network, for any backend: latency, throttling, a link that is cut in one
-direction or both, connections that end or are refused, and fates of single requests by API and
-client id. Invariant: bytes pass in order and unchanged, memory is bounded (`CHUNK_BYTES` for each
-direction of a connection), and `close` leaves no thread, task or socket. What it must not know:
-anything of the protocol but the length of frames, the header of requests and the correlation id
-of responses.
+Purpose: network faults for any backend: latency, throttling, links that are cut in one or both
+directions, closed and refused connections, and faults of single requests by API and client id.
+Invariant: bytes pass in order and unchanged, memory is bounded (`CHUNK_BYTES` per direction of a
+connection), and `close` leaves no thread, task or socket. What it must not know: the protocol, except
+frame lengths, request headers and the correlation ids of responses.
 
 Clients connect to the addresses that brokers advertise: see `integration.faults.links`.
 """
@@ -48,11 +47,11 @@ BOTH = frozenset(Direction)
 
 
 class ConnectionDropped(Exception):  # noqa: N818
-    """A rule ends this connection."""
+    """A rule closes this connection."""
 
 
 class _Connection:
-    """The two sides of one connection, and whose answer it must not deliver."""
+    """The two sides of one connection, and the responses that it must not deliver."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.client_reader, self.client_writer = reader, writer
@@ -69,9 +68,9 @@ class _Connection:
 
 
 class TcpProxy:
-    """Listens on `address` and passes everything to `target` (`host:port`), until told otherwise.
+    """Listens on `address` and forwards everything to `target` (`host:port`), except for faults.
 
-    All methods may be called from any thread. A context manager.
+    All methods are thread-safe. A context manager.
     """
 
     def __init__(self, target: str) -> None:
@@ -99,57 +98,57 @@ class TcpProxy:
 
     @property
     def address(self) -> str:
-        """`127.0.0.1:PORT`, where to connect in place of the target."""
+        """`127.0.0.1:PORT`, the address of the proxy."""
         return f"{_HOST}:{self._port}"
 
     @property
     def connection_count(self) -> int:
-        """How many connections stand now."""
+        """The number of open connections."""
         return len(self._connections)
 
     def delay(self, seconds: float, *, directions: frozenset[Direction] = BOTH) -> None:
-        """Hold each frame that passes for so long."""
+        """Delay each frame."""
         for direction in directions:
             self._delay_s[direction] = seconds
 
     def throttle(self, bytes_per_second: float | None) -> None:
-        """Let each direction of each connection pass no more than this; None is no limit."""
+        """Limit the throughput of each direction of each connection; None is no limit."""
         self._bytes_per_second = bytes_per_second
 
     def cut(self, *, directions: frozenset[Direction] = BOTH) -> None:
-        """Let nothing pass, not even the end of a connection, as where packets are lost.
+        """Stop all bytes, including the end of a connection, as if packets were lost.
 
-        New connections are accepted and, where the way to the broker is cut, never get there: a
-        black hole. What was sent meanwhile passes after `uncut` or `heal`.
+        New connections are accepted; if the direction to the broker is cut, they never reach it. Delayed
+        bytes pass after `uncut` or `heal`.
         """
         self._call(self._close_gates(directions))
 
     def uncut(self) -> None:
-        """Bytes pass again, both ways; rules stay as they are."""
+        """Let bytes pass again in both directions; rules stay active."""
         self._call(self._open_gates(BOTH))
 
     def drop_connections(self) -> None:
-        """End every connection; new ones are served."""
+        """Close every connection; new ones are accepted."""
         self._call(self._abort_connections())
 
     def refuse_connections(self) -> None:
-        """End every connection and refuse new ones, as where nobody listens."""
+        """Close every connection and refuse new ones, as if nobody listened."""
         self._call(self._refuse())
 
     def drop_requests(self, match: Match, *, times: int | None = 1) -> Rule:
-        """End the connection in place of passing a request that matches."""
+        """Close the connection instead of forwarding a matching request."""
         return self._add(Rule(match, Fate.DROP, times=times))
 
     def lose_answers(self, match: Match, *, times: int | None = 1) -> Rule:
-        """Pass a request that matches, and end the connection in place of its answer."""
+        """Forward a matching request, and close the connection instead of returning its response."""
         return self._add(Rule(match, Fate.LOSE_ANSWER, times=times))
 
     def hold_requests(self, match: Match, *, times: int | None = None) -> Rule:
-        """Keep requests that match, with all behind them, until the rule's `end` or `heal`."""
+        """Hold matching requests, and all behind them, until the rule's `end` or `heal`."""
         return self._add(Rule(match, Fate.HOLD, times=times))
 
     def delay_requests(self, match: Match, seconds: float, *, times: int | None = None) -> Rule:
-        """Pass requests that match after so long."""
+        """Delay matching requests."""
         return self._add(Rule(match, Fate.GO_ON, times=times, delay_s=seconds))
 
     def heal(self) -> None:
@@ -161,7 +160,7 @@ class TcpProxy:
         self._call(self._restore())
 
     def close(self) -> None:
-        """End all connections and stop; raises what a rule's match raised meanwhile."""
+        """Close all connections and stop. Raise the errors of rules' matchers."""
         if self._thread.is_alive():
             for rule in self._rules:
                 rule.end()
@@ -182,7 +181,7 @@ class TcpProxy:
         self.close()
 
     def _add(self, rule: Rule) -> Rule:
-        # A new list: the loop's thread may be walking the old one.
+        # A new list, since the loop's thread may be iterating over the old one.
         self._rules = [*(known for known in self._rules if not known.has_ended), rule]
         return rule
 
@@ -247,7 +246,7 @@ class TcpProxy:
             del self._connections[connection]
 
     async def _serve(self, connection: _Connection) -> None:
-        """Pass both ways until both ends are closed, or one way fails."""
+        """Forward in both directions until both ends are closed, or one direction fails."""
         try:
             await self._gates[Direction.TO_BROKER].wait()
             await connection.connect(self._target)
@@ -297,7 +296,7 @@ class TcpProxy:
                 raise ConnectionDropped
             await self._send_frame(reader, writer, way, length, start)
         await self._gates[way].wait()
-        # The broker has closed: what the client still sends goes nowhere.
+        # The broker has closed; discard what the client still sends.
         raise ConnectionDropped
 
     async def _send_frame(
@@ -308,7 +307,7 @@ class TcpProxy:
         length: int,
         start: bytes,
     ) -> None:
-        """Write a frame of which `start` is read, and read the rest while writing."""
+        """Forward a frame whose `start` is read, and read the rest while writing."""
         await asyncio.sleep(self._delay_s[way])
         await self._send(writer, way, struct.pack(">i", length) + start)
         left = length - len(start)
@@ -329,7 +328,7 @@ class TcpProxy:
 
 
 async def _read_length(reader: asyncio.StreamReader) -> int | None:
-    """The length that a frame begins with; None at the end of the stream."""
+    """Read the length of a frame; None at the end of the stream."""
     try:
         (length,) = struct.unpack(">i", await reader.readexactly(4))
     except asyncio.IncompleteReadError:
@@ -340,7 +339,7 @@ async def _read_length(reader: asyncio.StreamReader) -> int | None:
 async def _read_request_header(
     reader: asyncio.StreamReader, length: int
 ) -> tuple[bytes, RequestHeader | None]:
-    """The bytes read, and the header they hold; None for it where the frame is no request."""
+    """Read a request header; return its bytes and None if the frame is not a request."""
     if length < FIXED_HEADER_BYTES:
         return b"", None
     fixed = await reader.readexactly(FIXED_HEADER_BYTES)

@@ -1,8 +1,8 @@
-"""What a proxy does with the requests that pass it.
+"""Rules that decide the fate of requests in a proxy.
 
-Purpose: name requests by their header and say what becomes of them, so often. Invariant: a rule
-strikes at most `times` times, in the order that requests pass; the first rule that matches
-decides. What it must not know: sockets, and what is in a request after its header.
+Purpose: match requests by header, and apply a fate to a number of them. Invariant: a rule applies at
+most `times` times, in the order of requests; the first matching rule decides. What it must not know:
+sockets, and request bodies.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from enum import Enum
 from integration.raw import api_key
 
 FIXED_HEADER_BYTES = 10
-"""Key, version, correlation id and the length of the client id: the same in all versions."""
+"""API key, version, correlation id and client id length: the same in all versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHeader:
-    """What every request begins with (RequestHeader v1 and v2)."""
+    """The request header (RequestHeader v1 and v2)."""
 
     api_key: int
     api_version: int
@@ -33,7 +33,7 @@ Match = Callable[[RequestHeader], bool]
 
 
 def parse_header(fixed: bytes, client_id: bytes) -> RequestHeader:
-    """The header from its first `FIXED_HEADER_BYTES`, and the client id that follows."""
+    """Parse the header from its first `FIXED_HEADER_BYTES` and the client id that follows."""
     key, version, correlation_id, length = struct.unpack(">hhih", fixed)
     return RequestHeader(
         api_key=key,
@@ -44,13 +44,13 @@ def parse_header(fixed: bytes, client_id: bytes) -> RequestHeader:
 
 
 def of_api(*names: str) -> Match:
-    """Matches requests of these APIs, by kio's names: `of_api("produce", "fetch")`."""
+    """Return a matcher for these APIs, by kio's names: `of_api("produce", "fetch")`."""
     keys = {api_key(name) for name in names}
     return lambda request: request.api_key in keys
 
 
 class Fate(Enum):
-    """What becomes of a request."""
+    """The fate of a request."""
 
     GO_ON = "goes on"
     DROP = "its connection ends, and the broker never sees it"
@@ -59,7 +59,7 @@ class Fate(Enum):
 
 
 class Rule:
-    """A fate for the next `times` requests that match (None: for all), after `delay_s`."""
+    """A fate for the next `times` matching requests (None: for all), after `delay_s`."""
 
     def __init__(self, match: Match, fate: Fate, *, times: int | None, delay_s: float = 0) -> None:
         self._match = match
@@ -72,7 +72,7 @@ class Rule:
 
     @property
     def hits(self) -> int:
-        """How many requests it has struck."""
+        """The number of requests to which it was applied."""
         with self._changed:
             return self._hits
 
@@ -83,7 +83,7 @@ class Rule:
             return self._ended
 
     def strike(self, request: RequestHeader) -> bool:
-        """Whether it decides about this request; counts it then."""
+        """Whether it applies to this request; count it if so."""
         with self._changed:
             if self._ended or (self._times is not None and self._hits >= self._times):
                 return False
@@ -94,7 +94,7 @@ class Rule:
             return True
 
     def await_hits(self, count: int = 1, *, timeout_s: float = 30.0) -> None:
-        """Return when it has struck so often; raises `TimeoutError`."""
+        """Wait until it was applied so often. Raise `TimeoutError`."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._hits >= count, timeout_s):
                 raise TimeoutError(
@@ -103,6 +103,6 @@ class Rule:
                 )
 
     def end(self) -> None:
-        """Strike no more, and let go of what it holds."""
+        """End the rule and release the requests that it holds."""
         with self._changed:
             self._ended = True

@@ -1,7 +1,7 @@
-"""`python -m integration.simulation`: run seeds, and tell of those that fail.
+"""`python -m integration.simulation`: run seeds and report those that fail.
 
---seed 17              one seed, with its trace
---seeds 0:2000         many, two at a time
+--seed 17              run one seed and print its trace
+--seeds 0:2000         run the seeds from 0 to 1999 in parallel
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ INTERRUPTED = 130
 
 
 def report(outcome: Outcome) -> str:
-    """What a person is to know of a run."""
+    """Return the result of a run, with its plan, as text."""
     plan = outcome.plan
-    lines = [f"seed {plan.seed}: {outcome.violation or 'all is well'}", f"  {plan.settings}"]
+    lines = [f"seed {plan.seed}: {outcome.violation or 'no violation'}", f"  {plan.settings}"]
     lines += [f"  {fault.at_ms:6d} ms  {fault}" for fault in plan.faults]
     lines.append(
         f"  {outcome.acknowledged} batches acknowledged, {outcome.steps} steps in "
@@ -33,13 +33,13 @@ def report(outcome: Outcome) -> str:
 
 
 def report_failure(outcome: Outcome) -> str:
-    """A failed run, the shortest one that fails as well, and its trace."""
+    """Return a failed run, the shortest failing run and its trace as text."""
     shortest = shrink(outcome, run)
     return "\n".join(
         [
             report(outcome),
             f"replay with: make sim SEED={outcome.plan.seed}",
-            "the shortest run found that fails as well:",
+            "shortest failing run found:",
             report(shortest),
             *(f"    {line}" for line in shortest.trace[-TRACE_LINES:]),
         ]
@@ -56,23 +56,23 @@ def _run_many(seeds: range, jobs: int) -> int:
             print(f"{done} of {len(seeds)} in {time.monotonic() - begun_s:.0f} s", flush=True)
     took_s = time.monotonic() - begun_s
     if not failed:
-        print(f"{len(seeds)} seeds in {took_s:.0f} s: all is well")
+        print(f"{len(seeds)} seeds in {took_s:.0f} s, none fails")
         return 0
     print(f"{len(seeds)} seeds in {took_s:.0f} s, {len(failed)} fail: {failed}", flush=True)
-    return _tell_of_failure(run(plan_of(failed[0])))
+    return _report_and_shrink(run(plan_of(failed[0])))
 
 
 def _run_one(seed: int) -> int:
     outcome = run(plan_of(seed))
     if outcome.violation is not None:
-        return _tell_of_failure(outcome)
+        return _report_and_shrink(outcome)
     print(report(outcome), *(f"    {line}" for line in outcome.trace), sep="\n")
     return 0
 
 
-def _tell_of_failure(outcome: Outcome) -> int:
+def _report_and_shrink(outcome: Outcome) -> int:
     seed = outcome.plan.seed
-    print(f"looking for a shorter run that fails as seed {seed} does", file=sys.stderr, flush=True)
+    print(f"searching for a shorter failing run than seed {seed}", file=sys.stderr, flush=True)
     print(report_failure(outcome))
     return 1
 
@@ -85,7 +85,7 @@ def _range(text: str) -> range:
         seeds = range(0)
     if not colon or not seeds:
         raise argparse.ArgumentTypeError(
-            f"{text!r} names no seeds: give the first and the one after the last, such as 0:2000"
+            f"{text!r} is not a range of seeds: give FIRST:END, such as 0:2000"
         )
     return seeds
 
@@ -95,22 +95,22 @@ def _seed(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no seed: give a whole number, such as 17"
+            f"{text!r} is not a seed: give an integer, such as 17"
         ) from None
 
 
 def _jobs(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} processes cannot run seeds: give 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes: give 1 or more")
     return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line says; 0 where all is well, 1 where a seed fails."""
+    """Run the seeds; return 1 if one fails, else 0."""
     parser = argparse.ArgumentParser(prog="python -m integration.simulation")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--seed", type=_seed, help="run this one and print its trace")
-    what.add_argument("--seeds", type=_range, help="run those from FIRST up to END: FIRST:END")
+    what.add_argument("--seed", type=_seed, help="run this seed and print its trace")
+    what.add_argument("--seeds", type=_range, help="run FIRST to END - 1: FIRST:END")
     parser.add_argument("--jobs", type=_jobs, default=2, help="processes for --seeds")
     parsed = parser.parse_args(arguments)
     try:

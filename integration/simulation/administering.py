@@ -1,7 +1,7 @@
-"""What an administrator does: make topics, and let other replicas lead.
+"""A simulated administrator: creates topics and moves leaders.
 
-Purpose: requests that clients without data send. Invariant: a topic is made or found made. What it
-must not know: what topics are for.
+Purpose: send administrative requests. Invariant: a topic is created, or found to exist. What it must
+not know: what topics are for.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from integration.simulation.messages import request
 
 
 class Administrator:
-    """Acts through one client."""
+    """An administrator with one client."""
 
     def __init__(self, client: Client) -> None:
         self.made: dict[str, None] = {}
         self._client = client
 
     def make_topic(self, name: str, configs: Mapping[str, str] | None = None) -> None:
-        """Make a topic; its name is in `made` when it is."""
+        """Create a topic; `made` contains its name afterwards."""
         self._client.spawn(self._make(name, configs or {}), after_ms=300)
 
     def _make(self, name: str, configs: Mapping[str, str]) -> Script:
@@ -47,7 +47,7 @@ class Administrator:
         every_ms: int,
         until_ms: int,
     ) -> None:
-        """Let the first of these lead, if it is in sync, then the next, until the time is over."""
+        """Elect each of these replicas in turn, if it is in sync, until `until_ms`."""
         self._client.spawn(self._move_around(partition, tuple(replicas), every_ms, until_ms))
 
     def _move_around(

@@ -1,8 +1,8 @@
-"""What is to happen when, in virtual time.
+"""The event queue of a simulation, in virtual time.
 
-Purpose: one list of things to do, for nodes, network and clients alike. Invariant: things happen in
-the order of their times, those of one time in the order in which they were entered, and time never
-goes back; so a run depends on nothing but what was entered. What it must not know: what happens.
+Purpose: one queue for nodes, network and clients. Invariant: events happen in the order of their
+times, events of the same time in the order of insertion, and time never goes back; so a run depends
+only on the inserted events. What it must not know: the events.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 START_MS: Final = 1_700_000_000_000
 
 STEPS_MAX: Final = 20_000
-"""Within one millisecond: more are nodes that send each other the same for ever."""
+"""Limit per millisecond: more events mean that nodes message each other forever."""
 
 
 class RestlessError(Exception):
-    """Things go on happening without any time passing."""
+    """Events keep happening without any time passing."""
 
 
 class Agenda:
-    """The things to do, and the time."""
+    """The queue, and the virtual clock."""
 
     def __init__(self) -> None:
         self.now_ms = START_MS
@@ -32,20 +32,20 @@ class Agenda:
 
     @property
     def elapsed_ms(self) -> int:
-        """Since the beginning."""
+        """Milliseconds since the start."""
         return self.now_ms - START_MS
 
     def at(self, when_ms: int, act: Callable[[], None]) -> None:
-        """Do something when a time has come; now where that is past."""
+        """Run an action at a time, or now if that time is past."""
         self._entered += 1
         heapq.heappush(self._entries, (max(when_ms, self.now_ms), self._entered, act))
 
     def after(self, delay_ms: int, act: Callable[[], None]) -> None:
-        """Do something some time from now."""
+        """Run an action after a delay."""
         self.at(self.now_ms + delay_ms, act)
 
     def run_until(self, end_ms: int) -> None:
-        """Let time pass."""
+        """Advance the clock and run the events that are due."""
         moment_ms, first = -1, 0
         while self._entries and self._entries[0][0] <= end_ms:
             when_ms, _, act = heapq.heappop(self._entries)

@@ -1,10 +1,9 @@
-"""A client of a simulated cluster: scripts that ask brokers and wait.
+"""A client of a simulated cluster: scripts that send requests and wait.
 
-Purpose: what clients do is written as generators, which yield an `Ask` and get the response (None
-where none came), or a `Pause`; many run at once in one client. A client keeps one connection a
-broker, gives it up when an answer is late, and keeps the leader of every partition in the newest
-epoch that it has heard of (KIP-320). Invariant: a client that was stopped does nothing more. What
-it must not know: what its scripts are about.
+Purpose: run scripts, which are generators that yield an `Ask` and receive the response (or None), or
+yield a `Pause`; a client runs several concurrently. It keeps one connection per broker, closes it
+when a response is late, and keeps each partition's leader of the highest epoch (KIP-320). Invariant:
+a stopped client does nothing. What it must not know: the scripts.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Pause:
 
 Script = Generator[Ask | Pause, Any, None]
 Step = Generator[Ask | Pause, Any, Any]
-"""A part of a script that has a result."""
+"""A part of a script, with a result."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,7 +60,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """Who leads a partition, -1 for nobody, and since which epoch."""
+    """A partition's leader (-1 if there is none) and leader epoch."""
 
     broker_id: int
     epoch: int
@@ -99,37 +98,37 @@ class Client:
 
     @property
     def now_ms(self) -> int:
-        """The time."""
+        """The current time."""
         return self._agenda.now_ms
 
     def spawn(self, script: Script, *, after_ms: int = 0) -> None:
-        """Begin a script."""
+        """Start a script."""
         self._agenda.after(after_ms, lambda: self._go_on(script, None))
 
     def later(self, delay_ms: int, act: Callable[[], None]) -> None:
-        """Do something some time from now, unless the client is stopped."""
+        """Run an action after a delay, unless the client is stopped."""
         self._agenda.after(delay_ms, lambda: None if self.is_stopped else act())
 
     def stop(self) -> None:
-        """End the process, as kill -9 does; what was sent may still arrive."""
+        """Kill the process, as `kill -9` does; requests that were sent may still arrive."""
         self.is_stopped = True
         for connection in self._connections.values():
             if connection.is_open_here:
                 self._network.close(connection)
 
     def any_broker(self) -> int:
-        """One of the brokers."""
+        """Return a random broker."""
         return self.random.choice(self.broker_ids)
 
     # Leaders
 
     def leader(self, partition: TopicPartition) -> Leader | None:
-        """The leader that is known; None where none is."""
+        """Return the known leader, or None."""
         found = self._leaders.get(partition)
         return found if found is not None and found.broker_id >= 0 else None
 
     def find_leaders(self, *topics: str) -> Step:
-        """Ask a broker who leads; old news are not taken."""
+        """Ask a broker for the leader; ignore older leader epochs."""
         question = request(
             "metadata",
             topics=[{"name": topic} for topic in topics],
@@ -148,7 +147,7 @@ class Client:
                     )
 
     def await_leader(self, partition: TopicPartition, *, refresh: bool = False) -> Step:
-        """The leader of a partition, asked for as often as it takes; `refresh` asks anew."""
+        """Return a partition's leader, and retry until it is known; `refresh` asks again."""
         if refresh:
             yield Pause(ms=self.random.randint(1, RETRY_MS))
             yield from self.find_leaders(partition.topic)
@@ -190,12 +189,12 @@ class Client:
             self._network.close(awaited.connection)
 
     def responded(self, request_id: int, frame: bytes) -> None:
-        """As the network's caller."""
+        """Implement the network's `Caller`."""
         awaited = self._awaited.pop(request_id)
         self._go_on(awaited.script, decode_response(awaited.request, frame, request_id))
 
     def failed(self, request_id: int, reason: str) -> None:
-        """As the network's caller."""
+        """Implement the network's `Caller`."""
         del reason
         awaited = self._awaited.pop(request_id)
         self._go_on(awaited.script, None)

@@ -1,9 +1,9 @@
-"""The nodes of a simulated cluster: a controller and brokers, each with a disk of its own.
+"""The nodes of a simulated cluster: a controller and brokers, each with its own disk.
 
-Purpose: run nodes as the asyncio edge does, but in virtual time: events in, effects out, woken at
-their deadlines, ended when they fail; start them, kill them, let their machines lose power, stop
-them in order, let them stand still. Invariant: whatever a node is told comes from the agenda, so a
-run depends on the seed alone. What it must not know: clients, and when something is to go wrong.
+Purpose: run nodes as the asyncio edge does, but in virtual time: pass events in, perform effects,
+wake nodes at their deadlines, end them when they fail; start, kill, stop and pause them, and cut
+their power. Invariant: all events of a node come from the event queue, so a run depends on the seed
+alone. What it must not know: clients and the schedule of faults.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ Note = Callable[[str], None]
 
 
 def host_of(broker_id: int) -> str:
-    """The host of a broker."""
+    """Return a broker's host."""
     return f"broker-{broker_id}"
 
 
 def seeded_bytes(seed: str | int = 1) -> Callable[[int], bytes]:
-    """Bytes that are the same in every run."""
+    """Return a source of random bytes that are equal in every run."""
     state = hashlib.sha256(str(seed).encode()).digest()
 
     def draw(count: int) -> bytes:
@@ -75,12 +75,12 @@ def seeded_bytes(seed: str | int = 1) -> Callable[[int], bytes]:
 
 
 class UnexplainedFailureError(Exception):
-    """A node cannot go on although nothing was done to its disk that explains it."""
+    """A node fails without an injected disk error that explains it."""
 
 
 @dataclass(slots=True)
 class _Process:
-    """One life of a node: its channels, and when it is to be woken."""
+    """One incarnation of a node, with its channels and its next wake-up time."""
 
     node: Node
     life: int
@@ -91,7 +91,7 @@ class _Process:
 
 
 class _NodeCaller:
-    """A life of a node as the network's caller."""
+    """The network's `Caller` for one incarnation of a node."""
 
     def __init__(self, cluster: SimulatedCluster, host: str, life: int) -> None:
         self._cluster = cluster
@@ -108,10 +108,10 @@ class _NodeCaller:
 
 
 class SimulatedCluster:
-    """Nodes by host.
+    """The nodes by host.
 
-    `on_step` is called after every step of a node, `note` with a line when something happens to
-    one. `failures` are what nodes could not go on for, by host.
+    `on_step` is called after every step of a node, `note` with a line for the trace. `failures` are the
+    errors of failed nodes, by host.
     """
 
     def __init__(
@@ -141,30 +141,30 @@ class SimulatedCluster:
 
     @property
     def hosts(self) -> list[str]:
-        """Of all nodes, the controller's first."""
+        """The hosts of all nodes, the controller's first."""
         return [CONTROLLER, *(host_of(broker_id) for broker_id in self.configs)]
 
     @property
     def controller(self) -> ControllerNode | None:
-        """The running controller."""
+        """The running controller, or None."""
         process = self._processes.get(CONTROLLER)
         node = process.node if process is not None else None
         assert node is None or isinstance(node, ControllerNode)
         return node
 
     def broker(self, broker_id: int) -> BrokerNode | None:
-        """A broker that has been started and has not ended."""
+        """Return a running broker, or None."""
         process = self._processes.get(host_of(broker_id))
         node = process.node if process is not None else None
         assert node is None or isinstance(node, BrokerNode)
         return node
 
     def is_running(self, host: str) -> bool:
-        """Whether a node has been started and has not ended."""
+        """Whether a node runs."""
         return host in self._processes
 
     def is_serving(self, broker_id: int) -> bool:
-        """Whether a broker has come all the way in, and does not stand still."""
+        """Whether a broker is in state RUNNING and is not paused."""
         broker = self.broker(broker_id)
         return (
             broker is not None
@@ -172,10 +172,10 @@ class SimulatedCluster:
             and self._processes[host_of(broker_id)].kept is None
         )
 
-    # Lives
+    # Incarnations
 
     def start(self, host: str) -> None:
-        """Start a node; what hinders it is in `failures`."""
+        """Start a node; if that fails, `failures` has the error."""
         self._lives += 1
         random_bytes = seeded_bytes(f"{self._seed}/{host}/{self._lives}")
         self.failures.pop(host, None)
@@ -208,18 +208,18 @@ class SimulatedCluster:
         self.step(host, TimePassed())
 
     def kill(self, host: str) -> None:
-        """End a process; its disk keeps what it wrote."""
+        """Kill a process; its disk keeps what it wrote."""
         if self._processes.pop(host, None) is not None:
             self._note(f"{host} ends")
             self.network.break_host(host)
 
     def lose_power(self, host: str, random: Random) -> None:
-        """End a machine; its disk forgets what was not flushed."""
+        """Cut a machine's power; its disk loses what was not flushed."""
         self.kill(host)
         self.disks[host].lose_power(random)
 
     def stop(self, broker_id: int, then: Callable[[], None]) -> None:
-        """Stop a broker in order, and go on when it has; nothing happens where it does not run."""
+        """Shut a broker down cleanly, then call `then`; do nothing if it does not run."""
         host = host_of(broker_id)
         process = self._processes.get(host)
         if process is None or not isinstance(process.node, BrokerNode):
@@ -243,13 +243,13 @@ class SimulatedCluster:
             self._agenda.after(100, lambda: self._await_stop(host, process, then))
 
     def pause(self, host: str) -> None:
-        """Let a node stand still: it takes nothing in, and no connection breaks."""
+        """Pause a node: it processes no events, and its connections stay open."""
         process = self._processes.get(host)
         if process is not None and process.kept is None:
             process.kept = []
 
     def resume(self, host: str) -> None:
-        """Let it go on as if it had only been slow."""
+        """Resume a paused node."""
         process = self._processes.get(host)
         if process is None or process.kept is None:
             return
@@ -261,7 +261,7 @@ class SimulatedCluster:
     # Steps
 
     def step(self, host: str, event: Event, *, life: int | None = None) -> None:
-        """Hand a node an event and carry out what comes of it."""
+        """Pass an event to a node and perform its effects."""
         process = self._processes.get(host)
         if process is None or process.is_ending or life not in (None, process.life):
             return
@@ -298,7 +298,7 @@ class SimulatedCluster:
         self.failures[host] = reason
         self._note(f"{host} fails: {reason}")
         if not any(injected in reason for injected in INJECTED):
-            raise UnexplainedFailureError(f"{host} cannot go on: {reason}")
+            raise UnexplainedFailureError(f"{host} failed without an injected fault: {reason}")
 
     def _carry_out(self, host: str, process: _Process, effect: Effect | PeerEffect) -> None:
         match effect:
@@ -326,7 +326,7 @@ class SimulatedCluster:
         self.network.send(connection, effect.request_id, effect.frame)
 
     def _mix(self, host: str, frame: bytes) -> None:
-        """Two runs that ever differ end with another digest."""
+        """Update the digest; two runs that differ have different digests."""
         self.digest = zlib.crc32(
             frame, zlib.crc32(f"{host}@{self._agenda.now_ms}".encode(), self.digest)
         )
@@ -334,7 +334,7 @@ class SimulatedCluster:
     # As the network's server
 
     def listens(self, host: str) -> bool:
-        """A broker takes connections once it has been let into the cluster."""
+        """Whether a broker accepts connections: it does once it is registered and unfenced."""
         process = self._processes.get(host)
         return process is not None and not (
             isinstance(process.node, BrokerNode)

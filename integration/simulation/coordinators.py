@@ -1,8 +1,7 @@
-"""How clients find coordinators, and what they ask them until they are answered.
+"""How clients find coordinators and send them requests.
 
-Purpose: FindCoordinator, asked again when a coordinator has moved. Invariant: what is asked is
-asked again after the errors that say that another broker, or a later time, may answer it. What it
-must not know: what is asked.
+Purpose: FindCoordinator, again when a coordinator has moved. Invariant: a request is repeated after
+retriable error codes. What it must not know: the requests.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ MOVED: Final = frozenset(
 
 
 class Coordinator:
-    """The coordinator of one group or transactional id, as one client knows it."""
+    """The coordinator of a group or transactional id, as a client knows it."""
 
     def __init__(self, client: Client, key: str, key_type: int) -> None:
         self._client = client
@@ -47,7 +46,7 @@ class Coordinator:
         timeout_ms: int = 2_000,
         tries_max: int = 1_000_000,
     ) -> Step:
-        """The response and its code, once that is not one to ask again for; (None, code) else."""
+        """Return the response and its error code, after retries; (None, code) if retries are exhausted."""
         code = ErrorCode.network_exception
         for _ in range(tries_max):
             if self._broker_id is None:

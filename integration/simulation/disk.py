@@ -1,10 +1,9 @@
-"""A disk in memory that forgets what was not flushed when its machine loses power.
+"""A disk in memory that loses unflushed data at a power loss.
 
-Purpose: `Storage` for simulated nodes. `lose_power` leaves what was flushed and, of what was
-written after that, any prefix, possibly with its last bytes torn; files never flushed may be gone.
-Renames, removals and atomic writes are durable, as the protocol says. A truncation that was not
-flushed may have happened or not. Invariant: a process that ends takes nothing away. What it must
-not know: what is in the files.
+Purpose: `Storage` for simulated nodes. `lose_power` keeps flushed data and a random prefix of what was
+written after it, possibly with torn last bytes; files that were never flushed may disappear. Renames,
+removals and atomic writes are durable, as the protocol requires. An unflushed truncation may be lost.
+Invariant: the end of a process loses nothing. What it must not know: the contents of files.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from broker_ref.log.storage import RetriableStorageError, StorageError
 NO_SPACE: Final = "No space left on device"
 NO_DESCRIPTORS: Final = "Too many open files"
 INJECTED: Final = (NO_SPACE, NO_DESCRIPTORS)
-"""What errors say that this disk makes on purpose."""
+"""Substrings of the errors that this disk raises on purpose."""
 
 
 @dataclass(slots=True)
 class _Content:
-    """`flushed` bytes are durable, None: not even the name is; `uncut` what was, before a cut."""
+    """`flushed` bytes are durable (None: not even the name); `uncut` is the content before a truncation."""
 
     data: bytearray = field(default_factory=bytearray)
     flushed: int | None = None
     uncut: bytes | None = None
 
     def settle(self) -> None:
-        """All that is written is durable."""
+        """Make everything durable."""
         self.flushed = len(self.data)
         self.uncut = None
 
@@ -72,14 +71,14 @@ class SimulatedFile:
         self._content.settle()
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is no descriptor to close."""
 
 
 class SimulatedDisk:
-    """Files by path.
+    """The files by path.
 
-    `is_full` lets every write fail; `lacks_descriptors` now and then whatever may have to open a
-    file to change it, which is harmless.
+    With `is_full` every write fails. With `lacks_descriptors`, operations that open a file to change it
+    fail at random, without side effects.
     """
 
     def __init__(self) -> None:
@@ -88,7 +87,7 @@ class SimulatedDisk:
         self.lacks_descriptors: Random | None = None
 
     def check(self, operation: str, path: str) -> None:
-        """Refuse what cannot be done now."""
+        """Raise the errors of the injected faults."""
         if self.is_full and operation in {"append", "write"}:
             raise StorageError(f"Cannot {operation} {path}: {NO_SPACE}.")
         if self.lacks_descriptors is None or operation == "read":
@@ -147,7 +146,7 @@ class SimulatedDisk:
 
 
 def _after_power_loss(content: _Content, random: Random) -> bytes | None:
-    """What is left of one file, None if it is gone."""
+    """Return what a power loss leaves of a file, or None."""
     if content.flushed is None and random.random() < 0.5:
         return None
     if content.uncut is not None and random.random() < 0.5:

@@ -1,10 +1,10 @@
-"""Doing what a plan says goes wrong, and mending it.
+"""Injects the faults of a plan into a simulated cluster and repairs them.
 
-Purpose: each kind of fault on a simulated cluster. One thing is kept from happening, since nobody
-could make up for it, here or in Kafka: that a disk forgets committed records that no other in-sync
-replica's disk has. So, unless every append is flushed, a machine loses power only while all others
-run and are in sync, and nothing else goes wrong before the controller has found out. Invariant:
-after `mend` nothing is broken. What it must not know: why.
+Purpose: implement each kind of fault. One situation is excluded, because Kafka cannot survive it
+either: a disk loses committed records that are on no other in-sync replica's disk. So unless every
+append is flushed, a machine loses power only while all others run and are in sync, and no other fault
+follows before the controller has noticed. Invariant: after `repair` nothing is broken. What it must not
+know: why.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from integration.simulation.cluster import SimulatedCluster, host_of
 from integration.simulation.plan import BROKERS, FAULTS_END_MS, LEADER, Fault, FaultKind, Settings
 
 STRANDED_MAX_MS = 1_000
-"""Less than what makes a leader take a follower out of the in-sync replicas."""
+"""Less time than it takes a leader to remove a follower from the ISR."""
 
 
 class Faults:
-    """Does the faults of a plan; `note` gets a line about each."""
+    """Injects the faults of a plan; `note` receives a line for each."""
 
     def __init__(
         self,
@@ -48,23 +48,23 @@ class Faults:
         self._paused: dict[str, None] = {}
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
-        """Have them happen."""
+        """Schedule the faults."""
         for fault in faults:
             self._agenda.at(START_MS + fault.at_ms, partial(self._do, fault))
 
-    def mend(self) -> None:
-        """Everything works again: what is down is started."""
+    def repair(self) -> None:
+        """Repair everything and start all nodes that are down."""
         self._is_over = True
         for host in list(self._paused):
             self._resume(host)
         for disk in self._cluster.disks.values():
             disk.is_full = False
             disk.lacks_descriptors = None
-        self._note("everything is mended")
+        self._note("all faults are repaired")
         self.restart_failed()
 
     def restart_failed(self) -> None:
-        """Start what does not run, as an operator does."""
+        """Start a node unless it runs, as an operator does."""
         for host in self._cluster.hosts:
             if not self._cluster.is_running(host):
                 self._cluster.start(host)
@@ -74,7 +74,7 @@ class Faults:
             return
         if self._quiet_until is not None:
             if not self._quiet_until():
-                self._note(f"left out, a power loss is not noticed yet: {fault}")
+                self._note(f"skipped, since a power loss is not noticed yet: {fault}")
                 return
             self._quiet_until = None
         fault = self._resolved(fault)
@@ -82,7 +82,7 @@ class Faults:
         _DOINGS[fault.kind](self, fault)
 
     def _resolved(self, fault: Fault) -> Fault:
-        """The fault with a host in place of "a leader"."""
+        """Return the fault with a host instead of `LEADER`."""
         if fault.host != LEADER:
             return fault
         partition = self._partition_for(fault)
@@ -94,7 +94,7 @@ class Faults:
         return replace(fault, host=host, other=other)
 
     def _partition_for(self, fault: Fault) -> PartitionMetadata | None:
-        """One that has a leader; a coordinator, too, is where its partition's leader is."""
+        """Return a partition with a leader; a coordinator is the leader of its partition."""
         controller = self._cluster.controller
         led = [
             partition
@@ -125,7 +125,7 @@ class Faults:
     def _lose_power(self, fault: Fault) -> None:
         host = fault.host
         if not self._settings.flushes_always and not self._may_lose_power():
-            self._note("  not done: others could not make up for it")
+            self._note("  skipped: committed records could be lost")
             return
         random = Random(fault.number)
         self._cluster.lose_power(host, random)
@@ -146,7 +146,7 @@ class Faults:
         )
 
     def _is_noticed(self, host: str) -> bool:
-        """Whether no partition counts on the disk that forgot."""
+        """Whether no partition depends on the disk that lost data."""
         controller = self._cluster.controller
         if controller is None:
             return False
@@ -187,10 +187,10 @@ class Faults:
         self._cluster.network.cut(fault.host, other, until_ms=until_ms, breaks=breaks)
 
     def _strand(self, fault: Fault) -> None:
-        """The other broker counts as in sync until then, since that comes soon, and may lead next.
+        """Stall the link from a leader to a follower, and then replace the leader.
 
-        Where the leader ends, what it acknowledged too early is lost; where it lives on, what it
-        has sent as a leader arrives late.
+        The follower still counts as in sync and may lead next. If the old leader is killed, records that it
+        acknowledged too early are lost; if it survives, its messages as a leader arrive late.
         """
         lasts_ms = fault.number // 16 % STRANDED_MAX_MS
         until_ms = self._agenda.now_ms + lasts_ms

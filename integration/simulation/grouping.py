@@ -1,9 +1,9 @@
 """Clients that are members of a consumer group.
 
-Purpose: members that join, get partitions, commit offsets of them, heartbeat, and leave or die at
-times. Invariants that it checks: a partition has one member in a generation; a commit counts only
-while its generation is the last; a committed offset never goes back or gets lost. What it must not
-know: who coordinates in truth. Source: Kafka's `ConsumerCoordinator`.
+Purpose: members that join, get partitions, commit offsets, send heartbeats, and leave or die. Checked
+invariants: a partition has one member per generation; a commit succeeds only in the last generation;
+a committed offset never decreases or gets lost. What it must not know: the actual coordinator.
+Source: Kafka's `ConsumerCoordinator`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kio.static.protocol import RequestPayload
 
 from integration.simulation.client import Client, Pause, Script, Step, TopicPartition
 from integration.simulation.coordinators import GROUP, Coordinator
-from integration.simulation.invariants import Violation
+from integration.simulation.invariants import InvariantViolationError
 from integration.simulation.messages import request
 
 GROUP_ID: Final = "g"
@@ -38,7 +38,7 @@ REJOIN: Final = frozenset(
 
 @dataclass(slots=True)
 class _Owned:
-    """What is known of one partition: who has it, since when, and what is committed for it."""
+    """A partition's member, its generation, and the committed offsets."""
 
     generation: int = -1
     member_id: str = ""
@@ -47,18 +47,18 @@ class _Owned:
 
 
 class GroupHistory:
-    """What members were told, in the order in which they were told."""
+    """The responses that members received, in order."""
 
     def __init__(self, partitions: Sequence[TopicPartition]) -> None:
         self._owners: dict[tuple[int, TopicPartition], str] = {}
         self._owned = {partition: _Owned() for partition in partitions}
 
     def assigned(self, partition: TopicPartition, generation: int, member_id: str) -> None:
-        """A member has got a partition in a generation."""
+        """Record that a member owns a partition in a generation."""
         owner = self._owners.setdefault((generation, partition), member_id)
         if owner != member_id:
-            raise Violation(
-                f"group {GROUP_ID}: {partition} is of {owner} and of {member_id} in generation "
+            raise InvariantViolationError(
+                f"group {GROUP_ID}: {partition} belongs to {owner} and {member_id} in generation "
                 f"{generation}"
             )
         owned = self._owned[partition]
@@ -66,46 +66,46 @@ class GroupHistory:
             owned.generation, owned.member_id = generation, member_id
 
     def generation_of(self, partition: TopicPartition) -> int:
-        """The last generation in which anybody has got a partition."""
+        """Return the last generation in which a member owned the partition."""
         return self._owned[partition].generation
 
     def least_offset(self, partition: TopicPartition) -> int:
-        """What was acknowledged as committed."""
+        """Return the highest offset whose commit was acknowledged."""
         return self._owned[partition].acknowledged
 
     def tries(self, partition: TopicPartition, offset: int) -> None:
-        """A member is about to commit an offset."""
+        """Record that a member is going to commit an offset."""
         self._owned[partition].tried.add(offset)
 
     def acknowledged(
         self, partition: TopicPartition, offset: int, *, generation: int, newest: int
     ) -> None:
-        """A commit was acknowledged; `newest` was the last generation when it was sent."""
+        """Record an acknowledged commit; `newest` was the last generation when it was sent."""
         if generation < newest:
-            raise Violation(
-                f"group {GROUP_ID}: a commit of generation {generation} for {partition} is "
-                f"acknowledged, but it is in generation {newest}"
+            raise InvariantViolationError(
+                f"group {GROUP_ID}: a commit of generation {generation} for {partition} was "
+                f"acknowledged in generation {newest}"
             )
         owned = self._owned[partition]
         owned.acknowledged = max(owned.acknowledged, offset)
 
     def fetched(self, partition: TopicPartition, offset: int, *, least: int, who: str) -> None:
-        """A member was told what is committed; `least` was so when it asked."""
+        """Check a fetched offset; `least` was committed when the request was sent."""
         if offset < least or (offset >= 0 and offset not in self._owned[partition].tried):
-            raise Violation(
-                f"group {GROUP_ID}: {who} is told offset {offset} of {partition}, where {least} "
+            raise InvariantViolationError(
+                f"group {GROUP_ID}: {who} received offset {offset} of {partition}, but {least} "
                 "was acknowledged"
             )
 
 
 def offset_fetch(group_id: str, partition: TopicPartition) -> RequestPayload:
-    """A request for a group's offset that waits for transactions (KIP-447)."""
+    """Return an OffsetFetch request that waits for pending transactions (KIP-447)."""
     wanted = {"name": partition.topic, "partition_indexes": [partition.partition]}
     return request("offset_fetch", group_id=group_id, topics=[wanted], require_stable=True)
 
 
 def committed_offset(partition: TopicPartition, offset: int) -> dict[str, object]:
-    """One offset, as requests that commit it have it."""
+    """Return one offset in the form of OffsetCommit requests."""
     committed = {
         "partition_index": partition.partition,
         "committed_offset": offset,
@@ -124,15 +124,15 @@ class GroupMember:
         *,
         partitions: Sequence[TopicPartition],
         until_ms: int,
-        succeed: Callable[[], None],
+        start_successor: Callable[[], None],
     ) -> None:
-        """`succeed` has another process take its place."""
+        """`start_successor` starts the process that replaces this one."""
         self.is_done = False
         self._client = client
         self._history = history
         self._partitions = tuple(partitions)
         self._until_ms = until_ms
-        self._succeed = succeed
+        self._succeed = start_successor
         self._coordinator = Coordinator(client, GROUP_ID, GROUP)
         self._member_id = ""
         self._generation = -1
@@ -156,7 +156,7 @@ class GroupMember:
         self.is_done = True
 
     def _join(self) -> Step:
-        """The partitions that are this member's; None where it has to join again."""
+        """Join the group; return this member's partitions, or None if it must rejoin."""
         joining = request(
             "join_group",
             group_id=GROUP_ID,
@@ -191,7 +191,7 @@ class GroupMember:
         return mine
 
     def _assignments(self, joined: Any) -> list[dict[str, object]]:
-        """What the leader assigns: an assignment is the indexes of partitions, a byte each."""
+        """Return the leader's assignment: the indexes of partitions, one byte each."""
         if joined.leader != joined.member_id:
             return []
         members = sorted(member.member_id for member in joined.members)
@@ -204,7 +204,7 @@ class GroupMember:
         ]
 
     def _work(self, mine: Sequence[TopicPartition]) -> Step:
-        """Commit offsets until there is to be another generation."""
+        """Commit offsets until the next rebalance."""
         offsets: dict[TopicPartition, int] = {}
         for partition in mine:
             offset = yield from self._fetch(partition)
@@ -242,7 +242,7 @@ class GroupMember:
         return offset
 
     def _commit(self, partition: TopicPartition, offset: int) -> Step:
-        """Whether the offset is committed; not where there is to be another generation."""
+        """Commit an offset; return whether it was accepted."""
         newest = self._history.generation_of(partition)
         self._history.tries(partition, offset)
         _, code = yield from self._coordinator.ask(
@@ -272,7 +272,7 @@ class GroupMember:
         if code is ErrorCode.none:
             return False
         if code not in REJOIN:
-            raise Violation(f"group {GROUP_ID}: {what} is refused with {code.name}")
+            raise InvariantViolationError(f"group {GROUP_ID}: {what} failed with {code.name}")
         if code is ErrorCode.unknown_member_id:
             self._member_id = ""
         return True

@@ -1,22 +1,21 @@
-"""What must be true of a cluster whatever goes wrong, checked after every step of every node.
+"""The invariants of a cluster, checked after every step of every node.
 
-| invariant                                                        | where it is checked         |
-| ---------------------------------------------------------------- | --------------------------- |
-| a committed record is never lost or changed, nor its leader epoch | `Committed.add`, `agree`    |
-| replicas have the same batches up to their high watermark        | `Committed.agree`           |
-| who begins to lead has everything that is committed              | `Watch._begins_to_lead`     |
-| no value is in a partition twice; a producer's sequences follow  | `Committed.add`             |
-| what was acknowledged is committed, where the answer said        | `Committed.acknowledged`    |
-| a reader sees what is committed, in order, without gaps          | `Committed.read`            |
-| a transaction is wholly visible or wholly invisible, and visible | `Transactions.resolve`      |
-| only if its producer asked for it                                |                             |
-| what a producer was told of its transaction is what comes about  | `Transactions.check_end`    |
-| a read_committed reader sees what is visible, and all of it      | `Committed.check_visible`   |
+| invariant                                                           | where it is checked       |
+| ------------------------------------------------------------------- | ------------------------- |
+| committed records are never lost or changed, nor their leader epochs | `Committed.add`, `agree`  |
+| replicas have the same batches up to their high watermarks          | `Committed.agree`         |
+| a new leader has all committed records                              | `Watch._begins_to_lead`   |
+| no value is in a partition twice; sequences are consecutive         | `Committed.add`           |
+| an acknowledged record is committed at the acknowledged offset      | `Committed.acknowledged`  |
+| a reader sees committed records, in order, without gaps             | `Committed.read`          |
+| a transaction is visible completely or not at all, and only if its  | `Transactions.resolve`    |
+| producer has requested the commit                                   |                           |
+| a transaction ends as the coordinator has responded                 | `Transactions.check_end`  |
+| a read_committed reader sees exactly the visible records            | `Committed.check_visible` |
 
-Purpose: the truth about each partition, put together from all replicas: what is below the high
-watermark of any is committed. Invariant: nothing here changes what the cluster does. What it must
-not know: clients, faults. Retention and compaction are off in simulated topics, so that nothing
-may be missing.
+Purpose: derive the committed state of each partition from all replicas: everything below any replica's
+high watermark is committed. Invariant: the checks do not change the cluster. What it must not know:
+clients, faults. Retention and compaction are off in simulated topics, so no record may be missing.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ from integration.simulation.cluster import Node
 READ_BYTES_MAX = 1 << 20
 
 
-class Violation(Exception):  # noqa: N818
+class InvariantViolationError(Exception):
     """An invariant does not hold."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Transaction:
-    """What is known of one transaction."""
+    """The state of one transaction."""
 
     name: str
     may_commit: bool = False
-    """Its producer has asked for it."""
-    told: Marker | None = None
-    """What the coordinator has answered its producer."""
+    """Its producer has requested the commit."""
+    response: Marker | None = None
+    """The outcome in the coordinator's response to the producer."""
     outcome: Marker | None = None
-    """What the first marker of it said."""
+    """The outcome in its first marker."""
     acknowledged: dict[TopicPartition, list[bytes]] = field(default_factory=dict)
 
 
@@ -61,52 +60,56 @@ class Transactions:
         self.by_name: dict[str, Transaction] = {}
 
     def begin(self, name: str) -> Transaction:
-        """A producer begins one."""
+        """Record that a producer has begun a transaction."""
         transaction = self.by_name[name] = Transaction(name=name)
         return transaction
 
     def resolve(self, partition: TopicPartition, value: bytes, outcome: Marker) -> None:
-        """A marker has become committed that says what becomes of a record."""
+        """Apply a committed marker to a record."""
         transaction = self.by_name[name_of(value)]
         what = f"{value!r} in {partition} gets marker {outcome.name}"
         if transaction.outcome not in (None, outcome):
-            raise Violation(f"{what}, but others of its transaction have another")
-        if transaction.told not in (None, outcome):
-            raise Violation(f"{what}, but its producer was told otherwise")
+            raise InvariantViolationError(
+                f"{what}, but other records of its transaction have another"
+            )
+        if transaction.response not in (None, outcome):
+            raise InvariantViolationError(
+                f"{what}, but the coordinator responded {transaction.response.name}"
+            )
         if outcome is Marker.COMMIT and not transaction.may_commit:
-            raise Violation(f"{what}, though its producer has not asked to commit")
+            raise InvariantViolationError(f"{what}, but its producer has not requested a commit")
         transaction.outcome = outcome
 
-    def tell(self, transaction: Transaction, outcome: Marker) -> None:
-        """The coordinator has answered what a transaction's end is."""
+    def record_response(self, transaction: Transaction, outcome: Marker) -> None:
+        """Record the coordinator's response to EndTxn."""
         if transaction.outcome not in (None, outcome):
-            raise Violation(
-                f"{transaction.name} was told {outcome.name}, but got other markers already"
+            raise InvariantViolationError(
+                f"{transaction.name}: the coordinator responded {outcome.name}, but its markers differ"
             )
-        transaction.told = outcome
+        transaction.response = outcome
 
     def check_end(self, committed: Mapping[TopicPartition, Committed]) -> None:
-        """Everything that was to be visible is."""
+        """Check that all records of committed transactions are visible."""
         for transaction in self.by_name.values():
-            if Marker.COMMIT not in (transaction.told, transaction.outcome):
+            if Marker.COMMIT not in (transaction.response, transaction.outcome):
                 continue
             for partition, values in transaction.acknowledged.items():
                 for value in values:
                     offset = committed[partition].offset_of(value)
                     if offset is None or not committed[partition].is_visible(offset):
-                        raise Violation(
-                            f"{partition}: {value!r} was acknowledged, its transaction is "
-                            f"committed, and it is not visible (offset {offset})"
+                        raise InvariantViolationError(
+                            f"{partition}: {value!r} of a committed transaction was acknowledged but is "
+                            f"not visible (offset {offset})"
                         )
 
 
 def name_of(value: bytes) -> str:
-    """The transaction that a value belongs to."""
+    """Return the transaction of a value."""
     return value.rpartition(b":")[0].decode()
 
 
 class Committed:
-    """What is committed of one partition; values of internal topics are not looked at."""
+    """The committed records of a partition; values of internal topics are not checked."""
 
     def __init__(
         self,
@@ -128,13 +131,13 @@ class Committed:
         self._sequences: dict[int, tuple[int, int]] = {}
 
     def add(self, header: BatchHeader, batch: memoryview, host: str) -> None:
-        """A batch has become committed, on the word of a replica."""
+        """Add a batch that a replica has as committed."""
         if header.base_offset != self.end_offset:
-            raise Violation(
-                f"{self.partition}: {host} has offset {header.base_offset} where "
-                f"{self.end_offset} comes next"
+            raise InvariantViolationError(
+                f"{self.partition}: {host} has offset {header.base_offset} instead of "
+                f"{self.end_offset}"
             )
-        if self._has_values:  # A coordinator's batches all have sequence 0.
+        if self._has_values:  # The coordinator's batches all have sequence 0.
             self._check_sequence(header, host)
         self.batches.append(header)
         self._by_base[header.base_offset] = _identity(header)
@@ -151,7 +154,7 @@ class Committed:
             self.values[record.offset] = value
             before = self._offsets.setdefault(value, record.offset)
             if before != record.offset:
-                raise Violation(
+                raise InvariantViolationError(
                     f"{self.partition}: {value!r} is committed twice, at offsets {before} and "
                     f"{record.offset}"
                 )
@@ -168,67 +171,66 @@ class Committed:
             self._transactions.resolve(self.partition, self.values[offset], marker.marker)
 
     def is_visible(self, offset: int) -> bool:
-        """Whether a read_committed reader is to see a record."""
+        """Whether a read_committed reader must see a record."""
         return self._outcomes.get(offset, Marker.COMMIT) is Marker.COMMIT
 
     def check_visible(self, offset: int, *, is_seen: bool, who: str) -> None:
-        """A read_committed reader was given a record, and sees it or leaves it out."""
+        """Check that a read_committed reader sees or skips a record correctly."""
         outcome = self._outcomes.get(offset, Marker.COMMIT)
         if outcome is None or is_seen is not (outcome is Marker.COMMIT):
-            raise Violation(
-                f"{self.partition}: {who} {'sees' if is_seen else 'leaves out'} "
+            raise InvariantViolationError(
+                f"{self.partition}: {who} {'sees' if is_seen else 'skips'} "
                 f"{self.values.get(offset)!r} at offset {offset}, whose transaction is "
                 f"{'still open' if outcome is None else outcome.name}"
             )
 
     def _check_sequence(self, header: BatchHeader, host: str) -> None:
-        """An idempotent producer's batches follow each other, from 0 in each epoch."""
+        """Check that a producer's sequences are consecutive, from 0 in each epoch."""
         if header.producer_id < 0 or header.is_control or header.base_sequence < 0:
             return
         epoch, last = self._sequences.get(header.producer_id, (-1, -1))
         if header.producer_epoch < epoch:
-            raise Violation(
+            raise InvariantViolationError(
                 f"{self.partition}: {host} has a batch of producer {header.producer_id} with epoch "
                 f"{header.producer_epoch} at offset {header.base_offset}, after epoch {epoch}"
             )
         expected = last + 1 if header.producer_epoch == epoch else 0
         if header.base_sequence != expected:
-            raise Violation(
+            raise InvariantViolationError(
                 f"{self.partition}: {host} has sequence {header.base_sequence} of producer "
                 f"{header.producer_id} (epoch {header.producer_epoch}) at offset "
-                f"{header.base_offset}, where {expected} comes next"
+                f"{header.base_offset} instead of {expected}"
             )
         self._sequences[header.producer_id] = (header.producer_epoch, header.last_sequence)
 
     def agree(self, header: BatchHeader, host: str) -> None:
-        """A replica has a batch below its high watermark: it is the committed one."""
+        """Check that a replica's batch below its high watermark is the committed one."""
         committed = self._by_base.get(header.base_offset)
         if committed != _identity(header):
-            raise Violation(
-                f"{self.partition}: {host} has another batch at offset {header.base_offset} than "
-                f"was committed: (last offset, leader epoch, CRC) {_identity(header)}, not "
-                f"{committed}"
+            raise InvariantViolationError(
+                f"{self.partition}: {host} has batch {_identity(header)} (last offset, leader epoch, "
+                f"CRC) at offset {header.base_offset} instead of the committed {committed}"
             )
 
     def acknowledged(self, value: bytes, offset: int, who: str) -> None:
-        """A producer was told with acks=all that a record is at an offset."""
+        """Check a record that was acknowledged with acks=all."""
         if offset >= self.end_offset:
-            raise Violation(
+            raise InvariantViolationError(
                 f"{self.partition}: {value!r} was acknowledged to {who} at offset {offset}, but "
-                f"nothing is committed from {self.end_offset} on"
+                f"only offsets below {self.end_offset} are committed"
             )
         self.read(value, offset, who)
 
     def read(self, value: bytes, offset: int, who: str) -> None:
-        """A client was given a record."""
+        """Check a record that a client has read."""
         if self.values.get(offset) != value:
-            raise Violation(
-                f"{self.partition}: {who} was given {value!r} at offset {offset}, where "
-                f"{self.values.get(offset)!r} is committed"
+            raise InvariantViolationError(
+                f"{self.partition}: {who} received {value!r} at offset {offset} instead of the "
+                f"committed {self.values.get(offset)!r}"
             )
 
     def offset_of(self, value: bytes) -> int | None:
-        """Where a value is committed; None where it is not."""
+        """Return the offset of a committed value, or None."""
         return self._offsets.get(value)
 
 
@@ -239,15 +241,15 @@ def _identity(header: BatchHeader) -> tuple[int, int, int]:
 def batches_between(
     partition: Partition, start_offset: int, end_offset: int
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The whole batches of a replica from one offset up to another."""
+    """Yield the complete batches of a replica between two offsets."""
     offset = start_offset
     while offset < end_offset:
         data = partition.log.read(
             offset, end_offset=end_offset, max_bytes=READ_BYTES_MAX, at_least_one_batch=True
         )
         if not data:
-            raise Violation(
-                f"{partition.key.topic}-{partition.key.partition}: nothing can be read at offset "
+            raise InvariantViolationError(
+                f"{partition.key.topic}-{partition.key.partition}: no data at offset "
                 f"{offset}, below {end_offset}"
             )
         for header, batch in parse_sound_batches(data):
@@ -259,7 +261,7 @@ def batches_between(
 
 @dataclass(slots=True)
 class _Seen:
-    """What was last seen of a replica; below `verified` it is as is committed."""
+    """The last observed state of a replica; below `verified` it equals the committed records."""
 
     partition: Partition
     verified: int = 0
@@ -268,19 +270,19 @@ class _Seen:
 
 
 class Watch:
-    """Looks at every replica after each step of its broker."""
+    """Checks every replica after each step of its broker."""
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, Committed] = {}
         self.transactions = Transactions()
         self.controller: ControllerNode | None = None
         self.openings: Counter[TopicPartition] = Counter()
-        """How often a replica was opened, of any broker."""
+        """The number of times that a replica was opened, on any broker."""
         self._seen: dict[tuple[str, str, int], _Seen] = {}
         self._names: dict[tuple[str, int], TopicPartition] = {}
 
     def of(self, partition: TopicPartition) -> Committed:
-        """What is committed of a partition."""
+        """Return the committed records of a partition."""
         found = self.committed.get(partition)
         if found is None:
             found = self.committed[partition] = Committed(
@@ -289,7 +291,7 @@ class Watch:
         return found
 
     def look(self, host: str, node: Node) -> None:
-        """Check the replicas of a node that has taken a step; Violation."""
+        """Check the replicas of a node after a step. Raise `InvariantViolationError`."""
         if not isinstance(node, BrokerNode):
             self.controller = node
             return
@@ -303,8 +305,8 @@ class Watch:
                 seen = self._seen[key] = _Seen(partition)
             self._look_at(host, seen, partition)
 
-    def look_anew(self, host: str, node: BrokerNode) -> None:
-        """Check everything that a broker has below its high watermarks once more; Violation."""
+    def check_again(self, host: str, node: BrokerNode) -> None:
+        """Check everything below a broker's high watermarks again. Raise `InvariantViolationError`."""
         for key in [key for key in self._seen if key[0] == host]:
             del self._seen[key]
         self.look(host, node)
@@ -330,9 +332,9 @@ class Watch:
         metadata = self.controller.side.metadata if self.controller is not None else None
         current = metadata.partition(name.topic, name.partition) if metadata is not None else None
         if current is not None and current.leader_epoch == partition.leader_epoch:
-            raise Violation(
-                f"{name}: {host} begins to lead in epoch {partition.leader_epoch} with a log that "
-                f"ends at {end_offset}, but everything below {committed.end_offset} is committed"
+            raise InvariantViolationError(
+                f"{name}: {host} becomes leader in epoch {partition.leader_epoch} with log end "
+                f"offset {end_offset}, but offsets below {committed.end_offset} are committed"
             )
 
     def _verify(self, host: str, seen: _Seen, partition: Partition, end_offset: int) -> None:

@@ -1,7 +1,7 @@
-"""Many seeds at once, each in a process that does nothing else meanwhile.
+"""Runs many seeds in parallel processes.
 
-A module of its own because processes that are spawned import what they run, and cannot import
-`__main__`.
+This is a separate module because spawned processes import the function that they run, and cannot
+import it from `__main__`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _SEEDS_AT_ONCE = 4
 
 
 def violations(seeds: range, jobs: int) -> Iterator[tuple[int, str | None]]:
-    """Each seed with what was violated, None where all is well; in order.
+    """Yield each seed, in order, with its violation or None.
 
-    Raises `BrokenProcessPool` where a process was killed.
+    Raise `BrokenProcessPool` if a process was killed.
     """
     with ProcessPoolExecutor(
         jobs,

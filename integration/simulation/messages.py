@@ -1,8 +1,8 @@
-"""What simulated clients ask: the version of each API that they speak.
+"""The requests of simulated clients, with the version of each API that they use.
 
-Purpose: requests by the names that Kafka's schemas have; `integration.raw` knows how they are
-written and read. Versions are the last that name topics, where ids came later. Invariant: what a
-request does not name has the schema's default. What it must not know: when requests are sent.
+Purpose: build requests by the field names of Kafka's schemas; `integration.raw` encodes them. APIs
+whose later versions use topic ids have the last version with topic names. Invariant: omitted fields
+have the schema's defaults. What it must not know: when requests are sent.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _VERSIONS: Final[Mapping[str, int]] = MappingProxyType(
 _VERSIONS_V2: Final[Mapping[str, int]] = MappingProxyType(
     {**_VERSIONS, "end_txn": 5, "produce": 12, "txn_offset_commit": 5}
 )
-"""With transaction.version 2 (KIP-890): partitions are added by themselves, epochs raised."""
+"""Versions with transaction.version 2 (KIP-890): implicit AddPartitions, epoch bumps."""
 
 
 def request(api: str, /, *, is_v2: bool = False, **fields: Any) -> RequestPayload:
-    """A request; nested entities are mappings, times are in milliseconds."""
+    """Return a request; nested entities are mappings, times are in milliseconds."""
     return raw.request(api, (_VERSIONS_V2 if is_v2 else _VERSIONS)[api], **fields)

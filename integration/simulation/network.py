@@ -1,13 +1,13 @@
-"""Connections between nodes and clients, with a network that is slow, lossy and cut at times.
+"""A simulated network with delays, resets and cut links.
 
-Purpose: carry frames in virtual time as TCP does: in order on one connection, at any pace and so in
-any order on several. What goes wrong: every frame is late by a random time, now and then by much; a
-connection breaks, and what was under way on it is lost, in either direction; a link between two
-hosts is cut, and frames then either wait for it to be mended (TCP sends them again) or their
-connections break. A client that gives a connection up does not take back what it has sent: it
-arrives, late, beside what it sends anew on another, which is how requests come twice and out of
-order. Invariants: every request is answered or fails, once, in a later step; a node is given one
-request of a connection at a time. What it must not know: what frames mean.
+Purpose: carry frames in virtual time as TCP does: in order on one connection, in any order across
+connections. Every frame has a random delay, some a long one. A connection can break and lose the
+frames that are under way in both directions. A link between two hosts can be cut: its frames wait
+until it is repaired (TCP retransmits them), or its connections break. A client that closes a
+connection does not revoke what it has sent: that arrives late, next to what it sends again on another
+connection, so requests arrive twice and out of order. Invariants: every request gets a response or
+fails, once, in a later step; a node processes one request per connection at a time. What it must not
+know: the contents of frames.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from integration.simulation.agenda import Agenda
 
 CONNECT_TIMEOUT_MS: Final = 700
 SLOW_MS: Final = 400
-"""Most that a frame is late that is very late."""
+"""The maximum extra delay of a slow frame."""
 
 
 class Caller(Protocol):
-    """Who sends requests."""
+    """The sender of requests."""
 
     def responded(self, request_id: int, frame: bytes) -> None:
-        """The answer has come."""
+        """Receive a response."""
 
     def failed(self, request_id: int, reason: str) -> None:
-        """No answer will come."""
+        """Learn that there will be no response."""
 
 
 class Server(Protocol):
-    """Who answers: the nodes, by host."""
+    """The receiver of requests: the nodes, by host."""
 
     def listens(self, host: str) -> bool:
-        """Whether connections to a host are taken."""
+        """Whether a host accepts connections."""
 
     def opened(self, host: str, connection_id: int, peer: str) -> None:
-        """A client has connected."""
+        """Accept a connection."""
 
     def received(self, host: str, connection_id: int, frame: bytes) -> None:
-        """A request has come."""
+        """Receive a request."""
 
     def closed(self, host: str, connection_id: int) -> None:
-        """A client has gone."""
+        """Learn that a connection is closed."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Connection:
-    """From `source` to `target`; `asked` are the requests without an answer, in order."""
+    """A connection from `source` to `target`; `asked` are the requests without a response, in order."""
 
     connection_id: int
     source: str
@@ -72,7 +72,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """How bad the network is: usual delay, and how likely a frame is very late or the last."""
+    """Network conditions: the usual delay, and the probabilities of slow frames and of resets."""
 
     delay_max_ms: int = 3
     slow_chance: float = 0.01
@@ -98,7 +98,7 @@ class Network:
         self._last_id = 0
 
     def connect(self, source: str, target: str, caller: Caller) -> Connection:
-        """Open a connection; that it cannot be opened is told to what is asked on it."""
+        """Open a connection; if that fails, its requests fail."""
         self._last_id += 1
         connection = Connection(
             connection_id=self._last_id, source=source, target=target, caller=caller
@@ -114,7 +114,7 @@ class Network:
         return connection
 
     def send(self, connection: Connection, request_id: int, frame: bytes) -> None:
-        """Send a request on a connection that is open here."""
+        """Send a request on a connection that is open at its source."""
         assert connection.is_open_here
         connection.asked.append(request_id)
         if connection.is_refused:
@@ -125,13 +125,13 @@ class Network:
         self._send_there(connection, lambda: self._deliver(connection, request_id, frame))
 
     def close(self, connection: Connection) -> None:
-        """Give a connection up from its source; what was sent still arrives, some time."""
+        """Close a connection at its source; frames that were sent still arrive later."""
         self._fail(connection, "the connection was given up")
         if not connection.is_refused:
             self._send_there(connection, lambda: self._close_there(connection))
 
     def answer(self, connection_id: int, frame: bytes | None) -> None:
-        """Answer the request that is being served; None where it has no answer."""
+        """Send the response of the current request; None if it has none."""
         connection = self._by_id.get(connection_id)
         if connection is None or not connection.is_open_there:
             return
@@ -143,23 +143,23 @@ class Network:
             self._agenda.after(0, lambda: self._serve(connection))
 
     def hang_up(self, connection_id: int) -> None:
-        """Close a connection from its target."""
+        """Close a connection at its target."""
         connection = self._by_id.get(connection_id)
         if connection is not None and connection.is_open_there:
             self._close_there(connection)
             self._send_here(connection, lambda: self._lose(connection, "closed by the server"))
 
-    # What goes wrong
+    # Faults
 
     def break_connection(self, connection: Connection) -> None:
-        """A connection is reset: what is under way is lost both ways."""
+        """Reset a connection; frames under way are lost in both directions."""
         self._close_there(connection)
         self._agenda.after(
             self._random.randint(0, 5), lambda: self._lose(connection, "reset by peer")
         )
 
     def break_host(self, host: str) -> None:
-        """A process ends: the kernel resets its connections; nobody is there to be told of it."""
+        """Reset all connections of a process that has ended."""
         for connection in list(self._by_id.values()):
             if connection.source == host:
                 connection.is_open_here = False
@@ -172,13 +172,13 @@ class Network:
                 )
 
     def break_some(self, host: str, chance: float) -> None:
-        """Reset some of the connections of a host."""
+        """Reset some connections of a host."""
         for connection in list(self._by_id.values()):
             if host in (connection.source, connection.target) and self._random.random() < chance:
                 self.break_connection(connection)
 
     def cut(self, one: str, other: str, *, until_ms: int, breaks: bool) -> None:
-        """Let nothing through between two hosts; `breaks` their connections, else frames wait."""
+        """Cut the link between two hosts: reset its connections if `breaks`, else delay its frames."""
         self._cuts[frozenset((one, other))] = _Cut(until_ms=until_ms, breaks=breaks)
         if breaks:
             for connection in list(self._by_id.values()):
@@ -194,7 +194,7 @@ class Network:
         cut = self._cuts.get(frozenset((one, other)))
         return cut if cut is not None and cut.until_ms > self._agenda.now_ms else None
 
-    # How frames go
+    # Frames
 
     def _delay_ms(self, connection: Connection) -> int:
         delay_ms = self._random.randint(0, self.weather.delay_max_ms)

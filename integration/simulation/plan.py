@@ -1,9 +1,8 @@
-"""What a seed chooses: the cluster, its work, and what goes wrong when.
+"""A seed's plan: the cluster, its clients, and the faults with their times.
 
-Purpose: everything that is random about a run before it begins, as values: printed, and taken away
-one by one to find a shorter run that fails as well. Each seed has a taste: only some kinds of
-faults, so that runs differ in more than their order. Invariant: a plan depends on its seed alone.
-What it must not know: how any of it is done.
+Purpose: all random choices of a run as values, which can be printed, and removed one by one to find
+a shorter failing run. Each seed uses only some kinds of faults, so that runs vary more. Invariant: a
+plan depends on its seed alone. What it must not know: how a plan is run.
 """
 
 from __future__ import annotations
@@ -19,34 +18,34 @@ from integration.simulation.network import Weather
 
 BROKERS: Final = (1, 2, 3)
 LEADER: Final = "a leader"
-"""In place of a host: the broker that leads a partition when the time has come."""
+"""A placeholder for a host: the broker that leads a partition when the fault occurs."""
 
 FAULTS_BEGIN_MS: Final = 1_500
 FAULTS_END_MS: Final = 8_500
 
 
 class FaultKind(Enum):
-    """What can go wrong; each lasts for a while and is then mended."""
+    """The kinds of faults; each is repaired after its duration."""
 
-    KILL = "a broker's process ends, and is started again"
-    POWER_LOSS = "a broker's machine loses power, and what it had not flushed"
-    STOP = "a broker is stopped in order, and started again"
-    KILL_CONTROLLER = "the controller's process ends"
+    KILL = "a broker's process is killed and restarted"
+    POWER_LOSS = "a broker's machine loses power and unflushed data"
+    STOP = "a broker is shut down cleanly and restarted"
+    KILL_CONTROLLER = "the controller's process is killed"
     CONTROLLER_POWER_LOSS = "the controller's machine loses power"
-    PAUSE = "a node stands still"
-    CUT = "a link between two hosts breaks, and their connections"
-    STALL = "frames between two hosts wait"
-    ISOLATE = "a broker is cut off from all other nodes"
+    PAUSE = "a node is paused"
+    CUT = "a link between two hosts is cut, and their connections are reset"
+    STALL = "frames between two hosts are delayed"
+    ISOLATE = "a broker is isolated from all other nodes"
     BREAK = "connections of a host are reset"
-    NO_DESCRIPTORS = "a broker now and then cannot open a file"
+    NO_DESCRIPTORS = "a broker sometimes cannot open a file"
     DISK_FULL = "a broker's disk is full"
-    MOVE = "an administrator lets one replica after the other lead a partition"
-    STRAND = "a leader does not reach another broker for a while, and leads no more then"
+    MOVE = "an administrator elects one replica after another as leader"
+    STRAND = "a leader cannot reach a follower and is then replaced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that goes wrong with `host`, and `other` where it takes two; times in ms."""
+    """A fault of `host`, and of `other` if it concerns two hosts; times are in ms."""
 
     at_ms: int
     kind: FaultKind
@@ -54,7 +53,7 @@ class Fault:
     other: str = ""
     lasts_ms: int = 0
     number: int = 0
-    """What is random about how it is done."""
+    """Random details of the fault."""
 
     def __str__(self) -> str:
         other = f" and {self.other}" if self.other else ""
@@ -63,7 +62,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The cluster and its work."""
+    """The settings of the cluster and its clients."""
 
     weather: Weather
     flushes_always: bool
@@ -78,15 +77,15 @@ class Settings:
     transaction_version: int = 2
 
     @property
-    def is_possible(self) -> bool:
-        """Whether there are not less than no clients."""
+    def is_valid(self) -> bool:
+        """Whether no number of clients is negative."""
         counts = (self.careless_producers, self.idempotent_producers, self.group_members)
         return min(*counts, self.transactional_clients) >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A seed's choices."""
+    """All choices of a seed."""
 
     seed: int
     settings: Settings
@@ -94,14 +93,14 @@ class Plan:
 
 
 def plan_of(seed: int) -> Plan:
-    """The plan of a seed."""
+    """Return the plan of a seed."""
     random = Random(f"plan {seed}")
     settings = _settings(random)
-    kinds = _taste(random)
+    kinds = _kinds(random)
     faults: list[Fault] = []
     at_ms = FAULTS_BEGIN_MS
     for _ in range(random.randint(2, 9)):
-        # Things that go wrong together find more than things that go wrong one by one.
+        # Coinciding faults find more bugs than separate ones.
         if not faults or random.random() < 0.5:
             at_ms = random.randint(FAULTS_BEGIN_MS, FAULTS_END_MS)
         else:
@@ -135,7 +134,7 @@ def _settings(random: Random) -> Settings:
     )
 
 
-def _taste(random: Random) -> Sequence[FaultKind]:
+def _kinds(random: Random) -> Sequence[FaultKind]:
     kinds = list(FaultKind)
     return random.sample(kinds, random.randint(1, 5))
 

@@ -1,12 +1,12 @@
 """Clients that write.
 
-Purpose: an idempotent producer with acks=all that never gives up, up to five batches of a partition
-under way, as Kafka's own; and a careless one (acks=1, no producer id), whose records may be lost
-and which so leaves logs that part. Invariant of the first: batches of a partition are sent in
-order, and sent again in order; none goes that is five after one without an answer, or the
-partition might forget that it has that one; the first of a producer id goes alone, since a
-partition that does not know a producer takes any sequence. What it must not know: who leads in truth.
-Source: Kafka's `Sender`, `RecordAccumulator`, `TransactionManager`.
+Purpose: an idempotent producer with acks=all that retries forever, with up to five batches in flight
+per partition, as Kafka's; and a careless one (acks=1, no producer id), whose records may be lost, so
+that logs diverge. Invariant of the first: it sends and resends a partition's batches in order. It
+never sends a batch five after an unacknowledged one, since the broker could have evicted that one's
+sequence. It sends the first batch of a producer id alone, since a partition accepts any sequence of
+an unknown producer. What it must not know: the actual leader. Source: Kafka's `Sender`,
+`RecordAccumulator`, `TransactionManager`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kio.static.protocol import RequestPayload
 from broker_ref.log.batch import encode_batch
 from broker_ref.log.records import Record
 from integration.simulation.client import Ask, Client, Leader, Pause, Script, Step, TopicPartition
-from integration.simulation.invariants import Violation, Watch
+from integration.simulation.invariants import InvariantViolationError, Watch
 from integration.simulation.messages import request
 
 IN_FLIGHT_MAX: Final = 5
@@ -53,7 +53,7 @@ def produce_request(
     transactional_id: str | None = None,
     is_v2: bool = False,
 ) -> RequestPayload:
-    """A request for one batch."""
+    """Return a Produce request for one batch."""
     data = {"index": partition.partition, "records": batch}
     return request(
         "produce",
@@ -66,7 +66,7 @@ def produce_request(
 
 
 def produced(response: Any) -> Any:
-    """The only partition's answer; None where none came."""
+    """Return the response of the only partition, or None."""
     return response.responses[0].partition_responses[0] if response is not None else None
 
 
@@ -77,7 +77,7 @@ def encode(
     producer: tuple[int, int, int] = (-1, -1, -1),
     is_transactional: bool = False,
 ) -> bytes:
-    """A batch of records with these values; `producer` is its (id, epoch, base sequence)."""
+    """Return a batch of records with these values; `producer` is (id, epoch, base sequence)."""
     producer_id, producer_epoch, base_sequence = producer
     return encode_batch(
         [Record(timestamp=now_ms, key=b"k", value=value) for value in values],
@@ -95,14 +95,14 @@ class _Batch:
     values: tuple[bytes, ...]
     encoded: bytes
     openings: int
-    """How often replicas of its partition had been opened when it was made."""
+    """The number of openings of the partition's replicas when the batch was created."""
     is_under_way: bool = False
     is_delayed: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """What one partition has yet to take, oldest first."""
+    """The batches of a partition that are not acknowledged, oldest first."""
 
     partition: TopicPartition
     batches: deque[_Batch] = field(default_factory=deque)
@@ -114,7 +114,7 @@ class _Lane:
 
 
 class IdempotentProducer:
-    """Writes unique values to some partitions until it is told to stop."""
+    """Writes unique values to partitions until `until_ms`."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class IdempotentProducer:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything is acknowledged and nothing more will be written."""
+        """Whether everything is acknowledged and no more records follow."""
         return self._client.now_ms >= self._until_ms and not any(
             lane.batches for lane in self._lanes
         )
@@ -183,7 +183,7 @@ class IdempotentProducer:
         self._pump(lane)
 
     def _pump(self, lane: _Lane) -> None:
-        """Send what may be sent: in order, to one leader at a time."""
+        """Send all batches that may be sent, in order, to one leader at a time."""
         leader = self._client.leader(lane.partition)
         under_way = sum(batch.is_under_way for batch in lane.batches)
         if leader is None:
@@ -240,29 +240,29 @@ class IdempotentProducer:
             committed.acknowledged(value, base_offset + delta, self._client.name)
 
     def _acknowledge_forgotten(self, lane: _Lane, batch: _Batch) -> None:
-        """A batch that no answer will tell of any more: it is done where its values are committed."""
+        """Complete a batch without a response if its values are committed."""
         offset = self._watch.of(lane.partition).offset_of(batch.values[0])
         if offset is not None:
             self._acknowledge(lane, batch, offset)
 
     def _check_refusal(self, lane: _Lane, batch: _Batch, code: ErrorCode, *, is_next: bool) -> None:
-        """Only a batch sent behind another may be out of order: what is acknowledged is known.
+        """Check that an out-of-order sequence is plausible.
 
-        Or one that was written before its leader read its log again: of what came before, snapshots
-        have each producer's last batch alone, as Kafka's.
+        It is if an earlier batch is not acknowledged, or if the leader has reloaded its log since: snapshots
+        have only each producer's last batch, as Kafka's.
         """
         may_be_forgotten = self._watch.openings[lane.partition] > batch.openings
         is_out_of_order = code is ErrorCode.out_of_order_sequence_number
         if code in RETRIABLE or (is_out_of_order and (may_be_forgotten or not is_next)):
             return
-        raise Violation(
+        raise InvariantViolationError(
             f"{lane.partition}: sequence {batch.sequence} of {self._client.name} (producer "
-            f"{self._producer_id}) is refused with {code.name} though all before it is acknowledged"
+            f"{self._producer_id}) is rejected with {code.name} although all earlier ones are acknowledged"
         )
 
 
 class CarelessProducer:
-    """Writes with acks=1 and does not care what becomes of it."""
+    """Writes with acks=1 and ignores the outcome."""
 
     def __init__(
         self, client: Client, *, partitions: Sequence[TopicPartition], pace_ms: int, until_ms: int

@@ -1,9 +1,9 @@
 """Clients that read.
 
-Purpose: read a partition from its beginning, by offset and leader epoch, and ask now and then where
-it ends. Invariants that it checks: what it reads is committed, every offset once and in order; an
-offset that was reached is never out of range; the end it is told never goes back (KIP-207). What
-it must not know: who leads in truth.
+Purpose: read a partition from its start by offset and leader epoch, and list its end offset at times.
+Checked invariants: it reads committed records, each offset once and in order; an offset that it has
+reached is never out of range; the end offset never decreases (KIP-207). What it must not know: the
+actual leader.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kio.static.protocol import RequestPayload
 from broker_ref.log.batch import BatchHeader, decode_records, parse_sound_batches
 from broker_ref.log.control import Marker, decode_marker
 from integration.simulation.client import Ask, Client, Pause, Script, Step, TopicPartition
-from integration.simulation.invariants import Violation, Watch
+from integration.simulation.invariants import InvariantViolationError, Watch
 from integration.simulation.messages import request
 
 LATEST: Final = -1
@@ -42,7 +42,7 @@ MOVED: Final = frozenset(
 def fetch_request(
     partition: TopicPartition, offset: int, *, leader_epoch: int, isolation: int
 ) -> RequestPayload:
-    """A request for one partition, without a session."""
+    """Return a Fetch request for one partition, without a session."""
     wanted = {
         "partition": partition.partition,
         "fetch_offset": offset,
@@ -60,13 +60,13 @@ def fetch_request(
 
 
 def is_abort(batch: memoryview) -> bool:
-    """Whether a control batch ends a transaction that is aborted."""
+    """Whether a control batch ends an aborted transaction."""
     marker = decode_marker(bytes(batch))
     return marker is not None and marker.marker is Marker.ABORT
 
 
 class Reader:
-    """Reads one partition, read_uncommitted or read_committed."""
+    """Reads one partition with read_uncommitted or read_committed."""
 
     def __init__(
         self, client: Client, watch: Watch, partition: TopicPartition, *, isolation: int
@@ -82,7 +82,7 @@ class Reader:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has read all that is committed."""
+        """Whether it has read all committed records."""
         return self._offset >= self._watch.of(self._partition).end_offset
 
     def _main(self) -> Script:
@@ -107,11 +107,11 @@ class Reader:
         return answer.error_code is ErrorCode.none
 
     def _take(self, answer: Any) -> None:
-        """As clients do: what an aborted transaction wrote is left out up to its marker."""
+        """Skip the records of aborted transactions up to their markers, as clients do."""
         self._aborted.clear()
         if answer.last_stable_offset > answer.high_watermark:
-            raise Violation(
-                f"{self._partition}: {self._client.name} is told the last stable offset "
+            raise InvariantViolationError(
+                f"{self._partition}: {self._client.name} received last stable offset "
                 f"{answer.last_stable_offset}, above the high watermark {answer.high_watermark}"
             )
         aborted = sorted(
@@ -127,9 +127,9 @@ class Reader:
 
     def _take_batch(self, header: BatchHeader, batch: memoryview) -> None:
         if header.base_offset != self._offset:
-            raise Violation(
-                f"{self._partition}: {self._client.name} wants offset {self._offset} and is given "
-                f"{header.base_offset}"
+            raise InvariantViolationError(
+                f"{self._partition}: {self._client.name} received offset {header.base_offset} instead of "
+                f"{self._offset}"
             )
         committed, name = self._watch.of(self._partition), self._client.name
         is_seen = not (header.is_transactional and header.producer_id in self._aborted)
@@ -159,8 +159,8 @@ class Reader:
         if answer.error_code is not ErrorCode.none:
             return False
         if answer.offset < max(self._end_offset, self._offset):
-            raise Violation(
-                f"{self._partition}: the end went back from "
+            raise InvariantViolationError(
+                f"{self._partition}: the end offset decreased from "
                 f"{max(self._end_offset, self._offset)} to {answer.offset} for {self._client.name}"
             )
         self._end_offset = answer.offset
@@ -169,7 +169,7 @@ class Reader:
 
     def _check(self, code: ErrorCode, what: str) -> None:
         if code is not ErrorCode.none and code not in MOVED:
-            raise Violation(
+            raise InvariantViolationError(
                 f"{self._partition}: {self._client.name} cannot {what} at offset {self._offset}, "
-                f"to which it has read: {code.name}"
+                f"which it has reached: {code.name}"
             )

@@ -1,9 +1,9 @@
-"""One run of a plan: the cluster, its clients, what goes wrong, and whether all was well.
+"""One run of a plan: the cluster, its clients, the faults, and the final checks.
 
-Purpose: start everything, let it work while things go wrong, mend all, and wait until everything is
-at rest: every record that an idempotent producer wrote is acknowledged, readers have read all, all
-replicas are in sync and the same. Invariant: what comes out depends on the plan alone. What it must
-not know: seeds and how runs are made shorter.
+Purpose: run clients while faults are injected, repair everything, and wait until the cluster is idle:
+all records of idempotent producers are acknowledged, readers are at the end, all replicas are in sync
+and equal. Invariant: the outcome depends on the plan alone. What it must not know: seeds, and how
+runs are shrunk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from integration.simulation.client import Client, TopicPartition
 from integration.simulation.cluster import SimulatedCluster, UnexplainedFailureError, host_of
 from integration.simulation.faults import Faults
 from integration.simulation.grouping import GroupHistory, GroupMember
-from integration.simulation.invariants import Violation, Watch
+from integration.simulation.invariants import InvariantViolationError, Watch
 from integration.simulation.plan import BROKERS, FAULTS_END_MS, Plan, Settings
 from integration.simulation.producing import CarelessProducer, IdempotentProducer
 from integration.simulation.reading import READ_COMMITTED, READ_UNCOMMITTED, Reader
@@ -32,22 +32,22 @@ from integration.simulation.transacting import Account, TransactionalProducer
 TOPIC: Final = "t"
 WORK_BEGINS_MS: Final = 1_000
 READY_LIMIT_MS: Final = 10_000
-REST_LIMIT_MS: Final = 30_000
-"""Several times what it takes: sound runs rest in about four seconds."""
+IDLE_LIMIT_MS: Final = 30_000
+"""Several times the usual time: correct runs are idle after about four seconds."""
 LOOK_EVERY_MS: Final = 250
 
 
 class Work(Protocol):
-    """What a client does."""
+    """A client's work."""
 
     @property
     def is_done(self) -> bool:
-        """Whether it has nothing left to do."""
+        """Whether the client is finished."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What came of a run; `violation` is None where all was well."""
+    """The outcome of a run; `violation` is None if all invariants held."""
 
     plan: Plan
     violation: str | None
@@ -59,17 +59,17 @@ class Outcome:
 
     @property
     def identity(self) -> tuple[str | None, int, int, int]:
-        """The same in every run of the same plan."""
+        """A value that is equal in all runs of the same plan."""
         return self.violation, self.digest, self.steps, self.elapsed_ms
 
 
 def run(plan: Plan) -> Outcome:
-    """Carry a plan out."""
+    """Run a plan."""
     return _Run(plan).outcome()
 
 
 def config_of(broker_id: int, settings: Settings) -> BrokerConfig:
-    """A broker's, with times that make much happen in little."""
+    """Return a broker's config, with short timeouts so that much happens in a short run."""
     defaults = {
         "min.insync.replicas": str(settings.min_insync_replicas),
         "segment.ms": str(settings.segment_ms),
@@ -105,7 +105,7 @@ def config_of(broker_id: int, settings: Settings) -> BrokerConfig:
 
 
 class _Run:
-    """The parts of one run."""
+    """The objects of one run."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -140,9 +140,9 @@ class _Run:
         with _quiet_logs():
             try:
                 self._go()
-            except (Violation, RestlessError, UnexplainedFailureError) as found:
+            except (InvariantViolationError, RestlessError, UnexplainedFailureError) as found:
                 violation = str(found)
-            except Exception as error:  # A node's own bug; which, is the finding.
+            except Exception as error:  # A bug of a node is a finding, whatever its class.
                 violation = f"{type(error).__name__}: {error}"
                 self.trace += traceback.format_exception(error)
         if violation is not None:
@@ -167,14 +167,16 @@ class _Run:
         while TOPIC not in self._administrator.made and self._agenda.elapsed_ms < READY_LIMIT_MS:
             self._agenda.run_until(self._agenda.now_ms + LOOK_EVERY_MS)
         if TOPIC not in self._administrator.made:
-            raise Violation("the topics could not be created in a cluster that is whole")
+            raise InvariantViolationError(
+                "the topics could not be created although no fault was injected"
+            )
         self._faults.schedule(self.plan.faults)
         self._start_work()
         self._agenda.run_until(START_MS + FAULTS_END_MS)
-        self._faults.mend()
-        for partition in self.partitions:  # Whatever readers have passed is read once more.
+        self._faults.repair()
+        for partition in self.partitions:  # Read again what the other readers have passed.
             self._start_reader(f"late-{partition.partition}", partition, READ_COMMITTED)
-        self._await_rest()
+        self._await_idle()
         self._check_the_end()
 
     # Work
@@ -190,7 +192,7 @@ class _Run:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """Of the topic that clients write to."""
+        """The partitions of the topic that clients write to."""
         return [TopicPartition(TOPIC, index) for index in range(self.plan.settings.partitions)]
 
     def _start_work(self) -> None:
@@ -231,7 +233,7 @@ class _Run:
             history,
             partitions=self.partitions,
             until_ms=START_MS + FAULTS_END_MS,
-            succeed=lambda: self._start_member(history, number, life + 1),
+            start_successor=lambda: self._start_member(history, number, life + 1),
         )
         self._work.append(member)
 
@@ -250,22 +252,24 @@ class _Run:
             version=settings.transaction_version,
             pace_ms=settings.pace_ms,
             until_ms=START_MS + FAULTS_END_MS,
-            succeed=lambda: self._start_transacting(account, life + 1),
+            start_successor=lambda: self._start_transacting(account, life + 1),
         )
         self._work.append(producer)
 
     # The end
 
-    def _await_rest(self) -> None:
-        limit_ms = self._agenda.now_ms + REST_LIMIT_MS
-        while (restless := self._restless()) is not None:
+    def _await_idle(self) -> None:
+        limit_ms = self._agenda.now_ms + IDLE_LIMIT_MS
+        while (not_idle := self._not_idle()) is not None:
             if self._agenda.now_ms >= limit_ms:
-                raise Violation(f"no rest {REST_LIMIT_MS} ms after all was mended: {restless}")
+                raise InvariantViolationError(
+                    f"not idle {IDLE_LIMIT_MS} ms after all faults were repaired: {not_idle}"
+                )
             self._agenda.run_until(self._agenda.now_ms + LOOK_EVERY_MS)
             self._faults.restart_failed()
 
-    def _restless(self) -> str | None:
-        """What has yet to happen; None where all is at rest."""
+    def _not_idle(self) -> str | None:
+        """Describe what is not idle yet; None if everything is."""
         controller = self.cluster.controller
         if controller is None or self.cluster.failures:
             return f"nodes do not run: {self.cluster.failures}"
@@ -279,7 +283,7 @@ class _Run:
         return self._difference()
 
     def _difference(self) -> str | None:
-        """How replicas differ; None where all have all, and all of it is committed."""
+        """Describe how replicas differ; None if they are equal and completely committed."""
         for partition, committed in self._watch.committed.items():
             for broker_id in BROKERS:
                 node = self.cluster.broker(broker_id)
@@ -289,23 +293,23 @@ class _Run:
                 ends = (replica.log.log_end_offset, replica.high_watermark)
                 if ends != (committed.end_offset, committed.end_offset):
                     return (
-                        f"{partition} on {host_of(broker_id)} has log end and high watermark "
-                        f"{ends}, not {committed.end_offset}"
+                        f"{partition} on {host_of(broker_id)}: log end offset and high watermark are "
+                        f"{ends} instead of {committed.end_offset}"
                     )
                 if replica.last_stable_offset != committed.end_offset:
                     return (
-                        f"{partition} on {host_of(broker_id)} has a transaction open at "
+                        f"{partition} on {host_of(broker_id)}: an open transaction at offset "
                         f"{replica.last_stable_offset}"
                     )
         return None
 
     def _check_the_end(self) -> None:
-        """All replicas once more, from the beginning, and every transaction."""
+        """Check all replicas and transactions again from the beginning."""
         self._watch.transactions.check_end(self._watch.committed)
         for broker_id in BROKERS:
             node = self.cluster.broker(broker_id)
             assert node is not None
-            self._watch.look_anew(host_of(broker_id), node)
+            self._watch.check_again(host_of(broker_id), node)
 
     def _note(self, line: str) -> None:
         self.trace.append(f"{self._agenda.elapsed_ms:6d} ms  {line}")
@@ -313,7 +317,7 @@ class _Run:
 
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """Nodes that fail on purpose have much to log."""
+    """Suppress the logs of nodes, which fail on purpose."""
     logger = logging.getLogger("broker_ref")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

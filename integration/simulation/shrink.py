@@ -1,8 +1,8 @@
-"""A shorter run that fails as well.
+"""Finds a shorter run that also fails.
 
-Purpose: take faults, clients and bad weather away from a plan that leads to a violation, as long as
-what is left still leads to one, within a bound of runs. Invariant: what is returned was run, and
-failed. What it must not know: what any fault does.
+Purpose: remove faults, clients and network problems from a failing plan while it still fails, within a
+maximum number of runs. Invariant: the returned run was executed and failed. What it must not know:
+what any fault does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RUNS_MAX = 60
 
 
 def shrink(failed: Outcome, run: Callable[[Plan], Outcome], *, runs_max: int = RUNS_MAX) -> Outcome:
-    """The shortest failing run found, by the number of its faults, then by its length."""
+    """Return the shortest failing run found, by the number of faults, then by length."""
     best, runs_left = failed, runs_max
     is_shorter = True
     while is_shorter and runs_left > 0:
@@ -35,7 +35,7 @@ def shrink(failed: Outcome, run: Callable[[Plan], Outcome], *, runs_max: int = R
 
 
 def _simpler(plan: Plan) -> Iterator[Plan]:
-    """The plan with something less: many faults first, then one, then the rest."""
+    """Yield simpler plans: first with half of the faults, then with one less, then the rest."""
     faults = plan.faults
     half = len(faults) // 2
     if half > 1:
@@ -50,7 +50,7 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
         dataclasses.replace(settings, group_members=settings.group_members - 1),
         dataclasses.replace(settings, transactional_clients=settings.transactional_clients - 1),
     ):
-        if fewer.is_possible:
+        if fewer.is_valid:
             yield dataclasses.replace(plan, settings=fewer)
     calm = Weather(delay_max_ms=settings.weather.delay_max_ms, slow_chance=0.0, break_chance=0.0)
     if settings.weather != calm:

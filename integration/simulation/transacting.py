@@ -1,12 +1,11 @@
 """Clients that write in transactions.
 
-Purpose: producers with a transactional id, which write to some partitions, commit offsets of a
-group with it, and commit, abort or abandon; the process dies now and then, and another one takes
-its id over, at times while the first is still at it. Both generations of clients (KIP-890):
-`transaction.version` 1, which adds partitions first, and 2, which does not and gets a new epoch
-with every end. Invariants that it checks: what an answer allows and what not; offsets are those of
-transactions that are committed. What it must not know: markers, and who coordinates in truth.
-Source: Kafka's `TransactionManager`.
+Purpose: transactional producers, which write to partitions, commit offsets of a group, and commit,
+abort or abandon. The process dies at times, and another one with the same id takes over, sometimes
+while the first still runs. Both client generations (KIP-890) exist: `transaction.version` 1 adds
+partitions first; 2 does not, and gets a new epoch with every end. Checked invariants: which responses
+are allowed; group offsets are those of committed transactions. What it must not know: markers, and
+the actual coordinator. Source: Kafka's `TransactionManager`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from broker_ref.log.control import Marker
 from integration.simulation.client import Ask, Client, Pause, Script, Step, TopicPartition
 from integration.simulation.coordinators import GROUP, TRANSACTION, Coordinator
 from integration.simulation.grouping import committed_offset, offset_fetch
-from integration.simulation.invariants import Transaction, Violation, Watch
+from integration.simulation.invariants import InvariantViolationError, Transaction, Watch
 from integration.simulation.messages import request
 from integration.simulation.producing import RETRIABLE, encode, produce_request, produced
 
@@ -39,19 +38,19 @@ FENCED: Final = frozenset(
         ErrorCode.out_of_order_sequence_number,
     }
 )
-"""What ends a producer's transaction: another has taken over, or the time is over.
+"""Error codes after which another producer has taken over or the transaction has timed out.
 
-A sequence is out of order where the transaction before was aborted meanwhile.
+A sequence is out of order if the previous transaction was aborted meanwhile.
 """
 
 
-class _Ended(Exception):  # noqa: N818
-    """This producer cannot go on with its id and epoch."""
+class _FencedError(Exception):
+    """The producer's id and epoch are no longer valid."""
 
 
 @dataclass(slots=True)
 class _Offset:
-    """A group's offset that a transaction sets."""
+    """A group offset that a transaction commits."""
 
     offset: int
     transaction: Transaction
@@ -59,29 +58,31 @@ class _Offset:
 
 @dataclass(slots=True)
 class Account:
-    """What all processes with one transactional id have done, one after the other."""
+    """The transactions of all processes with one transactional id."""
 
     transactional_id: str
     offsets: list[_Offset] = field(default_factory=list)
     transactions: int = 0
 
     def check(self, offset: int, seen: int, who: str) -> None:
-        """A group's offset is that of a transaction that may be committed, none before `seen`."""
+        """Check that a group offset is that of a possibly committed transaction, not before `seen`."""
         if offset == -1 and seen == -1:
             return
         found = next((each for each in self.offsets if each.offset == offset), None)
         if found is None or offset < seen or found.transaction.outcome is Marker.ABORT:
-            raise Violation(
-                f"group {self.transactional_id}: {who} is told offset {offset} "
-                f"({found.transaction if found is not None else 'of no transaction'}), where at "
+            raise InvariantViolationError(
+                f"group {self.transactional_id}: {who} received offset {offset} "
+                f"({found.transaction if found is not None else 'of no transaction'}), but at "
                 f"least {seen} is committed"
             )
 
     @property
     def least_offset(self) -> int:
-        """What the group's offset is at least, by what producers were told."""
-        told = [each.offset for each in self.offsets if each.transaction.told is Marker.COMMIT]
-        return max(told, default=-1)
+        """Return the lower bound of the group offset, from the coordinator's responses."""
+        committed = [
+            each.offset for each in self.offsets if each.transaction.response is Marker.COMMIT
+        ]
+        return max(committed, default=-1)
 
 
 class TransactionalProducer:
@@ -97,9 +98,9 @@ class TransactionalProducer:
         version: int,
         pace_ms: int,
         until_ms: int,
-        succeed: Callable[[], None],
+        start_successor: Callable[[], None],
     ) -> None:
-        """`succeed` has another process take the id over."""
+        """`start_successor` starts the process that takes the id over."""
         self.is_done = False
         self._client = client
         self._watch = watch
@@ -108,7 +109,7 @@ class TransactionalProducer:
         self._is_v2 = version >= 2
         self._pace_ms = pace_ms
         self._until_ms = until_ms
-        self._succeed = succeed
+        self._succeed = start_successor
         self._coordinator = Coordinator(client, account.transactional_id, TRANSACTION)
         self._group = Coordinator(client, account.transactional_id, GROUP)
         self._producer_id = self._epoch = -1
@@ -122,7 +123,7 @@ class TransactionalProducer:
         while client.now_ms < self._until_ms:
             try:
                 yield from self._transact()
-            except _Ended:
+            except _FencedError:
                 if self._has_succeeded:
                     break
                 yield from self._begin()
@@ -143,12 +144,12 @@ class TransactionalProducer:
             self._succeed()
 
     def _finish(self) -> Step:
-        """What the last process left open is ended; then the group has its last offset."""
+        """Check the group offset after the last process's transaction has ended."""
         yield from self._begin()
         offset = yield from self._check_offset()
         for each in self._account.offsets:
             if each.transaction.outcome is Marker.COMMIT and each.offset > offset:
-                raise Violation(
+                raise InvariantViolationError(
                     f"group {self._account.transactional_id} has offset {offset}, but "
                     f"{each.transaction.name}, which set {each.offset}, is committed"
                 )
@@ -156,7 +157,7 @@ class TransactionalProducer:
     # The steps of a transaction
 
     def _begin(self) -> Step:
-        """Get an id and epoch; what was open is aborted by that."""
+        """Initialize the producer id, which aborts an open transaction."""
         beginning = request(
             "init_producer_id",
             transactional_id=self._account.transactional_id,
@@ -185,18 +186,18 @@ class TransactionalProducer:
         is_whole = yield from self._write_some(transaction, partitions)
         if random.random() < 0.5:
             yield from self._commit_offset(transaction, account.transactions)
-        if random.random() < 0.1:  # Abandoned: the coordinator aborts it in time, or who is next.
-            raise _Ended
+        if random.random() < 0.1:  # Abandon it: the coordinator or the next process aborts it.
+            raise _FencedError
         if random.random() < 0.2:
             yield Pause(ms=random.choice((50, 500, TIMEOUT_MS + 500)))
         yield from self._end(transaction, commit=is_whole and random.random() < 0.75)
-        if random.random() < 0.3:  # Now markers are under way.
+        if random.random() < 0.3:  # Markers are being written.
             yield from self._check_offset()
         if not is_whole:
             yield from self._begin()  # A sequence may be missing.
 
     def _write_some(self, transaction: Transaction, partitions: Sequence[TopicPartition]) -> Step:
-        """Whether all is written; what follows a batch of which that is not known must not be."""
+        """Write batches; return False after a batch with unknown outcome, since none may follow it."""
         number = 0
         for partition in partitions:
             for _ in range(self._client.random.choice((1, 1, 2))):
@@ -231,7 +232,7 @@ class TransactionalProducer:
         self._require("AddPartitionsToTxn", code)
 
     def _write(self, transaction: Transaction, partition: TopicPartition, value: bytes) -> Step:
-        """Write until that is answered; False where it is not known whether it was written."""
+        """Write one batch; return False if the outcome is unknown."""
         sequence = self._sequences.get(partition, 0)
         batch = encode(
             [value],
@@ -262,7 +263,7 @@ class TransactionalProducer:
         return False
 
     def _commit_offset(self, transaction: Transaction, offset: int) -> Step:
-        """Let the group's offset be committed with the transaction."""
+        """Commit the group's offset in the transaction."""
         account = self._account
         if not self._is_v2:
             _, code = yield from self._coordinator.ask(
@@ -307,19 +308,21 @@ class TransactionalProducer:
         )
         response, code = yield from self._coordinator.ask(ending, again_on=CONCURRENT)
         self._require("EndTxn", code)
-        self._watch.transactions.tell(transaction, Marker.COMMIT if commit else Marker.ABORT)
+        self._watch.transactions.record_response(
+            transaction, Marker.COMMIT if commit else Marker.ABORT
+        )
         if self._is_v2:
             self._take_identity(response.producer_id, response.producer_epoch)
 
     def _check_offset(self) -> Step:
-        """The group's offset, which is that of the last transaction that was committed."""
+        """Check the group's offset, which is that of the last committed transaction."""
         seen = self._account.least_offset
         offset = yield from self._fetch_offset()
         self._account.check(offset, seen, self._client.name)
         return offset
 
     def _fetch_offset(self) -> Step:
-        """The group's offset that is stable."""
+        """Return the group's stable offset."""
         partition = self._partitions[0]
         response, code = yield from self._group.ask(
             offset_fetch(self._account.transactional_id, partition),
@@ -332,9 +335,9 @@ class TransactionalProducer:
 
     def _require(self, what: str, code: ErrorCode) -> None:
         if code in FENCED:
-            raise _Ended
+            raise _FencedError
         if code is not ErrorCode.none:
             raise self._refused(what, code)
 
-    def _refused(self, what: str, code: ErrorCode) -> Violation:
-        return Violation(f"{self._client.name}: {what} is refused with {code.name}")
+    def _refused(self, what: str, code: ErrorCode) -> InvariantViolationError:
+        return InvariantViolationError(f"{self._client.name}: {what} failed with {code.name}")

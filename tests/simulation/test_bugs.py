@@ -1,4 +1,4 @@
-"""The simulation finds bugs that Kafka had, when they are put back into the core."""
+"""The simulation detects bugs that Kafka had when they are reintroduced into the core."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from integration.simulation.plan import plan_of
 from integration.simulation.run import run
 from tests.simulation.bugs.bug import Bug
-from tests.simulation.bugs.find import first_that_finds
-from tests.simulation.bugs.table import all_bugs, found_bugs, table
+from tests.simulation.bugs.find import first_detecting_seed
+from tests.simulation.bugs.table import all_bugs, detected_bugs, table
 
 BUGS_MIN = 15
 QUICK = {
@@ -20,7 +20,7 @@ QUICK = {
     "delayed fetch drops the aborted list",
     "acknowledge commits at once",
 }
-"""One of each part, that `make test` looks for as well."""
+"""One bug per part, which `make test` checks too."""
 
 DOCS = Path(__file__).parents[2] / "docs" / "simulation.md"
 
@@ -35,30 +35,30 @@ def violation_without_bugs(seed: int) -> str | None:
     "bug",
     [
         pytest.param(bug, id=bug.name, marks=[] if bug.name in QUICK else pytest.mark.full)
-        for bug in found_bugs()
+        for bug in detected_bugs()
     ],
 )
-def test_the_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bug_is_detected(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bug.first_seed is not None
-    bug.put_back(monkeypatch)
+    bug.reintroduce(monkeypatch)
     seeds = range(bug.first_seed, bug.first_seed + bug.seeds_max)
-    seed = first_that_finds(bug, seeds)
-    assert seed is not None, f"{bug.name!r} is not found by seeds {seeds}"
+    seed = first_detecting_seed(bug, seeds)
+    assert seed is not None, f"{bug.name!r} is not detected by seeds {seeds}"
     monkeypatch.undo()
     clean = violation_without_bugs(seed)
     assert clean is None, f"seed {seed} fails without the bug: {clean}"
 
 
 @pytest.mark.parametrize("bug", all_bugs(), ids=lambda bug: bug.name)
-def test_the_core_has_what_the_switch_changes(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
-    bug.put_back(monkeypatch)
+def test_the_bug_can_be_reintroduced(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.reintroduce(monkeypatch)
 
 
-def test_there_are_as_many_bugs_as_promised() -> None:
-    names = [bug.name for bug in found_bugs()]
+def test_the_minimum_number_of_bugs_is_detected() -> None:
+    names = [bug.name for bug in detected_bugs()]
     assert len(set(names)) == len(names) >= BUGS_MIN
     assert set(names) >= QUICK
 
 
-def test_the_docs_have_the_table() -> None:
+def test_the_docs_contain_the_table() -> None:
     assert table() in DOCS.read_text()

@@ -1,4 +1,4 @@
-"""The cluster under faults: what was acknowledged stays, replicas agree, a seed replays exactly."""
+"""The cluster keeps its invariants under faults, and a seed replays exactly."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_is_well_whatever_goes_wrong(seed: int) -> None:
+def test_the_invariants_hold_under_faults(seed: int) -> None:
     outcome = outcome_of(seed)
     check(outcome)
     assert outcome.acknowledged > 0, "the producers did nothing"
@@ -47,7 +47,7 @@ def test_all_is_well_whatever_goes_wrong(seed: int) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_all_is_well_in_many_runs() -> None:
+def test_the_invariants_hold_in_many_runs() -> None:
     for seed in FULL_SEEDS:
         check(run(plan_of(seed)))
 
@@ -71,7 +71,7 @@ def test_a_seed_replays_exactly_in_another_process() -> None:
 
 
 def _has_everything(plan: Plan) -> bool:
-    """Clients of every kind, and a network that is bad: the most that could differ."""
+    """Whether a plan has all kinds of clients and a slow network, where most could differ."""
     settings = plan.settings
     return (
         min(settings.group_members, settings.transactional_clients) > 0
@@ -87,7 +87,7 @@ def test_seeds_differ() -> None:
     assert len({outcome_of(seed).digest for seed in SEEDS}) == len(SEEDS)
 
 
-def test_a_failing_run_is_made_shorter() -> None:
+def test_a_failing_run_is_shrunk() -> None:
     plan = next(plan for plan in map(plan_of, range(100)) if len(plan.faults) >= 6)
     culprit = plan.faults[-2]
     runs = 0

@@ -1,4 +1,4 @@
-"""What a switch for a bug is."""
+"""A bug that can be reintroduced."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from integration.simulation.plan import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
-    """A bug: where it comes from, what it is, and how it is put back.
+    """A bug with its source, its effect, and a function that reintroduces it.
 
-    `needs` says which plans do what the bug is about: others are not run. `first_seed` is where a
-    search for it begins: no seed before it found it when this was written (`find` tells the first
-    that does); None where none has yet. Nobody looks at more than `seeds_max` from there on.
+    `needs` selects the plans that can trigger the bug. `first_seed` is the first seed that detected
+    it when it was added (`find` searches for it), or None. Tests try at most `seeds_max` seeds from
+    there.
     """
 
     name: str
     source: str
     what: str
-    put_back: Callable[[pytest.MonkeyPatch], None]
+    reintroduce: Callable[[pytest.MonkeyPatch], None]
     first_seed: int | None
     seeds_max: int = 100
     needs: Callable[[Settings], bool] = lambda _: True

@@ -1,6 +1,6 @@
-"""`python -m tests.simulation.bugs.find 0:60 [words of a name]`: the first seeds that find bugs.
+"""`python -m tests.simulation.bugs.find 0:60 [part of a name]`: find the first seeds per bug.
 
-Run it when the core or the simulation has changed so much that tests look at many seeds.
+Run it after a change of the core or the simulation that makes tests try many seeds.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tests.simulation.bugs.bug import Bug
 from tests.simulation.bugs.table import all_bugs
 
 
-def first_that_finds(bug: Bug, seeds: Iterable[int]) -> int | None:
-    """The first seed that finds a bug that is put back; None where none does."""
+def first_detecting_seed(bug: Bug, seeds: Iterable[int]) -> int | None:
+    """Return the first seed that detects a reintroduced bug, or None."""
     for seed in seeds:
         plan = plan_of(seed)
         if bug.needs(plan.settings) and run(plan).violation is not None:
@@ -26,16 +26,16 @@ def first_that_finds(bug: Bug, seeds: Iterable[int]) -> int | None:
     return None
 
 
-def _tell(seeds: range, words: str) -> None:
+def _print_seeds(seeds: range, name_part: str) -> None:
     for bug in all_bugs():
-        if words in bug.name:
+        if name_part in bug.name:
             with pytest.MonkeyPatch.context() as monkeypatch:
-                bug.put_back(monkeypatch)
+                bug.reintroduce(monkeypatch)
                 begun_s = time.process_time()
-                found = first_that_finds(bug, seeds)
+                found = first_detecting_seed(bug, seeds)
             print(f"{bug.name}: {found} ({time.process_time() - begun_s:.1f} s)", flush=True)
 
 
 if __name__ == "__main__":
     first, _, end = sys.argv[1].partition(":")
-    _tell(range(int(first), int(end)), " ".join(sys.argv[2:]))
+    _print_seeds(range(int(first), int(end)), " ".join(sys.argv[2:]))

@@ -1,4 +1,4 @@
-"""Bugs of consumer groups: commits, generations, coordinators that come and go."""
+"""Bugs of consumer groups: commits, generations, coordinator changes."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ BUGS = (
         name="acknowledge commits at once",
         source="GroupMetadataManager.storeOffsets",
         what="an offset is acknowledged as committed before it is replicated",
-        put_back=_acknowledge_commits_at_once,
+        reintroduce=_acknowledge_commits_at_once,
         first_seed=18,
         needs=has_members,
     ),
     Bug(
-        name="take commits of any generation",
+        name="accept commits of any generation",
         source="GroupMetadataManager.validateOffsetCommit",
-        what="a member that has missed a rebalance may still commit",
-        put_back=_take_commits_of_any_generation,
+        what="a member of an old generation can commit",
+        reintroduce=_take_commits_of_any_generation,
         first_seed=None,
         needs=has_members,
     ),
     Bug(
-        name="begin generations anew",
+        name="restart generations",
         source="GroupMetadataManager.loadGroupsAndOffsets",
-        what="a new coordinator has a group's members, and not the number of its generation",
-        put_back=_begin_generations_anew,
+        what="a new coordinator loads a group's members but not its generation id",
+        reintroduce=_begin_generations_anew,
         first_seed=3,
         needs=has_members,
     ),

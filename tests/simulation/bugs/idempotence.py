@@ -1,4 +1,4 @@
-"""Bugs of idempotent producers: what a partition remembers of them."""
+"""Bugs of idempotent producers: the producer state of partitions."""
 
 from __future__ import annotations
 
@@ -84,50 +84,50 @@ BUGS = (
     Bug(
         name="state mutated before append",
         source="ProducerStateManager.update",
-        what="a batch is remembered although its append has failed",
-        put_back=_mutate_before_append,
+        what="a failed append updates the producer state",
+        reintroduce=_mutate_before_append,
         first_seed=5,
     ),
     Bug(
         name="remember one batch",
         source="KAFKA-5494",
-        what="only the last batch of a producer is known again, with five under way",
-        put_back=_remember_one_batch,
+        what="only the last batch of a producer is deduplicated, with five in flight",
+        reintroduce=_remember_one_batch,
         first_seed=0,
     ),
     Bug(
         name="follower validates sequences",
         source="ProducerAppendInfo.maybeValidateDataBatch, AppendOrigin.REPLICATION",
-        what="a follower refuses what its leader took: a coordinator's batches all have sequence 0",
-        put_back=_follower_validates_sequences,
+        what="a follower rejects batches that its leader accepted: a coordinator's all have sequence 0",
+        reintroduce=_follower_validates_sequences,
         first_seed=1,
     ),
     Bug(
-        name="keep state of what was cut",
+        name="keep truncated producer state",
         source="ProducerStateManager.truncateAndReload",
-        what="a truncation leaves the producers' state as it was",
-        put_back=_keep_state_of_what_was_cut,
+        what="a truncation does not change the producer state",
+        reintroduce=_keep_state_of_what_was_cut,
         first_seed=11,
     ),
     Bug(
-        name="keep snapshots of what was cut",
+        name="keep truncated snapshots",
         source="ProducerStateManager.truncateAndReload",
-        what="snapshots of producers outlive the truncation of what they tell of",
-        put_back=_keep_snapshots_of_what_was_cut,
+        what="producer snapshots survive the truncation of their records",
+        reintroduce=_keep_snapshots_of_what_was_cut,
         first_seed=None,
     ),
     Bug(
-        name="forget what no snapshot has",
+        name="restore from snapshots only",
         source="UnifiedLog.rebuildProducerState",
-        what="after a start or truncation producers are known by snapshots alone",
-        put_back=_forget_what_no_snapshot_has,
+        what="after a start or truncation the producer state comes from snapshots only",
+        reintroduce=_forget_what_no_snapshot_has,
         first_seed=5,
     ),
     Bug(
         name="acknowledge duplicates at once",
         source="ReplicaManager.appendRecords",
-        what="a batch sent again is acknowledged before it is replicated",
-        put_back=_acknowledge_duplicates_at_once,
+        what="a duplicate batch is acknowledged before it is replicated",
+        reintroduce=_acknowledge_duplicates_at_once,
         first_seed=0,
     ),
 )

@@ -1,4 +1,4 @@
-"""Every bug that can be put back, and the table of them in docs/simulation.md.
+"""All bugs that can be reintroduced, and their table in docs/simulation.md.
 
 `python -m tests.simulation.bugs.table` prints the table.
 """
@@ -23,17 +23,17 @@ BUGS: Final[Mapping[str, Sequence[Bug]]] = MappingProxyType(
 
 
 def all_bugs() -> list[Bug]:
-    """In the order of the table."""
+    """Return all bugs in the order of the table."""
     return [bug for bugs in BUGS.values() for bug in bugs]
 
 
-def found_bugs() -> list[Bug]:
-    """Those that have been found."""
+def detected_bugs() -> list[Bug]:
+    """Return the detected bugs."""
     return [bug for bug in all_bugs() if bug.first_seed is not None]
 
 
 def table() -> str:
-    """The rows as they stand in the docs."""
+    """Return the Markdown table of the docs."""
     lines = ["| bug | what it does | from | seed |", "| --- | --- | --- | ---: |"]
     for part, bugs in BUGS.items():
         lines.append(f"| **{part}** | | | |")
