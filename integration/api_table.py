@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kio.schema.index import api_key_map
 
-from integration.clusters import ClusterUnavailable, describe, open_cluster
+from integration.clusters import ClusterUnavailableError, describe, open_cluster
 from integration.raw import RawConnection
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "apis.md"
@@ -82,7 +82,7 @@ def main() -> int:
                 reference=advertised(reference.bootstrap_servers),
                 kafka_version=kafka.version,
             )
-    except ClusterUnavailable as error:
+    except ClusterUnavailableError as error:
         sys.stderr.write(f"{describe('kafka')} cannot be asked: {error}\n")
         return 1
     DOCUMENT.write_text(text)

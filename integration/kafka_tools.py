@@ -68,7 +68,7 @@ rootLogger.appenderRef.console.ref = console
 """
 
 
-class ToolFailed(AssertionError):  # noqa: N818
+class KafkaToolError(AssertionError):
     """A tool failed or did not end; the message has its output."""
 
 
@@ -99,7 +99,7 @@ class KafkaTools:
     """The tools for one cluster; a context manager that removes their files at the end."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        """Raise `ClusterUnavailable` if Java or the artifacts are missing."""
+        """Raise `ClusterUnavailableError` if Java or the artifacts are missing."""
         self._bootstrap_servers = bootstrap_servers
         self._java = java_command()
         self._class_path = os.pathsep.join(str(jar) for jar in resolve(apache_kafka()))
@@ -131,16 +131,16 @@ class KafkaTools:
     def run(
         self, tool: str, *arguments: str, stdin: str = "", timeout_s: float = TIMEOUT_S
     ) -> Output:
-        """Run a tool to its end. Raise `ToolFailed`."""
+        """Run a tool to its end. Raise `KafkaToolError`."""
         output, status = self.attempt(tool, *arguments, stdin=stdin, timeout_s=timeout_s)
         if status != 0:
-            raise ToolFailed(_report(tool, arguments, f"status {status}", output))
+            raise KafkaToolError(_report(tool, arguments, f"status {status}", output))
         return output
 
     def attempt(
         self, tool: str, *arguments: str, stdin: str = "", timeout_s: float = TIMEOUT_S
     ) -> tuple[Output, int]:
-        """Run a tool that may fail; return output and status. Raise `ToolFailed` if it does not end."""
+        """Run a tool that may fail; return output and status. Raise `KafkaToolError` if it does not end."""
         try:
             done = subprocess.run(
                 self.command(tool, *arguments),
@@ -153,7 +153,7 @@ class KafkaTools:
         except subprocess.TimeoutExpired as expired:
             output = Output(stdout=_text(expired.stdout), stderr=_text(expired.stderr))
             reason = f"no end within {timeout_s} s"
-            raise ToolFailed(_report(tool, arguments, reason, output)) from None
+            raise KafkaToolError(_report(tool, arguments, reason, output)) from None
         return Output(stdout=done.stdout, stderr=done.stderr), done.returncode
 
     def json_file(self, name: str, content: object) -> str:

@@ -19,7 +19,7 @@ def python_problem(version: "tuple[int, int]") -> "str | None":
     if OLDEST_PYTHON <= version <= NEWEST_PYTHON:
         return None
     return (
-        f"pyspark-kafka needs Python 3.11 to 3.13 and this is {version[0]}.{version[1]}: "
+        f"pyspark-kafka needs Python 3.11 to 3.13, but this is {version[0]}.{version[1]}: "
         "install one of them and run 'make PYTHON=python3.11 ...'"
     )
 

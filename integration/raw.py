@@ -32,7 +32,7 @@ Plain = Any
 """int, str, bytes, bool, None, uuid.UUID, a sequence, or a mapping of field names to Plain."""
 
 
-class ConnectionClosedByBroker(Exception):  # noqa: N818
+class ConnectionClosedByBrokerError(Exception):
     """The broker closed the connection instead of sending a response."""
 
 
@@ -50,7 +50,7 @@ class RawConnection:
     def send(self, entity: RequestPayload, *, client_id: str | None = "raw") -> Any:
         """Send a request and return its response entity.
 
-        Raise `ConnectionClosedByBroker`, `TimeoutError`, or `ValueError` if the bytes are not a response to
+        Raise `ConnectionClosedByBrokerError`, `TimeoutError`, or `ValueError` if the bytes are not a response to
         this request.
         """
         self.send_only(entity, client_id=client_id)
@@ -106,9 +106,9 @@ class RawConnection:
             try:
                 part = self._socket.recv(length - len(data))
             except ConnectionError as error:
-                raise ConnectionClosedByBroker(self.address) from error
+                raise ConnectionClosedByBrokerError(self.address) from error
             if not part:
-                raise ConnectionClosedByBroker(self.address)
+                raise ConnectionClosedByBrokerError(self.address)
             data += part
         return bytes(data)
 
@@ -146,10 +146,12 @@ def decode_response(entity: RequestPayload, frame: bytes, correlation_id: int) -
     response_type = load_response_from_request(entity)
     header, size = entity_reader(response_type.__header_schema__)(frame, 0)
     if header.correlation_id != correlation_id:
-        raise ValueError(f"asked {correlation_id}, answered {header.correlation_id}")
+        raise ValueError(
+            f"the response has correlation id {header.correlation_id} instead of {correlation_id}"
+        )
     response, body_size = entity_reader(response_type)(frame, size)
     if size + body_size != len(frame):
-        raise ValueError(f"{len(frame) - size - body_size} bytes follow {response!r}")
+        raise ValueError(f"{len(frame) - size - body_size} unexpected bytes after {response!r}")
     return response
 
 

@@ -97,7 +97,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         return
     try:
         clusters.prepare(_backend(session.config))
-    except clusters.ClusterUnavailable as reason:
+    except clusters.ClusterUnavailableError as reason:
         session.config.stash[_UNAVAILABLE] = str(reason)
 
 

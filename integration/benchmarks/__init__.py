@@ -1,1 +1,1 @@
-"""How fast the connector is beside Spark's own, and the clusters beside each other."""
+"""Benchmarks: the connector compared with Spark's own, and broker_ref with Apache Kafka."""

@@ -33,13 +33,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = merge(load(asked.output), [], order=ORDER)
     chosen = _chosen(asked, results)
     started_s = time.monotonic()
-    with Resources(engine=asked.engine, say=_say) as resources:
+    with Resources(engine=asked.engine, say=_print) as resources:
         for number, case in enumerate(chosen, start=1):
             extent = _extent(case, asked)
-            _say(f"[{number}/{len(chosen)}] {case.name}: {case.title} ({extent.records:,} records)")
-            found = run_case(case, resources, extent, _say)
+            _print(
+                f"[{number}/{len(chosen)}] {case.name}: {case.title} ({extent.records:,} records)"
+            )
+            found = run_case(case, resources, extent, _print)
             for line in report.table(found):
-                _say(f"  {line}")
+                _print(f"  {line}")
             results = merge(results, found, order=ORDER)
             save(results, asked.output)
             reports.write(asked.output.with_suffix(".md"), report.render(results, facts()))
@@ -101,14 +103,14 @@ def _report(results: Sequence[Result], taken_s: float) -> None:
     with_target = [result for result in results if result.target is not None]
     reached = sum(bool(result.is_met) for result in with_target)
     failed = sum(result.error is not None for result in results)
-    _say(
-        f"{reached} of {len(with_target)} targets reached, {failed} of {len(results)} ratios "
-        f"failed, in {taken_s / 60:.1f} minutes"
+    _print(
+        f"{reached} of {len(with_target)} targets reached, {failed} of {len(results)} comparisons "
+        f"failed, {taken_s / 60:.1f} minutes"
     )
 
 
-def _say(words: str) -> None:
-    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {words}\n")
+def _print(text: str) -> None:
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")
     sys.stdout.flush()
 
 

@@ -1,7 +1,7 @@
-"""What is compared with what, how often, and which ratio is aimed at: a table.
+"""The benchmark cases: a table of sides, rounds and target ratios.
 
-Invariant: a name stands once; every peer that is compared is a side of its case. What it must not
-know: how anything is measured.
+Invariant: names are unique; every compared peer is a side of its case. What it must not know: how
+sides are measured.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ GROWTH_LIMIT_MIB: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One ratio: the peer's quantity over ours, or with `at_most` ours over the peer's.
+    """A ratio: the peer's quantity divided by ours, or with `at_most` ours divided by the peer's.
 
-    `target` is what the ratio should reach at least, or with `at_most` not exceed; None where it
-    is only told. `suffix` tells apart what is not time within a case.
+    `target` is the minimum, or with `at_most` the maximum; None if there is no target. `suffix`
+    distinguishes quantities other than time within a case.
     """
 
     peer: str
@@ -57,9 +57,9 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`records` is what each side works on in a round; `quick_records` None: not in a quick run.
+    """`records` per side and round; `quick_records` is None if the case is not in a quick run.
 
-    Where `takes_records` is false, they are no measure of the work, and `--records` leaves them.
+    If `takes_records` is false, `--records` does not change them.
     """
 
     name: str
@@ -96,7 +96,7 @@ _KERNELS: Final = (
             "confluent-kafka, with fields": Consuming(contents=_KERNEL, fields=True),
             "aiokafka": DecodingElsewhere(contents=_KERNEL, client="aiokafka", share=0.2),
             "kafka-python": DecodingElsewhere(contents=_KERNEL, client="kafka-python", share=0.05),
-            "our pure twin": Decoding(contents=_KERNEL, twin="pure", share=0.05),
+            "our pure implementation": Decoding(contents=_KERNEL, twin="pure", share=0.05),
         },
         comparisons=(
             Comparison(peer="CRC alone", target=3.0, at_most=True),
@@ -110,7 +110,7 @@ _KERNELS: Final = (
             _cpu("confluent-kafka, with fields", None),
             Comparison(peer="aiokafka"),
             Comparison(peer="kafka-python"),
-            Comparison(peer="our pure twin"),
+            Comparison(peer="our pure implementation"),
         ),
         records=1_000_000,
         quick_records=500_000,
@@ -123,12 +123,12 @@ _KERNELS: Final = (
         peers={
             "aiokafka": EncodingElsewhere(value_bytes=100, client="aiokafka", share=0.2),
             "kafka-python": EncodingElsewhere(value_bytes=100, client="kafka-python", share=0.05),
-            "our pure twin": Encoding(value_bytes=100, twin="pure", share=0.05),
+            "our pure implementation": Encoding(value_bytes=100, twin="pure", share=0.05),
         },
         comparisons=(
             Comparison(peer="aiokafka"),
             Comparison(peer="kafka-python"),
-            Comparison(peer="our pure twin"),
+            Comparison(peer="our pure implementation"),
         ),
         records=1_000_000,
         rounds=9,
@@ -137,7 +137,7 @@ _KERNELS: Final = (
 
 
 def _read(name: str, title: str, contents: Contents, target: float, records: int) -> Case:
-    """Of what differs in little but its topic."""
+    """Return the case of a batch read, which differs from others mainly in its topic."""
     return Case(
         name=name,
         title=title,

@@ -1,15 +1,15 @@
-"""The reference cluster beside Apache Kafka, in one run, on the machine at hand.
+"""Compares the reference cluster with Apache Kafka in one run on this machine.
 
     python -m integration.benchmarks.cluster [--records 200000] [--rounds 3] [--only failover]
 
-Purpose: records a second produced and fetched by confluent-kafka, the time that a partition goes
-without a leader that answers after its broker was killed, what an idle cluster of three costs, the
-memory of a thousand partitions, and transactions (see `cluster_transactions`). Prints a table and
-writes `build/cluster-benchmark.json`.
+Purpose: measure records per second that confluent-kafka produces and fetches, the unavailability of
+a partition after its leader is killed, the CPU time of an idle cluster of three, the memory of a
+thousand partitions, and transactions (see `cluster_transactions`). Prints a table and writes
+`build/cluster-benchmark.json`.
 
-Invariant: both are measured in turn within a round, by the same client with the same settings, so
-that whatever else the machine does meets both; the best of the rounds counts for throughput, the
-median for the rest. What it must not know: how a cluster is built; processes are found by being ours.
+Invariant: each round measures both with the same client and settings, so that other load affects
+both; throughput is the best of the rounds, everything else the median. What it must not know: how a
+cluster is built; its processes are descendants of this one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ OUTPUT: Final = Path(__file__).resolve().parents[2] / "build" / "cluster-benchma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One number: what, of which backend with how many brokers, in which unit."""
+    """One number with its measure, backend, number of brokers and unit."""
 
     measure: str
     backend: str
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def throughput(asked: argparse.Namespace) -> Iterator[Figure]:
-    """Records a second, on 1 broker and on 3 (there with three replicas)."""
+    """Measure records per second with 1 broker and with 3 (and three replicas)."""
     for brokers in (1, 3):
         with ExitStack() as opened:
             pair = _open_all(opened, BACKENDS, brokers=brokers)
@@ -96,7 +96,7 @@ def throughput(asked: argparse.Namespace) -> Iterator[Figure]:
 
 
 def failover(asked: argparse.Namespace) -> Iterator[Figure]:
-    """Seconds from the kill of a leader to the next acknowledged record of its partition."""
+    """Measure seconds from the kill of a leader to the next acknowledged record."""
     for backend in BACKENDS:
         times = []
         with clusters.open_cluster(backend, brokers=3, is_measured=True) as cluster:
@@ -114,10 +114,10 @@ def failover(asked: argparse.Namespace) -> Iterator[Figure]:
 
 
 def idle(asked: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
-    """Percent of a core that a cluster of three uses with nobody connected."""
+    """Measure the CPU use of an idle cluster of three, in percent of a core."""
     for backend in BACKENDS:
         with clusters.open_cluster(backend, brokers=3, is_measured=True):
-            # Settling is time that passes, not something to wait for: no condition ends it.
+            # A fixed time: no condition marks the end of the start-up load.
             time.sleep(IDLE_SETTLING_S)
             since_s = time.monotonic()
             with CpuMeter() as meter:
@@ -127,7 +127,7 @@ def idle(asked: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
 
 
 def memory(asked: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
-    """Megabytes resident before and after a broker gets a thousand partitions."""
+    """Measure resident megabytes before and after the creation of a thousand partitions."""
     for backend in BACKENDS:
         with clusters.open_cluster(backend, brokers=1, is_measured=True) as cluster:
             before = _resident_bytes()
@@ -138,7 +138,7 @@ def memory(asked: argparse.Namespace) -> Iterator[Figure]:  # noqa: ARG001
 
 
 def transactions(asked: argparse.Namespace) -> Iterator[Figure]:
-    """Transactions a second and the latency of a commit, on 3 brokers, in this process too."""
+    """Measure transactions per second and commit latency with 3 brokers, also in this process."""
     with ExitStack() as opened:
         rates: dict[str, list[float]] = {}
         latencies: dict[str, list[float]] = {}
@@ -170,7 +170,7 @@ def transactions(asked: argparse.Namespace) -> Iterator[Figure]:
 
 
 def coordinator_failover(asked: argparse.Namespace) -> Iterator[Figure]:
-    """Seconds without a coordinator for ten thousand transactional ids after it was killed."""
+    """Measure seconds without a coordinator for ten thousand transactional ids after its kill."""
     found: dict[str, list[cluster_transactions.Failover]] = {backend: [] for backend in BACKENDS}
     for _ in range(asked.rounds):
         for backend, times in found.items():
@@ -233,7 +233,7 @@ def _produce(cluster: Cluster, topic: str, count: int) -> float:
     left = producer.flush(TIMEOUT_S)
     taken_s = time.perf_counter() - started_s
     if left or failures:
-        raise SystemExit(f"{cluster.version}: {left} records unsent, failures: {failures[:3]}")
+        raise SystemExit(f"{cluster.version}: {left} records not sent, failures: {failures[:3]}")
     return count / taken_s
 
 
@@ -257,7 +257,9 @@ def _fetch(cluster: Cluster, topic: str, count: int) -> float:
             messages = consumer.consume(10_000, timeout=1.0)
             fetched += sum(message.error() is None for message in messages)
             if time.perf_counter() - started_s > TIMEOUT_S:
-                raise SystemExit(f"{cluster.version}: {fetched} of {count} records were fetched")
+                raise SystemExit(
+                    f"{cluster.version}: only {fetched} of {count} records were fetched"
+                )
         return count / (time.perf_counter() - started_s)
     finally:
         consumer.close()

@@ -1,11 +1,10 @@
 """Transactions on the reference cluster and on Apache Kafka.
 
-Purpose: how many small transactions a second one producer commits, how long it takes from the
-commit until a read_committed consumer has a record, and for how long transactional ids have no
-coordinator after its broker was killed (which the controller learns when the broker's session is
-over, so that is told apart from what the next coordinator needs to read them). Invariant: the same
-client does the same to each backend. What it must not know: how a cluster is built, how figures
-are shown.
+Purpose: measure how many small transactions per second one producer commits, the latency from commit
+to a read_committed consumer, and how long transactional ids have no coordinator after its broker is
+killed. (The controller notices that when the broker's session expires, so the time that the next
+coordinator needs to load them is also reported separately.) Invariant: the same client measures both
+backends. What it must not know: how a cluster is built and how numbers are shown.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from integration.raw import RawConnection
 PARTITIONS: Final = 3
 WARM_UP: Final = 20
 STATE_TOPIC_SETTINGS: Final = {"transaction.state.log.num.partitions": "1"}
-"""Of the cluster of `coordinator_failover`: one broker coordinates all ids."""
+"""The configs for `coordinator_failover`: one broker coordinates all ids."""
 
 _TIMEOUT_S: Final = 120.0
 _PAUSE_S: Final = 0.01
@@ -40,14 +39,14 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
-    """From the kill until an id is served again; and of that, from when the next one was named."""
+    """Seconds from the kill until an id is served, and from the election of the next coordinator."""
 
     total_s: float
     loading_s: float
 
 
 def transactions_per_second(cluster: Cluster, topic: str, count: int) -> float:
-    """Transactions of one record to each of `PARTITIONS` partitions, one after another."""
+    """Run successive transactions of one record to each of `PARTITIONS` partitions."""
     producer = _producer(cluster, topic)
     for _ in range(WARM_UP):
         _transaction(producer, topic)
@@ -58,7 +57,7 @@ def transactions_per_second(cluster: Cluster, topic: str, count: int) -> float:
 
 
 def commit_latency_ms(cluster: Cluster, topic: str, count: int) -> float:
-    """The median from the call of the commit until a read_committed consumer has the record."""
+    """Return the median latency from the commit call to a read_committed consumer."""
     producer = _producer(cluster, topic)
     consumer = confluent_kafka.Consumer(
         {
@@ -72,7 +71,7 @@ def commit_latency_ms(cluster: Cluster, topic: str, count: int) -> float:
     taken_s = []
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_END)])
-        # Sure to be fetching before the first transaction ends.
+        # The consumer must be fetching before the first transaction ends.
         consumer.poll(1.0)
         for number in range(count + WARM_UP):
             wanted = str(number).encode()
@@ -89,9 +88,9 @@ def commit_latency_ms(cluster: Cluster, topic: str, count: int) -> float:
 
 
 def coordinator_failover(cluster: Cluster, ids: int) -> Failover:
-    """Kill the coordinator of so many ids, and have another one give one of them its next epoch.
+    """Kill the coordinator of the ids, and wait until another one grants an id its next epoch.
 
-    The broker stays dead: whoever asks closes the cluster.
+    The broker stays down: the caller closes the cluster.
     """
     with RawConnection(cluster.address(cluster.broker_ids[0]), timeout_s=_TIMEOUT_S) as connection:
         coordinator = _eventually(lambda: _coordinator(connection, "t-0"))
@@ -107,7 +106,7 @@ def coordinator_failover(cluster: Cluster, ids: int) -> Failover:
         epoch = _eventually(lambda: _initialized(connection, last))
     served_s = time.perf_counter()
     if epoch <= epochs[last]:
-        raise SystemExit(f"{cluster.version}: {last} had epoch {epochs[last]}, then {epoch}")
+        raise SystemExit(f"{cluster.version}: {last}: epoch {epoch} does not follow {epochs[last]}")
     return Failover(total_s=served_s - killed_s, loading_s=served_s - named_s)
 
 
@@ -140,7 +139,7 @@ def _read_until(consumer: confluent_kafka.Consumer, wanted: bytes) -> None:
 
 
 def _initialize_all(cluster: Cluster, coordinator: int, ids: int) -> dict[str, int]:
-    """Give each id a producer id; the epochs."""
+    """Initialize a producer id for each id; return the epochs."""
 
     def some(first: int) -> dict[str, int]:
         with RawConnection(cluster.address(coordinator), timeout_s=_TIMEOUT_S) as connection:
@@ -155,7 +154,7 @@ def _initialize_all(cluster: Cluster, coordinator: int, ids: int) -> dict[str, i
 
 
 def _initialized(connection: RawConnection, transactional_id: str) -> int | None:
-    """The epoch that the coordinator gives; None while it is busy or not ready."""
+    """Return the granted epoch, or None while the coordinator is busy or not ready."""
     response = connection.call(
         "init_producer_id", 4, transactional_id=transactional_id, transaction_timeout=60_000
     )
@@ -181,4 +180,4 @@ def _eventually(look: Callable[[], Found | None]) -> Found:
         if found is not None:
             return found
         time.sleep(_PAUSE_S)
-    raise SystemExit(f"nothing came of it within {_TIMEOUT_S:g} s")
+    raise SystemExit(f"no new coordinator within {_TIMEOUT_S:g} s")

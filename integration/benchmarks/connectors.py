@@ -1,6 +1,6 @@
-"""The data sources that are compared, and the options each is used with.
+"""The compared data sources, with their options.
 
-Invariant: options are what a user writes, in one place. What it must not know: what is measured.
+Invariant: options are what a user writes, in one place. What it must not know: measurements.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ TUNED: Final[Mapping[str, str]] = {
     "kafka.max.poll.records": "50000",
     "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
 }
-"""What makes Spark's connector read faster."""
+"""Options that make Spark's connector read faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connector:
-    """`engine` None is the one that the run measures as ours; only ours has the option."""
+    """`engine` None is the measured engine of the run; only ours has the option."""
 
     format: str
     options: Mapping[str, str] = field(default_factory=dict)
     engine: str | None = None
 
     def options_with(self, *, bootstrap_servers: str, engine: str) -> dict[str, str]:
-        """What to give to Spark; `engine` is that of the run."""
+        """Return the options for Spark; `engine` is that of the run."""
         options = {"kafka.bootstrap.servers": bootstrap_servers, **self.options}
         if self.format == OURS:
             options["engine"] = self.engine or engine

@@ -1,9 +1,9 @@
-"""Decoding and encoding record batches, without Spark and, but for one peer, without a connection.
+"""Decoding and encoding record batches without Spark and (except for one peer) without a connection.
 
-Purpose: the twins of `pyspark_kafka.records`, what they cannot be faster than, and other clients'
-ways to do the same. Invariant: all sides of decoding get the bytes that one broker has stored, cut
-as answers to fetches are; all sides of encoding get the same values; each says how many records it
-has seen. What it must not know: what is compared.
+Purpose: the implementations of `pyspark_kafka.records`, their upper limits, and other clients'
+equivalents. Invariant: all decoders get the bytes that one broker has stored, split as in fetch
+responses; all encoders get the same values; each reports its number of records. What it must not
+know: the comparisons.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Twin = Literal["cython", "pure"]
 Client = Literal["aiokafka", "kafka-python"]
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
-"""What the native engine asks a broker for at once."""
+"""The fetch size of the native engine."""
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
@@ -44,14 +44,14 @@ _NO_END: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBatches(ABC):
-    """A side that works on stored record batches; of slow ones a `share` of them is enough."""
+    """A side that processes stored record batches; slow ones process a `share` of them."""
 
     contents: Contents
     share: float = 1.0
 
     @abstractmethod
     def work(self, topic: str, chunks: Sequence[bytes], records: int) -> int:
-        """Do it once; the answer is the number of the `records` that were seen."""
+        """Process `records` once; return the number of records."""
 
     def run(self, resources: Resources, records: int) -> Sample:
         wanted = max(int(records * self.share), 1)
@@ -62,13 +62,13 @@ class StoredBatches(ABC):
         stored = record_counts(chunks)
         found = self.work(topic, chunks, stored)
         if not found == stored == wanted:
-            raise ValueError(f"{found} of {wanted} records were seen, where {stored} are stored")
+            raise ValueError(f"{found} of {wanted} records were decoded; {stored} are stored")
         return measure_process(lambda: repeated(lambda: self.work(topic, chunks, stored)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding(StoredBatches):
-    """A twin of ours makes Arrow batches of them, with all 7 columns."""
+    """One of our implementations decodes them to Arrow batches with all 7 columns."""
 
     twin: Twin = "cython"
 
@@ -94,7 +94,7 @@ class Decoding(StoredBatches):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checksum(StoredBatches):
-    """The kernel's CRC over all the bytes, and nothing else."""
+    """Only the kernel's CRC of all bytes."""
 
     def work(self, topic: str, chunks: Sequence[bytes], records: int) -> int:  # noqa: ARG002
         crc_of = importlib.import_module(_KERNEL).crc_of
@@ -105,7 +105,7 @@ class Checksum(StoredBatches):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying(StoredBatches):
-    """All the bytes copied, which is `memcpy`."""
+    """A copy of all bytes, which is `memcpy`."""
 
     def work(self, topic: str, chunks: Sequence[bytes], records: int) -> int:  # noqa: ARG002
         copy = _scratch()
@@ -116,7 +116,7 @@ class Copying(StoredBatches):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingElsewhere(StoredBatches):
-    """Another client's decoder makes an object of every record; CRCs are checked."""
+    """Another client's decoder creates an object per record and checks CRCs."""
 
     client: Client
 
@@ -127,7 +127,7 @@ class DecodingElsewhere(StoredBatches):
             left = memory_records(chunk)
             while (batch := left.next_batch()) is not None:
                 if not batch.validate_crc():
-                    raise ValueError("a sound batch was found damaged")
+                    raise ValueError("a valid batch failed the CRC check")
                 for record in batch:
                     rows += record.value is not None
         return rows
@@ -135,10 +135,10 @@ class DecodingElsewhere(StoredBatches):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consuming:
-    """confluent-kafka consumes the topic, connection and all.
+    """confluent-kafka consumes the topic, including the connection.
 
-    `fields` says whether the seven fields of each message are asked for, as who makes rows has to,
-    or only whether it is an error.
+    `fields`: read the seven fields of each message, as code that builds rows must, instead of the error
+    only.
     """
 
     contents: Contents
@@ -154,7 +154,7 @@ class Consuming:
                 "bootstrap.servers": servers,
                 "group.id": "benchmark",
                 "enable.auto.commit": False,
-                # Its default gives up for half a second whenever its queue is full.
+                # The default pauses for half a second whenever the queue is full.
                 "fetch.queue.backoff.ms": 5,
             }
         )
@@ -169,7 +169,7 @@ class Consuming:
         deadline_s = time.monotonic() + WORK_TIMEOUT_S
         while rows < wanted:
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"{rows} of {wanted} records came in {WORK_TIMEOUT_S:g} s")
+                raise TimeoutError(f"{rows} of {wanted} records within {WORK_TIMEOUT_S:g} s")
             for message in consumer.consume(10_000, timeout=1.0):
                 rows += message.error() is None
                 if self.fields:
@@ -184,14 +184,14 @@ class Consuming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values(ABC):
-    """A side that makes record batches of values; of slow ones a `share` of them is enough."""
+    """A side that encodes values to record batches; slow ones process a `share` of them."""
 
     value_bytes: int
     share: float = 1.0
 
     @abstractmethod
     def work(self, records: int) -> int:
-        """Do it once; the answer is the number of records in batches."""
+        """Encode once; return the number of records in the batches."""
 
     def run(self, resources: Resources, records: int) -> Sample:  # noqa: ARG002
         wanted = max(int(records * self.share) // _ENCODED_ROWS, 1) * _ENCODED_ROWS
@@ -201,14 +201,14 @@ class Values(ABC):
         return measure_process(lambda: repeated(lambda: self.work(wanted)))
 
     def pool(self) -> list[bytes]:
-        """The values of one Arrow batch as Spark makes them."""
+        """Return the values of one Arrow batch as Spark creates them."""
         pool = values(self.value_bytes)
         return [pool[i % DISTINCT] for i in range(_ENCODED_ROWS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding(Values):
-    """A twin of ours makes record batches of Arrow batches."""
+    """One of our implementations encodes Arrow batches to record batches."""
 
     twin: Twin = "cython"
 
@@ -232,7 +232,7 @@ class Encoding(Values):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingElsewhere(Values):
-    """Another client's builder is given every record."""
+    """Another client's builder gets every record."""
 
     client: Client
 
@@ -257,7 +257,7 @@ class EncodingElsewhere(Values):
 
 
 def repeated(work: Callable[[], int]) -> int:
-    """Do it until it has taken long enough to be measured; the records of all times."""
+    """Repeat an action until it took long enough to be measured; return the records of all repeats."""
     until_s = time.perf_counter() + _MEASURED_S
     done = work()
     while time.perf_counter() < until_s:
@@ -267,7 +267,7 @@ def repeated(work: Callable[[], int]) -> int:
 
 @lru_cache(maxsize=1)
 def _scratch() -> memoryview:
-    """Room for what an answer has, and for a batch more than it should."""
+    """Return a buffer for a response plus an extra batch."""
     return memoryview(bytearray(2 * FETCH_BYTES))
 
 

@@ -1,8 +1,8 @@
-"""What one run of one side gives: seconds and CPU seconds for a million rows.
+"""Measures one run of one side: seconds and CPU seconds per million rows.
 
-Purpose: measure a piece of work, either with everything below this process or this process alone.
-Invariant: a sample holds quantities by name, each such that less is better. What it must not
-know: what the work is, and what is compared with what.
+Purpose: measure work, with all descendants of this process or with this process only. Invariant: a
+sample maps quantities to values, and less is better for each. What it must not know: the work and
+the comparisons.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final
 from integration.benchmarks.processes import CpuMeter
 
 SECONDS: Final = "seconds"
-"""By the clock, for a million rows."""
+"""Wall-clock seconds per million rows."""
 
 CPU_SECONDS: Final = "CPU seconds"
-"""Of user and system, for a million rows."""
+"""User and system CPU seconds per million rows."""
 
 Sample = Mapping[str, float]
 
@@ -25,9 +25,9 @@ _MILLION: Final = 1_000_000
 
 
 def measure_tree(work: Callable[[], int], *, excluded: Collection[int]) -> Sample:
-    """Run `work`, which gives its number of rows; count the CPU of this process and all below it.
+    """Run `work`, which returns its number of rows; count the CPU of this process and descendants.
 
-    `excluded` are processes that are not ours to count: the brokers.
+    `excluded` processes are not counted: the brokers.
     """
     with CpuMeter(excluded) as meter:
         cpu_before_s, since_s = time.process_time(), time.perf_counter()
@@ -38,7 +38,7 @@ def measure_tree(work: Callable[[], int], *, excluded: Collection[int]) -> Sampl
 
 
 def measure_process(work: Callable[[], int]) -> Sample:
-    """The same for work that is done by this process alone, with all its threads."""
+    """Measure work that this process does alone, with all its threads."""
     cpu_before_s, since_s = time.process_time(), time.perf_counter()
     rows = work()
     taken_s = time.perf_counter() - since_s
@@ -47,5 +47,5 @@ def measure_process(work: Callable[[], int]) -> Sample:
 
 def _per_million(rows: int, *, seconds: float, cpu: float) -> Sample:
     if rows <= 0:
-        raise ValueError("no rows: there is nothing to compare")
+        raise ValueError("the work returned no rows")
     return {SECONDS: seconds * _MILLION / rows, CPU_SECONDS: cpu * _MILLION / rows}

@@ -1,7 +1,7 @@
-"""What the values of the records are: lines that compress about as log lines do.
+"""The values of the records: lines that compress about as well as log lines.
 
-Invariant: the same sizes give the same values on every machine. What it must not know: where they
-go.
+Invariant: the same sizes give the same values on every machine. What it must not know: who uses
+them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 DISTINCT: Final = 1024
-"""More than one record batch of Java's producer holds, so that no batch repeats a value."""
+"""More than one record batch of the Java producer holds, so that no batch repeats a value."""
 
 _SEED: Final = 20_240_501
 _WORDS: Final = (
@@ -37,7 +37,7 @@ _WORDS: Final = (
 
 @lru_cache(maxsize=8)
 def values(value_bytes: int) -> tuple[bytes, ...]:
-    """`DISTINCT` values of exactly so many bytes of ASCII, without line breaks."""
+    """Return `DISTINCT` ASCII values of exactly this size, without line breaks."""
     draw = random.Random(_SEED)  # noqa: S311, nothing is secret here
     return tuple(_line(draw, value_bytes) for _ in range(DISTINCT))
 

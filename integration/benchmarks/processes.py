@@ -1,7 +1,7 @@
-"""What this process and its descendants use, from /proc.
+"""The resources of this process and its descendants, from /proc.
 
-Purpose: CPU seconds and resident memory of a tree of processes. Invariant: CPU seconds never go
-back, whatever ends meanwhile. What it must not know: what the processes are for.
+Purpose: CPU seconds and resident memory of a process tree. Invariant: CPU seconds never decrease,
+whichever processes end. What it must not know: the processes' purpose.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _LOOK_EVERY_S: Final = 0.25
 _PROC: Final = Path("/proc")
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-# Of /proc/PID/stat behind the name, which may hold anything: proc(5).
+# Indexes after the name in /proc/PID/stat, since the name may contain anything: proc(5).
 _PARENT: Final = 1
 _TIMES: Final = slice(11, 13)
 _RESIDENT: Final = 21
 
 
 def descendants(excluded: Collection[int] = (), *, of: int | None = None) -> set[int]:
-    """The processes below this one (or `of`), but for those excluded and what is below them."""
+    """Return the descendants of this process (or `of`), except excluded ones and their descendants."""
     root = os.getpid() if of is None else of
     parents = {}
     for directory in _PROC.glob("[0-9]*"):
@@ -38,17 +38,17 @@ def descendants(excluded: Collection[int] = (), *, of: int | None = None) -> set
 
 
 def parent(pid: int) -> int | None:
-    """The process that started it; None where it has gone."""
+    """Return the parent process, or None if the process has ended."""
     fields = _stat(pid)
     return None if fields is None else int(fields[_PARENT])
 
 
 class CpuMeter:
-    """The CPU seconds, user and system, that descendants use while this context is open.
+    """Count the user and system CPU seconds of descendants while this context is open.
 
-    Nobody waits for Spark's Python workers, so what they used is lost when they end, and Spark
-    ends idle ones: they are looked at often, and of one that ends the last look counts.
-    `excluded` are not counted, nor what is below them; nor is this process.
+    Spark's Python workers are not waited for, so their CPU time is lost when they end, and Spark ends
+    idle ones: this polls them often and keeps the last value of each. `excluded` processes, their
+    descendants and this process are not counted.
     """
 
     def __init__(self, excluded: Collection[int] = ()) -> None:
@@ -70,7 +70,7 @@ class CpuMeter:
 
     @property
     def seconds(self) -> float:
-        """So far, or in all when the context is closed."""
+        """The CPU seconds so far, or in total when the context is closed."""
         ticks = sum(last - self._first.get(pid, 0) for pid, last in self._last.items())
         return ticks / _CLOCK_TICKS
 
@@ -88,13 +88,13 @@ class CpuMeter:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Memory of a process that is in RAM; None where it has gone."""
+    """Return a process's resident memory, or None if it has ended."""
     fields = _stat(pid)
     return None if fields is None else int(fields[_RESIDENT]) * _PAGE_BYTES
 
 
 def command_line(pid: int) -> list[str]:
-    """The arguments that a process was started with; none where it has gone."""
+    """Return a process's arguments, or none if it has ended."""
     try:
         return (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -102,7 +102,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat behind the name, or None where the process has gone."""
+    """Return the fields of /proc/PID/stat after the name, or None if the process has ended."""
     try:
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

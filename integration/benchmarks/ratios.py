@@ -1,7 +1,7 @@
 """Ratios of samples that were taken in turn.
 
-Purpose: the statistics, apart from what they are of. Invariant: the two values of a ratio are of
-one round, so that what slows the machine for a while slows both. What it must not know: cases.
+Purpose: the statistics. Invariant: both values of a ratio are from the same round, so that a slow
+period affects both. What it must not know: cases.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """Of the rounds: the median, the least and the greatest."""
+    """The median, minimum and maximum of the rounds."""
 
     median: float
     minimum: float
@@ -21,20 +21,20 @@ class Ratio:
 
 
 def ratio_of(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
-    """The ratios of the values, round by round. Raises `ValueError` where they do not pair."""
+    """Return the ratios per round. Raise `ValueError` if the numbers of rounds differ."""
     if len(numerators) != len(denominators) or not numerators:
-        raise ValueError(f"{len(numerators)} and {len(denominators)} rounds make no pairs")
+        raise ValueError(f"{len(numerators)} and {len(denominators)} rounds cannot be paired")
     if min(denominators) <= 0:
-        raise ValueError("too little was done to be measured: use more records")
+        raise ValueError("the work was too short to be measured: use more records")
     ratios = [above / below for above, below in zip(numerators, denominators, strict=True)]
     return Ratio(median=statistics.median(ratios), minimum=min(ratios), maximum=max(ratios))
 
 
 def order_of_round(sides: Sequence[str], round_number: int) -> list[str]:
-    """In which order the sides run in a round.
+    """Return the order of the sides in a round.
 
-    Each round begins with another, and every other round runs backwards: no side always meets what
-    the same other side leaves behind.
+    Each round starts with another side, and every other round is reversed, so that no side always
+    follows the same one.
     """
     start = round_number % len(sides)
     order = [*sides[start:], *sides[:start]]

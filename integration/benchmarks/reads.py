@@ -1,8 +1,8 @@
 """Batch reads into Spark's no-op sink.
 
-Purpose: the read of a topic by a connector, and the fabricated rows that are its ceiling.
-Invariant: each side gives the same columns of the same number of rows; each connector is seen to
-give all rows before it is measured. What it must not know: what is compared.
+Purpose: a connector's read of a topic, and the fabricated rows that are its upper limit. Invariant:
+each side returns the same columns of the same number of rows; each connector is checked once before
+it is measured. What it must not know: the comparisons.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from integration.benchmarks.topics import Contents
 
 
 def to_nowhere(rows: DataFrame) -> None:
-    """Run a query whose every column has to be there."""
+    """Run a query that needs every column."""
     rows.write.format("noop").mode("overwrite").save()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRead:
-    """A connector reads a topic to its end; `column` is the only one wanted, None all 7."""
+    """A connector reads a topic to its end; `column` is the only column, None means all 7."""
 
     connector: Connector
     contents: Contents
@@ -43,10 +43,10 @@ class BatchRead:
     def prove(self, resources: Resources, records: int) -> None:
         found = self.rows(resources, records).count()
         if found != records:
-            raise ValueError(f"{found} of {records} rows were read")
+            raise ValueError(f"only {found} of {records} rows were read")
 
     def rows(self, resources: Resources, records: int, **more_options: str) -> DataFrame:
-        """What is read, not yet run."""
+        """Return the DataFrame."""
         topic = resources.topic(self.contents, records)
         options = self.connector.options_with(
             bootstrap_servers=resources.cluster.bootstrap_servers, engine=resources.engine
@@ -55,7 +55,7 @@ class BatchRead:
         reader = reader.options(subscribe=topic, **more_options)
         if self.column is None:
             return reader.load()
-        # Spark tells a Python data source of the columns it needs by a schema only.
+        # Spark passes required columns to a Python data source only by its schema.
         if self.connector.format == OURS:
             return reader.schema(f"{self.column} binary").load()
         return reader.load().select(self.column)
@@ -63,7 +63,7 @@ class BatchRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabricated:
-    """The rows of a topic like this, from a Python data source that makes them up."""
+    """A Python data source fabricates the rows of such a topic."""
 
     contents: Contents
     column: str | None = None
@@ -80,7 +80,7 @@ class Fabricated:
     def prove(self, resources: Resources, records: int) -> None:
         found = self._rows(resources, records).count()
         if found != records:
-            raise ValueError(f"{found} of {records} rows were fabricated")
+            raise ValueError(f"only {found} of {records} rows were fabricated")
 
     def _rows(self, resources: Resources, records: int) -> DataFrame:
         reader = resources.spark.read.format(FABRICATING).options(

@@ -1,7 +1,7 @@
-"""What the cases share: one broker, one Spark session, filled topics, opened when first asked for.
+"""The resources that cases share: one broker, one Spark session, filled topics, created on demand.
 
-Purpose: hand them out and clean them up. Invariant: everything that is started here ends with
-`close`, and every Spark job has an end. What it must not know: cases, and what is done with it.
+Purpose: create and close them. Invariant: `close` ends everything that was started here, and every
+Spark job has a timeout. What it must not know: cases.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from integration.clusters import Cluster
 WORK_TIMEOUT_S: Final = 300.0
 
 _BROKER_SETTINGS: Final = {"log.segment.delete.delay.ms": "1000"}
-"""What was written and counted makes room at once."""
+"""Topic configs that free disk space of deleted topics at once."""
 
 
 class Resources:
-    """A context manager. `engine` is the option `engine` of what is measured as ours."""
+    """A context manager. `engine` is the measured value of the option `engine`."""
 
     def __init__(self, *, engine: str, say: Callable[[str], None], backend: str = "kafka") -> None:
         self.engine = engine
@@ -50,12 +50,12 @@ class Resources:
         self.close()
 
     def close(self) -> None:
-        """Stop what was started, the last first."""
+        """Close everything in reverse order."""
         self._opened.close()
 
     @cached_property
     def directory(self) -> Path:
-        """Of this run, for checkpoints and what Spark writes."""
+        """The directory of this run, for checkpoints and Spark's files."""
         made = tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True)
         return Path(self._opened.enter_context(made))
 
@@ -71,15 +71,17 @@ class Resources:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """The session of all cases, with Spark's own connector beside ours."""
-        assert self.cluster.broker_ids  # First: its processes are told apart by being there before.
+        """The session of all cases, with Spark's own connector and ours."""
+        assert (
+            self.cluster.broker_ids
+        )  # First, since broker processes are excluded by being there before.
         self._say("starting Spark")
         session = open_session(self.directory)
         self._opened.callback(session.stop)
         return session
 
     def topic(self, contents: Contents, records: int) -> str:
-        """A topic that has these records; filled at the first call."""
+        """Return a topic with these records; the first call fills it."""
         key = (contents, records)
         if key not in self._filled:
             self._say(
@@ -93,7 +95,7 @@ class Resources:
 
     @contextmanager
     def empty_topic(self, partitions: int) -> Iterator[str]:
-        """A topic of one's own, deleted at the end."""
+        """Create a topic, and delete it at the end."""
         name = self._new_name()
         self.cluster.create_topic(name, partitions=partitions)
         try:
@@ -104,11 +106,11 @@ class Resources:
                 deleted.result(timeout=60)
 
     def new_directory(self) -> Path:
-        """An empty directory, for a checkpoint."""
+        """Create an empty directory for a checkpoint."""
         return Path(tempfile.mkdtemp(dir=self.directory))
 
     def measure(self, work: Callable[[], int]) -> Sample:
-        """Run work of Spark; its jobs are cancelled, and so fail, after `WORK_TIMEOUT_S`."""
+        """Run Spark work; cancel its jobs after `WORK_TIMEOUT_S`."""
         limit = threading.Timer(WORK_TIMEOUT_S, self.spark.sparkContext.cancelAllJobs)
         limit.daemon = True
         limit.start()

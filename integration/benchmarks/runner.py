@@ -1,8 +1,8 @@
-"""Runs the sides of a case in turn and makes results of what they took.
+"""Runs the sides of a case in turn and computes the results.
 
-Purpose: warm up once, then round by round, each side once a round. Invariant: a side that fails
-takes the comparisons with it and nothing else; what is reported of a comparison comes from rounds
-in which both sides ran. What it must not know: what the sides do.
+Purpose: warm up once, then run each side once per round. Invariant: a failing side fails only its
+own comparisons; a comparison uses rounds in which both sides ran. What it must not know: the sides'
+work.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """How much of a case is run."""
+    """The number of records and rounds of a case."""
 
     records: int
     rounds: int
 
 
 def run_case(case: Case, resources: Resources, extent: Extent, say: Say) -> list[Result]:
-    """The results of all comparisons of a case; raises nothing that a side raises."""
+    """Return the results of all comparisons of a case; errors of sides are part of the results."""
     sides: dict[str, Side] = {OURS: case.ours, **case.peers}
     failures: dict[str, str] = {}
     samples: dict[str, list[Sample]] = {name: [] for name in sides}
@@ -49,7 +49,7 @@ def run_case(case: Case, resources: Resources, extent: Extent, say: Say) -> list
                 continue
             try:
                 sample = _run(sides[name], resources, extent.records, is_first=is_warm_up)
-            except Exception as error:  # Whatever it is, the other cases go on.
+            except Exception as error:  # The other cases continue after any error.
                 failures[name] = _in_one_line(error)
                 say(f"  {name}: FAILED: {failures[name]}")
                 say(indent(traceback.format_exc(), "    | "))
@@ -78,7 +78,7 @@ def result_of(
     *,
     engine: str,
 ) -> Result:
-    """One comparison's result, or why there is none."""
+    """Return one comparison's result, or its error."""
     ratio, error = None, None
     for name in (OURS, comparison.peer):
         if name in failures:
@@ -118,7 +118,7 @@ def _median_cpu(samples: Sequence[Sample]) -> float | None:
 
 
 def _in_one_line(error: Exception) -> str:
-    """What a line has room for: of a Python traceback within it, the end says what happened."""
+    """Return an error as one line; of a Python traceback within it, the last line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     of_python = [line for line in lines if _PYTHON_ERROR.match(line)]
     text = of_python[-1] if of_python else f"{type(error).__name__}: {' '.join(lines[:1])}"

@@ -1,7 +1,7 @@
-"""The Spark session of the benchmarks: `local[2]`, both connectors in it.
+"""The Spark session of the benchmarks: `local[2]`, with both connectors.
 
-Invariant: Spark's settings are its defaults but for those that name the machine, quiet it or are
-in `SETTINGS`, which the page tells. What it must not know: cases.
+Invariant: Spark's settings are its defaults, except those that depend on the machine, reduce its
+output or are in `SETTINGS`, which the report contains. What it must not know: cases.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SETTINGS: Final = {"spark.driver.memory": "2g", "spark.ui.enabled": "false"}
 
 
 def open_session(directory: Path) -> SparkSession:
-    """Start Spark. Raises `ClusterUnavailable` where its connector's jars cannot be had."""
+    """Start Spark. Raise `ClusterUnavailableError` if the JARs of its connector cannot be downloaded."""
     jars = resolve(SPARK_KAFKA_CONNECTOR)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(MASTER).appName("pyspark-kafka benchmarks")

@@ -1,4 +1,4 @@
-"""What a side of a case is: something that can be run again and again, measured each time."""
+"""The interface of a side of a case: work that can be repeated and measured."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from integration.benchmarks.resources import Resources
 
 
 class Side(Protocol):
-    """One of the things that a case compares."""
+    """One of the compared implementations."""
 
     def run(self, resources: Resources, records: int) -> Sample:
-        """Do the work once and say what it took.
+        """Do the work once and return the sample.
 
-        Raises where it did not do all of it, unless only `Proven.prove` can tell.
+        Raise if the work is incomplete, unless only `Proven.prove` can detect that.
         """
 
 
 @runtime_checkable
 class Proven(Protocol):
-    """A side whose runs do not show that all was done."""
+    """A side whose runs do not show whether they are complete."""
 
     def prove(self, resources: Resources, records: int) -> None:
-        """Once, before the first run: raise where this side would not do the whole work."""
+        """Raise if this side would not do the complete work; called once before the first run."""

@@ -1,8 +1,8 @@
-"""Streaming reads: of a backlog as fast as it goes, and of little data often.
+"""Streaming reads: a large backlog, and frequent small micro-batches.
 
-Purpose: a backlog to Spark's no-op sink with `Trigger.AvailableNow`; micro-batches of a few rows
-from a source to a sink of the same kind. Invariant: every query has a checkpoint of its own and is
-stopped in the end; a backlog is seen to be read whole. What it must not know: what is compared.
+Purpose: a backlog to Spark's no-op sink with `Trigger.AvailableNow`; micro-batches of a few rows from
+a source to a sink of the same connector. Invariant: every query has its own checkpoint and is
+stopped; a backlog's read is checked for completeness. What it must not know: the comparisons.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from integration.benchmarks.synthetic import TRIVIAL
 from integration.benchmarks.topics import BATCH_RECORDS, Contents
 
 BATCH_SECONDS: Final = "seconds a micro-batch"
-"""The median of `durationMs.triggerExecution` of a query's micro-batches."""
+"""Return the median of `durationMs.triggerExecution` of a query's micro-batches."""
 
 BATCH_ROWS: Final = 10
 _BATCHES_OF_WARM_UP: Final = 4
@@ -33,7 +33,7 @@ _POLL_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """A connector reads all that there is, as a stream that then ends."""
+    """A connector reads a backlog as a stream that then ends."""
 
     connector: Connector
     contents: Contents
@@ -58,7 +58,7 @@ class Backlog:
             finally:
                 query.stop()
             if found != records:
-                raise ValueError(f"{found} of {records} rows were read")
+                raise ValueError(f"only {found} of {records} rows were read")
             return found
 
         return resources.measure(work)
@@ -66,10 +66,10 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatches:
-    """Micro-batches of `BATCH_ROWS` rows, one after another, from a connector to itself.
+    """Successive micro-batches of `BATCH_ROWS` rows, from a connector to itself.
 
-    `connector` None is the Python source and sink that do nothing. `records` says how many rows
-    in all, and so how many micro-batches. `exactly_once`: with a `transactionalId`.
+    `connector` None is the trivial Python source and sink. `records` is the total number of rows, which
+    determines the number of micro-batches. `exactly_once`: with a `transactionalId`.
     """
 
     connector: Connector | None
@@ -95,9 +95,9 @@ class MicroBatches:
 
     @staticmethod
     def _reader(resources: Resources, connector: Connector, batches: int) -> DataStreamReader:
-        # Some more than needed: the query must not run dry before it is stopped.
+        # More rows than needed, since the query must not idle before it is stopped.
         contents = Contents(value_bytes=100, partitions=_PARTITIONS)
-        # In even blocks: Spark takes from partitions by what is left, and rounds down.
+        # In even blocks: Spark distributes a limit by the remaining rows, rounded down.
         blocks = 1 + 2 * batches * BATCH_ROWS // (_PARTITIONS * BATCH_RECORDS)
         topic = resources.topic(contents, blocks * _PARTITIONS * BATCH_RECORDS)
         options = connector.options_with(
@@ -120,7 +120,7 @@ class MicroBatches:
 
 
 def _median_seconds(query: StreamingQuery, batches: int) -> float:
-    """Wait for so many micro-batches; those of the warm-up do not count."""
+    """Wait for micro-batches, without those of the warm-up."""
     deadline_s = time.monotonic() + WORK_TIMEOUT_S
     while True:
         failure = query.exception()

@@ -1,8 +1,8 @@
-"""Python data sources that do nothing: the ceilings of what a Python data source can reach.
+"""Python data sources without work: the upper limits of any Python data source.
 
-Purpose: a source that fabricates rows with the columns of ours, a sink that drops them, and both
-for streams. Invariant: they do the least that Spark lets a Python data source do, in the same
-number of tasks and with the same columns. What it must not know: Kafka.
+Purpose: a source that fabricates rows with our columns, a sink that drops them, and both for
+streams. Invariant: they do the minimum that Spark requires, with the same number of tasks and
+columns. What it must not know: Kafka.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 @dataclass
 class _Share(InputPartition):  # type: ignore[misc, unused-ignore]
-    """So many rows, of one task."""
+    """The number of rows of one task."""
 
     number: int
     rows: int
@@ -83,7 +83,7 @@ class _FabricatingReader(DataSourceReader):
         return _shares(self._rows, self._partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One Arrow batch is made and yielded again and again, with other offsets."""
+        """The same Arrow batch is yielded repeatedly, with other offsets."""
         assert isinstance(partition, _Share)
         whole = _rows(partition.number, _BATCH_ROWS, self._value_bytes)
         template = whole.select(self._columns)
@@ -112,7 +112,7 @@ def _rows(partition: int, count: int, value_bytes: int) -> pa.RecordBatch:
 
 
 class DroppingSink(DataSource):
-    """Takes Arrow batches and forgets them."""
+    """Drops Arrow batches."""
 
     @classmethod
     def name(cls) -> str:
@@ -134,7 +134,7 @@ def _dropped(iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
 
 
 class TrivialStream(DataSource):
-    """A stream that always has `rows` more rows in `partitions` tasks; a sink without memory."""
+    """A stream that always has `rows` more rows in `partitions` tasks; its sink drops them."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,8 +1,7 @@
-"""Topics to read from, filled once a run, and the bytes that the broker keeps of them.
+"""Topics to read from, filled once per run, and the record batches that the broker has stored.
 
-Purpose: the same records for all sides of a case. Invariant: a filled topic has exactly the records
-it is said to have, evenly over its partitions; otherwise there is an error and no measurement. What
-it must not know: who reads them.
+Purpose: the same records for all sides of a case. Invariant: a filled topic has exactly the requested
+records, evenly distributed; otherwise an error is raised. What it must not know: the readers.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from integration.benchmarks.payload import values
 from integration.clusters import Cluster
 
 BATCH_RECORDS: Final = 1_000
-"""Of one record batch, at most."""
+"""The maximum number of records per record batch."""
 
 _QUEUED_RECORDS_MAX: Final = 100_000
 _TIMEOUT_S: Final = 300.0
@@ -31,7 +30,7 @@ _COUNT_AT: Final = 57
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What a topic is filled with; records have no key."""
+    """The content of a topic; records have no key."""
 
     value_bytes: int
     partitions: int
@@ -39,7 +38,7 @@ class Contents:
 
 
 def fill(cluster: Cluster, topic: str, contents: Contents, records: int) -> None:
-    """Create a topic and write the records. Raises `ValueError` where not all arrive."""
+    """Create a topic and write the records. Raise `ValueError` if some are missing."""
     cluster.create_topic(topic, partitions=contents.partitions)
     producer = Producer(
         {
@@ -59,17 +58,17 @@ def fill(cluster: Cluster, topic: str, contents: Contents, records: int) -> None
         block: list[dict[str, Any]] = [{"value": value} for value in islice(pool, size)]
         while block and time.monotonic() < deadline_s:
             producer.produce_batch(topic, block, partition=number % contents.partitions)
-            # What it does not take (a full queue, a partition not yet known) it marks, and drops.
+            # Records that the producer rejects (full queue, unknown partition) are marked and dropped.
             block = [{"value": row["value"]} for row in block if "_error" in row]
             producer.poll(0.02 if block else 0)
     producer.flush(_TIMEOUT_S)
     found = record_count(cluster.bootstrap_servers, topic, contents.partitions)
     if found != records:
-        raise ValueError(f"topic {topic} was to have {records} records and has {found}")
+        raise ValueError(f"topic {topic} has {found} records instead of {records}")
 
 
 def record_count(bootstrap_servers: str, topic: str, partitions: int) -> int:
-    """How many offsets a topic has, from the first to the last."""
+    """Return the number of offsets of a topic."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark"})
     try:
         bounds = [
@@ -82,9 +81,9 @@ def record_count(bootstrap_servers: str, topic: str, partitions: int) -> int:
 
 
 def stored_chunks(directory: Path, topic: str, *, chunk_bytes: int) -> list[bytes]:
-    """Whole record batches of partition 0 as the broker's first log segment has them.
+    """Return complete record batches of partition 0 from the broker's first log segment.
 
-    Each chunk has at most `chunk_bytes`, as the answer to a fetch would.
+    Each chunk has at most `chunk_bytes`, as a fetch response has.
     """
     segment = (directory / f"{topic}-0" / f"{0:020}.log").read_bytes()
     chunks, start, end = [], 0, 0
@@ -97,7 +96,7 @@ def stored_chunks(directory: Path, topic: str, *, chunk_bytes: int) -> list[byte
 
 
 def record_counts(chunks: Iterable[bytes]) -> int:
-    """How many records the batches say they have."""
+    """Return the number of records according to the batches' headers."""
     return sum(
         int.from_bytes(chunk[position + _COUNT_AT : position + _COUNT_AT + 4], "big")
         for chunk in chunks
@@ -106,7 +105,7 @@ def record_counts(chunks: Iterable[bytes]) -> int:
 
 
 def _batches(data: bytes | memoryview) -> Iterator[tuple[int, int]]:
-    """Where each whole record batch begins and ends."""
+    """Yield the start and end of each complete record batch."""
     position = 0
     while position + _BATCH_OVERHEAD_BYTES <= len(data):
         length = data[position + _LENGTH_AT : position + _BATCH_OVERHEAD_BYTES]

@@ -1,9 +1,9 @@
-"""The memory of the Python worker that reads a long partition.
+"""The memory of a Python worker that reads a long partition.
 
-Purpose: sample the workers' resident memory while one reads, and say by how much it grew and
-whether it went on growing. Invariant: the worker is new and has read a few records before, so that
-neither what it imports counts as growth nor what it kept of a read before hides any. What it must
-not know: how a partition is read.
+Purpose: sample the workers' resident memory during a read, and return its growth and whether it still
+grew at the end. Invariant: the worker is new and has read a few records before, so that neither
+imports count as growth nor memory of an earlier read hides it. What it must not know: how a partition
+is read.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from integration.benchmarks.resources import Resources
 from integration.benchmarks.topics import Contents
 
 GROWTH: Final = "MiB of growth"
-"""Of the worker that grew most, from the start of the read to its highest."""
+"""The growth of the worker that grew most, from the start of the read to its maximum."""
 
 LATE_OVER_MIDDLE: Final = "late over middle"
-"""The highest resident memory in the last third of the read, over that in the second third."""
+"""The maximum resident memory in the last third of the read, divided by that in the second."""
 
 _EVERY_S: Final = 0.02
 _END_TIMEOUT_S: Final = 10.0
@@ -43,12 +43,12 @@ _WORKER: Final = ("pyspark.daemon", "pyspark/daemon", "pyspark.worker", "pyspark
 _MEBIBYTE: Final = 1024 * 1024
 
 Trace = Sequence[int]
-"""Resident bytes of one process, in the order of time."""
+"""The resident bytes of one process, in the order of time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMemory:
-    """A connector of ours reads one partition."""
+    """Our connector reads one partition."""
 
     connector: Connector
     contents: Contents
@@ -69,7 +69,7 @@ class WorkerMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A peer that is a number."""
+    """A peer that is a constant."""
 
     sample: Mapping[str, float]
 
@@ -79,7 +79,7 @@ class Limit:
 
 @contextmanager
 def sampled() -> Iterator[dict[int, list[int]]]:
-    """Resident bytes by process of Python workers, complete when the context ends."""
+    """Sample the resident bytes of Python workers, by process, while the context is open."""
     traces: dict[int, list[int]] = {}
     ended = threading.Event()
 
@@ -87,7 +87,7 @@ def sampled() -> Iterator[dict[int, list[int]]]:
         workers: set[int] = set()
         looked_s = 0.0
         while not ended.wait(_EVERY_S):
-            # To look for processes costs more than to look at them.
+            # Finding processes costs more than sampling them.
             if time.monotonic() - looked_s > 10 * _EVERY_S:
                 workers, looked_s = _workers(), time.monotonic()
             for pid in workers:
@@ -109,21 +109,21 @@ def sampled() -> Iterator[dict[int, list[int]]]:
 
 
 def memory_of(traces: Mapping[int, Trace]) -> Sample:
-    """What the worker that grew most did. Raises `ValueError` where none was seen for long."""
+    """Return the growth of the worker that grew most. Raise `ValueError` if there is none."""
     long = [trace for trace in traces.values() if len(trace) >= 9]
     if not long:
-        raise ValueError("no Python worker was seen for long enough: use more records")
+        raise ValueError("no Python worker ran for long enough: use more records")
     trace = max(long, key=lambda sizes: max(sizes) - sizes[0])
     third = len(trace) // 3
     return {
-        # Not to divide nothing by nothing: a page is the least.
+        # At least one page, to avoid a division by zero.
         GROWTH: max((max(trace) - trace[0]) / _MEBIBYTE, 1 / 256),
         LATE_OVER_MIDDLE: max(trace[2 * third :]) / max(trace[third : 2 * third]),
     }
 
 
 def _workers() -> set[int]:
-    """Python workers of Spark: what its daemon has forked, not the daemon."""
+    """Return Spark's Python workers: the children of its daemon."""
     named = {
         pid
         for pid in descendants()
@@ -133,7 +133,7 @@ def _workers() -> set[int]:
 
 
 def _end_workers() -> None:
-    """Make Spark start new workers; it finds out by itself that idle ones have gone."""
+    """Make Spark start new workers: kill the idle ones."""
     ended = _workers()
     for pid in ended:
         with suppress(ProcessLookupError):
@@ -141,5 +141,5 @@ def _end_workers() -> None:
     deadline_s = time.monotonic() + _END_TIMEOUT_S
     while ended & descendants():
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"Python workers were there {_END_TIMEOUT_S:g} s after SIGKILL")
+            raise TimeoutError(f"Python workers still run {_END_TIMEOUT_S:g} s after SIGKILL")
         time.sleep(_EVERY_S)

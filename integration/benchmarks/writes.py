@@ -1,8 +1,8 @@
-"""Batch writes of rows that Spark makes up.
+"""Batch writes of rows that Spark generates.
 
-Purpose: the write of a DataFrame by a connector, and the sinks that forget it. Invariant: all sides
-get the same DataFrame; every row of a connector is seen to be in the topic. What it must not know:
-what is compared.
+Purpose: a connector's write of a DataFrame, and sinks that drop it. Invariant: all sides get the same
+DataFrame; the topic is checked for every row of a connector. What it must not know: the
+comparisons.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from integration.benchmarks.resources import Resources
 from integration.benchmarks.topics import record_count
 
 PARTITIONS: Final = 4
-"""Of the DataFrame and of the topic."""
+"""The partitions of the DataFrame and of the topic."""
 
 
 def made_rows(resources: Resources, value_bytes: int, records: int) -> DataFrame:
-    """`records` values in a column `value`, with next to no work for each."""
+    """Return `records` values in a column `value`, with minimal work for each."""
     ids = resources.spark.range(0, records, 1, PARTITIONS)
     lines = b"\n".join(values(value_bytes)).decode()
-    # A constant, once Spark has folded it.
+    # Spark folds this into a constant.
     pool = F.split(F.lit(lines), "\n").cast("array<binary>")
     return ids.select(pool[(F.col("id") % DISTINCT).cast("int")].alias("value"))
 
 
 MARKERS_MAX: Final = PARTITIONS * PARTITIONS
-"""Of a job's transactions: each task ends one, in every partition that it has written to."""
+"""The control records of a job's transactions: one per task and partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWrite:
-    """A connector writes the rows to a topic of their own, compressed with `codec`.
+    """A connector writes the rows to a separate topic, compressed with `codec`.
 
-    `exactly_once`: with a `transactionalId`, which only ours has.
+    `exactly_once`: with a `transactionalId`, which only ours supports.
     """
 
     connector: Connector
@@ -68,13 +68,13 @@ class BatchWrite:
             found = record_count(servers, topic, PARTITIONS)
             markers = range(1, MARKERS_MAX + 1) if self.exactly_once else range(1)
             if found - records not in markers:
-                raise ValueError(f"{found} of {records} rows were written")
+                raise ValueError(f"only {found} of {records} rows were written")
             return sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgottenWrite:
-    """The same rows into a sink that forgets them: Spark's `noop`, or one in Python."""
+    """A sink drops the same rows: Spark's `noop`, or one in Python."""
 
     format: str
     value_bytes: int

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from integration.clusters.base import (
     Cluster,
-    ClusterFailed,
-    ClusterUnavailable,
+    ClusterStartError,
+    ClusterUnavailableError,
     DirectLinks,
     Links,
-    NotOfThisBackend,
+    UnsupportedByBackendError,
 )
 from integration.clusters.coordinates import KAFKA_VERSION, apache_kafka, resolve
 from integration.clusters.java import java_command
@@ -18,11 +18,11 @@ from integration.clusters.java import java_command
 __all__ = [
     "BACKENDS",
     "Cluster",
-    "ClusterFailed",
-    "ClusterUnavailable",
+    "ClusterStartError",
+    "ClusterUnavailableError",
     "DirectLinks",
     "Links",
-    "NotOfThisBackend",
+    "UnsupportedByBackendError",
     "describe",
     "open_cluster",
     "prepare",
@@ -47,8 +47,8 @@ def open_cluster(
     versions that differ from the backend's defaults, such as `{"transaction.version": 1}`, and `links`
     the advertised addresses of nodes (for example proxies). `is_measured` is for benchmarks: Kafka's
     JVMs then run as in production, while they otherwise optimize for a fast start. Raise
-    `ClusterUnavailable` if this machine lacks what the backend needs, `ClusterFailed` if the cluster
-    does not start, `NotOfThisBackend` for links if nodes are not processes, `ValueError` for an unknown
+    `ClusterUnavailableError` if this machine lacks what the backend needs, `ClusterStartError` if the cluster
+    does not start, `UnsupportedByBackendError` for links if nodes are not processes, `ValueError` for an unknown
     backend.
     """
     # Imported on demand: a backend that is not installed must not break the others.
@@ -56,7 +56,9 @@ def open_cluster(
         from integration.clusters.reference import ReferenceCluster  # noqa: PLC0415
 
         if links is not None:
-            raise NotOfThisBackend("reference has no links to replace: use reference-processes")
+            raise UnsupportedByBackendError(
+                "the backend reference does not support links: use reference-processes"
+            )
         return ReferenceCluster(brokers=brokers, configs=configs, racks=racks, features=features)
     if backend == "reference-processes":
         from integration.clusters.reference_processes import (  # noqa: PLC0415
@@ -84,13 +86,13 @@ def open_cluster(
         return TestcontainersCluster(
             brokers=brokers, configs=configs, racks=racks, features=features, links=links
         )
-    raise ValueError(f"no cluster backend {backend!r}: choose from {', '.join(BACKENDS)}")
+    raise ValueError(f"unknown cluster backend {backend!r}: choose from {', '.join(BACKENDS)}")
 
 
 def prepare(backend: str) -> None:
     """Fetch and prepare what the backend needs, which may take minutes the first time.
 
-    Raise `ClusterUnavailable` if this machine lacks it.
+    Raise `ClusterUnavailableError` if this machine lacks it.
     """
     if backend == "kafka":
         from integration.clusters.kafka import class_archives  # noqa: PLC0415

@@ -15,15 +15,15 @@ from types import TracebackType
 from typing import Protocol, Self
 
 
-class ClusterUnavailable(Exception):  # noqa: N818
+class ClusterUnavailableError(Exception):
     """This machine lacks what the backend needs; the message says what and how to get it."""
 
 
-class ClusterFailed(Exception):  # noqa: N818
+class ClusterStartError(Exception):
     """The cluster did not start; the message has the end of its logs."""
 
 
-class NotOfThisBackend(NotImplementedError):  # noqa: N818
+class UnsupportedByBackendError(NotImplementedError):
     """This backend does not support the operation; the message names one that does."""
 
 

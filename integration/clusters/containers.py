@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from integration.clusters import features as features_of
 from integration.clusters import kafka
-from integration.clusters.base import ClusterUnavailable, Links, NotOfThisBackend
+from integration.clusters.base import ClusterUnavailableError, Links, UnsupportedByBackendError
 from integration.clusters.coordinates import KAFKA_VERSION
 from integration.clusters.node_cluster import CONTROLLER_ID, NodeCluster, Nodes, Plan
 
@@ -98,7 +98,7 @@ class ContainerNode:
     def start(self) -> None:
         """Start it and return at once. Raise `ValueError` if it runs."""
         if self._is_started:
-            raise ValueError(f"{self._name} runs already")
+            raise ValueError(f"{self._name} is already running")
         self._was_started = self._is_started = True
         self._container.start()
 
@@ -123,7 +123,7 @@ class ContainerNode:
         self._require_started()
         if self._is_paused:
             # Docker cannot kill a paused container, and to resume it first would not be a kill.
-            raise NotOfThisBackend(f"{self._name} is paused: resume it before the kill")
+            raise UnsupportedByBackendError(f"{self._name} is paused: resume it before you kill it")
         if self.failure() is None:
             self._container.signal("SIGKILL")
         self._container.stop(STOP_TIMEOUT_S)
@@ -155,13 +155,13 @@ class ContainerNode:
 
     def _require_started(self) -> None:
         if not self._is_started:
-            raise ValueError(f"{self._name} does not run")
+            raise ValueError(f"{self._name} is not running")
 
 
 class TestcontainersCluster(NodeCluster):
     """A `Cluster` of Apache Kafka containers; starts in its constructor.
 
-    Raise `ClusterUnavailable` if Docker or the package is missing, `ClusterFailed` with the end of its
+    Raise `ClusterUnavailableError` if Docker or the package is missing, `ClusterStartError` with the end of its
     logs if a node does not start. Only links to brokers are used.
     """
 
@@ -200,7 +200,7 @@ class TestcontainersCluster(NodeCluster):
     def data_directory(self, broker_id: int) -> Path:
         """Raise: the image's user owns the directory, inside the container."""
         self._check_id(broker_id)
-        raise NotOfThisBackend(
+        raise UnsupportedByBackendError(
             f"the logs of broker {broker_id} are inside its container: read those of the backend "
             "kafka"
         )
@@ -279,12 +279,12 @@ def environment_name(config: str) -> str:
 
 
 def require_docker() -> None:
-    """Raise `ClusterUnavailable` if the package or a running Docker is missing."""
+    """Raise `ClusterUnavailableError` if the package or a running Docker is missing."""
     try:
         import docker  # noqa: PLC0415
         import testcontainers.core.container  # noqa: F401, PLC0415
     except ImportError as missing:
-        raise ClusterUnavailable(
+        raise ClusterUnavailableError(
             f"The backend testcontainers needs the package testcontainers ({missing}): install it."
         ) from None
     reason = None
@@ -301,9 +301,9 @@ def require_docker() -> None:
             # The package does not close its socket if nobody listens.
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
-        raise ClusterUnavailable(
-            f"The backend testcontainers needs Docker, and none answers ({reason}): start Docker, "
-            "or set DOCKER_HOST to where it is."
+        raise ClusterUnavailableError(
+            f"The backend testcontainers needs Docker, which does not respond ({reason}): start Docker, "
+            "or set DOCKER_HOST to its address."
         )
 
 

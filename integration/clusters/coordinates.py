@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from integration.clusters.base import ClusterUnavailable
+from integration.clusters.base import ClusterUnavailableError
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
 KAFKA_VERSION = "4.3.0"
@@ -66,7 +66,7 @@ SPARK_KAFKA_CONNECTOR = Artifacts(
 def resolve(artifacts: Artifacts, *, cache: Path = CACHE) -> list[Path]:
     """Return the JARs of `artifacts`, sorted; download missing ones with Maven.
 
-    Raise `ClusterUnavailable` if Maven is missing or the download fails.
+    Raise `ClusterUnavailableError` if Maven is missing or the download fails.
     """
     directory = cache / artifacts.name
     pom = _pom(artifacts)
@@ -96,7 +96,7 @@ def locked(path: Path) -> Iterator[None]:
 def _fetch(artifacts: Artifacts, pom: str, directory: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise ClusterUnavailable(
+        raise ClusterUnavailableError(
             f"{artifacts.name} is fetched with Maven, and there is no `mvn`: install Maven 3.8 "
             "or newer, with Java 17 or newer."
         )
@@ -131,12 +131,12 @@ def _run_maven(maven: str, artifacts: Artifacts, directory: Path) -> None:
             env={**os.environ, "MAVEN_OPTS": os.environ.get("MAVEN_OPTS", "-Xmx256m")},
         )
     except subprocess.TimeoutExpired:
-        raise ClusterUnavailable(
+        raise ClusterUnavailableError(
             f"Maven did not fetch {artifacts.name} within {RESOLVE_TIMEOUT_S} s: check the network "
             "or the mirror in your Maven settings."
         ) from None
     if done.returncode != 0:
-        raise ClusterUnavailable(
+        raise ClusterUnavailableError(
             f"Maven could not fetch {artifacts.name} ({_first_error(done.stdout + done.stderr)}): "
             "check the network or the mirror in your Maven settings."
         )

@@ -18,7 +18,7 @@ POLL_INTERVAL_S = 0.02
 TIMEOUT_S = 30.0
 
 
-class FeaturesNotFinalized(Exception):  # noqa: N818
+class FeatureUpdateError(Exception):
     """The cluster rejected a feature update, or a broker did not learn of it in time."""
 
 
@@ -34,7 +34,7 @@ def finalized(address: str) -> dict[str, int]:
 def finalize(addresses: Iterable[str], features: Mapping[str, int]) -> None:
     """Finalize feature versions and wait until all brokers know them.
 
-    Raise `FeaturesNotFinalized`.
+    Raise `FeatureUpdateError`.
     """
     asked, *others = addresses
     before = finalized(asked)
@@ -49,10 +49,10 @@ def finalize(addresses: Iterable[str], features: Mapping[str, int]) -> None:
     with RawConnection(asked) as connection:
         response = connection.call("update_features", 1, feature_updates=updates)
     if response.error_code != ErrorCode.none:
-        raise FeaturesNotFinalized(f"{response.error_code.name}: {response.error_message}")
+        raise FeatureUpdateError(f"{response.error_code.name}: {response.error_message}")
     deadline_s = time.monotonic() + TIMEOUT_S
     for address in (asked, *others):
         while any(finalized(address).get(name, 0) != features[name] for name in features):
             if time.monotonic() > deadline_s:
-                raise FeaturesNotFinalized(f"the broker at {address} has {finalized(address)}")
+                raise FeatureUpdateError(f"the broker at {address} still has {finalized(address)}")
             time.sleep(POLL_INTERVAL_S)

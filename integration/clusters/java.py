@@ -8,27 +8,27 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from integration.clusters.base import ClusterUnavailable
+from integration.clusters.base import ClusterUnavailableError
 
 JAVA_VERSION_MIN = 17
 """The minimum version for Apache Kafka 4 brokers (KIP-1013)."""
 
 
 def java_command() -> str:
-    """Return the path of a suitable `java`. Raise `ClusterUnavailable` with the remedy."""
+    """Return the path of a suitable `java`. Raise `ClusterUnavailableError` with the remedy."""
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / "java").exists():
         java: str | None = str(Path(home) / "bin" / "java")
     else:
         java = shutil.which("java")
     if java is None:
-        raise ClusterUnavailable(
-            f"Apache Kafka runs on Java, and there is none: install a JDK or JRE of version "
+        raise ClusterUnavailableError(
+            f"Apache Kafka needs Java, and none was found: install a JDK or JRE of version "
             f"{JAVA_VERSION_MIN} or newer."
         )
     version = java_version(java)
     if version is not None and version < JAVA_VERSION_MIN:
-        raise ClusterUnavailable(
+        raise ClusterUnavailableError(
             f"Apache Kafka needs Java {JAVA_VERSION_MIN} or newer, and {java} is Java {version}: "
             f"install Java {JAVA_VERSION_MIN} or point JAVA_HOME at one."
         )

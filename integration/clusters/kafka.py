@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from integration.clusters.base import ClusterFailed, Links
+from integration.clusters.base import ClusterStartError, Links
 from integration.clusters.coordinates import CACHE, KAFKA_VERSION, apache_kafka, locked, resolve
 from integration.clusters.java import java_command, java_version
 from integration.clusters.kafka_jvm import JvmOptions, archives_classes, starts_soon
@@ -68,8 +68,8 @@ def settings(brokers: int) -> dict[str, str]:
 class KafkaCluster(NodeCluster):
     """A `Cluster` of Apache Kafka; starts in its constructor.
 
-    `jvm_options` are the JVM options by role (default: for a fast start). Raise `ClusterUnavailable` if
-    Java or the artifacts are missing, `ClusterFailed` with the end of its logs if a node does not
+    `jvm_options` are the JVM options by role (default: for a fast start). Raise `ClusterUnavailableError` if
+    Java or the artifacts are missing, `ClusterStartError` with the end of its logs if a node does not
     start.
     """
 
@@ -179,7 +179,7 @@ class KafkaCluster(NodeCluster):
             cwd=self._directory,
         )
         if done.returncode != 0:
-            raise ClusterFailed(
+            raise ClusterStartError(
                 f"{self.version} could not format its directory:\n{done.stdout}{done.stderr}"
             )
 

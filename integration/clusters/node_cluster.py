@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from integration.clusters import topics
-from integration.clusters.base import ClusterFailed, DirectLinks, Links
+from integration.clusters.base import ClusterStartError, DirectLinks, Links
 from integration.clusters.ports import free_ports
 
 HOST = "127.0.0.1"
@@ -95,7 +95,7 @@ class Nodes:
 class NodeCluster(ABC):
     """A `Cluster` of nodes; starts in its constructor.
 
-    Raise `ClusterFailed` with the end of its logs if a node does not start.
+    Raise `ClusterStartError` with the end of its logs if a node does not start.
     """
 
     def __init__(self, *, brokers: int, links: Links | None, prefix: str) -> None:
@@ -230,7 +230,7 @@ class NodeCluster(ABC):
             try:
                 self._await_ready()
                 return
-            except ClusterFailed as failed:
+            except ClusterStartError as failed:
                 if attempt == START_ATTEMPTS or "Address already in use" not in str(failed):
                     raise
                 for node in self._nodes.all():
@@ -265,7 +265,7 @@ class NodeCluster(ABC):
                     give_up=lambda: self._failure(running.values()),
                 )
             except TimeoutError as error:
-                raise ClusterFailed(
+                raise ClusterStartError(
                     f"{self.version}: broker {broker_id}: {error}. The logs end:\n{self.logs()}"
                 ) from None
 
@@ -281,7 +281,7 @@ class NodeCluster(ABC):
         for broker_id, node in self._made.brokers.items():
             if node.is_active:
                 return self._plan.listeners[broker_id]
-        raise ValueError("no broker runs: start one first")
+        raise ValueError("no broker is running: start one first")
 
     @property
     def _made(self) -> Nodes:

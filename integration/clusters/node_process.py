@@ -56,7 +56,7 @@ class NodeProcess:
     def start(self) -> None:
         """Start it and return at once. Raise `ValueError` if it runs."""
         if self._process is not None:
-            raise ValueError(f"{self._name} runs already")
+            raise ValueError(f"{self._name} is already running")
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -125,5 +125,5 @@ class NodeProcess:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise ValueError(f"{self._name} does not run")
+            raise ValueError(f"{self._name} is not running")
         return self._process

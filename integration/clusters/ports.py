@@ -23,7 +23,9 @@ def free_ports(count: int) -> list[int]:
             chosen.add(port)
             if len(chosen) == count:
                 return sorted(chosen)
-    raise OSError(f"no {count} free ports of {LOWEST} to {HIGHEST} after {ATTEMPTS} attempts")
+    raise OSError(
+        f"fewer than {count} free ports from {LOWEST} to {HIGHEST} after {ATTEMPTS} attempts"
+    )
 
 
 def _is_free(port: int) -> bool:

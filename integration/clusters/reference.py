@@ -165,7 +165,7 @@ class ReferenceCluster:
             address = self.address(broker_id)
             if broker_id not in self._paused and topics.is_listening(address):
                 return address
-        raise ValueError("no broker runs: start one first")
+        raise ValueError("no broker is running: start one first")
 
     def _check_id(self, broker_id: int) -> None:
         if broker_id not in self._broker_ids:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from integration.raw import ConnectionClosedByBroker, RawConnection
+from integration.raw import ConnectionClosedByBrokerError, RawConnection
 
 POLL_INTERVAL_S = 0.02
 TOPIC_TIMEOUT_S = 60.0
 
 
-class TopicNotCreated(Exception):  # noqa: N818
+class TopicCreationError(Exception):
     """The cluster rejected a topic or its partitions; names topic, error code and message."""
 
 
@@ -49,7 +49,7 @@ def _brokers_known(address: str) -> set[int]:
             if versions.error_code != ErrorCode.none:
                 return set()
             return {broker.node_id for broker in connection.call("metadata", 9, topics=[]).brokers}
-    except (OSError, ConnectionClosedByBroker):
+    except (OSError, ConnectionClosedByBrokerError):
         return set()
 
 
@@ -71,7 +71,7 @@ def create_topic(
     assignment: Sequence[Sequence[int]] | None = None,
     configs: Mapping[str, str] | None = None,
 ) -> None:
-    """Create a topic and wait until each partition has a leader. Raise `TopicNotCreated`.
+    """Create a topic and wait until each partition has a leader. Raise `TopicCreationError`.
 
     `assignment` lists the replicas of each partition, instead of the two counts.
     """
@@ -96,12 +96,12 @@ def create_topic(
         )
         (result,) = response.topics
         if result.error_code != ErrorCode.none:
-            raise TopicNotCreated(f"{name}: {result.error_code.name}: {result.error_message}")
+            raise TopicCreationError(f"{name}: {result.error_code.name}: {result.error_message}")
         _await_served(connection, name, partitions if assignment is None else len(assignment))
 
 
 def grow_topic(bootstrap_server: str, name: str, *, partitions: int) -> None:
-    """Grow a topic to `partitions` and wait for leaders. Raise `TopicNotCreated`."""
+    """Grow a topic to `partitions` and wait for leaders. Raise `TopicCreationError`."""
     with RawConnection(bootstrap_server) as connection:
         response = connection.call(
             "create_partitions",
@@ -111,7 +111,7 @@ def grow_topic(bootstrap_server: str, name: str, *, partitions: int) -> None:
         )
         (result,) = response.results
         if result.error_code != ErrorCode.none:
-            raise TopicNotCreated(f"{name}: {result.error_code.name}: {result.error_message}")
+            raise TopicCreationError(f"{name}: {result.error_code.name}: {result.error_message}")
         _await_served(connection, name, partitions)
 
 
@@ -120,7 +120,7 @@ def _await_served(connection: RawConnection, name: str, partitions: int) -> None
     deadline_s = time.monotonic() + TOPIC_TIMEOUT_S
     while not _is_served(connection, name, partitions):
         if time.monotonic() > deadline_s:
-            raise TopicNotCreated(f"{name}: its partitions got no leaders in time")
+            raise TopicCreationError(f"{name}: some partitions have no leader after the timeout")
         time.sleep(POLL_INTERVAL_S)
 
 
@@ -163,7 +163,7 @@ def _answers(address: str, name: str, leaders: list[int], partitions: list[int])
             offsets = broker.call(
                 "list_offsets", 4, replica_id=-1, topics=[{"name": name, "partitions": asked}]
             )
-    except (OSError, ConnectionClosedByBroker):
+    except (OSError, ConnectionClosedByBrokerError):
         # The leader is gone and not replaced yet.
         return False
     (topic,) = offsets.topics

@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
 from integration.failpoints.driver import TOPIC_PARTITIONS
-from integration.raw import ConnectionClosedByBroker, RawConnection
+from integration.raw import ConnectionClosedByBrokerError, RawConnection
 
 CASES_PER_COMMIT_TOPIC: Final = 10
 SETTLE_TIMEOUT_S: Final = 30.0
@@ -225,7 +225,7 @@ class Lane:
     def _call(self, api: str, version: int, /, **fields: Any) -> Any:
         try:
             return self._connection.call(api, version, **fields)
-        except (OSError, ConnectionClosedByBroker):  # the broker closes idle connections
+        except (OSError, ConnectionClosedByBrokerError):  # the broker closes idle connections
             self._reconnect()
             return self._connection.call(api, version, **fields)
 

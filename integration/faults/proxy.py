@@ -46,7 +46,7 @@ class Direction(Enum):
 BOTH = frozenset(Direction)
 
 
-class ConnectionDropped(Exception):  # noqa: N818
+class ConnectionDroppedError(Exception):
     """A rule closes this connection."""
 
 
@@ -257,7 +257,7 @@ class TcpProxy:
             async with asyncio.TaskGroup() as ways:
                 ways.create_task(self._pass_requests(connection))
                 ways.create_task(self._pass_responses(connection))
-        except* (OSError, ConnectionDropped, asyncio.IncompleteReadError):
+        except* (OSError, ConnectionDroppedError, asyncio.IncompleteReadError):
             pass
         except* Exception as group:
             self._errors.append(group)
@@ -283,7 +283,7 @@ class TcpProxy:
     async def _suffer(self, rule: Rule) -> None:
         await asyncio.sleep(rule.delay_s)
         if rule.fate is Fate.DROP:
-            raise ConnectionDropped
+            raise ConnectionDroppedError
         while rule.fate is Fate.HOLD and not rule.has_ended:
             await asyncio.sleep(_HOLD_POLL_S)
 
@@ -293,11 +293,11 @@ class TcpProxy:
         while (length := await _read_length(reader)) is not None:
             start = await reader.readexactly(min(length, 4))
             if connection.losing is not None and start == struct.pack(">i", connection.losing):
-                raise ConnectionDropped
+                raise ConnectionDroppedError
             await self._send_frame(reader, writer, way, length, start)
         await self._gates[way].wait()
         # The broker has closed; discard what the client still sends.
-        raise ConnectionDropped
+        raise ConnectionDroppedError
 
     async def _send_frame(
         self,
@@ -315,7 +315,7 @@ class TcpProxy:
             chunk = await reader.read(min(left, CHUNK_BYTES))
             if not chunk:
                 await self._gates[way].wait()
-                raise ConnectionDropped
+                raise ConnectionDroppedError
             left -= len(chunk)
             await self._send(writer, way, chunk)
 

@@ -15,7 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
-from integration.raw import ConnectionClosedByBroker, RawConnection
+from integration.raw import ConnectionClosedByBrokerError, RawConnection
 from tests.conformance.batches import parse
 from tests.conformance.eventually import eventually
 from tests.conformance.wire import LATEST, describe_topics, fetch, list_offset, only
@@ -202,7 +202,7 @@ class Nodes:
     def _sees_all(self, broker_id: int) -> bool:
         """Metadata lists brokers that are not fenced."""
         with (
-            suppress(OSError, ConnectionClosedByBroker),
+            suppress(OSError, ConnectionClosedByBrokerError),
             RawConnection(self.cluster.address(broker_id), timeout_s=_POLL_TIMEOUT_S) as connection,
         ):
             found = connection.call("metadata", 9, topics=[]).brokers

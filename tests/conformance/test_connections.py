@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 from kio.schema.errors import ErrorCode
 
-from integration.raw import ConnectionClosedByBroker, RawConnection, encode_request, request
+from integration.raw import ConnectionClosedByBrokerError, RawConnection, encode_request, request
 
 METADATA = encode_request(request("metadata", 9, topics=[]), 1, "conformance")
 UNKNOWN_API_KEY = 32_000
@@ -144,5 +144,5 @@ def test_five_hundred_idle_connections_do_not_keep_others_out(raw_address: str) 
 
 def test_a_closed_connection_is_told_apart_from_an_answer(raw: RawConnection) -> None:
     raw.send_frame(b"")
-    with pytest.raises(ConnectionClosedByBroker):
+    with pytest.raises(ConnectionClosedByBrokerError):
         raw.receive_frame()

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from integration.clusters import Cluster
 from integration.faults.links import ProxiedLinks, is_follower
 from integration.faults.rules import Rule, of_api
-from integration.raw import ConnectionClosedByBroker, RawConnection, request
+from integration.raw import ConnectionClosedByBrokerError, RawConnection, request
 from tests.conformance.eventually import eventually
 from tests.conformance.groups import find_coordinator
 from tests.conformance.isolation import (
@@ -261,7 +261,7 @@ def test_before_prepare_is_on_another_broker(steps: Steps, commit: bool) -> None
 def _end_in_vain(steps: Steps, commit: bool) -> None:
     producer = steps.producer
     with (
-        suppress(ConnectionClosedByBroker, OSError),
+        suppress(ConnectionClosedByBrokerError, OSError),
         RawConnection(steps.nodes.cluster.address(steps.coordinator)) as raw,
     ):
         raw.call(

@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
-from integration.raw import ConnectionClosedByBroker, RawConnection
+from integration.raw import ConnectionClosedByBrokerError, RawConnection
 from tests.conformance.batches import batch, values
 from tests.conformance.eventually import eventually
 from tests.conformance.groups import committed, group_coordinated_by
@@ -307,7 +307,7 @@ def test_version_6_is_there_only_where_unstable_versions_are(
     assert served(impatient.raw, "init_producer_id")[-1] == 6
     with RawConnection(raw_address) as stable:
         assert served(stable, "init_producer_id")[-1] == 5
-        with pytest.raises(ConnectionClosedByBroker):
+        with pytest.raises(ConnectionClosedByBrokerError):
             stable.call("init_producer_id", 6, transactional_id="x", transaction_timeout=60_000)
 
 

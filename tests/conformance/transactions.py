@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self
 from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
-from integration.raw import ConnectionClosedByBroker, RawConnection
+from integration.raw import ConnectionClosedByBrokerError, RawConnection
 from tests.conformance.batches import TRANSACTIONAL, Record, batch
 from tests.conformance.eventually import eventually
 from tests.conformance.groups import find_coordinator
@@ -150,7 +150,7 @@ def retried(
     answers: list[Any] = []
 
     def answered() -> bool:
-        with suppress(OSError, ConnectionClosedByBroker):
+        with suppress(OSError, ConnectionClosedByBrokerError):
             answers[:] = [attempt()]
             return code_of(answers[0]) not in again
         return False

@@ -1,4 +1,4 @@
-"""`docs/apis.md` says what the brokers answer."""
+"""`docs/apis.md` contains the versions that the brokers report."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from integration.clusters import Cluster, open_cluster
 from integration.clusters.coordinates import KAFKA_VERSION
 
 
-def test_the_document_is_what_the_generator_writes() -> None:
+def test_the_document_is_up_to_date() -> None:
     document = DOCUMENT.read_text()
     kafka, reference = parse(document)
     version = f"Apache Kafka {KAFKA_VERSION}"
     assert render(kafka=kafka, reference=reference, kafka_version=version) == document
 
 
-def test_the_documented_versions_are_those_the_reference_advertises() -> None:
+def test_the_documented_versions_of_the_reference_match_its_response() -> None:
     with open_cluster("reference") as cluster:
         assert parse(DOCUMENT.read_text())[1] == advertised(cluster.address(1))
 
 
 @pytest.mark.kafka_only
-def test_the_documented_versions_of_kafka_are_those_it_advertises(cluster: Cluster) -> None:
+def test_the_documented_versions_of_kafka_match_its_response(cluster: Cluster) -> None:
     assert parse(DOCUMENT.read_text())[0] == advertised(cluster.address(1))
 
 
-def test_the_reference_claims_no_version_that_kafka_does_not_have() -> None:
+def test_the_reference_supports_only_versions_of_kafka() -> None:
     kafka, reference = parse(DOCUMENT.read_text())
     for key, (lowest, highest) in reference.items():
         assert kafka[key][0] <= lowest <= highest <= kafka[key][1], key

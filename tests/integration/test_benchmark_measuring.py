@@ -1,4 +1,4 @@
-"""What the benchmarks measure with, and measure on."""
+"""How the benchmarks measure, and the data that they measure with."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def busy_child() -> subprocess.Popen[str]:
-    """Uses 0.4 s of CPU after a line is read from it, and then waits."""
+    """Uses 0.4 s of CPU after it has printed a line, and then waits."""
     return subprocess.Popen(
         [sys.executable, "-c", BUSY_THEN_WAITING],
         stdin=subprocess.PIPE,
@@ -53,7 +53,7 @@ def used_by(child: subprocess.Popen[str], meter: CpuMeter) -> None:
     assert child.stdout.readline() == "done\n"
 
 
-def test_the_meter_counts_a_descendant_that_is_there(busy_child: subprocess.Popen[str]) -> None:
+def test_the_meter_counts_a_running_descendant(busy_child: subprocess.Popen[str]) -> None:
     assert busy_child.pid in descendants()
     assert parent(busy_child.pid) == os.getpid()
     assert sys.executable in command_line(busy_child.pid)[0]
@@ -66,40 +66,42 @@ def test_the_meter_counts_a_descendant_that_is_there(busy_child: subprocess.Pope
     assert resident_bytes(busy_child.pid) is None
 
 
-def test_what_an_ended_process_used_is_not_lost(busy_child: subprocess.Popen[str]) -> None:
+def test_the_meter_keeps_the_cpu_time_of_an_ended_process(
+    busy_child: subprocess.Popen[str],
+) -> None:
     with CpuMeter() as meter:
         used_by(busy_child, meter)
         before_s = meter.seconds
         while meter.seconds == before_s == 0:
-            pass  # The next look; the test's own limit bounds it.
+            pass  # The next poll; the test's timeout limits the loop.
         seen_s = meter.seconds
         end(busy_child)
     assert meter.seconds >= seen_s > 0
 
 
-def test_the_meter_leaves_out_what_is_excluded(busy_child: subprocess.Popen[str]) -> None:
+def test_the_meter_ignores_excluded_processes(busy_child: subprocess.Popen[str]) -> None:
     with CpuMeter({busy_child.pid}) as meter:
         used_by(busy_child, meter)
         end(busy_child)
     assert meter.seconds < 0.1
 
 
-def test_samples_are_for_a_million_rows() -> None:
+def test_samples_are_per_million_rows() -> None:
     def spin() -> int:
         return sum(1 for _ in range(200_000)) // 100
 
     for sample in (measure_process(spin), measure_tree(spin, excluded=descendants())):
-        # 2,000 rows in some milliseconds: seconds for a million.
+        # 2,000 rows in some milliseconds are seconds per million rows.
         assert 0.1 < sample[SECONDS] < 500
         assert 0.1 < sample[CPU_SECONDS] < 500
 
 
-def test_work_without_rows_is_not_measured() -> None:
-    with pytest.raises(ValueError, match="no rows"):
+def test_work_without_rows_is_rejected() -> None:
+    with pytest.raises(ValueError, match="rows"):
         measure_process(lambda: 0)
 
 
-def test_repeated_work_counts_what_every_time_did() -> None:
+def test_repeated_work_counts_the_records_of_all_repeats() -> None:
     times: list[int] = []
 
     def work() -> int:
@@ -118,7 +120,7 @@ def test_values_have_their_size_and_differ() -> None:
         assert b"\n" not in b"".join(made)
 
 
-def test_stored_batches_are_cut_at_their_ends_and_counted(tmp_path: Path) -> None:
+def test_stored_batches_are_split_at_their_ends_and_counted(tmp_path: Path) -> None:
     batches = [plain([b"v" * 40] * 5, base_offset=offset) for offset in (0, 5, 10)]
     directory = tmp_path / "t-0"
     directory.mkdir()
@@ -136,6 +138,6 @@ def test_memory_is_that_of_the_worker_that_grew_most() -> None:
     assert sample == {GROWTH: 130.0, LATE_OVER_MIDDLE: 2.0}
 
 
-def test_memory_that_was_hardly_seen_is_refused() -> None:
+def test_memory_with_too_few_samples_is_rejected() -> None:
     with pytest.raises(ValueError, match="long enough"):
         memory_of({1: [1, 2, 3]})

@@ -41,7 +41,7 @@ def result(case: str = "read", peer: str = "peer", **fields: Any) -> Result:
 
 
 class Steady:
-    """A side that takes what it is told; it fails in one round where it is told that."""
+    """A side with given times; it fails in round `fails_in`."""
 
     def __init__(self, seconds: Sequence[float], *, fails_in: int | None = None) -> None:
         self.seconds = list(seconds)
@@ -71,18 +71,18 @@ def case_of(
 # Ratios
 
 
-def test_a_ratio_is_of_one_round_and_not_of_medians() -> None:
+def test_ratios_are_computed_per_round() -> None:
     ratio = ratio_of([2.0, 40.0, 9.0], [1.0, 40.0, 3.0])
     assert (ratio.median, ratio.minimum, ratio.maximum) == (2.0, 1.0, 3.0)
 
 
 @pytest.mark.parametrize(("above", "below"), [([1.0], [1.0, 2.0]), ([], []), ([1.0], [0.0])])
-def test_what_makes_no_ratio_is_refused(above: list[float], below: list[float]) -> None:
-    with pytest.raises(ValueError, match=r"no pairs|too little"):
+def test_samples_that_cannot_be_paired_are_rejected(above: list[float], below: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"paired|too short"):
         ratio_of(above, below)
 
 
-def test_every_side_runs_once_a_round_and_none_always_follows_the_same() -> None:
+def test_the_order_of_sides_varies_between_rounds() -> None:
     sides = ["ours", "a", "b"]
     orders = [order_of_round(sides, number) for number in range(6)]
     assert all(sorted(order) == sorted(sides) for order in orders)
@@ -94,7 +94,7 @@ def test_every_side_runs_once_a_round_and_none_always_follows_the_same() -> None
 # The runner
 
 
-def test_the_warm_up_does_not_count_and_the_direction_is_the_comparisons() -> None:
+def test_the_warm_up_does_not_count_and_comparisons_have_a_direction() -> None:
     case = case_of(
         Steady([100.0, 1.0, 2.0]),
         {"peer": Steady([1.0, 4.0, 4.0])},
@@ -110,7 +110,7 @@ def test_the_warm_up_does_not_count_and_the_direction_is_the_comparisons() -> No
     assert more.is_met
 
 
-def test_a_peer_that_fails_takes_only_its_own_comparison_with_it() -> None:
+def test_a_failing_peer_fails_only_its_own_comparison() -> None:
     sound, broken = Steady([1.0] * 3), Steady([1.0] * 3, fails_in=1)
     case = case_of(Steady([1.0] * 3), {"sound": sound, "broken": broken})
     said: list[str] = []
@@ -121,7 +121,7 @@ def test_a_peer_that_fails_takes_only_its_own_comparison_with_it() -> None:
     assert any("broken: FAILED" in line for line in said)
 
 
-def test_nothing_is_compared_with_what_failed_as_ours() -> None:
+def test_all_comparisons_fail_if_our_side_fails() -> None:
     peer = Steady([1.0] * 4)
     case = case_of(Steady([1.0] * 4, fails_in=0), {"peer": peer})
     (lost,) = run_case(case, NOBODY, Extent(records=10, rounds=3), _ignore)
@@ -129,7 +129,7 @@ def test_nothing_is_compared_with_what_failed_as_ours() -> None:
     assert peer.runs <= 1
 
 
-def test_of_an_error_in_a_python_worker_its_own_last_line_is_told() -> None:
+def test_an_error_of_a_python_worker_is_reported_by_its_last_line() -> None:
     class Failing:
         def run(self, resources: Resources, records: int) -> Sample:
             raise RuntimeError(
@@ -150,7 +150,7 @@ def _ignore(words: str) -> None:
 # The table of cases
 
 
-def test_every_comparison_has_its_side_and_its_place_in_the_results() -> None:
+def test_every_comparison_has_a_side_and_a_unique_name() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
     places = []
     for case in CASES:
@@ -176,13 +176,13 @@ def test_every_comparison_has_its_side_and_its_place_in_the_results() -> None:
         (None, 3.0, True, False),
     ],
 )
-def test_a_target_is_a_bound_from_its_own_side(
+def test_a_target_is_a_lower_or_an_upper_bound(
     median: float | None, target: float | None, at_most: bool, met: bool | None
 ) -> None:
     assert result(ratio_median=median, target=target, at_most=at_most).is_met is met
 
 
-def test_the_file_has_the_fields_that_others_read(tmp_path: Path) -> None:
+def test_the_file_has_the_documented_fields(tmp_path: Path) -> None:
     path = tmp_path / "bench" / "results.json"
     save([result(), result("write", target=None)], path)
     rows = json.loads(path.read_text())
@@ -196,14 +196,14 @@ def test_the_file_has_the_fields_that_others_read(tmp_path: Path) -> None:
     assert not list(path.parent.glob("*.part"))
 
 
-def test_results_of_another_version_are_refused(tmp_path: Path) -> None:
+def test_results_of_another_format_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text('[{"case": "read"}]')
     with pytest.raises(ValueError, match=r"results\.json"):
         load(path)
 
 
-def test_a_case_that_is_run_again_replaces_its_own_results_alone() -> None:
+def test_a_rerun_case_replaces_only_its_own_results() -> None:
     old = [
         result("read", "gone"),
         result("read-cpu", "gone", of_case="read"),
@@ -218,7 +218,7 @@ def test_a_case_that_is_run_again_replaces_its_own_results_alone() -> None:
     ]
 
 
-def test_what_failed_or_was_not_run_is_incomplete() -> None:
+def test_failed_and_missing_cases_are_incomplete() -> None:
     results = [result("read"), result("write", error="ours: boom", ratio_median=None)]
     assert incomplete(results, order=["read", "write", "stream"]) == ["write", "stream"]
 

@@ -1,4 +1,4 @@
-"""`--cluster=`: what the header of a run says and which tests are left out."""
+"""The option `--cluster`: the header of a run and the tests that it deselects."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def collected(backend: str, *options: str) -> str:
     ).stdout
 
 
-def test_what_only_kafka_serves_is_left_out_and_counted() -> None:
+def test_kafka_only_tests_are_deselected_and_counted() -> None:
     output = collected("reference")
     assert "cluster: reference (broker_ref), 1 broker, 3 in tests/conformance" in output
     assert "left out: 3 kafka_only (run them with --cluster=kafka)" in output
     assert "test_a_killed_broker_comes_back" not in output
 
 
-def test_on_kafka_what_uses_no_cluster_is_left_out() -> None:
+def test_on_kafka_tests_without_a_cluster_are_deselected() -> None:
     output = collected("kafka")
     assert "cluster: kafka (Apache Kafka 4.3.0)" in output
     assert re.search(r"left out: \d+ use no cluster of the run", output)
@@ -42,25 +42,25 @@ def test_on_kafka_what_uses_no_cluster_is_left_out() -> None:
     assert "test_an_unknown_backend_is_refused" not in output
 
 
-def test_the_number_of_brokers_is_told() -> None:
+def test_the_header_has_the_number_of_brokers() -> None:
     assert "cluster: kafka (Apache Kafka 4.3.0), 2 brokers\n" in collected("kafka", "--brokers=2")
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "many"])
-def test_a_number_of_brokers_that_cannot_be_is_refused_before_any_test(count: str) -> None:
+def test_an_invalid_number_of_brokers_is_rejected_before_any_test(count: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         collected("reference", f"--brokers={count}")
     assert "--brokers: " in refused.value.stderr
 
 
-def test_an_unknown_backend_is_refused_before_any_test() -> None:
+def test_an_unknown_backend_is_rejected_before_any_test() -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         collected("rabbit")
     assert "invalid choice: 'rabbit'" in refused.value.stderr
 
 
 @pytest.mark.slow
-def test_where_the_backend_cannot_run_its_tests_are_skipped_with_the_remedy(
+def test_tests_of_an_unavailable_backend_are_skipped_with_the_remedy(
     tmp_path: Path,
 ) -> None:
     # A PATH with neither java nor mvn.

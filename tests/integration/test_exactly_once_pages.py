@@ -1,4 +1,4 @@
-"""The pages about writing exactly once name what is built, and links between pages lead somewhere."""
+"""The pages about exactly-once writes match the code, and links between pages resolve."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NUMBERED = re.compile(r"^(\d+)\. ", re.MULTILINE)
 
 
 def numbered_steps() -> dict[int, str]:
-    """The text of each numbered step of the protocol."""
+    """Return the text of each numbered step of the protocol."""
     page = PROTOCOL.read_text()
     text = page[page.index("## The steps") : page.index("## Decisions, as records")]
     parts = _NUMBERED.split(text)[1:]
@@ -34,7 +34,7 @@ def numbered_steps() -> dict[int, str]:
 
 
 @pytest.mark.parametrize("step", Step, ids=lambda step: step.title)
-def test_every_step_is_told_under_its_number(step: Step) -> None:
+def test_every_step_is_documented_under_its_number(step: Step) -> None:
     told = numbered_steps()
     elsewhere = f"`{step.title}` ({step.number})"
     assert f"`{step.title}`" in told[step.number] or any(
@@ -42,7 +42,7 @@ def test_every_step_is_told_under_its_number(step: Step) -> None:
     )
 
 
-def test_no_step_is_told_that_is_not_there() -> None:
+def test_no_unknown_step_is_documented() -> None:
     named = re.findall(r"`((?:plan|task|commit|abort)\.[a-z_]+)`", PROTOCOL.read_text())
     assert set(named) == {step.title for step in Step}
 
@@ -60,7 +60,7 @@ def test_every_standing_of_a_transaction_is_explained() -> None:
     assert [one.value for one in Standing if f"`{one.value}`" not in page] == []
 
 
-def test_the_commit_topic_is_created_by_hand_as_it_is_created_here() -> None:
+def test_the_documented_commit_topic_matches_the_created_one() -> None:
     page = GUIDE.read_text()
     by_hand = page[page.index("kafka-topics.sh --create") :].partition("```")[0]
     configs = dict(re.findall(r"--config ([a-z.]+)=(\S+)", by_hand))
@@ -74,7 +74,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     wrong = []
     for target, anchor in _LINK.findall(page.read_text()):
         if "://" in target:

@@ -1,4 +1,4 @@
-"""The proxy's faults, seen from a client of a server that echoes, and from clients of a broker."""
+"""The proxy's faults, for a client of an echo server and for clients of a broker."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from integration.clusters import Cluster
 from integration.faults.links import ProxiedLinks, is_follower
 from integration.faults.proxy import Direction, TcpProxy
 from integration.faults.rules import RequestHeader, of_api
-from integration.raw import ConnectionClosedByBroker, RawConnection, encode_request, request
+from integration.raw import ConnectionClosedByBrokerError, RawConnection, encode_request, request
 from tests.conformance.eventually import eventually
 
 TO_BROKER, TO_CLIENT = frozenset({Direction.TO_BROKER}), frozenset({Direction.TO_CLIENT})
 QUIET_S = 0.3
-"""How long a test listens to be sure enough that nothing comes."""
+"""The time after which a test assumes that nothing arrives."""
 
 
 class Broker:
-    """Answers each frame with a frame of its correlation id, and keeps what it was asked."""
+    """Answers each frame with its correlation id, and records the requests."""
 
     def __init__(self) -> None:
         self.requests: list[bytes] = []
@@ -93,7 +93,7 @@ def connect(proxy: TcpProxy) -> Iterator[Callable[[], RawConnection]]:
 
 
 def frame(api: str, correlation_id: int = 1, client_id: str | None = "test") -> bytes:
-    """A request whose echo is its version, correlation id and what follows."""
+    """Return a request whose echo is its version, correlation id and body."""
     return encode_request(request(api, 3), correlation_id, client_id)
 
 
@@ -103,14 +103,14 @@ def ask(connection: RawConnection, api: str = "metadata", correlation_id: int = 
     assert connection.receive_frame() == asked[4:]
 
 
-def test_everything_passes_in_order_and_unchanged(
+def test_bytes_pass_in_order_and_unchanged(
     connect: Callable[[], RawConnection], broker: Broker
 ) -> None:
     connection = connect()
     sent = [
         frame("metadata") + bytes(300_000),
         frame("metadata", client_id=None),
-        # Not requests, which is a broker's business and not the proxy's.
+        # Frames that are not requests are the broker's concern.
         b"abcd",
         bytes(8) + struct.pack(">h", 30_000) + b"?",
     ]
@@ -120,7 +120,7 @@ def test_everything_passes_in_order_and_unchanged(
     assert broker.requests == sent
 
 
-def test_the_end_of_a_connection_passes(connect: Callable[[], RawConnection]) -> None:
+def test_the_end_of_a_connection_is_forwarded(connect: Callable[[], RawConnection]) -> None:
     connection = connect()
     ask(connection)
     connection.half_close()
@@ -140,7 +140,7 @@ def test_a_dropped_request_never_arrives_and_the_next_one_does(
     assert broker.requests == [frame("metadata"), frame("produce")]
 
 
-def test_a_lost_answer_is_to_a_request_that_arrived(
+def test_a_request_with_a_lost_response_arrives(
     connect: Callable[[], RawConnection], proxy: TcpProxy, broker: Broker
 ) -> None:
     proxy.lose_answers(of_api("produce"))
@@ -152,7 +152,7 @@ def test_a_lost_answer_is_to_a_request_that_arrived(
     assert broker.requests == [frame("metadata", 1), frame("produce", 2)]
 
 
-def test_held_requests_keep_their_place_until_the_rule_ends(
+def test_held_requests_keep_their_order_until_the_rule_ends(
     connect: Callable[[], RawConnection], proxy: TcpProxy, broker: Broker
 ) -> None:
     rule = proxy.hold_requests(of_api("list_offsets"))
@@ -169,7 +169,7 @@ def test_held_requests_keep_their_place_until_the_rule_ends(
     ]
 
 
-def test_a_rule_may_look_at_the_whole_header(
+def test_a_rule_can_match_the_whole_header(
     connect: Callable[[], RawConnection], proxy: TcpProxy
 ) -> None:
     seen: list[RequestHeader] = []
@@ -185,7 +185,7 @@ def test_a_rule_may_look_at_the_whole_header(
     ]
 
 
-def test_what_a_match_raises_comes_out_at_the_end(broker: Broker) -> None:
+def test_close_raises_the_errors_of_matchers(broker: Broker) -> None:
     def wrong(header: RequestHeader) -> bool:
         raise LookupError(header.api_key)
 
@@ -199,7 +199,7 @@ def test_what_a_match_raises_comes_out_at_the_end(broker: Broker) -> None:
     assert raised.group_contains(LookupError, match="3")
 
 
-def test_followers_are_told_from_clients_and_from_each_other() -> None:
+def test_followers_are_distinguished_from_clients_and_each_other() -> None:
     def fetch(client_id: str | None) -> RequestHeader:
         return RequestHeader(api_key=1, api_version=17, correlation_id=1, client_id=client_id)
 
@@ -207,7 +207,7 @@ def test_followers_are_told_from_clients_and_from_each_other() -> None:
     assert [is_follower(2)(fetch(name)) for name in names] == [True, False, False, False, False]
 
 
-def test_cut_to_the_broker_is_a_black_hole_until_it_heals(
+def test_a_cut_to_the_broker_holds_requests_until_heal(
     connect: Callable[[], RawConnection], proxy: TcpProxy, broker: Broker
 ) -> None:
     old = connect()
@@ -222,7 +222,7 @@ def test_cut_to_the_broker_is_a_black_hole_until_it_heals(
     assert [c.receive_frame() for c in (old, new)] == [frame("metadata", 2)[4:]] * 2
 
 
-def test_cut_to_the_client_keeps_only_the_answers_back(
+def test_a_cut_to_the_client_holds_only_responses(
     connect: Callable[[], RawConnection], proxy: TcpProxy, broker: Broker
 ) -> None:
     connection = connect()
@@ -234,7 +234,7 @@ def test_cut_to_the_client_keeps_only_the_answers_back(
     assert connection.receive_frame() == frame("metadata")[4:]
 
 
-def test_dropped_connections_end_and_new_ones_are_served(
+def test_dropped_connections_close_and_new_ones_work(
     connect: Callable[[], RawConnection], proxy: TcpProxy
 ) -> None:
     old = connect()
@@ -245,7 +245,7 @@ def test_dropped_connections_end_and_new_ones_are_served(
     assert proxy.connection_count == 1
 
 
-def test_refused_connections_are_served_on_the_same_port_when_it_heals(
+def test_refused_connections_work_on_the_same_port_after_heal(
     connect: Callable[[], RawConnection], proxy: TcpProxy
 ) -> None:
     old, address = connect(), proxy.address
@@ -259,7 +259,7 @@ def test_refused_connections_are_served_on_the_same_port_when_it_heals(
     ask(connect())
 
 
-def test_where_the_broker_is_gone_connections_end(
+def test_connections_close_if_the_broker_is_gone(
     connect: Callable[[], RawConnection], broker: Broker, proxy: TcpProxy
 ) -> None:
     old = connect()
@@ -270,9 +270,7 @@ def test_where_the_broker_is_gone_connections_end(
     eventually(lambda: proxy.connection_count == 0)
 
 
-def test_delays_hold_every_frame_for_so_long(
-    connect: Callable[[], RawConnection], proxy: TcpProxy
-) -> None:
+def test_a_delay_holds_every_frame(connect: Callable[[], RawConnection], proxy: TcpProxy) -> None:
     connection = connect()
     proxy.delay(0.1)
     assert seconds(lambda: ask(connection)) >= 0.2
@@ -283,9 +281,7 @@ def test_delays_hold_every_frame_for_so_long(
     assert seconds(lambda: ask(connection, "list_offsets")) < 2.0
 
 
-def test_throttled_bytes_take_their_time(
-    connect: Callable[[], RawConnection], proxy: TcpProxy
-) -> None:
+def test_throttled_bytes_are_slow(connect: Callable[[], RawConnection], proxy: TcpProxy) -> None:
     connection = connect()
     proxy.throttle(1_000_000)
     connection.send_frame(frame("metadata") + bytes(200_000))
@@ -293,13 +289,13 @@ def test_throttled_bytes_take_their_time(
 
 
 def silent(connection: RawConnection) -> bool:
-    """Whether nothing comes, and the connection stays, for a moment."""
+    """Whether nothing arrives for a moment and the connection stays open."""
     connection.set_timeout(QUIET_S)
     try:
         connection.receive_frame()
     except TimeoutError:
         return True
-    except ConnectionClosedByBroker:
+    except ConnectionClosedByBrokerError:
         return False
     finally:
         connection.set_timeout(10)
@@ -315,7 +311,7 @@ def seconds(act: Callable[[], object]) -> float:
 @pytest.mark.slow
 @pytest.mark.kafka_only
 @pytest.mark.timeout(300)
-def test_a_cluster_behind_proxies_is_reached_through_them_alone(
+def test_a_cluster_behind_proxies_is_reached_only_through_them(
     cluster_with: Callable[..., Cluster],
 ) -> None:
     with ProxiedLinks() as links:

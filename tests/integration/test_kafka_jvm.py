@@ -1,4 +1,4 @@
-"""The JVMs of Kafka's nodes: those of tests start from archives of classes, measured ones as ever."""
+"""The JVMs of Kafka's nodes use class archives in tests, and Kafka's own options in benchmarks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROLES = ("controller", "broker")
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_an_archive_is_read_where_it_was_left(tmp_path: Path, role: str) -> None:
+def test_an_archive_is_read_from_where_it_was_written(tmp_path: Path, role: str) -> None:
     compiles_little, collects_simply, leaves = archives_classes(tmp_path)(role)
     assert (compiles_little, collects_simply) == starts_soon(tmp_path)(role)
     archive = Path(leaves.removeprefix("-XX:ArchiveClassesAtExit="))
@@ -22,12 +22,12 @@ def test_an_archive_is_read_where_it_was_left(tmp_path: Path, role: str) -> None
     assert starts_soon(tmp_path)(role)[2:] == (f"-XX:SharedArchiveFile={archive}",)
 
 
-def test_each_role_has_its_own(tmp_path: Path) -> None:
+def test_each_role_has_its_own_archive(tmp_path: Path) -> None:
     assert len({archives_classes(tmp_path)(role) for role in ROLES}) == len(ROLES)
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_what_is_measured_runs_as_users_run_it(role: str) -> None:
+def test_measured_nodes_use_kafkas_own_options(role: str) -> None:
     assert lives_long(role) == ()
 
 

@@ -1,4 +1,4 @@
-"""The page of the mechanisms: every link leads to a file, every section to code and tests."""
+"""docs/mechanisms.md: every link resolves, every section names code and tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECTION = re.compile(r"^### (.+)\n((?:(?!##).*\n)*)", re.MULTILINE)
 
 
 def sections() -> list[tuple[str, str]]:
-    """(title, text) of every mechanism."""
+    """Return (title, text) of every mechanism."""
     return _SECTION.findall(PAGE.read_text())
 
 
@@ -24,7 +24,7 @@ def test_every_link_resolves() -> None:
     assert missing == []
 
 
-def test_no_mechanism_is_told_twice() -> None:
+def test_no_mechanism_is_documented_twice() -> None:
     titles = [title for title, _ in sections()]
     assert len(titles) > 10
     assert len(titles) == len(set(titles))

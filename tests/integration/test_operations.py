@@ -1,4 +1,4 @@
-"""Operations of `broker_ref` are made of Kafka's own requests: they work on any cluster."""
+"""The operations of `broker_ref` use Kafka's own requests, so they work on any cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child of a process that is killed does not outlive it."""
+"""The child of a killed process is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ time.sleep(600)
 
 
 def _is_alive(process_id: int) -> bool:
-    """Whether it runs; one that has ended and that nobody has reaped yet does not."""
+    """Whether the process runs and is not a zombie."""
     found = subprocess.run(
         ["ps", "-o", "stat=", "-p", str(process_id)], capture_output=True, text=True, check=False
     )
@@ -45,7 +45,7 @@ def test_the_child_of_a_killed_process_is_killed() -> None:
                 os.kill(child_id, signal.SIGKILL)
 
 
-def test_a_child_that_is_no_longer_watched_lives_on() -> None:
+def test_an_unwatched_child_keeps_running() -> None:
     with subprocess.Popen(["sleep", "600"]) as child:
         Watchdog(child.pid).close()
         assert child.poll() is None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from integration.clusters.base import ClusterUnavailable
+from integration.clusters.base import ClusterUnavailableError
 from integration.clusters.coordinates import SPARK_KAFKA_CONNECTOR, resolve
 from tests.conftest import TopicFactory
 
@@ -41,7 +41,7 @@ def run_steps(
             pytest.skip("the build of Spark's own connector in use is for PySpark 4.2 and up")
         try:
             jars = resolve(SPARK_KAFKA_CONNECTOR)
-        except ClusterUnavailable as reason:
+        except ClusterUnavailableError as reason:
             pytest.skip(str(reason))
         configuration["spark.jars"] = ",".join(map(str, jars))
     (directory / "spark-defaults.conf").write_text(

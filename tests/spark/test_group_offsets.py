@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from integration.clusters import ClusterUnavailable
+from integration.clusters import ClusterUnavailableError
 from integration.kafka_tools import KafkaTools
 from pyspark_kafka.source.spark_features import ADMISSION_CONTROL
 from tests.conformance.eventually import eventually
@@ -117,7 +117,7 @@ def test_reads_start_where_the_group_has_come_to(
 def tools(bootstrap: str) -> Iterator[KafkaTools]:
     try:
         opened = KafkaTools(bootstrap)
-    except ClusterUnavailable as reason:
+    except ClusterUnavailableError as reason:
         pytest.skip(str(reason))
     with opened:
         yield opened

@@ -51,7 +51,7 @@ def tools(processes: Cluster) -> Iterator[KafkaTools]:
     """Apache Kafka's tools; a test that asks is skipped where they cannot be had."""
     try:
         opened = KafkaTools(processes.bootstrap_servers)
-    except clusters.ClusterUnavailable as reason:
+    except clusters.ClusterUnavailableError as reason:
         pytest.skip(str(reason))
     with opened:
         yield opened

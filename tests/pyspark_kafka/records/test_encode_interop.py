@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from integration.clusters import ClusterUnavailable
+from integration.clusters import ClusterUnavailableError
 from integration.kafka_tools import KafkaTools
 from integration.raw import RawConnection
 from pyspark_kafka.records import Codec, EncodedBatch, ProducerState, encode
@@ -220,7 +220,7 @@ def test_kafkas_console_consumer_reads_every_codec(
 ) -> None:
     try:
         tools = KafkaTools(bootstrap)
-    except ClusterUnavailable as reason:
+    except ClusterUnavailableError as reason:
         pytest.skip(str(reason))
     name = topic(partitions=2)
     expected = write(raw, name, Codec)
