@@ -17,12 +17,12 @@ from broker_ref.controller.metadata import ClusterMetadata
 from broker_ref.controller.topics import NewTopic
 from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.log.log_dir import UNKNOWN_LOG_DIR, LogDir
-from broker_ref.replication.fetch_sessions import FetchSessions
-from broker_ref.replication.producer_ids import ProducerIds
+from broker_ref.replication.fetch_session_cache import FetchSessionCache
+from broker_ref.replication.producer_id_manager import ProducerIdManager
 from broker_ref.replication.purgatory import DelayedOperation
 from broker_ref.replication.replica_manager import ReplicaManager
+from broker_ref.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from broker_ref.transaction.coordinator import TransactionCoordinator
-from broker_ref.transaction.verification import Verifications
 
 Context = TypeVar("Context")
 
@@ -56,9 +56,9 @@ class Broker:
     replicas: ReplicaManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
-    verifications: Verifications
-    fetch_sessions: FetchSessions
-    producer_ids: ProducerIds
+    verifications: AddPartitionsToTxnManager
+    fetch_sessions: FetchSessionCache
+    producer_ids: ProducerIdManager
     request_topic: Callable[[NewTopic], None]
     apis: Callable[[], tuple[Api[Any], ...]]
     log_dir: LogDir = UNKNOWN_LOG_DIR

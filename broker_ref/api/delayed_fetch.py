@@ -28,7 +28,7 @@ from broker_ref.api.partition_reader import PartitionReader
 from broker_ref.log.errors import LogError
 from broker_ref.log.partition_log import LogPosition
 from broker_ref.protocol.errors import ApiError
-from broker_ref.replication.fetch_sessions import FetchedPartition, PartitionPlace
+from broker_ref.replication.fetch_session_cache import CachedPartition, PartitionPlace
 from broker_ref.replication.partition import Partition, PartitionKey
 
 
@@ -48,11 +48,11 @@ class DelayedFetch:
     reader: PartitionReader
     context: SessionlessFetchContext
     limits: FetchLimits
-    wanted: dict[PartitionPlace, FetchedPartition] = field(default_factory=dict)
+    wanted: dict[PartitionPlace, CachedPartition] = field(default_factory=dict)
     absent: Answers = field(default_factory=dict)
     _idle: dict[PartitionPlace, Partition] = field(default_factory=dict)
     """Partitions without changes, which are not read unless they change."""
-    _by_key: dict[Hashable, list[FetchedPartition]] = field(default_factory=dict)
+    _by_key: dict[Hashable, list[CachedPartition]] = field(default_factory=dict)
     _starts: dict[PartitionPlace, LogPosition] = field(default_factory=dict)
     """The positions of the fetch offsets at the start of the wait."""
     _refused: Answers = field(default_factory=dict)
@@ -60,7 +60,7 @@ class DelayedFetch:
     _available: dict[PartitionPlace, int] = field(default_factory=dict)
     """Available bytes per partition, if any."""
     _available_bytes: int = 0
-    _changed: dict[PartitionPlace, FetchedPartition] = field(default_factory=dict)
+    _changed: dict[PartitionPlace, CachedPartition] = field(default_factory=dict)
 
     def begin(self, now_ms: int) -> FetchResponse | None:
         """Return the response if the fetch need not wait; updates the position of a follower."""
@@ -108,13 +108,13 @@ class DelayedFetch:
                 partition = self.reader.locate(wanted)
             except ApiError:
                 continue
-            if wanted.is_told(
+            if wanted.is_up_to_date(
                 high_watermark=partition.high_watermark,
                 log_start_offset=partition.log.log_start_offset,
             ) and self.reader.has_nothing_new(partition, wanted):
                 self._idle[place] = partition
                 if self.reader.is_follower:
-                    self.reader.follower_fetched(partition, wanted, now_ms)
+                    self.reader.update_follower_fetch_state(partition, wanted, now_ms)
 
     def _watch(self) -> None:
         """Store the keys to wait for and the log ends of partitions without changes."""
@@ -125,7 +125,7 @@ class DelayedFetch:
                 with suppress(LogError):
                     self._start(idle, wanted)
 
-    def _start(self, partition: Partition, wanted: FetchedPartition) -> LogPosition:
+    def _start(self, partition: Partition, wanted: CachedPartition) -> LogPosition:
         """Return the position of the fetch offset. LogError becomes the partition's answer."""
         place = wanted.place
         if place not in self._starts:
@@ -155,7 +155,7 @@ class DelayedFetch:
             bytes_left = max(bytes_left - len(answer.records), 0)
         return answers
 
-    def _is_due(self, looked_at: dict[PartitionPlace, FetchedPartition]) -> bool:
+    def _is_due(self, looked_at: dict[PartitionPlace, CachedPartition]) -> bool:
         """Check these partitions and return whether the fetch completes."""
         for place, wanted in looked_at.items():
             try:
@@ -169,7 +169,7 @@ class DelayedFetch:
                 self._available[place] = available
         return self._available_bytes >= self.limits.min_bytes
 
-    def _look(self, wanted: FetchedPartition) -> int | None:
+    def _look(self, wanted: CachedPartition) -> int | None:
         """Return the available bytes of a partition, or None if it must be answered.
 
         Raises: ApiError or LogError if it cannot be read.
@@ -238,6 +238,6 @@ def _absent(index: int, error_code: ErrorCode) -> PartitionAnswer:
     return PartitionAnswer(partition_index=index, error_code=error_code, aborted_transactions=())
 
 
-def _key(wanted: FetchedPartition) -> PartitionKey:
+def _key(wanted: CachedPartition) -> PartitionKey:
     assert wanted.topic is not None
     return PartitionKey(topic=wanted.topic, partition=wanted.asked.partition)

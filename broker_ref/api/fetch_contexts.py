@@ -17,13 +17,13 @@ from broker_ref.api.contract import Broker, Call
 from broker_ref.api.fetch_messages import NOT_DIVERGING, FetchRequest, PartitionAnswer
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
-from broker_ref.replication.fetch_sessions import (
+from broker_ref.replication.fetch_session_cache import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     INVALID_SESSION_ID,
-    FetchedPartition,
+    CachedPartition,
     FetchSession,
-    FetchSessions,
+    FetchSessionCache,
     PartitionPlace,
 )
 
@@ -39,7 +39,7 @@ class SessionlessFetchContext:
     remembers: ClassVar[bool] = False
     """Whether the client has received earlier answers in this session."""
 
-    partitions: dict[PartitionPlace, FetchedPartition]
+    partitions: dict[PartitionPlace, CachedPartition]
 
     def close(self, answers: Answers, now_ms: int) -> tuple[int, Answers]:
         """Return the session id and the answers to send."""
@@ -51,7 +51,7 @@ class SessionlessFetchContext:
 class FullFetchContext(SessionlessFetchContext):
     """A full fetch that creates a session if the cache has room; all answers are sent."""
 
-    sessions: FetchSessions
+    sessions: FetchSessionCache
     from_follower: bool
     by_topic_id: bool
 
@@ -93,7 +93,7 @@ class IncrementalFetchContext(SessionlessFetchContext):
         sent: Answers = {}
         for place, answer in answers.items():
             partition = self.partitions[place]
-            known = partition.is_told(
+            known = partition.is_up_to_date(
                 high_watermark=answer.high_watermark, log_start_offset=answer.log_start_offset
             )
             if known and not answer.records and not answer.is_urgent:
@@ -144,7 +144,7 @@ def replica_id_of(request: FetchRequest) -> int:
     return request.replica_state.replica_id
 
 
-def _note(partition: FetchedPartition, answer: PartitionAnswer) -> None:
+def _note(partition: CachedPartition, answer: PartitionAnswer) -> None:
     """Store the answer that was sent; -1 forces the next answer to be sent.
 
     That is so after an error or a diverging epoch: the follower then truncates and does not apply
@@ -158,16 +158,16 @@ def _note(partition: FetchedPartition, answer: PartitionAnswer) -> None:
 
 def _asked(
     broker: Broker, call: Call, request: FetchRequest
-) -> dict[PartitionPlace, FetchedPartition]:
+) -> dict[PartitionPlace, CachedPartition]:
     """Return the partitions in the request; the last entry wins if one is repeated."""
-    asked: dict[PartitionPlace, FetchedPartition] = {}
+    asked: dict[PartitionPlace, CachedPartition] = {}
     by_topic_id = call.version >= FIRST_VERSION_BY_TOPIC_ID
     for topic in request.topics:
         identity = topic.topic_id if by_topic_id else topic.topic
         name = _name(broker, topic.topic_id) if by_topic_id else topic.topic
         for partition in topic.partitions:
             place = (identity, partition.partition)
-            asked[place] = FetchedPartition(
+            asked[place] = CachedPartition(
                 place=place, topic=name, topic_id=topic.topic_id, asked=partition
             )
     return asked
@@ -179,7 +179,7 @@ def _forgotten(request: FetchRequest, *, by_topic_id: bool) -> Iterable[Partitio
             yield (topic.topic_id if by_topic_id else topic.topic), partition
 
 
-def _resolve(broker: Broker, partitions: Mapping[PartitionPlace, FetchedPartition]) -> None:
+def _resolve(broker: Broker, partitions: Mapping[PartitionPlace, CachedPartition]) -> None:
     """Resolve topics that were unknown when the session added them."""
     for partition in partitions.values():
         if partition.topic is None:

@@ -57,7 +57,7 @@ from broker_ref.log.batch import (
 from broker_ref.log.errors import LogError, RecordValidationError
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
-from broker_ref.replication.partition import Appended, PartitionKey
+from broker_ref.replication.partition import PartitionKey, PendingReplication
 
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
@@ -138,7 +138,7 @@ class ProducePartitionStatus:
     """The answer for a partition so far, and the append that it waits for."""
 
     response: PartitionResponse
-    appended: Appended | None = None
+    appended: PendingReplication | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,7 +189,7 @@ class DelayedProduce:
         )
 
     def _failed(
-        self, response: PartitionResponse, appended: Appended, error_code: ErrorCode
+        self, response: PartitionResponse, appended: PendingReplication, error_code: ErrorCode
     ) -> PartitionResponse:
         """Return the answer for a batch that was appended but may be lost, with its offsets."""
         key = appended.partition.key
@@ -353,7 +353,7 @@ def _append(
     )
     if request.acks != ACKS_ALL:
         return ProducePartitionStatus(response=response)
-    appended = Appended(partition=partition, required_offset=result.last_offset + 1)
+    appended = PendingReplication(partition=partition, required_offset=result.last_offset + 1)
     return ProducePartitionStatus(response=response, appended=appended)
 
 

@@ -25,7 +25,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.errors import ApiError
-from broker_ref.replication.partition import Isolation, Partition
+from broker_ref.replication.partition import FetchIsolation, Partition
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -197,7 +197,7 @@ def _end_offset(partition: Partition, request: ListOffsetsRequest) -> int:
         return partition.log.log_end_offset
     committed = request.isolation_level == READ_COMMITTED
     return partition.end_offset_for(
-        Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED
+        FetchIsolation.READ_COMMITTED if committed else FetchIsolation.READ_UNCOMMITTED
     )
 
 

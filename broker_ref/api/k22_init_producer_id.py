@@ -23,9 +23,13 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
 from broker_ref.api.coordinator_replies import answer
 from broker_ref.api.fencing import producer_fenced_code
-from broker_ref.replication.producer_ids import PRODUCER_IDS, WAIT_FOR_IDS_MS, ProducerIds
-from broker_ref.transaction.coordinator import Initialization, ProducerResult
-from broker_ref.transaction.decisions import ProducerIdAndEpoch
+from broker_ref.replication.producer_id_manager import (
+    PRODUCER_IDS,
+    WAIT_FOR_IDS_MS,
+    ProducerIdManager,
+)
+from broker_ref.transaction.coordinator import InitProducerIdArguments, InitProducerIdResult
+from broker_ref.transaction.request_validation import ProducerIdAndEpoch
 
 FIRST_UNSTABLE_VERSION: Final = 6
 FIRST_VERSION_OF_PRODUCER_FENCED: Final = 4
@@ -57,12 +61,12 @@ class InitProducerIdResponse:
 class DelayedProducerId:
     """A request that waits for the broker to get producer ids."""
 
-    producer_ids: ProducerIds
+    producer_ids: ProducerIdManager
 
     def try_complete(self, now_ms: int) -> InitProducerIdResponse | None:
         """Return the response if an id is available."""
         del now_ms
-        producer_id = self.producer_ids.next()
+        producer_id = self.producer_ids.generate_producer_id()
         if producer_id is None:
             return None
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
@@ -93,8 +97,8 @@ def _initialize(
     expected = None
     if request.producer_id != -1:
         expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-    reply = broker.transactions.initialize(
-        Initialization(
+    reply = broker.transactions.handle_init_producer_id(
+        InitProducerIdArguments(
             transactional_id=transactional_id,
             timeout_ms=request.transaction_timeout_ms,
             expected=expected,
@@ -104,7 +108,7 @@ def _initialize(
         call.now_ms,
     )
 
-    def respond(result: ProducerResult) -> InitProducerIdResponse:
+    def respond(result: InitProducerIdResult) -> InitProducerIdResponse:
         return InitProducerIdResponse(
             error_code=producer_fenced_code(
                 result.error_code,

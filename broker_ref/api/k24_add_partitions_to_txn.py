@@ -24,14 +24,14 @@ from broker_ref.api.fencing import producer_fenced_code
 from broker_ref.controller.metadata import INTERNAL_TOPICS
 from broker_ref.coordination.replies import Reply
 from broker_ref.replication.partition import PartitionKey
-from broker_ref.transaction.decisions import ProducerIdAndEpoch
-from broker_ref.transaction.verification import (
+from broker_ref.transaction.add_partitions_to_txn_manager import (
     PartitionResult,
     TopicPartitions,
     TopicResult,
     TransactionPartitions,
     TransactionResult,
 )
+from broker_ref.transaction.request_validation import ProducerIdAndEpoch
 
 FIRST_VERSION_OF_PRODUCER_FENCED: Final = 2
 FIRST_VERSION_OF_BROKERS: Final = 4

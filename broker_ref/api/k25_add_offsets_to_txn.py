@@ -18,7 +18,7 @@ from broker_ref.api.coordinator_replies import answer
 from broker_ref.api.fencing import producer_fenced_code
 from broker_ref.controller.metadata import OFFSETS_TOPIC
 from broker_ref.replication.partition import PartitionKey
-from broker_ref.transaction.decisions import ProducerIdAndEpoch
+from broker_ref.transaction.request_validation import ProducerIdAndEpoch
 
 FIRST_VERSION_OF_PRODUCER_FENCED: Final = 2
 

@@ -18,8 +18,8 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call
 from broker_ref.api.coordinator_replies import answer
 from broker_ref.api.fencing import producer_fenced_code
-from broker_ref.transaction.coordinator import ProducerResult
-from broker_ref.transaction.decisions import ProducerIdAndEpoch
+from broker_ref.transaction.coordinator import InitProducerIdResult
+from broker_ref.transaction.request_validation import ProducerIdAndEpoch
 
 FIRST_VERSION_OF_PRODUCER_FENCED: Final = 2
 FIRST_VERSION_OF_EPOCH_BUMPS: Final = 5
@@ -47,7 +47,7 @@ class EndTxnResponse:
 
 def handle(broker: Broker, call: Call, request: EndTxnRequest) -> object:
     """Pass the decision to the coordinator."""
-    reply = broker.transactions.end(
+    reply = broker.transactions.end_transaction(
         request.transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         commit=request.committed,
@@ -55,7 +55,7 @@ def handle(broker: Broker, call: Call, request: EndTxnRequest) -> object:
         now_ms=call.now_ms,
     )
 
-    def respond(result: ProducerResult) -> EndTxnResponse:
+    def respond(result: InitProducerIdResult) -> EndTxnResponse:
         return EndTxnResponse(
             error_code=producer_fenced_code(
                 result.error_code,

@@ -29,7 +29,7 @@ from broker_ref.log.control import EndTransactionMarker, Marker
 from broker_ref.log.errors import LogError
 from broker_ref.log.producer_state import NO_PRODUCER_EPOCH
 from broker_ref.protocol.errors import ApiError
-from broker_ref.replication.partition import Appended
+from broker_ref.replication.partition import PendingReplication
 from broker_ref.transaction.marker_messages import (
     MarkerResult,
     PartitionResult,
@@ -59,13 +59,13 @@ class MarkerStatus:
     producer_id: int
     topic: str
     partition: int
-    outcome: ErrorCode | Appended | Reply[ErrorCode] = ErrorCode.none
+    outcome: ErrorCode | PendingReplication | Reply[ErrorCode] = ErrorCode.none
 
     @property
     def error_code(self) -> ErrorCode | None:
         """Return the outcome, or None if it is not known yet."""
         outcome = self.outcome
-        if isinstance(outcome, Appended):
+        if isinstance(outcome, PendingReplication):
             return outcome.outcome
         if isinstance(outcome, Reply):
             outcome = outcome.result if outcome.result is not None else outcome
@@ -77,7 +77,7 @@ class MarkerStatus:
     def key(self) -> Hashable | None:
         """Return the key that the outcome waits for."""
         outcome = self.outcome
-        return outcome.partition.key if isinstance(outcome, Appended) else outcome
+        return outcome.partition.key if isinstance(outcome, PendingReplication) else outcome
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,7 +148,7 @@ def _is_of_a_producer(marker: WrittenMarker) -> bool:
 
 def _append(
     broker: Broker, call: Call, marker: WrittenMarker, topic: str, index: int
-) -> ErrorCode | Appended | Reply[ErrorCode]:
+) -> ErrorCode | PendingReplication | Reply[ErrorCode]:
     end = EndTransactionMarker(
         marker=Marker.COMMIT if marker.transaction_result else Marker.ABORT,
         coordinator_epoch=marker.coordinator_epoch,
@@ -176,7 +176,7 @@ def _append(
         )
     except (ApiError, LogError) as error:
         return error.error_code
-    return Appended(partition=partition, required_offset=result.last_offset + 1)
+    return PendingReplication(partition=partition, required_offset=result.last_offset + 1)
 
 
 def _response(statuses: tuple[MarkerStatus, ...]) -> WriteTxnMarkersResponse:

@@ -26,12 +26,12 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.api.contract import NO_THROTTLE_MS, Api, Broker, Call, Wait
 from broker_ref.api.coordinator_replies import NEVER_MS, answer
+from broker_ref.coordination.partition_writer import APPEND_ERRORS
 from broker_ref.coordination.replies import Reply
-from broker_ref.coordination.writes import APPEND_ERRORS
-from broker_ref.group.offset_commits import Committer
+from broker_ref.group.offset_metadata_manager import Committer
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
-from broker_ref.group.shard import Transaction
+from broker_ref.group.shard import TransactionalProducer
 from broker_ref.log.batch import NO_SEQUENCE
 from broker_ref.log.errors import LogError
 from broker_ref.log.verification_guards import VerificationGuard
@@ -126,7 +126,7 @@ class ValidatedCommit:
             group_instance_id=request.group_instance_id,
             generation_id=request.generation_id,
         )
-        transaction = Transaction(
+        transaction = TransactionalProducer(
             producer_id=request.producer_id, producer_epoch=request.producer_epoch, guard=guard
         )
         values = {key: _value(offset, now_ms) for key, offset in self.offsets.items()}
@@ -229,7 +229,7 @@ def _verify(commit: ValidatedCommit, now_ms: int) -> object:
     adds = commit.call.version >= FIRST_VERSION_THAT_ADDS_THE_GROUP
     try:
         partition = broker.groups.check_coordinator(request.group_id)
-        guard = partition.begin_verification(
+        guard = partition.maybe_start_transaction_verification(
             request.producer_id, request.producer_epoch, NO_SEQUENCE, supports_epoch_bump=adds
         )
     except (ApiError, LogError) as error:
@@ -237,7 +237,7 @@ def _verify(commit: ValidatedCommit, now_ms: int) -> object:
         return commit.respond(_VERIFICATION_ERRORS.get(code, code))
     if guard is None or not (adds or broker.config.transaction_partition_verification_enable):
         return commit.append(guard, now_ms)
-    reply = broker.verifications.verify(
+    reply = broker.verifications.add_or_verify_transaction(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,

@@ -28,8 +28,8 @@ from broker_ref.log.batch import end_offset_of
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID
-from broker_ref.replication.fetch_sessions import FetchedPartition
-from broker_ref.replication.partition import DivergingEpoch, Isolation, Partition
+from broker_ref.replication.fetch_session_cache import CachedPartition
+from broker_ref.replication.partition import DivergingEpoch, FetchIsolation, Partition
 from broker_ref.replication.replica_selector import ReplicaView, preferred_read_replica
 
 READ_COMMITTED: Final = 1
@@ -50,7 +50,7 @@ class PartitionReader:
     version: int
     replica_id: int
     replica_epoch: int
-    isolation: Isolation
+    isolation: FetchIsolation
     rack_id: str
 
     @classmethod
@@ -62,7 +62,9 @@ class PartitionReader:
             version=call.version,
             replica_id=replica_id_of(request),
             replica_epoch=request.replica_state.replica_epoch,
-            isolation=Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED,
+            isolation=FetchIsolation.READ_COMMITTED
+            if committed
+            else FetchIsolation.READ_UNCOMMITTED,
             rack_id=request.rack_id,
         )
 
@@ -71,7 +73,7 @@ class PartitionReader:
         """Return whether a broker fetches."""
         return self.replica_id >= 0
 
-    def locate(self, wanted: FetchedPartition) -> Partition:
+    def locate(self, wanted: CachedPartition) -> Partition:
         """Return the partition. Raises: ApiError if it cannot be read here or in this leader epoch.
 
         Consumers in versions without racks read from leaders only, as followers do.
@@ -98,7 +100,7 @@ class PartitionReader:
         return partition.end_offset_for(self.isolation, self.replica_id)
 
     def read(
-        self, wanted: FetchedPartition, *, max_bytes: int, at_least_one_batch: bool
+        self, wanted: CachedPartition, *, max_bytes: int, at_least_one_batch: bool
     ) -> PartitionAnswer:
         """Return the batches at the fetch offset, or an error."""
         try:
@@ -124,14 +126,16 @@ class PartitionReader:
         except LogError as error:
             return self.refusal(wanted, error.error_code)
 
-    def note_position(self, wanted: FetchedPartition, answer: PartitionAnswer, now_ms: int) -> None:
+    def note_position(self, wanted: CachedPartition, answer: PartitionAnswer, now_ms: int) -> None:
         """Update a follower's position to its fetch offset, which was valid."""
         if self.is_follower and not answer.is_urgent:
-            self.follower_fetched(self.locate(wanted), wanted, now_ms)
+            self.update_follower_fetch_state(self.locate(wanted), wanted, now_ms)
 
-    def follower_fetched(self, partition: Partition, wanted: FetchedPartition, now_ms: int) -> None:
+    def update_follower_fetch_state(
+        self, partition: Partition, wanted: CachedPartition, now_ms: int
+    ) -> None:
         """Do the same as `note_position` for a known partition."""
-        partition.follower_fetched(
+        partition.update_follower_fetch_state(
             self.replica_id,
             self.replica_epoch,
             fetch_offset=wanted.asked.fetch_offset,
@@ -139,7 +143,7 @@ class PartitionReader:
             now_ms=now_ms,
         )
 
-    def has_nothing_new(self, partition: Partition, wanted: FetchedPartition) -> bool:
+    def has_nothing_new(self, partition: Partition, wanted: CachedPartition) -> bool:
         """Return whether a read would return no records, no error and no diverging epoch.
 
         False is possible even if a read would return nothing.
@@ -151,7 +155,7 @@ class PartitionReader:
             and not self._chooses_replicas
         )
 
-    def refusal(self, wanted: FetchedPartition, error_code: ErrorCode) -> PartitionAnswer:
+    def refusal(self, wanted: CachedPartition, error_code: ErrorCode) -> PartitionAnswer:
         """Return an error answer, with the current leader for leadership errors."""
         leader = NO_LEADER
         if (
@@ -172,7 +176,7 @@ class PartitionReader:
     def _answer(
         self,
         partition: Partition,
-        wanted: FetchedPartition,
+        wanted: CachedPartition,
         *,
         records: bytes = b"",
         diverging_epoch: EpochEndOffset = NOT_DIVERGING,
@@ -190,10 +194,10 @@ class PartitionReader:
         )
 
     def _aborted(
-        self, partition: Partition, wanted: FetchedPartition, records: bytes
+        self, partition: Partition, wanted: CachedPartition, records: bytes
     ) -> tuple[AbortedTransaction, ...] | None:
         """Return the aborted transactions of these records for read_committed consumers."""
-        if self.isolation is Isolation.READ_UNCOMMITTED or self.is_follower:
+        if self.isolation is FetchIsolation.READ_UNCOMMITTED or self.is_follower:
             return None
         if not records:
             return ()
@@ -213,7 +217,7 @@ class PartitionReader:
             and self.broker.config.replica_selector_class == RACK_AWARE_REPLICA_SELECTOR
         )
 
-    def _preferred_read_replica(self, partition: Partition, wanted: FetchedPartition) -> int | None:
+    def _preferred_read_replica(self, partition: Partition, wanted: CachedPartition) -> int | None:
         if not self._chooses_replicas or not partition.is_leader:
             return None
         brokers = self.broker.metadata.brokers

@@ -22,7 +22,7 @@ from broker_ref.log.errors import LogError
 from broker_ref.log.verification_guards import VerificationGuard
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import PartitionKey
-from broker_ref.transaction.verification import REQUEST_TIMEOUT_MS, Answer
+from broker_ref.transaction.add_partitions_to_txn_manager import REQUEST_TIMEOUT_MS, Answer
 
 FIRST_PRODUCE_VERSION_THAT_KNOWS_ABORTABLE: Final = 11
 FIRST_PRODUCE_VERSION_THAT_ADDS: Final = 12
@@ -76,7 +76,7 @@ class _DelayedVerification:
         is_on = self.adds or self.broker.config.transaction_partition_verification_enable
         if not asked or not is_on:
             return self.then(now_ms)
-        self.reply = self.broker.verifications.verify(
+        self.reply = self.broker.verifications.add_or_verify_transaction(
             self.transactional_id,
             asked[0].header.producer_id,
             asked[0].header.producer_epoch,
@@ -116,7 +116,7 @@ class _DelayedVerification:
         batch.guard = batch.error = None
         try:
             partition = self.broker.replicas.partition(batch.key.topic, batch.key.partition)
-            batch.guard = partition.begin_verification(
+            batch.guard = partition.maybe_start_transaction_verification(
                 batch.header.producer_id,
                 batch.header.producer_epoch,
                 batch.header.base_sequence,

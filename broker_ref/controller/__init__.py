@@ -1,6 +1,7 @@
 """Cluster metadata: brokers, topics, partitions, configs and producer ids.
 
-`records` are the facts, `journal` keeps them durably, `metadata` is what they add up to, `stream`
-is how brokers follow them, and `controller` decides which to write, by what `registrations`,
-`elections`, `isr_changes`, `reassignments`, `topics`, `placement` and `configs` say.
+`records` defines the metadata records, `journal` stores them durably, `metadata` is the state that
+they result in, and `metadata_batches` encodes them for the brokers. `controller` decides which
+records to write. It uses `broker_heartbeats`, `elections`, `alter_partition`, `reassignments`,
+`topics`, `replica_placement`, `features` and `configs`.
 """

@@ -1,8 +1,8 @@
-"""A broker's way to the controller.
+"""A broker's client of the controller.
 
-Purpose: send requests to the controller over the outbox, on one channel for each purpose, so that
-a long poll holds nothing else up. Invariant: as for `Outbox.send`. What it must not know: what the
-requests are about.
+Purpose: send requests to the controller through the outbox, on one channel per purpose, so that a
+long poll does not delay other requests. Invariant: as for `Outbox.send`. Must not know: the
+contents of the requests.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from broker_ref.outbox import Outbox
 Response = TypeVar("Response")
 
 CONTROLLER_ID: Final = 3000
-"""The node id of the controller, which no broker may have."""
+"""The node id of the controller. No broker may use it."""
 
 REQUEST_TIMEOUT_MS: Final = 30_000
-"""Kafka's default of `controller.socket.timeout.ms`, after which the controller is asked anew."""
+"""Kafka's default of `controller.socket.timeout.ms`, after which the request is sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerClient:
-    """The controller at `host` and `port`, as a broker sees it."""
+    """The controller at `host` and `port`, seen from a broker."""
 
     outbox: Outbox
     host: str
@@ -43,7 +43,7 @@ class ControllerClient:
         on_failure: Callable[[str], None],
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
-        """As `Outbox.send`, to the controller; one channel per `purpose`."""
+        """Send a request to the controller as `Outbox.send` does, on one channel per `purpose`."""
         self.outbox.send(
             Channel(node_id=CONTROLLER_ID, host=self.host, port=self.port, purpose=purpose),
             api_key=api_key,

@@ -1,16 +1,16 @@
-"""Changes of topics' configs.
+"""Changes of topic configs.
 
-| operation | does                                                              |
+| operation | effect                                                            |
 | --------- | ----------------------------------------------------------------- |
-| SET       | gives the config this value                                       |
-| DELETE    | takes its own value away: the default holds                       |
-| APPEND    | adds to a list what is not in it (LIST configs alone)             |
-| SUBTRACT  | takes from a list what is in it (LIST configs alone)              |
+| SET       | sets the value                                                    |
+| DELETE    | removes the topic's value, so that the default applies            |
+| APPEND    | adds the elements that the list does not contain (LIST configs)   |
+| SUBTRACT  | removes the elements from the list (LIST configs)                 |
 
-Purpose: the records that alter configs, one at a time (KIP-339) or all of a topic (the older
-AlterConfigs, which takes away what is not named). Invariant: what the topic's configs come to is
-checked as a whole, and a topic is altered as asked or not at all. What it must not know: requests,
-the journal. Source: ConfigurationControlManager.
+Purpose: create the records that alter configs, incrementally (KIP-339) or as a whole (the older
+AlterConfigs, which removes each config that the request does not name). Invariant: the resulting
+configs of a topic are validated as a whole, and a topic is altered completely or not at all. Must
+not know: requests, the journal. Source: ConfigurationControlManager.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from broker_ref.topic_configs import TOPIC_CONFIG_KEYS, ConfigType, check_topic_
 
 
 class ConfigOperation(IntEnum):
-    """As IncrementalAlterConfigs numbers them; see the table above."""
+    """An operation, numbered as in IncrementalAlterConfigs; see the table above."""
 
     SET = 0
     DELETE = 1
@@ -39,7 +39,7 @@ class ConfigOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """One config of a topic, and what is to become of it."""
+    """One operation on one config of a topic."""
 
     name: str
     operation: ConfigOperation
@@ -49,7 +49,10 @@ class ConfigChange:
 def incremental_changes(
     metadata: ClusterMetadata, topic: str, changes: Sequence[ConfigChange]
 ) -> list[ConfigRecord]:
-    """The records that make the changes; INVALID_CONFIG, INVALID_REQUEST, unknown topic."""
+    """Return the records of incremental changes (`incrementalAlterConfigs`).
+
+    Raise ApiError with INVALID_CONFIG, INVALID_REQUEST or UNKNOWN_TOPIC_OR_PARTITION.
+    """
     current = _current_configs(metadata, topic)
     altered: dict[str, str | None] = dict(current)
     for change in changes:
@@ -61,7 +64,10 @@ def incremental_changes(
 def legacy_changes(
     metadata: ClusterMetadata, topic: str, configs: Mapping[str, str | None]
 ) -> list[ConfigRecord]:
-    """The records that give a topic these configs and no others; refuses as the other one."""
+    """Return the records that replace all configs of a topic (`legacyAlterConfigs`).
+
+    Raise ApiError with the same error codes as `incremental_changes`.
+    """
     return _records(metadata, topic, _current_configs(metadata, topic), configs)
 
 
@@ -107,9 +113,7 @@ def _records(
 ) -> list[ConfigRecord]:
     checked = check_topic_configs(wanted)
     if topic not in metadata.topics:
-        raise ApiError(
-            ErrorCode.unknown_topic_or_partition, f"There is no topic {topic!r} to alter."
-        )
+        raise ApiError(ErrorCode.unknown_topic_or_partition, f"The topic {topic!r} does not exist.")
     return [
         *(
             ConfigRecord(topic=topic, name=name, value=value)

@@ -1,11 +1,10 @@
-"""The controller: decides on brokers, topics, leaders and producer ids, and writes it down.
+"""The controller, which decides on brokers, topics, leaders and producer ids.
 
-Purpose: one place where decisions (of `registrations`, `topics`, `elections`, `isr_changes`,
-`reassignments`, `configs`) become records: written to the journal, taken into the metadata, kept
-for the brokers that follow, and told to `on_change`. Invariants: what an operation returns has
-been made durable; what it refuses (ApiError) has changed nothing; every record has an offset that
-no other ever has. What it must not know: requests, versions, and the logs of the partitions.
-Source: Kafka's QuorumController.
+Purpose: turn every decision into metadata records. The controller writes them to the journal,
+applies them to the metadata, keeps them for the brokers that fetch them, and calls `on_change`.
+Invariants: the result of an operation is durable; an operation that raises ApiError has changed
+nothing; an offset is never used for two records. Must not know: requests, versions, the logs of
+partitions. Source: Kafka's QuorumController.
 """
 
 from __future__ import annotations
@@ -19,6 +18,16 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
+from broker_ref.controller.alter_partition import IsrProposal, checked_partition, proposed_change
+from broker_ref.controller.broker_heartbeats import (
+    BrokerControlState,
+    BrokerHeartbeatManager,
+    Heartbeat,
+    HeartbeatReply,
+    Registration,
+    is_caught_up,
+    registration_record,
+)
 from broker_ref.controller.configs import ConfigChange, incremental_changes, legacy_changes
 from broker_ref.controller.elections import (
     Election,
@@ -27,7 +36,6 @@ from broker_ref.controller.elections import (
     requested_election,
 )
 from broker_ref.controller.features import FeatureUpdate, first_features, updated_features
-from broker_ref.controller.isr_changes import IsrProposal, checked_partition, proposed_change
 from broker_ref.controller.journal import Journal
 from broker_ref.controller.metadata import (
     NO_LEADER,
@@ -36,6 +44,7 @@ from broker_ref.controller.metadata import (
     PartitionMetadata,
     Topic,
 )
+from broker_ref.controller.metadata_batches import encode_commit, encode_snapshot
 from broker_ref.controller.reassignments import cancellation, check_factor_is_kept, reassignment
 from broker_ref.controller.records import (
     BrokerRegistrationChangeRecord,
@@ -45,16 +54,6 @@ from broker_ref.controller.records import (
     RemoveTopicRecord,
     UnregisterBrokerRecord,
 )
-from broker_ref.controller.registrations import (
-    BrokerControlState,
-    Heartbeat,
-    HeartbeatReply,
-    Registration,
-    Sessions,
-    is_caught_up,
-    registration_record,
-)
-from broker_ref.controller.stream import encode_commit, encode_snapshot
 from broker_ref.controller.topics import CreatedTopic, NewTopic, TopicPlanner
 from broker_ref.log.storage import StorageError
 from broker_ref.protocol.errors import ApiError
@@ -81,10 +80,10 @@ class Controller:
         now_ms: int,
         features: Mapping[str, int] | None = None,
     ) -> None:
-        """Take up what the journal holds; ApiError where it cannot be written.
+        """Load the journal; raise ApiError where it cannot be written.
 
-        Where it holds nothing yet, the cluster is new and finalizes the default features, with
-        these in place of some; INVALID_UPDATE_VERSION for those that are not supported.
+        An empty journal means a new cluster, which finalizes the default features. `features`
+        overrides them; an unsupported version raises INVALID_UPDATE_VERSION.
         """
         self.metadata = ClusterMetadata()
         self.on_change: Callable[[], None] = lambda: None
@@ -104,7 +103,7 @@ class Controller:
             self._commit(first)
         self.topics = TopicPlanner(self.metadata, config=config, random_bytes=random_bytes)
         self._topic_defaults = config.topic_config_defaults()
-        self._sessions = Sessions(
+        self._heartbeats = BrokerHeartbeatManager(
             self.metadata, timeout_ms=config.broker_session_timeout_ms, now_ms=now_ms
         )
         self._schedule = Schedule(now_ms)
@@ -119,26 +118,27 @@ class Controller:
     # Time ---------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Fence the brokers whose session has expired, and do what is due from time to time.
+        """Fence the brokers whose session has expired and run the periodic tasks that are due.
 
-        KAFKA_STORAGE_ERROR where that cannot be written down: no controller can go on then.
+        Raise ApiError with KAFKA_STORAGE_ERROR where the journal cannot be written; the controller
+        must be stopped then.
         """
-        for broker_id in self._sessions.stale(now_ms):
+        for broker_id in self._heartbeats.stale_brokers(now_ms):
             self._commit(self._fencing(broker_id))
         self._schedule.run(now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is next to be called."""
-        deadlines = (self._sessions.next_expiry_ms(), self._schedule.next_deadline_ms())
+        """Return the time of the next call of `tick` that is needed."""
+        deadlines = (self._heartbeats.next_expiry_ms(), self._schedule.next_deadline_ms())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    # What brokers follow ------------------------------------------------------------------------
+    # Metadata fetched by brokers ----------------------------------------------------------------
 
     def batches_from(self, offset: int, max_bytes: int) -> bytes | None:
-        """Whole batches from the record at `offset` on, at least one where there is any.
+        """Return whole batches that start at the record at `offset`, at least one if there is any.
 
-        None where they are not kept any more, or begin in the middle of a commit: a snapshot then
-        has what is missing.
+        Return None where these batches are no longer kept or `offset` is in the middle of a commit.
+        The broker needs a snapshot then.
         """
         if offset == self.metadata.end_offset:
             return b""
@@ -155,9 +155,9 @@ class Controller:
         return b"".join(found)
 
     def snapshot(self) -> tuple[int, bytes]:
-        """The end offset and the bytes of a snapshot after which `batches_from` goes on.
+        """Return the end offset and the bytes of a snapshot from which `batches_from` continues.
 
-        The same as long as that is so, for brokers that fetch it in parts.
+        The snapshot stays the same while that holds, because brokers fetch it in parts.
         """
         if self._snapshot is None or self.batches_from(self._snapshot[0], 0) is None:
             records = self.metadata.records()
@@ -167,17 +167,17 @@ class Controller:
     # Brokers ------------------------------------------------------------------------------------
 
     def register_broker(self, registration: Registration, now_ms: int) -> int:
-        """Register a start of a broker; its epoch.
+        """Register a started broker and return its epoch.
 
-        What the incarnation before it led and was in sync with is taken from it.
-        INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION.
+        The previous incarnation is removed from leadership and ISRs. Raise ApiError with
+        INCONSISTENT_CLUSTER_ID or DUPLICATE_BROKER_REGISTRATION.
         """
         broker_id = registration.broker_id
         existing = self.metadata.brokers.get(broker_id)
         record = registration_record(
             registration,
             existing=existing,
-            has_valid_session=self._sessions.has_valid(broker_id, now_ms),
+            has_valid_session=self._heartbeats.has_valid_session(broker_id, now_ms),
             cluster_id=self._cluster_id,
             next_offset=self.metadata.end_offset,
         )
@@ -185,20 +185,22 @@ class Controller:
         if existing is None or existing.incarnation_id != registration.incarnation_id:
             records += self._removal_from_isrs(broker_id)
         self._commit(records)
-        self._sessions.begin(broker_id, now_ms)
+        self._heartbeats.register(broker_id, now_ms)
         return record.broker_epoch
 
     def heartbeat(self, heartbeat: Heartbeat, now_ms: int) -> HeartbeatReply:
-        """Hear a broker, and fence, unfence or shut it down as is due; STALE_BROKER_EPOCH."""
+        """Process a heartbeat: fence, unfence or shut down the broker; raise STALE_BROKER_EPOCH."""
         broker_id = heartbeat.broker_id
-        state, following = self._sessions.next_state(
+        state, following = self._heartbeats.calculate_next_broker_state(
             heartbeat, leads_partitions=lambda: self._leads_partitions(broker_id)
         )
         if following is not state:
             self._commit(self._transition(state, following, broker_id))
-        self._sessions.touch(heartbeat, now_ms)
+        self._heartbeats.touch(heartbeat, now_ms)
         if following is BrokerControlState.CONTROLLED_SHUTDOWN:
-            self._sessions.note_shutdown(broker_id, self.metadata.end_offset - 1)
+            self._heartbeats.maybe_update_controlled_shutdown_offset(
+                broker_id, self.metadata.end_offset - 1
+            )
         return HeartbeatReply(
             is_caught_up=is_caught_up(self.metadata.brokers[broker_id], heartbeat),
             is_fenced=following.is_fenced,
@@ -206,7 +208,7 @@ class Controller:
         )
 
     def unregister_broker(self, broker_id: int) -> None:
-        """Forget a broker that will not come back; BROKER_ID_NOT_REGISTERED."""
+        """Remove the registration of a broker; raise BROKER_ID_NOT_REGISTERED."""
         broker = self.metadata.brokers.get(broker_id)
         if broker is None:
             raise ApiError(
@@ -219,21 +221,21 @@ class Controller:
                 UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.broker_epoch),
             ]
         )
-        self._sessions.end(broker_id)
+        self._heartbeats.remove(broker_id)
 
     def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> None:
-        """STALE_BROKER_EPOCH where that is not the incarnation of the broker that is registered."""
-        self._sessions.check_epoch(broker_id, broker_epoch)
+        """Raise STALE_BROKER_EPOCH unless this is the registered incarnation of the broker."""
+        self._heartbeats.check_broker_epoch(broker_id, broker_epoch)
 
     # Partitions ---------------------------------------------------------------------------------
 
     def alter_partitions(
         self, proposals: Sequence[IsrProposal]
     ) -> list[PartitionMetadata | ApiError]:
-        """Take leaders' proposals of ISRs; the partition that each leads to, or the refusal.
+        """Apply ISR proposals of leaders; return the new partition or the error for each.
 
-        NEW_LEADER_ELECTED where the proposal was taken and ended a reassignment that gives the
-        partition another leader.
+        NEW_LEADER_ELECTED means that the proposal was applied and completed a reassignment that
+        changes the leader.
         """
         answers: list[PartitionMetadata | ApiError] = []
         records: list[MetadataRecord] = []
@@ -241,7 +243,11 @@ class Controller:
         for proposal in proposals:
             try:
                 if (proposal.topic_id, proposal.partition) in seen:
-                    raise ApiError(ErrorCode.invalid_request, "Proposed twice in one request.")
+                    raise ApiError(
+                        ErrorCode.invalid_request,
+                        f"The request contains partition {proposal.partition} of topic id "
+                        f"{proposal.topic_id} twice.",
+                    )
                 seen.add((proposal.topic_id, proposal.partition))
                 partition = checked_partition(self.metadata, proposal)
             except ApiError as error:
@@ -258,7 +264,11 @@ class Controller:
                 partition = partition.merge(change)
             moved = partition.leader != proposal.leader_id
             answers.append(
-                ApiError(ErrorCode.new_leader_elected, "The ISR ended a reassignment.")
+                ApiError(
+                    ErrorCode.new_leader_elected,
+                    f"The ISR change of {partition.topic}-{partition.partition} completed a "
+                    "reassignment that moved the leader.",
+                )
                 if moved
                 else partition
             )
@@ -268,7 +278,7 @@ class Controller:
     def elect_leaders(
         self, partitions: Sequence[tuple[str, int]], *, unclean: bool
     ) -> list[ApiError | None]:
-        """Elect the preferred leader of each, or where `unclean` any leader; the refusals."""
+        """Elect the preferred leader of each, or any leader if `unclean`; return the errors."""
 
         def election(topic: str, partition: int) -> PartitionChangeRecord:
             return requested_election(
@@ -283,9 +293,9 @@ class Controller:
         *,
         may_change_factor: bool = True,
     ) -> list[ApiError | None]:
-        """Move each partition to these replicas, or back where that is None; the refusals.
+        """Reassign each partition to these replicas, or cancel if None; return the errors.
 
-        Unless `may_change_factor`, another number of replicas is INVALID_REPLICATION_FACTOR.
+        Unless `may_change_factor`, another replication factor is INVALID_REPLICATION_FACTOR.
         """
 
         def change(topic: str, partition_id: int) -> PartitionChangeRecord | None:
@@ -304,14 +314,14 @@ class Controller:
     # Topics -------------------------------------------------------------------------------------
 
     def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> CreatedTopic:
-        """Make a topic; ApiError says why it cannot be."""
+        """Create a topic; raise ApiError where it is refused."""
         created, records = self.topics.create(new)
         if not validate_only:
             self._commit(records)
         return created
 
     def delete_topic(self, topic: Topic) -> None:
-        """Remove a topic and all that is in it."""
+        """Delete a topic and its partitions."""
         self._commit([RemoveTopicRecord(topic_id=topic.topic_id)])
 
     def create_partitions(
@@ -322,7 +332,7 @@ class Controller:
         *,
         validate_only: bool,
     ) -> None:
-        """Grow a topic to `count` partitions; ApiError says why it cannot be."""
+        """Grow a topic to `count` partitions; raise ApiError where it is refused."""
         records = self.topics.grow(name, count, assignments)
         if not validate_only:
             self._commit(records)
@@ -330,7 +340,7 @@ class Controller:
     def alter_configs(
         self, topic: str, changes: Sequence[ConfigChange], *, validate_only: bool
     ) -> None:
-        """Change some configs of a topic; ApiError says why they cannot be."""
+        """Change some configs of a topic; raise ApiError where it is refused."""
         records = incremental_changes(self.metadata, topic, changes)
         if not validate_only:
             self._commit(records)
@@ -338,13 +348,13 @@ class Controller:
     def replace_configs(
         self, topic: str, configs: Mapping[str, str | None], *, validate_only: bool
     ) -> None:
-        """Give a topic these configs alone; ApiError says why they cannot be."""
+        """Replace all configs of a topic; raise ApiError where it is refused."""
         records = legacy_changes(self.metadata, topic, configs)
         if not validate_only:
             self._commit(records)
 
     def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
-        """A block of producer ids that is never handed out again, not even after a crash."""
+        """Return a block of producer ids that is never allocated again, even after a crash."""
         first = self.metadata.next_producer_id
         block = range(first, first + PRODUCER_ID_BLOCK_SIZE)
         self._commit(
@@ -357,14 +367,14 @@ class Controller:
         return block
 
     def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
-        """Finalize other versions of features, all or none; INVALID_UPDATE_VERSION."""
+        """Finalize feature versions, all or none; raise INVALID_UPDATE_VERSION."""
         records = updated_features(self.metadata.finalized_features, updates)
         if not validate_only:
             self._commit(records)
 
     @property
     def failure(self) -> str | None:
-        """Why nothing more can be committed: the controller is to be stopped then."""
+        """The reason why nothing can be committed. The controller must be stopped then."""
         return self._journal.failure
 
     def close(self) -> None:
@@ -374,7 +384,7 @@ class Controller:
     # --------------------------------------------------------------------------------------------
 
     def _commit(self, records: Sequence[MetadataRecord]) -> None:
-        """Write records that take effect together; KAFKA_STORAGE_ERROR if that cannot be."""
+        """Write records that take effect together; raise KAFKA_STORAGE_ERROR where that fails."""
         if not records:
             return
         commit = Commit(base_offset=self.metadata.end_offset, records=tuple(records))
@@ -389,13 +399,13 @@ class Controller:
         while self._batches_bytes > BYTES_BETWEEN_SNAPSHOTS:
             self._batches_bytes -= len(self._batches.popleft()[1])
         if self._journal.size_bytes > self._snapshot_bytes + BYTES_BETWEEN_SNAPSHOTS:
-            # What is committed is so where that fails, and nothing more will be: see `failure`.
+            # The commit is durable even if the rewrite fails; `failure` then blocks further ones.
             with suppress(ApiError):
                 self._rewrite_journal()
         self.on_change()
 
     def _rewrite_journal(self) -> None:
-        """Let the journal hold what the metadata is, not how it came to be."""
+        """Replace the journal's contents with a snapshot of the metadata."""
         try:
             self._journal.rewrite(self.metadata.records(), end_offset=self.metadata.end_offset)
         except StorageError as error:
@@ -405,7 +415,7 @@ class Controller:
     def _transition(
         self, state: BrokerControlState, following: BrokerControlState, broker_id: int
     ) -> list[MetadataRecord]:
-        """The records of a broker's next state."""
+        """Return the records of a broker's state change."""
         broker_epoch = self.metadata.brokers[broker_id].broker_epoch
         if following is BrokerControlState.UNFENCED:
             leaderless = [p for p in self.metadata.partitions() if p.leader == NO_LEADER]
@@ -442,7 +452,7 @@ class Controller:
         )
 
     def _balance_leaders(self, now_ms: int) -> None:
-        """Elect the preferred leaders where others lead and they can."""
+        """Elect preferred leaders where another replica leads (`auto.leader.rebalance.enable`)."""
         del now_ms
         changes = [
             change_partition(
@@ -456,7 +466,7 @@ class Controller:
         self._commit([change for change in changes if change is not None])
 
     def _elect_unclean_leaders(self, now_ms: int) -> None:
-        """Elect where there is no leader and the topic has come to allow an unclean one."""
+        """Elect a leader for leaderless partitions whose topic allows an unclean election."""
         del now_ms
         leaderless = [p for p in self.metadata.partitions() if p.leader == NO_LEADER]
         self._commit(self._updates(leaderless))
@@ -466,7 +476,7 @@ class Controller:
         partitions: Iterable[tuple[str, int]],
         decide: Callable[[str, int], PartitionChangeRecord | None],
     ) -> list[ApiError | None]:
-        """Commit what `decide` gives for each partition, all at once; the refusals."""
+        """Commit the records that `decide` returns, all at once; return the errors."""
         answers: list[ApiError | None] = []
         records: list[MetadataRecord] = []
         for topic, partition in partitions:
@@ -484,7 +494,8 @@ class Controller:
         found = self.metadata.partition(topic, partition)
         if found is None:
             raise ApiError(
-                ErrorCode.unknown_topic_or_partition, f"There is no partition {topic}-{partition}."
+                ErrorCode.unknown_topic_or_partition,
+                f"The partition {topic}-{partition} does not exist.",
             )
         return found
 

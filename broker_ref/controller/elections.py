@@ -1,17 +1,17 @@
-"""Who leads a partition, and which change of its metadata brings that about.
+"""Leader elections and the partition changes that they result in.
 
-Election         may elect                                              asked for by
-ONLINE           the leader of now, else the first replica in the ISR   whatever changes brokers
+Election         eligible leaders                                       used for
+ONLINE           the current leader, else the first replica in the ISR  broker state changes
 PREFERRED        the first replica if in the ISR, else as ONLINE        ElectLeaders, rebalancing
-UNCLEAN          as ONLINE, else the first replica that is active       the topic's config
+UNCLEAN          as ONLINE, else the first active replica               the topic's config
 
-Purpose: Kafka's PartitionChangeBuilder: given what is wanted of a partition, the record that does
-it, or None where nothing changes. Invariants: a leader is active and in the ISR; an ISR is never
-made empty (its last member stays in it, without leading, so that no election but an unclean one
-can lose what it has); an unclean election leaves the elected one alone in the ISR, RECOVERING.
-The leader epoch is raised where the leader changes, or a replica is dropped; not by a change of
-the ISR alone (metadata version 3.6 and later). What it must not know: the journal, sessions.
-Sources: PartitionChangeBuilder, PartitionReassignmentReplicas and
+Purpose: build the record that changes a partition to a target, or None where nothing changes
+(Kafka's PartitionChangeBuilder). Invariants: a leader is active and in the ISR. An ISR is never
+empty: its last member stays in it without leading, so that only an unclean election can lose its
+records. After an unclean election the ISR is the new leader alone and the state is RECOVERING.
+The leader epoch increases where the leader changes or a replica is removed, but not where only the
+ISR changes (metadata version 3.6 and later). Must not know: the journal, sessions. Sources:
+PartitionChangeBuilder, PartitionReassignmentReplicas and
 ReplicationControlManager.generateLeaderAndIsrUpdates.
 """
 
@@ -36,7 +36,7 @@ Replicas = tuple[int, ...]
 
 
 class Election(Enum):
-    """What may be elected; see the table above."""
+    """The kinds of election; see the table above."""
 
     ONLINE = auto()
     PREFERRED = auto()
@@ -45,7 +45,7 @@ class Election(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a partition is to become, short of its leader."""
+    """The target state of a partition, except its leader."""
 
     isr: Replicas
     replicas: Replicas
@@ -55,7 +55,7 @@ class Target:
 
     @classmethod
     def of(cls, partition: PartitionMetadata) -> Target:
-        """The partition as it is."""
+        """Return the current state of the partition as a target."""
         return cls(
             isr=partition.isr,
             replicas=partition.replicas,
@@ -72,7 +72,7 @@ def change_partition(
     election: Election = Election.ONLINE,
     target: Target | None = None,
 ) -> PartitionChangeRecord | None:
-    """The record that makes `partition` the target and gives it the leader that is due."""
+    """Return the record that changes `partition` to the target and elects its leader."""
     target = _complete_reassignment(target or Target.of(partition))
     leader, unclean = _elect(partition, target, is_acceptable_leader, election)
     isr: Replicas | None = target.isr or partition.isr
@@ -104,10 +104,10 @@ def leader_and_isr_updates(
     broker_to_remove: int = NO_LEADER,
     broker_to_add: int = NO_LEADER,
 ) -> list[PartitionChangeRecord]:
-    """The changes that a broker's going or coming means for these partitions.
+    """Return the partition changes that a broker's state change results in.
 
-    `broker_to_remove` leaves the ISRs and leads no more, whatever the metadata says of it yet;
-    `broker_to_add` may lead. `is_unclean_allowed` is asked by topic.
+    `broker_to_remove` is removed from leadership and ISRs even while the metadata still shows it as
+    active; `broker_to_add` may become leader. `is_unclean_allowed` is called with the topic.
     """
 
     def is_acceptable_leader(replica: int) -> bool:
@@ -131,7 +131,7 @@ def leader_and_isr_updates(
 
 
 def _complete_reassignment(target: Target) -> Target:
-    """Without the removing replicas, once all others are in the ISR."""
+    """Remove the removing replicas once all others are in the ISR."""
     if not target.adding_replicas and not target.removing_replicas:
         return target
     replicas = _without(target.replicas, target.removing_replicas)
@@ -147,7 +147,7 @@ def _elect(
     is_acceptable_leader: Callable[[int], bool],
     election: Election,
 ) -> tuple[int, bool]:
-    """The leader, -1 where there can be none, and whether that may lose records."""
+    """Return the leader (-1 if none is eligible) and whether the election may lose records."""
 
     def is_valid(replica: int) -> bool:
         return replica in target.isr and is_acceptable_leader(replica)
@@ -176,14 +176,14 @@ def _if_changed(value: Replicas | None, before: Replicas) -> Replicas | None:
 def requested_election(
     metadata: ClusterMetadata, partition: PartitionMetadata, *, unclean: bool
 ) -> PartitionChangeRecord:
-    """The record of an election that an admin asks for: of the preferred leader, or unclean.
+    """Return the record of an election that an admin requests, preferred or unclean.
 
-    ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
+    Raise ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE or ELIGIBLE_LEADERS_NOT_AVAILABLE.
     """
     name = f"{partition.topic}-{partition.partition}"
     is_led = partition.leader != NO_LEADER
     if is_led if unclean else partition.leader == partition.replicas[0]:
-        raise ApiError(ErrorCode.election_not_needed, f"{name} has the leader that it is to have.")
+        raise ApiError(ErrorCode.election_not_needed, f"The leader of {name} is already elected.")
     change = change_partition(
         partition,
         is_acceptable_leader=metadata.is_active,
@@ -194,10 +194,10 @@ def requested_election(
     if unclean:
         raise ApiError(
             ErrorCode.eligible_leaders_not_available,
-            f"No replica of {name} is on a broker that is up.",
+            f"No replica of {name} is on an active broker.",
         )
     raise ApiError(
         ErrorCode.preferred_leader_not_available,
-        f"The preferred leader of {name}, broker {partition.replicas[0]}, is not in sync or not "
-        "up.",
+        f"The preferred leader of {name}, broker {partition.replicas[0]}, is not in sync or "
+        "not active.",
     )

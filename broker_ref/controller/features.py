@@ -1,8 +1,8 @@
-"""Features that a cluster has finalized: what all its nodes may do from then on.
+"""Features and the versions that a cluster has finalized.
 
-Purpose: which features there are and in which versions, those of a new cluster, and what may become
-of them. Invariant: a version that is finalized is one that is supported; 0 is as good as none. What
-it must not know: what a feature changes; who cares reads `ClusterMetadata.finalized_features`.
+Purpose: define the supported features and versions, the defaults of a new cluster, and the valid
+updates. Invariant: a finalized version is supported; version 0 means not finalized. Must not know:
+the effect of a feature. Code that depends on one reads `ClusterMetadata.finalized_features`.
 Source: KIP-584, KIP-1022; Kafka's FeatureControlManager.
 """
 
@@ -20,21 +20,21 @@ from broker_ref.controller.records import FeatureLevelRecord
 from broker_ref.protocol.errors import ApiError
 
 TRANSACTION_VERSION: Final = "transaction.version"
-"""0: the first. 1: transactions are written with flexible records. 2: KIP-890's second part."""
+"""0: the original. 1: flexible transaction records. 2: KIP-890, part 2."""
 
 SUPPORTED_FEATURES: Final[Mapping[str, range]] = MappingProxyType(
     {
         TRANSACTION_VERSION: range(3),
     }
 )
-"""The versions of each feature. Kafka's others gate what is not here: see SKIPPED.md."""
+"""The versions of each feature. SKIPPED.md lists Kafka's other features."""
 
 DEFAULT_FEATURES: Final[Mapping[str, int]] = MappingProxyType({TRANSACTION_VERSION: 2})
-"""What a new cluster finalizes, as one of Apache Kafka 4.3 does."""
+"""The features that a new cluster finalizes, as Apache Kafka 4.3 does."""
 
 
 class UpgradeType(IntEnum):
-    """Which way a version may go."""
+    """The direction in which a version may change."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -43,7 +43,7 @@ class UpgradeType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureUpdate:
-    """A version that a feature is to have; 0 is none."""
+    """A requested feature version; 0 removes the feature."""
 
     feature: str
     version: int
@@ -51,9 +51,9 @@ class FeatureUpdate:
 
 
 def first_features(wanted: Mapping[str, int]) -> list[FeatureLevelRecord]:
-    """The records of a new cluster, with these versions in place of `DEFAULT_FEATURES`.
+    """Return the records of a new cluster. `wanted` overrides `DEFAULT_FEATURES`.
 
-    INVALID_UPDATE_VERSION where one is not supported.
+    Raise INVALID_UPDATE_VERSION where a version is not supported.
     """
     features = {**DEFAULT_FEATURES, **wanted}
     for feature, version in features.items():
@@ -68,7 +68,7 @@ def first_features(wanted: Mapping[str, int]) -> list[FeatureLevelRecord]:
 def updated_features(
     finalized: Mapping[str, int], updates: Sequence[FeatureUpdate]
 ) -> list[FeatureLevelRecord]:
-    """The records of what is to change; INVALID_UPDATE_VERSION where any of it may not."""
+    """Return the records of the updates; raise INVALID_UPDATE_VERSION where one is invalid."""
     for update in updates:
         _check_update(finalized.get(update.feature, 0), update)
     return [
@@ -77,34 +77,42 @@ def updated_features(
 
 
 def check_is_supported(feature: str, version: int) -> None:
-    """INVALID_UPDATE_VERSION where there is no such feature or no such version of it."""
+    """Raise INVALID_UPDATE_VERSION where the feature or the version is not supported."""
     supported = SUPPORTED_FEATURES.get(feature)
     if version < 0:
-        raise _refusal(feature, version, "a version is 0 or more.")
+        raise _refusal(feature, version, "A version must be 0 or greater.")
     if supported is None:
-        raise _refusal(feature, version, "this cluster does not support the feature.")
+        raise _refusal(feature, version, "The cluster does not support this feature.")
     if version not in supported:
         raise _refusal(
-            feature, version, f"this cluster supports {supported[0]} to {supported[-1]}."
+            feature,
+            version,
+            f"The cluster supports versions {supported[0]} to {supported[-1]}.",
         )
 
 
 def _check_update(current: int, update: FeatureUpdate) -> None:
     feature, version = update.feature, update.version
     if update.upgrade_type not in tuple(UpgradeType):
-        raise _refusal(feature, version, f"there is no upgrade type {update.upgrade_type}.")
+        raise _refusal(feature, version, f"The upgrade type {update.upgrade_type} is unknown.")
     check_is_supported(feature, version)
     upgrade = update.upgrade_type == UpgradeType.UPGRADE
     if version < current and upgrade:
         raise _refusal(
-            feature, version, f"that is below {current}: ask for a safe or an unsafe downgrade."
+            feature,
+            version,
+            f"It is below the current version {current}. Request a safe or an unsafe downgrade.",
         )
     if version > current and not upgrade:
-        raise _refusal(feature, version, f"that is above {current}, so it is no downgrade.")
+        raise _refusal(
+            feature,
+            version,
+            f"It is above the current version {current}. Request an upgrade.",
+        )
 
 
 def _refusal(feature: str, version: int, why: str) -> ApiError:
     return ApiError(
         ErrorCode.invalid_update_version,
-        f"Feature {feature} cannot have version {version}: {why}",
+        f"Feature {feature} cannot be set to version {version}. {why}",
     )

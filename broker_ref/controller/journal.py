@@ -1,15 +1,15 @@
 """The durable journal of cluster metadata.
 
-Purpose: keep batches of records so that a batch is there whole or not at all, in the order
-written, before anyone is told of it. On disk: the magic, then per batch a frame (big-endian, four
+Purpose: store batches of records in order, so that a batch is present completely or not at all,
+before its result is visible. File format: the magic, then for each batch a frame (big-endian, four
 bytes each: its length, its CRC-32C, the CRC-32C of these eight bytes) and its bytes: an offset
-(eight bytes) and the records. The first batch is a snapshot, what all earlier records added up to
-when the file was written, as a whole; its offset is the one past theirs. The offset of any other
-batch is that of its first record, and follows the batch before it.
+(eight bytes) and the records. The first batch is a snapshot of all earlier records; its offset is
+their end offset. The offset of any other batch is that of its first record, and batches are
+contiguous.
 
-Invariant: a batch that `append` returned from survives any crash. A torn tail, which no caller
-was told of, is cut; what cannot be one (damage in the first batch, or with a sound batch after it)
-is refused by name and position. What it must not know: what the records mean.
+Invariant: a batch survives any crash once `append` has returned. A torn tail, which `append` has
+not acknowledged, is truncated. Other corruption (in the first batch, or before a valid batch)
+raises CorruptJournalError with file and position. Must not know: the meaning of the records.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ logger = logging.getLogger(__name__)
 
 
 class CorruptJournalError(LogError):
-    """The journal is damaged where that cannot be a torn write: names the file and position."""
+    """The journal is corrupt in a way that a torn write cannot explain."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.kafka_storage_error, message)
 
 
 class Journal:
-    """An open journal, made where it is missing.
+    """An open journal; the file is created where it is missing.
 
-    `snapshot` and `commits` are what was found when it was opened, until `forget_found`; the end
-    offset of the snapshot is that of `snapshot.base_offset`. `failure` says why it can hold no more.
+    `snapshot` and `commits` are the contents of the file at opening, until `forget_found`; the end
+    offset of the snapshot is `snapshot.base_offset`. `failure` is the reason why it rejects writes.
     """
 
     def __init__(self, storage: Storage, path: str) -> None:
-        """Raises: CorruptJournalError, StorageError."""
+        """Open the journal; raise CorruptJournalError or StorageError."""
         self._storage = storage
         self._path = path
         self.failure: str | None = None
@@ -66,20 +66,20 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """How large the file is."""
+        """The size of the file."""
         return self._file.size()
 
     def forget_found(self) -> None:
-        """Free the memory of what was found."""
+        """Free the memory of `snapshot` and `commits`."""
         self.snapshot, self.commits = Commit(base_offset=0, records=()), []
 
     def append(self, commit: Commit) -> None:
-        """Write one batch and make it durable.
+        """Append one batch durably.
 
-        StorageError where that fails, and from then on: what is on disk is not known any more.
+        Raise StorageError where that fails, and from then on, because the state on disk is unknown.
         """
         if self.failure is not None:
-            raise StorageError(f"{self.failure} Mend that, then restart the controller.")
+            raise StorageError(f"{self.failure} Repair the storage, then restart the controller.")
         try:
             self._file.append(_framed(commit.base_offset, commit.records))
             self._file.flush()
@@ -88,7 +88,7 @@ class Journal:
             raise
 
     def rewrite(self, records: Sequence[MetadataRecord], *, end_offset: int) -> None:
-        """Put a snapshot in the place of all, at once and durably; StorageError as for `append`."""
+        """Replace the contents with a snapshot, atomically; raise StorageError as `append`."""
         self._file.close()
         try:
             self._storage.write_atomically(self._path, MAGIC + _framed(end_offset, records))
@@ -98,7 +98,7 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self._file.close()
 
     def _recover(self) -> list[Commit]:
@@ -115,8 +115,8 @@ class Journal:
             batch = self._decode(data, position, end)
             if next_offset is not None and batch.base_offset != next_offset:
                 raise CorruptJournalError(
-                    f"{self._path} is damaged at byte {position}: a batch has offset "
-                    f"{batch.base_offset}, where {next_offset} must follow. Restore it from a copy."
+                    f"{self._path} is corrupt at byte {position}: a batch has offset "
+                    f"{batch.base_offset}, but {next_offset} is expected. Restore it from a copy."
                 )
             next_offset = batch.base_offset if next_offset is None else batch.end_offset
             batches.append(batch)
@@ -126,11 +126,11 @@ class Journal:
             _batch_end(data, later) is not None for later in range(position + 1, len(data))
         ):
             raise CorruptJournalError(
-                f"{self._path} is damaged at byte {position}, which is no torn end. "
+                f"{self._path} is corrupt at byte {position}, and this is not a torn write. "
                 "Restore it from a copy or start with an empty directory."
             )
         if position < len(data):
-            logger.warning("%s ends in a torn batch at byte %d, which is cut", self._path, position)
+            logger.warning("%s: truncated a torn batch at byte %d", self._path, position)
             self._file.truncate(position)
             self._file.flush()
         return batches
@@ -155,7 +155,7 @@ def _framed(offset: int, records: Sequence[MetadataRecord]) -> bytes:
 
 
 def _batch_end(data: bytes, position: int) -> int | None:
-    """Where the batch at `position` ends; None where no whole and sound one is."""
+    """Return where the batch at `position` ends, or None where there is no valid batch."""
     start = position + _FRAME.size
     if start > len(data):
         return None

@@ -1,10 +1,10 @@
-"""What the metadata records add up to: the cluster as it is now.
+"""The cluster metadata that results from the metadata records.
 
-Purpose: the one view of brokers, topics, partitions and configs that every handler reads; the
-controller's own, and on each broker one that trails it. Invariant: changed by `apply_commit` and
-`replace` alone, so that taking in the same records gives the same view; every record has an
-offset, its place in the history of the cluster. What it must not know: how records are kept, or
-who decided on them.
+Purpose: the view of brokers, topics, partitions and configs that all handlers read: the
+controller's own, and on each broker a copy that follows it. Invariant: only `apply_commit` and
+`replace` change it, so that the same records result in the same view; each record has an offset
+in the metadata log. Must not know: the journal, or who decided on the records. Source: Kafka's
+MetadataImage.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from broker_ref.controller.topic_names import metric_name
 from broker_ref.protocol.identifiers import Uuid
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-"""Where groups keep their committed offsets."""
+"""The topic in which groups store committed offsets."""
 
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
-"""Where transaction coordinators keep what they know of each transactional id."""
+"""The topic in which transaction coordinators store the state of transactional ids."""
 
 INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
-"""Topics that only brokers write, marked as internal to clients."""
+"""Topics that only brokers write to; Metadata responses mark them as internal."""
 
 NO_LEADER: Final = -1
 
@@ -50,14 +50,14 @@ RECOVERING: Final = 1
 REMOVED_TOPICS_MAX: Final = 10_000
 
 _NO_BROKER: Final = -1
-"""Kafka's snapshots do not tell either to which broker the last producer ids went."""
+"""A snapshot does not contain the broker of the last producer id block, as in Kafka."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """A registered broker and where clients reach it.
+    """A registered broker and its address.
 
-    A fenced broker leads nothing and is in no ISR but one that would be empty without it.
+    A fenced broker leads nothing. It is in an ISR only if it is the last member.
     """
 
     broker_id: int
@@ -71,15 +71,15 @@ class Broker:
 
     @property
     def is_active(self) -> bool:
-        """Whether it may lead and join an ISR."""
+        """Whether the broker may lead partitions and join ISRs."""
         return not self.is_fenced and not self.in_controlled_shutdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """Replicas, in-sync replicas and leader of one partition, as ids of brokers; -1 is no leader.
+    """Replicas, in-sync replicas and leader of one partition, as broker ids; -1 is no leader.
 
-    `replicas` has the adding and the removing ones as well while a reassignment is under way.
+    During a reassignment `replicas` contains the adding and the removing replicas too.
     """
 
     topic_id: Uuid
@@ -96,11 +96,11 @@ class PartitionMetadata:
 
     @property
     def is_reassigning(self) -> bool:
-        """Whether a reassignment of replicas is under way."""
+        """Whether a reassignment is in progress."""
         return bool(self.adding_replicas or self.removing_replicas)
 
     def merge(self, change: PartitionChangeRecord) -> PartitionMetadata:
-        """The partition after a change (Kafka's PartitionRegistration.merge)."""
+        """Return the partition after a change (Kafka's PartitionRegistration.merge)."""
         values = {
             name: value for name in _CHANGEABLE if (value := getattr(change, name)) is not None
         }
@@ -124,7 +124,7 @@ _CHANGEABLE: Final = (
 
 @dataclass(slots=True, kw_only=True)
 class Topic:
-    """A topic, its partitions in order, and the configs that it has of its own."""
+    """A topic with its partitions in order and its own configs."""
 
     name: str
     topic_id: Uuid
@@ -133,13 +133,13 @@ class Topic:
 
     @property
     def is_internal(self) -> bool:
-        """Whether clients are to leave it alone."""
+        """Whether only brokers write to the topic."""
         return self.name in INTERNAL_TOPICS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Records that take effect together, the first of them at `base_offset`."""
+    """Records that take effect together; the first has the offset `base_offset`."""
 
     base_offset: int
     records: tuple[MetadataRecord, ...]
@@ -153,9 +153,9 @@ class Commit:
 class ClusterMetadata:
     """Brokers, topics, finalized features and the next producer id.
 
-    `end_offset` is one past the offset of the last record taken in. `removed_topics` are the ids
-    of the last `REMOVED_TOPICS_MAX` topics that are gone, of which logs may be left.
-    `finalized_features` has the version of each feature that is finalized, and no 0.
+    `end_offset` is the last applied record's offset plus one. `removed_topics` contains the ids of
+    the last `REMOVED_TOPICS_MAX` deleted topics, whose logs may still exist.
+    `finalized_features` contains the version of each finalized feature, never 0.
     """
 
     def __init__(self) -> None:
@@ -171,30 +171,30 @@ class ClusterMetadata:
 
     @property
     def transaction_version(self) -> int:
-        """The version of `transaction.version` that is finalized, 0 where none is (KIP-890)."""
+        """The finalized `transaction.version`, 0 if it is not finalized (KIP-890)."""
         return self.finalized_features.get(TRANSACTION_VERSION, 0)
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
-        """One partition, or None where there is none."""
+        """Return one partition, or None where it does not exist."""
         found = self.topics.get(topic)
         return found.partitions.get(partition) if found is not None else None
 
     def partitions(self) -> Iterator[PartitionMetadata]:
-        """Every partition of every topic."""
+        """Yield every partition of every topic."""
         for topic in self.topics.values():
             yield from topic.partitions.values()
 
     def colliding_topic(self, name: str) -> str | None:
-        """The topic that metrics could not tell from one of this name, if there is one."""
+        """Return the topic whose metric names would collide with those of `name`, if any."""
         return self._by_metric_name.get(metric_name(name))
 
     def is_active(self, broker_id: int) -> bool:
-        """Whether a broker is registered, unfenced and not shutting down."""
+        """Return whether a broker is registered, unfenced and not shutting down."""
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.is_active
 
     def apply_commit(self, commit: Commit) -> None:
-        """Take the next records in; ValueError where others are missing before them."""
+        """Apply the next records; raise ValueError where earlier ones are missing."""
         if commit.base_offset != self.end_offset:
             raise ValueError(
                 f"metadata records from offset {commit.base_offset} cannot follow those up to "
@@ -204,7 +204,7 @@ class ClusterMetadata:
         self.end_offset = commit.end_offset
 
     def replace(self, records: Iterable[MetadataRecord], end_offset: int) -> None:
-        """Be what a snapshot says instead, which adds up the records below `end_offset`."""
+        """Replace the state with that of a snapshot of the records below `end_offset`."""
         self.brokers.clear()
         self.topics.clear()
         self.topics_by_id.clear()
@@ -216,7 +216,7 @@ class ClusterMetadata:
         self.end_offset = end_offset
 
     def records(self) -> list[MetadataRecord]:
-        """The records that add up to this, and no more."""
+        """Return the minimal records that result in this state."""
         records: list[MetadataRecord] = [
             FeatureLevelRecord(name=name, feature_level=version)
             for name, version in self._features.items()
@@ -328,7 +328,7 @@ class ClusterMetadata:
         self.removed_topics[record.topic_id] = None
         if len(self.removed_topics) > REMOVED_TOPICS_MAX:
             del self.removed_topics[next(iter(self.removed_topics))]
-        # A snapshot knows of a removed topic by its id alone.
+        # A snapshot contains only the id of a removed topic.
         removed = self.topics_by_id.pop(record.topic_id, None)
         if removed is not None:
             del self.topics[removed.name]

@@ -1,12 +1,12 @@
-"""Moving replicas to other brokers.
+"""Reassignments, which move replicas to other brokers.
 
-A reassignment has two stages: the new replicas are added to the old ones, `adding_replicas` and
-`removing_replicas` saying which is which; when the ISR has all that are to stay, the removing ones
-are dropped (`elections.change_partition` sees to that, whatever changes the ISR). One that only
-drops or reorders replicas in sync is done at once.
+A reassignment has two stages. First the new replicas are added to the old ones;
+`adding_replicas` and `removing_replicas` list the difference. Once the ISR contains all target
+replicas, `elections.change_partition` drops the removing ones. A reassignment that only drops or
+reorders in-sync replicas completes at once.
 
-Purpose: the records that begin and cancel reassignments. Invariant: cancelling leaves the replicas
-that were there before. What it must not know: the journal, requests. Sources: KIP-455,
+Purpose: build the records that start and cancel reassignments. Invariant: cancelling restores the
+previous replicas. Must not know: the journal, requests. Sources: KIP-455,
 PartitionReassignmentReplicas, PartitionReassignmentRevert.
 """
 
@@ -25,7 +25,7 @@ from broker_ref.protocol.errors import ApiError
 def reassignment(
     metadata: ClusterMetadata, partition: PartitionMetadata, replicas: tuple[int, ...]
 ) -> PartitionChangeRecord | None:
-    """The record that begins to move a partition to `replicas`, which have been checked."""
+    """Return the record that starts to reassign a partition to `replicas`, already checked."""
     removing = tuple(sorted(set(partition.replicas) - set(replicas)))
     adding = tuple(sorted(set(replicas) - set(partition.replicas)))
     return change_partition(
@@ -34,7 +34,7 @@ def reassignment(
         target=replace(
             Target.of(partition),
             replicas=replicas + removing,
-            # Kafka leaves what an earlier reassignment set where this one has none.
+            # Like Kafka, keep the lists of an earlier reassignment where this one has none.
             removing_replicas=removing or partition.removing_replicas,
             adding_replicas=adding or partition.adding_replicas,
         ),
@@ -42,7 +42,7 @@ def reassignment(
 
 
 def check_factor_is_kept(partition: PartitionMetadata, replicas: tuple[int, ...]) -> None:
-    """INVALID_REPLICATION_FACTOR where a partition would have more replicas, or fewer (KIP-860)."""
+    """Raise INVALID_REPLICATION_FACTOR where the replication factor would change (KIP-860)."""
     present = set(partition.replicas) - set(partition.removing_replicas)
     if len(replicas) != len(present):
         raise ApiError(
@@ -54,10 +54,10 @@ def check_factor_is_kept(partition: PartitionMetadata, replicas: tuple[int, ...]
 def cancellation(
     metadata: ClusterMetadata, partition: PartitionMetadata, *, is_unclean_allowed: bool
 ) -> PartitionChangeRecord | None:
-    """The record that takes a reassignment back.
+    """Return the record that cancels a reassignment.
 
-    NO_REASSIGNMENT_IN_PROGRESS; INVALID_REPLICA_ASSIGNMENT where only an added replica is in sync
-    and the topic does not allow to lose what it alone has.
+    Raise NO_REASSIGNMENT_IN_PROGRESS, or INVALID_REPLICA_ASSIGNMENT where only an added replica is
+    in sync and the topic does not allow an unclean election.
     """
     name = f"{partition.topic}-{partition.partition}"
     if not partition.is_reassigning:
@@ -69,7 +69,7 @@ def cancellation(
     if not kept:
         raise ApiError(
             ErrorCode.invalid_replica_assignment,
-            f"Unable to revert partition assignment for {name}: every replica is an added one.",
+            f"Unable to revert partition assignment for {name}: every replica is a new one.",
         )
     if not isr and not is_unclean_allowed:
         raise ApiError(

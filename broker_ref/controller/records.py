@@ -1,8 +1,7 @@
-"""The facts of which cluster metadata consists, named as in Kafka's metadata log.
+"""The records of cluster metadata, named as in Kafka's metadata log.
 
-Purpose: typed records and their bytes (JSON, so that a journal can be read with any tool).
-Invariant: what `encode_records` wrote, `decode_records` reads back equal. What it must not know:
-where they are kept.
+Purpose: typed records and their encoding (JSON, so that any tool can read a journal). Invariant:
+`decode_records` is the inverse of `encode_records`. Must not know: where records are stored.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from broker_ref.protocol.identifiers import Uuid, uuid_from_text, uuid_text
 
 
 class UnreadableRecordError(Exception):
-    """The bytes of a metadata record are not ones that this version of the broker knows."""
+    """This version of the broker cannot decode the bytes of a metadata record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRecord:
-    """A broker has started and can be reached at this address.
+    """A broker has started and listens on this address.
 
-    `incarnation_id` tells this start of the broker from others, `broker_epoch` orders them.
+    `incarnation_id` identifies this start of the broker; `broker_epoch` orders the starts.
     """
 
     broker_id: int
@@ -40,7 +39,7 @@ class RegisterBrokerRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChangeRecord:
-    """A broker is fenced or unfenced, or is shutting down; None is no change."""
+    """A broker is fenced, unfenced or shutting down; None means no change."""
 
     broker_id: int
     broker_epoch: int
@@ -50,7 +49,7 @@ class BrokerRegistrationChangeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBrokerRecord:
-    """A broker is gone for good."""
+    """A broker's registration is removed."""
 
     broker_id: int
     broker_epoch: int
@@ -66,7 +65,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecord:
-    """A partition exists, with these replicas; brokers are named by id, leader -1 is none."""
+    """A partition exists with these replicas (broker ids); leader -1 means no leader."""
 
     topic_id: Uuid
     partition_id: int
@@ -82,10 +81,10 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecord:
-    """What is otherwise about a partition now; None is no change.
+    """A change of a partition; None means no change.
 
-    Taking it in raises the partition epoch, and the leader epoch too where `leader` is given, be
-    it the one that leads already.
+    It increases the partition epoch, and the leader epoch too where `leader` is set, even to the
+    current leader.
     """
 
     topic_id: Uuid
@@ -100,7 +99,7 @@ class PartitionChangeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord:
-    """A topic's config has this value, or none of its own where `value` is None."""
+    """A topic config is set to `value`, or removed if `value` is None."""
 
     topic: str
     name: str
@@ -109,14 +108,14 @@ class ConfigRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveTopicRecord:
-    """A topic is gone, with its partitions and configs."""
+    """A topic is deleted with its partitions and configs."""
 
     topic_id: Uuid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsRecord:
-    """Every producer id below `next_producer_id` may be in use."""
+    """Every producer id below `next_producer_id` may be allocated."""
 
     broker_id: int
     broker_epoch: int
@@ -125,7 +124,7 @@ class ProducerIdsRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureLevelRecord:
-    """A feature is finalized at this version from here on; 0 is not finalized."""
+    """A feature is finalized at this version; 0 means not finalized."""
 
     name: str
     feature_level: int
@@ -150,23 +149,23 @@ _TYPES: Final[dict[str, type[Any]]] = {
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """The bytes of one record."""
+    """Encode one record."""
     return json.dumps(_to_json(record), separators=(",", ":")).encode()
 
 
 def decode_record(data: bytes) -> MetadataRecord:
-    """The inverse of `encode_record`; UnreadableRecordError on anything else."""
+    """Decode one record; raise UnreadableRecordError on any other bytes."""
     with _reading():
         return _from_json(json.loads(data))
 
 
 def encode_records(records: Sequence[MetadataRecord]) -> bytes:
-    """The bytes of records that take effect together."""
+    """Encode records that take effect together."""
     return json.dumps([_to_json(record) for record in records], separators=(",", ":")).encode()
 
 
 def decode_records(data: bytes) -> tuple[MetadataRecord, ...]:
-    """The inverse of `encode_records`; UnreadableRecordError on anything else."""
+    """Decode records that take effect together; raise UnreadableRecordError on other bytes."""
     with _reading():
         return tuple(_from_json(item) for item in json.loads(data))
 

@@ -1,4 +1,4 @@
-"""Which names a topic may have. Source: Kafka's `Topic.validate`, `TopicCollection`."""
+"""Validation of topic names. Source: Kafka's `Topic.validate`, `TopicCollection`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_name(name: str) -> None:
-    """INVALID_TOPIC_EXCEPTION where no topic may be called `name`."""
+    """Raise INVALID_TOPIC_EXCEPTION where `name` is not a valid topic name."""
     if not name:
         reason = "the empty string is not allowed"
     elif name in (".", ".."):
         reason = f"'{name}' is not allowed"
     elif len(name) > NAME_LENGTH_MAX:
-        reason = f"it has {len(name)} characters, where {NAME_LENGTH_MAX} are allowed"
+        reason = f"it has {len(name)} characters, more than the maximum of {NAME_LENGTH_MAX}"
     elif _LEGAL.fullmatch(name) is None:
         reason = f"'{name}' contains characters other than ASCII alphanumerics, '.', '_' and '-'"
     else:
@@ -29,5 +29,5 @@ def check_name(name: str) -> None:
 
 
 def metric_name(name: str) -> str:
-    """How metrics write a topic's name, with `.` as `_`: no two topics may share it."""
+    """Return the topic's name in metrics, with `.` as `_`. Two topics must not share it."""
     return name.replace(".", "_")

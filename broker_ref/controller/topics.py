@@ -1,9 +1,9 @@
-"""Topics to be: what is asked for, checked, and the records that make it.
+"""Validation of new topics and partitions, and the records that create them.
 
-Purpose: the decisions of KRaft's ReplicationControlManager about CreateTopics, CreatePartitions
-and DeleteTopics. Invariants: a refusal is an ApiError and nothing has changed; new partitions have
-their active replicas in the ISR, the first of which leads. What it must not know: the journal,
-requests and their versions.
+Purpose: the decisions of Kafka's ReplicationControlManager about CreateTopics, CreatePartitions
+and DeleteTopics. Invariants: a refusal is an ApiError and changes nothing; the ISR of a new
+partition is its active replicas, and the first of them leads. Must not know: the journal, requests
+and their versions.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import ClusterMetadata, Topic
-from broker_ref.controller.placement import place, random_below
+from broker_ref.controller.metadata_batches import METADATA_TOPIC
 from broker_ref.controller.records import (
     ConfigRecord,
     MetadataRecord,
     PartitionRecord,
     TopicRecord,
 )
-from broker_ref.controller.stream import METADATA_TOPIC
+from broker_ref.controller.replica_placement import place, random_below
 from broker_ref.controller.topic_names import check_name
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid, random_uuid
@@ -35,7 +35,7 @@ PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to make. Counts of -1 take the controller's default; assignments by partition."""
+    """A requested topic. Counts of -1 mean the controller's default; assignments by partition."""
 
     name: str
     partition_count: int = -1
@@ -46,7 +46,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatedTopic:
-    """What was made, or would have been."""
+    """A topic that was created, or would have been with `validate_only`."""
 
     topic_id: Uuid
     partition_count: int
@@ -55,7 +55,7 @@ class CreatedTopic:
 
 
 class TopicPlanner:
-    """Plans topics for the cluster that `metadata` shows."""
+    """Creates the records of new topics and partitions for the cluster in `metadata`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class TopicPlanner:
         self._draw = random_below(random_bytes)
 
     def check_partition_total(self, topics: Iterable[NewTopic]) -> None:
-        """POLICY_VIOLATION where a request asks for more partitions than one may in all."""
+        """Raise POLICY_VIOLATION where the topics of a request have too many partitions in all."""
         default = self._config.num_partitions
         _check_partition_count(
             sum(
@@ -81,11 +81,11 @@ class TopicPlanner:
         )
 
     def create(self, new: NewTopic) -> tuple[CreatedTopic, list[MetadataRecord]]:
-        """The topic and the records that make it; ApiError says why it cannot be."""
+        """Return the topic and its records; raise ApiError where it is refused."""
         self._check_new_name(new.name)
         configs = check_topic_configs(new.configs)
         assignments = self._assignments(new)
-        # Kafka answers about a placement by hand and one of its own with different codes.
+        # Kafka uses different error codes for a manual assignment and for its own placement.
         refusal = (
             ErrorCode.invalid_replica_assignment
             if new.assignments
@@ -112,11 +112,11 @@ class TopicPlanner:
     def grow(
         self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None
     ) -> list[MetadataRecord]:
-        """The records that grow a topic to `count` partitions; ApiError says why it cannot be."""
+        """Return the records that grow a topic to `count` partitions; raise ApiError."""
         topic = self._metadata.topics.get(name)
         if topic is None:
             raise ApiError(
-                ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r} to grow."
+                ErrorCode.unknown_topic_or_partition, f"The topic {name!r} does not exist."
             )
         existing = len(topic.partitions)
         if count == existing:
@@ -140,7 +140,7 @@ class TopicPlanner:
     def check_replicas(
         self, replicas: tuple[int, ...], *, replication_factor: int | None = None
     ) -> tuple[int, ...]:
-        """The replicas as they are; INVALID_REPLICA_ASSIGNMENT where they cannot be."""
+        """Return the replicas; raise INVALID_REPLICA_ASSIGNMENT where they are invalid."""
         repeated = [replica for replica, count in Counter(replicas).items() if count > 1]
         missing = [replica for replica in replicas if replica not in self._metadata.brokers]
         if not replicas:
@@ -197,7 +197,7 @@ class TopicPlanner:
             )
 
     def _assignments(self, new: NewTopic) -> list[tuple[int, ...]]:
-        """The replicas of each partition of a new topic, in order of partition."""
+        """Return the replicas of each partition of a new topic, in partition order."""
         if new.assignments:
             return self._manual_assignments(new)
         if new.partition_count == 0 or new.partition_count < -1:

@@ -16,7 +16,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.controller import Controller
-from broker_ref.controller.stream import (
+from broker_ref.controller.metadata_batches import (
     CONTROLLER_EPOCH,
     METADATA_PARTITION,
     METADATA_TOPIC_ID,

@@ -1,7 +1,7 @@
 """AlterPartition (56), versions 2 and 3: a leader proposes in-sync replicas (KIP-497, KIP-903).
 
 Behaviour: STALE_BROKER_EPOCH for the whole request if the broker's registration is not current.
-Each partition is checked by `broker_ref.controller.isr_changes` and answered with its new state.
+Each partition is checked by `broker_ref.controller.alter_partition` and answered with its new state.
 From version 3 on replicas have broker epochs, which must match their registrations. Source:
 `kafka.server.ControllerApis.handleAlterPartitionRequest`.
 """
@@ -13,7 +13,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller.isr_changes import SKIP_EPOCH_CHECK, IsrProposal
+from broker_ref.controller.alter_partition import SKIP_EPOCH_CHECK, IsrProposal
 from broker_ref.controller.metadata import RECOVERED, PartitionMetadata
 from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError

@@ -14,7 +14,11 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.client import CONTROLLER_ID
-from broker_ref.controller.stream import CONTROLLER_EPOCH, METADATA_PARTITION, METADATA_TOPIC
+from broker_ref.controller.metadata_batches import (
+    CONTROLLER_EPOCH,
+    METADATA_PARTITION,
+    METADATA_TOPIC,
+)
 from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.controller_api.k01_fetch import SnapshotId
 

@@ -15,8 +15,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from broker_ref.controller.broker_heartbeats import Registration
 from broker_ref.controller.client import CONTROLLER_ID
-from broker_ref.controller.registrations import Registration
 from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid

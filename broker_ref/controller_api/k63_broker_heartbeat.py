@@ -1,6 +1,6 @@
 """BrokerHeartbeat (63), versions 0 and 1: renew a broker's session or begin its shutdown (KIP-631).
 
-Behaviour: see `broker_ref.controller.registrations.TRANSITIONS`. STALE_BROKER_EPOCH: the broker or
+Behaviour: see `broker_ref.controller.broker_heartbeats.TRANSITIONS`. STALE_BROKER_EPOCH: the broker or
 this incarnation is not registered and has to register again. Source:
 `kafka.server.ControllerApis.handleBrokerHeartBeatRequest`.
 """
@@ -12,7 +12,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller.registrations import Heartbeat
+from broker_ref.controller.broker_heartbeats import Heartbeat
 from broker_ref.controller_api.contract import NO_THROTTLE_MS, Api, Call, ControllerContext
 from broker_ref.protocol.errors import ApiError
 

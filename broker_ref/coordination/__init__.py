@@ -1,1 +1,1 @@
-"""What the coordinators of groups and of transactions have in common: a log of their own each."""
+"""The common parts of the group and the transaction coordinator: log writes, loading, replies."""

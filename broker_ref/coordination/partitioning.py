@@ -1,7 +1,7 @@
-"""Which partition of its topic a coordinator keeps a name in.
+"""The partition of a coordinator's topic that stores a group id or transactional id.
 
-Purpose: Java's hash, with which every Kafka client and broker agrees. What it must not know: which
-names there are. Source: `Utils.abs(name.hashCode) % partitionCount` in `GroupMetadataManager` and
+Purpose: Java's hash, which all Kafka clients and brokers use. Must not know: existing ids.
+Source: `Utils.abs(name.hashCode) % partitionCount` in `GroupMetadataManager` and
 `TransactionStateManager`.
 """
 
@@ -13,14 +13,14 @@ _LEAST_HASH: Final = -(1 << 31)
 
 
 def partition_of(name: str, partition_count: int) -> int:
-    """The partition of a group id or transactional id."""
+    """Return the partition of a group id or transactional id."""
     value = java_hash(name)
-    # Java's absolute value of the least number is that number, of which Kafka makes 0.
+    # Java's absolute value of Integer.MIN_VALUE is negative; Kafka's Utils.abs returns 0.
     return 0 if value == _LEAST_HASH else abs(value) % partition_count
 
 
 def java_hash(text: str) -> int:
-    """Java's String.hashCode, over UTF-16 code units: a signed 32-bit number."""
+    """Return Java's String.hashCode over UTF-16 code units, a signed 32-bit number."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for position in range(0, len(units), 2):

@@ -1,9 +1,8 @@
-"""An answer that is given now or later.
+"""A result that is available now or later.
 
-Purpose: what the coordinator hands out for a request that may have to wait for other members or
-for the log's replicas. Invariant: completed once; the first completion counts, and wakes who waits
-for it. A reply is its own key for that: nobody else's wait is looked at. What it must not know:
-requests, connections, and who waits.
+Purpose: the coordinator's result for a request that may wait for other members or for replication.
+Invariant: only the first completion counts, and it wakes the waiting request. A reply is its own
+purgatory key, so that no other request is checked. Must not know: requests, connections.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import Generic, TypeVar
 Result = TypeVar("Result")
 
 Wake = Callable[[Hashable], None]
-"""Has those asked again who wait for a key."""
+"""Checks the delayed operations of a key."""
 
 
 class Reply(Generic[Result]):
-    """What will be a result."""
+    """A future result."""
 
     __slots__ = ("_wake", "result")
 
@@ -28,11 +27,11 @@ class Reply(Generic[Result]):
 
     @property
     def is_done(self) -> bool:
-        """Whether there is a result."""
+        """Whether the result is available."""
         return self.result is not None
 
     def complete(self, result: Result) -> None:
-        """Give the result; what was given before stays."""
+        """Set the result, unless it is set already."""
         if self.result is None:
             self.result = result
             self._wake(self)

@@ -1,1 +1,1 @@
-"""Groups: their members, rebalances and committed offsets, as a coordinator has them."""
+"""Groups on their coordinator: members, rebalances and committed offsets."""

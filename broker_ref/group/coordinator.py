@@ -1,10 +1,10 @@
-"""The group coordinator of a broker: what requests about groups go to.
+"""The group coordinator of a broker.
 
-Purpose: find the shard of a group, refuse where this broker does not coordinate it or does not know
-it yet, and let the shard's parts do the rest; take partitions of `__consumer_offsets` over and give
-them up as leadership moves. Invariant: a group's partition is Java's hash of its name modulo the
-partition count; a shard exists as long as this broker leads its partition. What it must not know:
-requests' bytes and versions, and who waits for a reply.
+Purpose: find the shard of a group, refuse requests where this broker is not the coordinator or is
+still loading, and delegate the rest; load and unload partitions of `__consumer_offsets` as
+leadership changes. Invariant: the partition of a group is its id's Java hash modulo the partition
+count; a shard exists while this broker leads its partition. Must not know: bytes and versions of
+requests, who waits for a reply.
 Source: Kafka's `GroupCoordinatorService`, `GroupCoordinatorShard`.
 """
 
@@ -19,10 +19,10 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import OFFSETS_TOPIC, ClusterMetadata
+from broker_ref.coordination.partition_writer import PendingWrite
 from broker_ref.coordination.partitioning import partition_of
 from broker_ref.coordination.replies import Reply, Wake
-from broker_ref.coordination.writes import Write
-from broker_ref.group.group import Group
+from broker_ref.group.classic_group import ClassicGroup
 from broker_ref.group.loading import Loading
 from broker_ref.group.members import (
     JoinRequest,
@@ -33,15 +33,15 @@ from broker_ref.group.members import (
     SyncResult,
 )
 from broker_ref.group.membership import Membership
-from broker_ref.group.offset_commits import (
+from broker_ref.group.offset_metadata_manager import (
     Committer,
-    OffsetCommits,
+    OffsetMetadataManager,
     Offsets,
     group_id_not_found,
 )
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import STRING_BYTES_MAX, OffsetCommitValue
-from broker_ref.group.shard import Shard, ShardState, Transaction
+from broker_ref.group.shard import Shard, ShardState, TransactionalProducer
 from broker_ref.group.states import GroupState
 from broker_ref.log.control import EndTransactionMarker
 from broker_ref.protocol.errors import ApiError
@@ -51,13 +51,13 @@ from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.schedule import Schedule
 
 CLASSIC: Final = "classic"
-"""The type of every group here, as ListGroups names it."""
+"""The type of every group here in ListGroups."""
 
 Result = TypeVar("Result")
 
 _MINUTE_MS: Final = 60_000
 _MEMBER_ID_BYTES_MAX: Final = 40
-"""What follows the client id or instance id in a member id: a dash and a UUID."""
+"""The suffix that follows the client id or instance id in a member id: a dash and a UUID."""
 
 _MARKER_OUTCOMES: Final = MappingProxyType(
     {
@@ -65,12 +65,12 @@ _MARKER_OUTCOMES: Final = MappingProxyType(
         ErrorCode.coordinator_not_available: ErrorCode.request_timed_out,
     }
 )
-"""What the coordinator of a transaction, which writes markers, is told of how a write ended."""
+"""The error codes for a transaction coordinator by the error codes of a marker's append."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedMember:
-    """A member as administrators are told of it."""
+    """A member in DescribeGroups."""
 
     member_id: str
     group_instance_id: str | None
@@ -82,7 +82,7 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroup:
-    """A group as administrators are told of it."""
+    """A group in DescribeGroups."""
 
     group_id: str
     group_state: str
@@ -92,12 +92,12 @@ class DescribedGroup:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Led:
-    """A shard, its membership, and the offsets that are committed to it."""
+class _LedShard:
+    """A shard with its members and committed offsets."""
 
     shard: Shard
     membership: Membership
-    commits: OffsetCommits
+    commits: OffsetMetadataManager
 
 
 class GroupCoordinator:
@@ -114,25 +114,25 @@ class GroupCoordinator:
         now_ms: int,
         wake: Wake | None = None,
     ) -> None:
-        """Take over what this broker leads; `wake` has those asked again who wait for a key."""
+        """Load the partitions that this broker leads; `wake` checks the operations of a key."""
         self._config = config
         self._metadata = metadata
         self._replicas = replicas
         self._schedule = schedule
         self._random_bytes = random_bytes
         self._wake = wake if wake is not None else replicas.mark_changed
-        self._led: dict[int, _Led] = {}
+        self._led: dict[int, _LedShard] = {}
         self._topics: dict[Uuid, str] = {}
         schedule.every(config.offsets_retention_check_interval_ms, self.run_retention)
-        self.follow_metadata(now_ms)
+        self.on_metadata_update(now_ms)
 
     # Leadership
 
-    def follow_metadata(self, now_ms: int) -> None:
-        """Lead what the metadata says, and forget offsets of topics that are gone."""
+    def on_metadata_update(self, now_ms: int) -> None:
+        """Load and unload partitions by the metadata; delete offsets of deleted topics."""
         count = self._partition_count()
         for index in (*self._led, *(i for i in range(count) if i not in self._led)):
-            self._follow_partition(index, now_ms)
+            self._update_leadership(index, now_ms)
         gone = {
             topic_id: name
             for topic_id, name in self._topics.items()
@@ -142,10 +142,10 @@ class GroupCoordinator:
             topic_id: topic.name for topic_id, topic in self._metadata.topics_by_id.items()
         }
         for name in dict.fromkeys(gone.values()):
-            self.forget_topic(name, now_ms)
+            self.delete_topic_offsets(name, now_ms)
 
-    def became_leader(self, partition: Partition, now_ms: int) -> None:
-        """Take the groups of a partition of the offsets topic over, unless that is done."""
+    def on_election(self, partition: Partition, now_ms: int) -> None:
+        """Load the groups of a partition of the offsets topic, unless they are loaded."""
         index = partition.key.partition
         if partition.key.topic != OFFSETS_TOPIC or index in self._led:
             return
@@ -162,12 +162,12 @@ class GroupCoordinator:
             wake=self._wake,
             new_id=lambda: str(random_uuid(self._random_bytes)),
         )
-        commits = OffsetCommits(shard, membership)
-        led = self._led[index] = _Led(shard=shard, membership=membership, commits=commits)
+        commits = OffsetMetadataManager(shard, membership)
+        led = self._led[index] = _LedShard(shard=shard, membership=membership, commits=commits)
         self._load(led, Loading(shard, metadata=self._metadata), now_ms)
 
-    def resigned(self, partition: Partition, now_ms: int) -> None:
-        """Give the groups of a partition up: whoever waits finds the new coordinator."""
+    def on_resignation(self, partition: Partition, now_ms: int) -> None:
+        """Unload the groups of a partition; waiting requests fail with NOT_COORDINATOR."""
         if partition.key.topic != OFFSETS_TOPIC:
             return
         led = self._led.pop(partition.key.partition, None)
@@ -186,27 +186,27 @@ class GroupCoordinator:
         shard.writes.abandon(now_ms)
 
     def partitions_changed(self, keys: Iterable[Hashable], now_ms: int) -> None:
-        """Finish the writes that the replicas of these partitions have now."""
+        """Complete the writes that are replicated in these partitions."""
         for key in keys:
             if isinstance(key, PartitionKey) and key.topic == OFFSETS_TOPIC:
                 led = self._led.get(key.partition)
                 if led is not None:
                     led.shard.writes.replicated(now_ms)
 
-    def _follow_partition(self, index: int, now_ms: int) -> None:
+    def _update_leadership(self, index: int, now_ms: int) -> None:
         led = self._led.get(index)
         try:
             partition = self._replicas.partition(OFFSETS_TOPIC, index)
             partition.check_leader(NO_EPOCH)
         except ApiError:
             if led is not None:
-                self.resigned(led.shard.partition, now_ms)
+                self.on_resignation(led.shard.partition, now_ms)
             return
         if led is not None and led.shard.partition is not partition:
-            self.resigned(led.shard.partition, now_ms)
-        self.became_leader(partition, now_ms)
+            self.on_resignation(led.shard.partition, now_ms)
+        self.on_election(partition, now_ms)
 
-    def _load(self, led: _Led, loading: Loading, now_ms: int) -> None:
+    def _load(self, led: _LedShard, loading: Loading, now_ms: int) -> None:
         if self._led.get(led.shard.partition.key.partition) is not led:
             return
         if not loading.step(now_ms):
@@ -215,45 +215,47 @@ class GroupCoordinator:
         for group in tuple(led.shard.groups.values()):
             led.membership.loaded(group, now_ms)
 
-    # Which coordinator
+    # Finding the coordinator
 
     def coordinator(self, group_id: str) -> int | None:
-        """The broker that coordinates a group; None where the offsets topic is not there yet."""
+        """Return the coordinator of a group; None while the offsets topic does not exist."""
         found = self._metadata.partition(OFFSETS_TOPIC, self.partition_for(group_id))
         return found.leader if found is not None else None
 
     def partition_for(self, group_id: str) -> int:
-        """The partition of the offsets topic that a group's offsets go to."""
+        """Return the partition of the offsets topic that stores a group."""
         return partition_of(group_id, self._partition_count())
 
     def check_coordinator(self, group_id: str) -> Partition:
-        """The group's partition of the offsets topic.
+        """Return the group's partition of the offsets topic.
 
-        NOT_COORDINATOR where it is not led here, COORDINATOR_LOAD_IN_PROGRESS while it is read,
-        INVALID_GROUP_ID where no record can hold the name.
+        Raise NOT_COORDINATOR where this broker does not lead it, COORDINATOR_LOAD_IN_PROGRESS while
+        it is loaded, and INVALID_GROUP_ID for an id that is too long for a record.
         """
         return self._shard(group_id).shard.partition
 
-    def _shard(self, group_id: str) -> _Led:
+    def _shard(self, group_id: str) -> _LedShard:
         if len(group_id.encode()) > STRING_BYTES_MAX:
             raise ApiError(
                 ErrorCode.invalid_group_id,
-                f"A group id may have {STRING_BYTES_MAX} bytes, not {len(group_id.encode())}.",
+                f"A group id must have at most {STRING_BYTES_MAX} bytes, not "
+                f"{len(group_id.encode())}.",
             )
         led = self._led.get(self.partition_for(group_id))
         if led is None or led.shard.state is ShardState.FAILED:
             raise ApiError(
-                ErrorCode.not_coordinator, f"This broker does not coordinate group {group_id!r}."
+                ErrorCode.not_coordinator,
+                f"This broker is not the coordinator of group {group_id!r}.",
             )
         if led.shard.state is ShardState.LOADING:
             raise ApiError(
                 ErrorCode.coordinator_load_in_progress,
-                f"This broker still reads what it is to know of group {group_id!r}.",
+                f"This broker is still loading the partition of group {group_id!r}.",
             )
         return led
 
-    def _named_shard(self, group_id: str) -> _Led:
-        """As `_shard`, for requests that need a group with a name."""
+    def _named_shard(self, group_id: str) -> _LedShard:
+        """Return the shard as `_shard`, for requests that need a group id that is not empty."""
         if not group_id:
             raise ApiError(ErrorCode.invalid_group_id, "The group id must not be empty.")
         return self._shard(group_id)
@@ -267,7 +269,7 @@ class GroupCoordinator:
     # Members
 
     def join(self, request: JoinRequest, now_ms: int) -> Reply[JoinResult]:
-        """JoinGroup; the reply comes when the next generation begins."""
+        """Handle JoinGroup; the reply completes when the next generation begins."""
         try:
             led = self._named_shard(request.group_id)
             self._check_join(request)
@@ -277,7 +279,7 @@ class GroupCoordinator:
         return led.membership.join(request, now_ms)
 
     def sync(self, request: SyncRequest, now_ms: int) -> Reply[SyncResult]:
-        """SyncGroup; the reply comes when the leader's assignment is replicated."""
+        """Handle SyncGroup; the reply completes when the leader's assignment is replicated."""
         try:
             led = self._named_shard(request.group_id)
         except ApiError as error:
@@ -293,7 +295,7 @@ class GroupCoordinator:
         generation_id: int,
         now_ms: int,
     ) -> ErrorCode:
-        """Heartbeat; members are let be while their group is still read."""
+        """Handle Heartbeat; it succeeds for any member while the group is loaded."""
         try:
             return self._named_shard(group_id).membership.heartbeat(
                 group_id,
@@ -309,7 +311,7 @@ class GroupCoordinator:
     def leave(
         self, group_id: str, members: Sequence[MemberIdentity], now_ms: int
     ) -> Reply[LeaveResult]:
-        """LeaveGroup; one error code a member."""
+        """Handle LeaveGroup; the result has one error code per member."""
         try:
             led = self._named_shard(group_id)
         except ApiError as error:
@@ -331,7 +333,7 @@ class GroupCoordinator:
         if not lowest <= request.session_timeout_ms <= highest:
             raise ApiError(
                 ErrorCode.invalid_session_timeout,
-                f"A session timeout of {request.session_timeout_ms} ms is not from "
+                f"The session timeout of {request.session_timeout_ms} ms is not from "
                 f"group.min.session.timeout.ms={lowest} to "
                 f"group.max.session.timeout.ms={highest}.",
             )
@@ -341,7 +343,7 @@ class GroupCoordinator:
         if longest + _MEMBER_ID_BYTES_MAX > STRING_BYTES_MAX:
             raise ApiError(
                 ErrorCode.invalid_request,
-                f"A name of {longest} bytes does not fit into a record of {OFFSETS_TOPIC}.",
+                f"A name of {longest} bytes is too long for a record of {OFFSETS_TOPIC}.",
             )
 
     # Offsets
@@ -353,10 +355,10 @@ class GroupCoordinator:
         offsets: Offsets,
         now_ms: int,
     ) -> Reply[ErrorCode]:
-        """Keep offsets, all or none, where the committer may.
+        """Commit offsets, all or none.
 
-        The reply comes when they are replicated. GROUP_ID_NOT_FOUND tells a member that there is
-        no such group.
+        The reply completes when they are replicated. GROUP_ID_NOT_FOUND for a member of an unknown
+        group.
         """
         try:
             write = self._shard(group_id).commits.commit(group_id, committer, offsets, now_ms)
@@ -369,13 +371,13 @@ class GroupCoordinator:
         group_id: str,
         committer: Committer,
         offsets: Offsets,
-        transaction: Transaction,
+        transaction: TransactionalProducer,
         now_ms: int,
     ) -> Reply[ErrorCode]:
-        """Keep offsets, all or none, until the transaction's end says whether they count.
+        """Commit offsets, all or none, as pending offsets of a transaction.
 
-        The reply comes when they are replicated. ILLEGAL_GENERATION tells a member that there is
-        no such group, INVALID_PRODUCER_EPOCH that the producer is fenced.
+        The reply completes when they are replicated. ILLEGAL_GENERATION for a member of an unknown
+        group, INVALID_PRODUCER_EPOCH for a fenced producer.
         """
         try:
             commits = self._named_shard(group_id).commits
@@ -394,10 +396,10 @@ class GroupCoordinator:
         transaction_version: int,
         now_ms: int,
     ) -> Reply[ErrorCode]:
-        """Write a marker to a partition of the offsets topic, and do what it says.
+        """Write a marker to a partition of the offsets topic, and commit or drop its offsets.
 
-        The reply, when it is replicated, has an error code for the transaction's coordinator:
-        NOT_LEADER_OR_FOLLOWER where this broker does not coordinate the partition, or not yet.
+        The reply completes when it is replicated, with an error code for the transaction
+        coordinator: NOT_LEADER_OR_FOLLOWER where this broker has not loaded the partition.
         """
         led = self._led.get(partition_index)
         if led is None or led.shard.state is not ShardState.ACTIVE:
@@ -419,46 +421,45 @@ class GroupCoordinator:
         return reply
 
     def committed(self, group_id: str, topic_partition: TopicPartition) -> OffsetCommitValue | None:
-        """A group's offset of one partition, as far as it is replicated."""
+        """Return a group's replicated offset of one partition."""
         shard = self._shard(group_id).shard
         return shard.offsets.committed(group_id, topic_partition, shard.high_watermark)
 
     def all_committed(self, group_id: str) -> Mapping[TopicPartition, OffsetCommitValue]:
-        """A group's offsets, as far as they are replicated."""
+        """Return a group's replicated offsets."""
         shard = self._shard(group_id).shard
         return shard.offsets.all_committed(group_id, shard.high_watermark)
 
     def is_stable(self, group_id: str) -> bool:
-        """Whether all that was committed of a group, or decided, is replicated."""
+        """Return whether all commits and markers of a group are replicated."""
         shard = self._shard(group_id).shard
         return shard.offsets.stable_from(group_id) <= shard.high_watermark
 
     def has_pending(self, group_id: str, topic_partition: TopicPartition) -> bool:
-        """Whether an open transaction has committed this offset of the group."""
+        """Return whether an open transaction has committed this offset of the group."""
         return self._shard(group_id).shard.pending.has(group_id, topic_partition)
 
     def delete_offsets(
         self, group_id: str, offsets: Iterable[TopicPartition], now_ms: int
     ) -> tuple[Mapping[TopicPartition, ErrorCode], Reply[ErrorCode]]:
-        """Forget offsets of topics that no member subscribes to; the codes by partition.
+        """Delete offsets of topics that no member subscribes to; return a code per partition.
 
-        GROUP_ID_NOT_FOUND where there is no such group, NON_EMPTY_GROUP where it has members of
-        which it is not known what they subscribe to.
+        Raise GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP where the members' subscriptions are unknown.
         """
         codes, write = self._named_shard(group_id).commits.delete(group_id, offsets, now_ms)
         return codes, self._outcome(write, now_ms)
 
-    def forget_topic(self, topic: str, now_ms: int) -> None:
-        """Delete every group's offsets of a topic that has been deleted.
+    def delete_topic_offsets(self, topic: str, now_ms: int) -> None:
+        """Delete every group's offsets of a deleted topic.
 
-        They are gone whether or not the log takes that in: when it is read again, offsets of a
-        topic that is no more are dropped.
+        They are removed from memory even if the log cannot be written: loading drops offsets of
+        topics that do not exist.
         """
         for led in self._led.values():
-            led.commits.forget_topic(topic, now_ms)
+            led.commits.delete_topic_offsets(topic, now_ms)
 
     def run_retention(self, now_ms: int) -> None:
-        """Forget offsets and groups that have not been used for long enough."""
+        """Delete offsets and groups that have expired."""
         retention_ms = self._config.offsets_retention_minutes * _MINUTE_MS
         for led in self._led.values():
             if led.shard.state is ShardState.ACTIVE:
@@ -467,7 +468,7 @@ class GroupCoordinator:
     # Administration
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """A group and its members; GROUP_ID_NOT_FOUND where there is none."""
+        """Return a group and its members; raise GROUP_ID_NOT_FOUND."""
         group = self._shard(group_id).shard.groups.get(group_id)
         if group is None:
             raise group_id_not_found(group_id)
@@ -490,21 +491,22 @@ class GroupCoordinator:
             ),
         )
 
-    def groups(self) -> list[Group]:
-        """Every group coordinated here; COORDINATOR_LOAD_IN_PROGRESS where some are not known."""
-        found: list[Group] = []
+    def groups(self) -> list[ClassicGroup]:
+        """Return all groups coordinated here; raise COORDINATOR_LOAD_IN_PROGRESS while loading."""
+        found: list[ClassicGroup] = []
         for led in self._led.values():
             if led.shard.state is ShardState.LOADING:
                 raise ApiError(
                     ErrorCode.coordinator_load_in_progress,
-                    f"This broker still reads partition {led.shard.partition.key.partition} of "
+                    "This broker is still loading partition "
+                    f"{led.shard.partition.key.partition} of "
                     f"{OFFSETS_TOPIC}.",
                 )
             found += led.shard.groups.values()
         return found
 
     def delete(self, group_id: str, now_ms: int) -> Reply[ErrorCode]:
-        """Forget a group without members, and its offsets, pending ones too."""
+        """Delete a group without members and its offsets, including pending ones."""
         try:
             write = self._shard(group_id).commits.delete_group(group_id, now_ms)
         except ApiError as error:
@@ -518,7 +520,7 @@ class GroupCoordinator:
         reply.result = result
         return reply
 
-    def _outcome(self, write: Write, now_ms: int) -> Reply[ErrorCode]:
+    def _outcome(self, write: PendingWrite, now_ms: int) -> Reply[ErrorCode]:
         reply: Reply[ErrorCode] = Reply(self._wake)
         write.when_done(lambda outcome, _: reply.complete(outcome), now_ms)
         return reply

@@ -1,9 +1,8 @@
-"""Reading a partition of `__consumer_offsets` into a shard.
+"""Loading of a shard from its partition of `__consumer_offsets`.
 
-Purpose: replay the log in steps, so that a broker that takes a large partition over goes on
-serving the others; meanwhile the shard is LOADING. Invariant: the last record of a key counts;
-after the last step the shard has what its writes had made of it, and is ACTIVE, or FAILED with the
-reason in the log. What it must not know: requests, and why the broker leads the partition.
+Purpose: replay the log in steps, so that a broker that loads a large partition keeps serving
+others; meanwhile the shard is LOADING. Invariant: the last record of a key counts; after the last
+step the shard is ACTIVE, or FAILED with the reason in the log. Must not know: requests, leadership.
 Source: Kafka's `CoordinatorLoaderImpl`.
 """
 
@@ -12,8 +11,9 @@ from __future__ import annotations
 import logging
 
 from broker_ref.controller.metadata import ClusterMetadata
-from broker_ref.coordination.replay import Replay
-from broker_ref.group.group import Group
+from broker_ref.coordination.loader import CoordinatorLoader
+from broker_ref.group.classic_group import ClassicGroup
+from broker_ref.group.group_record import group_from_record
 from broker_ref.group.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -23,7 +23,6 @@ from broker_ref.group.records import (
     decode_value,
 )
 from broker_ref.group.shard import Shard, ShardState
-from broker_ref.group.stored_group import group_from_record
 from broker_ref.log.batch import NO_PRODUCER_ID, BatchHeader, decode_records
 from broker_ref.log.control import decode_marker
 from broker_ref.log.errors import LogError
@@ -34,17 +33,17 @@ logger = logging.getLogger(__name__)
 
 
 class Loading:
-    """The replay of one shard's log, from its start to its end as it was at first."""
+    """The replay of one shard's log up to its end offset at the start."""
 
     def __init__(self, shard: Shard, *, metadata: ClusterMetadata) -> None:
         self._shard = shard
         self._metadata = metadata
-        self._log = Replay(shard.partition)
+        self._log = CoordinatorLoader(shard.partition)
         self._groups: dict[str, GroupMetadataValue] = {}
         self._simple_groups: dict[str, None] = {}
 
     def step(self, now_ms: int) -> bool:
-        """Read on; whether that was the last step."""
+        """Read the next part; return whether it was the last."""
         partition = self._shard.partition
         try:
             if not self._log.step(self._take):
@@ -53,7 +52,7 @@ class Loading:
             self._shard.state = ShardState.ACTIVE
         except LogError as error:
             logger.error(
-                "Groups of %s-%d have no coordinator: the log cannot be read at offset %d: %s",
+                "Loading groups from %s-%d failed: the log cannot be read at offset %d: %s",
                 partition.key.topic, partition.key.partition, self._log.offset, error,
             )  # fmt: skip
             self._shard.groups.clear()
@@ -102,7 +101,7 @@ class Loading:
         self._shard.settle(key)
 
     def _is_of_present_topic(self, name: str, value: OffsetCommitValue) -> bool:
-        """Whether the offset's topic is still there, and not another of the same name."""
+        """Return whether the offset's topic still exists with the same topic id."""
         topic = self._metadata.topics.get(name)
         return topic is not None and value.topic_id in (ZERO_UUID, topic.topic_id)
 
@@ -111,4 +110,4 @@ class Loading:
         for group_id, value in self._groups.items():
             groups[group_id] = group_from_record(group_id, value)
         for group_id in self._simple_groups:
-            groups.setdefault(group_id, Group(group_id, state_timestamp_ms=now_ms))
+            groups.setdefault(group_id, ClassicGroup(group_id, state_timestamp_ms=now_ms))

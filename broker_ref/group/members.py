@@ -1,8 +1,8 @@
-"""A member of a classic group, and what its requests are answered with.
+"""A member of a classic group, with the requests and results of members.
 
-Purpose: the values that the group, its rebalances and the handlers share. Invariant: a member
-never changes its id; a static member that comes back is another `Member`. What it must not know:
-states, timers' meaning, bytes of requests. Source: Kafka's `ClassicGroupMember`.
+Purpose: the values shared by the group, its rebalances and the handlers. Invariant: the id of a
+member never changes; a static member that rejoins is another `Member`. Must not know: states, the
+effects of timers, bytes of requests. Source: Kafka's `ClassicGroupMember`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker_ref.schedule import Timer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberProtocol:
-    """An assignor that a member can work with, and what it tells the leader under it."""
+    """An assignor that a member supports, with the member's metadata for it."""
 
     name: str
     metadata: bytes
@@ -26,7 +26,7 @@ class MemberProtocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """A member as the leader is told of it."""
+    """A member in the leader's JoinGroup response."""
 
     member_id: str
     group_instance_id: str | None
@@ -35,9 +35,9 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """A JoinGroup request; `member_id` is empty where the member has none yet.
+    """A JoinGroup request; `member_id` is empty for a new member.
 
-    `requires_known_member_id` (KIP-394) and `can_skip_assignment` (KIP-814) come with the version.
+    The version implies `requires_known_member_id` (KIP-394) and `can_skip_assignment` (KIP-814).
     """
 
     group_id: str
@@ -55,7 +55,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResult:
-    """The answer to a JoinGroup request; only the leader is told the members."""
+    """The result of JoinGroup; only the leader receives the members."""
 
     member_id: str
     error_code: ErrorCode = ErrorCode.none
@@ -69,7 +69,7 @@ class JoinResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """A SyncGroup request; assignments, by member id, count where the leader sends them."""
+    """A SyncGroup request; the leader sends the assignments by member id."""
 
     group_id: str
     generation_id: int
@@ -82,7 +82,7 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """The answer to a SyncGroup request."""
+    """The result of SyncGroup."""
 
     error_code: ErrorCode = ErrorCode.none
     protocol_type: str | None = None
@@ -92,7 +92,7 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberIdentity:
-    """Who leaves: by id, or by the instance id alone as administrators do."""
+    """A leaving member: its id, or only its instance id in requests of administrators."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -100,7 +100,7 @@ class MemberIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveResult:
-    """The answer to a LeaveGroup request: one error code a member, in their order."""
+    """The result of LeaveGroup: one error code per member, in order."""
 
     error_code: ErrorCode = ErrorCode.none
     members: tuple[ErrorCode, ...] = ()
@@ -108,10 +108,10 @@ class LeaveResult:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Member:
-    """A member: what it asked for, what it was assigned, and which of its requests wait.
+    """A member with its settings, assignment and waiting requests.
 
-    `is_new` until its first rebalance is over: it cannot send heartbeats yet, so waiting does not
-    keep it alive. `session_deadline_ms` moves with every sign of life; the timer follows it.
+    `is_new` until its first rebalance completes: it cannot send heartbeats before, so waiting does
+    not keep it alive. Every heartbeat moves `session_deadline_ms`; the timer follows it.
     """
 
     member_id: str
@@ -140,25 +140,25 @@ class Member:
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether it is alive without a sign of life: it waits for the others."""
+        """Whether it is alive without heartbeats, because one of its requests waits."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def metadata(self, protocol_name: str) -> bytes:
-        """What it says under a protocol, which must be one of its own."""
+        """Return its metadata for one of its protocols."""
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata
         raise LookupError(f"member {self.member_id!r} has no protocol {protocol_name!r}")
 
     def vote(self, candidates: Iterable[str]) -> str:
-        """Its first choice among the candidates, one of which it must support."""
+        """Return its preferred protocol among the candidates; it must support one of them."""
         for protocol in self.protocols:
             if protocol.name in candidates:
                 return protocol.name
         raise LookupError(f"member {self.member_id!r} supports no candidate")
 
     def complete_sync(self, result: SyncResult) -> bool:
-        """Answer its SyncGroup request; whether one waited."""
+        """Complete its waiting SyncGroup request; return whether there was one."""
         reply, self.sync = self.sync, None
         if reply is None:
             return False

@@ -1,9 +1,9 @@
-"""What members ask for: to join, to get their part, to stay, to leave.
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup of a shard's groups.
 
-Purpose: check who asks against the group, change it, and let `Rebalance` do what follows.
-Invariant: every refusal is one of Kafka's error codes, in Kafka's order of checks; a reply is
-given at once or by a later event, never twice. What it must not know: versions of requests, and
-which broker coordinates. Source: the classic part of Kafka's `GroupMetadataManager`.
+Purpose: validate the requests of members, change the group, and start what follows in `Rebalance`.
+Invariant: every refusal is one of Kafka's error codes, in Kafka's order of checks; a reply
+completes once. Must not know: versions of requests, other coordinators. Source: the classic part of
+Kafka's `GroupMetadataManager`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
+from broker_ref.coordination.partition_writer import NOTHING_WRITTEN, PendingWrite
 from broker_ref.coordination.replies import Reply, Wake
-from broker_ref.coordination.writes import NOTHING_WRITTEN, Write
-from broker_ref.group.group import Group
+from broker_ref.group.classic_group import ClassicGroup
+from broker_ref.group.group_record import group_record
 from broker_ref.group.members import (
     JoinRequest,
     JoinResult,
@@ -35,7 +36,6 @@ from broker_ref.group.states import (
     STATES_OF_A_GENERATION,
     GroupState,
 )
-from broker_ref.group.stored_group import group_record
 from broker_ref.protocol.errors import ApiError
 from broker_ref.schedule import Schedule
 
@@ -46,7 +46,7 @@ Sync = Reply[SyncResult]
 
 
 class Membership:
-    """The members of the groups of one shard; `new_id` makes what no member id was before."""
+    """The members of the groups of one shard; `new_id` returns a unique member id suffix."""
 
     def __init__(
         self,
@@ -63,17 +63,17 @@ class Membership:
         self._new_id = new_id
         self._rebalance = Rebalance(shard, config=config, schedule=schedule)
 
-    def loaded(self, group: Group, now_ms: int) -> None:
-        """Watch the sessions of a group that was read from the log."""
+    def loaded(self, group: ClassicGroup, now_ms: int) -> None:
+        """Start the session timers of a loaded group."""
         for member in tuple(group.members.values()):
-            self._rebalance.keep_alive(group, member, now_ms)
+            self._rebalance.reschedule_heartbeat(group, member, now_ms)
         if len(group.members) > self._config.group_max_size:
-            self._rebalance.begin(group, now_ms, "it has more members than group.max.size")
+            self._rebalance.prepare_rebalance(group, now_ms, "the group exceeds group.max.size")
 
     # Join
 
     def join(self, request: JoinRequest, now_ms: int) -> Join:
-        """A member joins, or joins again; the reply comes when the generation begins."""
+        """Add or rejoin a member; the reply completes when the next generation begins."""
         reply: Join = Reply(self._wake)
         group = self._shard.groups.get(request.group_id)
         is_new_group = group is None
@@ -81,7 +81,7 @@ class Membership:
             if request.member_id:
                 _refuse(reply, request.member_id, ErrorCode.unknown_member_id)
                 return reply
-            group = Group(request.group_id, state_timestamp_ms=now_ms)
+            group = ClassicGroup(request.group_id, state_timestamp_ms=now_ms)
             self._shard.groups[request.group_id] = group
         try:
             self._join(group, request, reply, now_ms)
@@ -92,21 +92,21 @@ class Membership:
             self._store_new(group, reply, now_ms)
         return reply
 
-    def _join(self, group: Group, request: JoinRequest, reply: Join, now_ms: int) -> None:
+    def _join(self, group: ClassicGroup, request: JoinRequest, reply: Join, now_ms: int) -> None:
         member_id = request.member_id
         if not self._accepts(group, member_id):
             group.remove(member_id)
             raise ApiError(
                 ErrorCode.group_max_size_reached,
-                f"Group {group.group_id!r} has group.max.size={self._config.group_max_size} "
-                "members.",
+                f"Group {group.group_id!r} is full: group.max.size is "
+                f"{self._config.group_max_size}.",
             )
         names = [protocol.name for protocol in request.protocols]
         if not group.supports(request.protocol_type, names):
             raise ApiError(
                 ErrorCode.inconsistent_group_protocol,
-                f"Group {group.group_id!r} of type {group.protocol_type!r} cannot work with "
-                f"{names} of type {request.protocol_type!r}.",
+                f"Group {group.group_id!r} with protocol type {group.protocol_type!r} does not "
+                f"support {names} with protocol type {request.protocol_type!r}.",
             )
         if not member_id:
             self._join_new(group, request, reply, now_ms)
@@ -114,15 +114,15 @@ class Membership:
             if request.group_instance_id is not None:
                 raise ApiError(
                     ErrorCode.unknown_server_error,
-                    f"Member {member_id!r} got its id as a dynamic member and joins as instance "
+                    f"Member {member_id!r} got its id as a dynamic member and rejoins as instance "
                     f"{request.group_instance_id!r}.",
                 )
             self._add(group, member_id, request, reply, now_ms)
         else:
             self._join_again(group, request, reply, now_ms)
 
-    def _accepts(self, group: Group, member_id: str) -> bool:
-        """Whether there is room; while members join again, the last ones may find none."""
+    def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
+        """Return whether the group has room; while members rejoin, the last ones may not fit."""
         size_max = self._config.group_max_size
         member = group.members.get(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -132,7 +132,9 @@ class Membership:
             return member is not None or len(group.members) < size_max
         return True
 
-    def _join_new(self, group: Group, request: JoinRequest, reply: Join, now_ms: int) -> None:
+    def _join_new(
+        self, group: ClassicGroup, request: JoinRequest, reply: Join, now_ms: int
+    ) -> None:
         instance_id = request.group_instance_id
         current = group.static_members.get(instance_id) if instance_id is not None else None
         if current is not None:
@@ -147,19 +149,23 @@ class Membership:
         else:
             self._add(group, member_id, request, reply, now_ms)
 
-    def _join_again(self, group: Group, request: JoinRequest, reply: Join, now_ms: int) -> None:
+    def _join_again(
+        self, group: ClassicGroup, request: JoinRequest, reply: Join, now_ms: int
+    ) -> None:
         member = group.check_member(request.member_id, request.group_instance_id)
         if group.state in STATES_OF_A_GENERATION and member.protocols == request.protocols:
             leads = group.is_leader(member.member_id)
             if group.state is GroupState.COMPLETING_REBALANCE or not leads:
-                # Its answer may have been lost. The leader of a stable group wants a rebalance.
+                # The response may be lost. The leader of a stable group triggers a rebalance.
                 reply.complete(self._rebalance.joined(group, member))
                 return
         self._update(group, member, request, reply)
-        self._rebalance.begin_or_complete(group, now_ms, f"member {member.member_id!r} joins again")
+        self._rebalance.maybe_prepare_rebalance_or_complete_join(
+            group, now_ms, f"member {member.member_id!r} rejoins"
+        )
 
     def _add(
-        self, group: Group, member_id: str, request: JoinRequest, reply: Join, now_ms: int
+        self, group: ClassicGroup, member_id: str, request: JoinRequest, reply: Join, now_ms: int
     ) -> None:
         member = Member(
             member_id=member_id,
@@ -179,14 +185,18 @@ class Membership:
             group.new_member_added = True
         group.forget_pending(member_id)
         group.add(member, reply)
-        self._rebalance.keep_alive(group, member, now_ms, NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._rebalance.begin_or_complete(group, now_ms, f"member {member_id!r} joins")
+        self._rebalance.reschedule_heartbeat(group, member, now_ms, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalance.maybe_prepare_rebalance_or_complete_join(
+            group, now_ms, f"member {member_id!r} joins"
+        )
 
-    def _update(self, group: Group, member: Member, request: JoinRequest, reply: Join) -> None:
+    def _update(
+        self, group: ClassicGroup, member: Member, request: JoinRequest, reply: Join
+    ) -> None:
         group.update(member, request.protocols)
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
-        # As in Kafka, a request that this one takes the place of is never answered.
+        # As in Kafka, a request that is replaced by this one never completes.
         group.await_join(member, reply)
 
     # Static members
@@ -198,28 +208,28 @@ class Membership:
         return f"{name}-{self._new_id()}"
 
     def _replace(
-        self, group: Group, old: Member, request: JoinRequest, reply: Join, now_ms: int
+        self, group: ClassicGroup, old: Member, request: JoinRequest, reply: Join, now_ms: int
     ) -> None:
-        """Let a static member that lost its id be the member that it was."""
+        """Replace a static member that rejoins without its member id."""
         member = group.replace_static(old, self._member_id(request))
-        self._rebalance.keep_alive(group, member, now_ms)
+        self._rebalance.reschedule_heartbeat(group, member, now_ms)
         self._update(group, member, request, reply)
-        reason = f"instance {request.group_instance_id!r} joins again"
+        reason = f"instance {request.group_instance_id!r} rejoins"
         if group.state is GroupState.STABLE:
             if group.select_protocol() == group.protocol_name:
                 self._store_replaced(group, old, member, request, now_ms)
             else:
-                self._rebalance.begin_or_complete(group, now_ms, reason)
+                self._rebalance.maybe_prepare_rebalance_or_complete_join(group, now_ms, reason)
         elif group.state is GroupState.COMPLETING_REBALANCE:
-            # The leader may have been told the old id: it would assign to nobody.
-            self._rebalance.begin(group, now_ms, reason)
+            # The leader may assign to the old member id, which no member has.
+            self._rebalance.prepare_rebalance(group, now_ms, reason)
         else:
-            self._rebalance.complete_if_all_joined(group, now_ms)
+            self._rebalance.maybe_complete_join_phase(group, now_ms)
 
     def _store_replaced(
-        self, group: Group, old: Member, member: Member, request: JoinRequest, now_ms: int
+        self, group: ClassicGroup, old: Member, member: Member, request: JoinRequest, now_ms: int
     ) -> None:
-        """Keep the generation, and tell its member of it once the log has the new id."""
+        """Keep the generation, and complete the join once the new member id is replicated."""
         leads = group.is_leader(member.member_id)
         leader_before = old.member_id if leads else group.leader_id or ""
 
@@ -228,7 +238,7 @@ class Membership:
                 group.state is not GroupState.STABLE
                 or group.members.get(member.member_id) is not member
             ):
-                return  # A rebalance has begun, which answers it.
+                return  # A later rebalance completes the reply.
             result = replace(self._rebalance.joined(group, member), leader=leader_before)
             if outcome is not ErrorCode.none:
                 group.complete_join(
@@ -238,41 +248,41 @@ class Membership:
                 group.update(reverted, old.protocols)
                 reverted.rebalance_timeout_ms = old.rebalance_timeout_ms
                 reverted.session_timeout_ms = old.session_timeout_ms
-                self._rebalance.keep_alive(group, reverted, time_ms)
+                self._rebalance.reschedule_heartbeat(group, reverted, time_ms)
             elif request.can_skip_assignment:
                 result = replace(result, leader=group.leader_id or "", skip_assignment=leads)
                 group.complete_join(member, result)
             else:
-                # Told its former id as the leader's, it does not take itself for the leader.
+                # The response has the former member id as leader, so that it does not assign.
                 group.complete_join(member, replace(result, members=()))
 
         self._write_group(group, now_ms, stored)
 
     def _write_group(
-        self, group: Group, now_ms: int, done: Callable[[ErrorCode, int], None]
+        self, group: ClassicGroup, now_ms: int, done: Callable[[ErrorCode, int], None]
     ) -> None:
         assignments = {m.member_id: m.assignment for m in group.members.values()}
         try:
             write = self._shard.write([group_record(group, assignments)], now_ms)
         except ApiError as error:
-            logger.warning("Group %r is not stored: %s", group.group_id, error)
+            logger.warning("Writing group %r failed: %s", group.group_id, error)
             done(error.error_code, now_ms)
         else:
             write.when_done(done, now_ms)
 
-    def _store_new(self, group: Group, reply: Join, now_ms: int) -> None:
-        """Have the log know of a group before it has a generation, as Kafka does."""
+    def _store_new(self, group: ClassicGroup, reply: Join, now_ms: int) -> None:
+        """Write a group before its first generation, as Kafka does."""
 
         def stored(outcome: ErrorCode, time_ms: int) -> None:
             del time_ms
             if outcome is not ErrorCode.none:
                 _refuse(reply, "", outcome)
 
-        empty = Group(group.group_id, state_timestamp_ms=group.state_timestamp_ms)
+        empty = ClassicGroup(group.group_id, state_timestamp_ms=group.state_timestamp_ms)
         try:
             write = self._shard.write([group_record(empty, {})], now_ms)
         except ApiError as error:
-            logger.warning("Group %r is not stored: %s", group.group_id, error)
+            logger.warning("Writing group %r failed: %s", group.group_id, error)
             _refuse(reply, "", error.error_code)
             self._shard.remove(group, now_ms)
         else:
@@ -281,7 +291,7 @@ class Membership:
     # Sync
 
     def sync(self, request: SyncRequest, now_ms: int) -> Sync:
-        """A member asks for its part; the leader brings everybody's."""
+        """Return a member's assignment; the leader sends the assignments of all."""
         reply: Sync = Reply(self._wake)
         try:
             self._sync(request, reply, now_ms)
@@ -306,8 +316,8 @@ class Membership:
                 )
             )
 
-    def _check_sync(self, request: SyncRequest) -> tuple[Group, Member]:
-        group = self._known(request.group_id)
+    def _check_sync(self, request: SyncRequest) -> tuple[ClassicGroup, Member]:
+        group = self._existing_group(request.group_id)
         member = group.check_member(request.member_id, request.group_instance_id)
         _check_generation(group, request.generation_id)
         for asked, current in (
@@ -317,14 +327,17 @@ class Membership:
             if asked is not None and current is not None and asked != current:
                 raise ApiError(
                     ErrorCode.inconsistent_group_protocol,
-                    f"Group {group.group_id!r} has protocol {current!r}, not {asked!r}.",
+                    f"Group {group.group_id!r} uses protocol {current!r}, not {asked!r}.",
                 )
         if group.state is GroupState.PREPARING_REBALANCE:
-            raise ApiError(ErrorCode.rebalance_in_progress, "Join the group again.")
+            raise ApiError(
+                ErrorCode.rebalance_in_progress,
+                f"Group {group.group_id!r} is rebalancing. Join it again.",
+            )
         return group, member
 
-    def _store_assignment(self, group: Group, request: SyncRequest, now_ms: int) -> None:
-        """Write the assignment; members get it when every in-sync replica has it."""
+    def _store_assignment(self, group: ClassicGroup, request: SyncRequest, now_ms: int) -> None:
+        """Write the assignment; members receive it when it is replicated."""
         assignments = request.assignments
         generation_id = group.generation_id
 
@@ -333,20 +346,20 @@ class Membership:
                 group.state is not GroupState.COMPLETING_REBALANCE
                 or group.generation_id != generation_id
             ):
-                return  # Another rebalance has begun, and answered those that waited.
+                return  # A later rebalance has completed the replies.
             if outcome is ErrorCode.none:
                 self._rebalance.assign(group, assignments, outcome, time_ms)
                 group.transition_to(GroupState.STABLE, time_ms)
                 return
             self._rebalance.assign(group, {}, outcome, time_ms)
-            self._rebalance.begin_or_complete(
-                group, time_ms, f"its assignment is not stored: {outcome.name}"
+            self._rebalance.maybe_prepare_rebalance_or_complete_join(
+                group, time_ms, f"writing its assignment failed: {outcome.name}"
             )
 
         try:
             write = self._shard.write([group_record(group, assignments)], now_ms)
         except ApiError as error:
-            logger.warning("The assignment of %r is not stored: %s", group.group_id, error)
+            logger.warning("Writing the assignment of %r failed: %s", group.group_id, error)
             stored(error.error_code, now_ms)
         else:
             write.when_done(stored, now_ms)
@@ -362,23 +375,23 @@ class Membership:
         generation_id: int,
         now_ms: int,
     ) -> ErrorCode:
-        """A sign of life, and whether the member is to join again; ApiError where it is none."""
-        group = self._known(group_id)
+        """Extend a member's session; raise ApiError where it must rejoin or is unknown."""
+        group = self._existing_group(group_id)
         member = group.check_member(member_id, group_instance_id)
         _check_generation(group, generation_id)
-        self._rebalance.keep_alive(group, member, now_ms)
+        self._rebalance.reschedule_heartbeat(group, member, now_ms)
         return HEARTBEAT_ANSWERS[group.state]
 
     def check_committer(
         self,
-        group: Group,
+        group: ClassicGroup,
         *,
         member_id: str,
         group_instance_id: str | None,
         generation_id: int,
         now_ms: int,
     ) -> None:
-        """Refuse who is no member of the present generation; a member's commit is a sign of life.
+        """Refuse commits that are not from the current generation; extend the member's session.
 
         Consumers without membership, and administrators, may commit while the group is Empty.
         """
@@ -387,26 +400,29 @@ class Membership:
         if generation_id < 0 and not member_id and group_instance_id is None:
             raise ApiError(
                 ErrorCode.unknown_member_id,
-                f"Group {group.group_id!r} has members; only they may commit.",
+                f"Group {group.group_id!r} has members. Only they can commit offsets.",
             )
         member = group.check_member(member_id, group_instance_id)
         _check_generation(group, generation_id)
         if group.state is GroupState.COMPLETING_REBALANCE:
-            raise ApiError(ErrorCode.rebalance_in_progress, "Ask for the assignment first.")
+            raise ApiError(
+                ErrorCode.rebalance_in_progress,
+                f"Group {group.group_id!r} is rebalancing. Send SyncGroup first.",
+            )
         if group.state in STATES_KEPT_ALIVE_BY_COMMITS:
-            self._rebalance.keep_alive(group, member, now_ms)
+            self._rebalance.reschedule_heartbeat(group, member, now_ms)
 
     def check_transactional_committer(
         self,
-        group: Group,
+        group: ClassicGroup,
         *,
         member_id: str,
         group_instance_id: str | None,
         generation_id: int,
     ) -> None:
-        """Refuse who says that it is a member of the present generation and is not (KIP-447).
+        """Refuse a member that is not in the current generation (KIP-447).
 
-        Who does not say, as producers before that KIP, may commit whatever the group's state.
+        Producers that send no member id, as before that KIP, may commit in any state of the group.
         """
         if generation_id < 0 and group.state is GroupState.EMPTY:
             return
@@ -416,10 +432,10 @@ class Membership:
 
     def leave(
         self, group_id: str, members: Sequence[MemberIdentity], now_ms: int
-    ) -> tuple[LeaveResult, Write]:
-        """Members leave at once; what the log has to take in before they are told."""
+    ) -> tuple[LeaveResult, PendingWrite]:
+        """Remove members; return the write that must be replicated before the reply."""
         try:
-            group = self._known(group_id)
+            group = self._existing_group(group_id)
         except ApiError as error:
             return LeaveResult(members=(error.error_code,) * len(members)), NOTHING_WRITTEN
         codes = tuple(self._leave(group, identity) for identity in members)
@@ -427,12 +443,14 @@ class Membership:
         if ErrorCode.none in codes:
             if group.state in STATES_OF_A_GENERATION:
                 count = codes.count(ErrorCode.none)
-                write = self._rebalance.begin_or_complete(group, now_ms, f"{count} members left")
+                write = self._rebalance.maybe_prepare_rebalance_or_complete_join(
+                    group, now_ms, f"{count} members left"
+                )
             elif group.state is GroupState.PREPARING_REBALANCE:
-                write = self._rebalance.complete_if_all_joined(group, now_ms)
+                write = self._rebalance.maybe_complete_join_phase(group, now_ms)
         return LeaveResult(members=codes), write
 
-    def _leave(self, group: Group, identity: MemberIdentity) -> ErrorCode:
+    def _leave(self, group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
         member_id = identity.member_id
         if not member_id:
             instance_id = identity.group_instance_id
@@ -450,22 +468,22 @@ class Membership:
         group.remove(member_id)
         return ErrorCode.none
 
-    def _known(self, group_id: str) -> Group:
+    def _existing_group(self, group_id: str) -> ClassicGroup:
         group = self._shard.groups.get(group_id)
         if group is None:
-            raise ApiError(ErrorCode.unknown_member_id, f"There is no group {group_id!r}.")
+            raise ApiError(ErrorCode.unknown_member_id, f"The group {group_id!r} does not exist.")
         return group
 
 
 _WITHOUT_MEMBER_ID = frozenset({ErrorCode.group_max_size_reached})
-"""Refusals after which the member has no id any more."""
+"""Errors whose response contains no member id."""
 
 
 def _refuse(reply: Join, member_id: str, error_code: ErrorCode) -> None:
     reply.complete(JoinResult(member_id=member_id, error_code=error_code))
 
 
-def _check_generation(group: Group, generation_id: int) -> None:
+def _check_generation(group: ClassicGroup, generation_id: int) -> None:
     if generation_id != group.generation_id:
         raise ApiError(
             ErrorCode.illegal_generation,

@@ -1,9 +1,9 @@
-"""Committed offsets in memory, and the topic that they are written to.
+"""Committed offsets in memory, and the topic that stores them.
 
-Purpose: hold the offsets of the groups of one partition of `__consumer_offsets`, so that readers
-see only what every in-sync replica has, while writers see all. Invariant: an offset is kept as the
-values that may still be read, each with the log offset at which it is replicated; `settle` drops
-those before one that is. What it must not know: groups' states, requests, and the log.
+Purpose: the offsets of the groups of one partition of `__consumer_offsets`. Readers see only
+replicated offsets, writers see all. Invariant: an offset is kept as the list of values that may
+still be read, each with the high watermark at which it is replicated; `settle` drops obsolete
+values. Must not know: the states of groups, requests, the log.
 Source: Kafka's `OffsetMetadataManager`.
 """
 
@@ -20,7 +20,7 @@ from broker_ref.group.records import OffsetCommitValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartition:
-    """A partition that an offset is of."""
+    """A topic partition with a committed offset."""
 
     topic: str
     partition: int
@@ -28,9 +28,9 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A value, None where the offset is deleted, and the high watermark from which it counts.
+    """A value (None if deleted) and the high watermark at which it is replicated.
 
-    `record_offset` is where in the log the value stands: before the marker, in a transaction.
+    `record_offset` is the offset of the record, which in a transaction precedes the marker.
     """
 
     required_offset: int
@@ -42,7 +42,7 @@ _Versions = tuple[_Version, ...]
 
 
 class OffsetStore:
-    """The offsets of groups, by group and partition."""
+    """The offsets by group and partition."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, _Versions]] = {}
@@ -57,7 +57,7 @@ class OffsetStore:
         record_offset: int,
         required_offset: int,
     ) -> None:
-        """Take in what the log has; None where the offset is deleted."""
+        """Add a value of the log; None where the offset is deleted."""
         versions = self._groups.setdefault(group, {})
         version = _Version(required_offset, record_offset, value)
         versions[topic_partition] = (*versions.get(topic_partition, ()), version)
@@ -71,10 +71,10 @@ class OffsetStore:
         record_offset: int,
         required_offset: int,
     ) -> None:
-        """Take in what a transaction committed, unless the log has a value that stands behind it.
+        """Add a value that a transaction committed, unless the log has a later record.
 
-        The order of the records decides, not that of the markers: compaction keeps the last record
-        of a key, whatever its transaction.
+        The order of the records decides, not the order of the markers, because compaction keeps the
+        last record of a key, whatever its transaction.
         """
         versions = self._groups.get(group, {}).get(topic_partition, ())
         last = versions[-1] if versions else None
@@ -88,16 +88,16 @@ class OffsetStore:
             )
 
     def note_decision(self, group: str, *, required_offset: int) -> None:
-        """A transaction of the group has ended, which counts from this high watermark on."""
+        """Record that a transaction of the group ended, visible from this high watermark on."""
         self._decided[group] = required_offset
 
     def settle_decision(self, group: str, high_watermark: int) -> None:
-        """Forget the group's last decision where every replica has it."""
+        """Drop the record of the group's last transaction end once it is replicated."""
         if self._decided.get(group, high_watermark + 1) <= high_watermark:
             del self._decided[group]
 
     def settle(self, group: str, topic_partition: TopicPartition, high_watermark: int) -> None:
-        """Forget the values before the last one that every replica has."""
+        """Drop the values before the last replicated one."""
         offsets = self._groups.get(group, {})
         versions = offsets.get(topic_partition)
         if versions is None:
@@ -117,7 +117,7 @@ class OffsetStore:
     def committed(
         self, group: str, topic_partition: TopicPartition, high_watermark: int
     ) -> OffsetCommitValue | None:
-        """What readers may see of one offset."""
+        """Return the replicated value of one offset."""
         for version in reversed(self._groups.get(group, {}).get(topic_partition, ())):
             if version.required_offset <= high_watermark:
                 return version.value
@@ -126,7 +126,7 @@ class OffsetStore:
     def all_committed(
         self, group: str, high_watermark: int
     ) -> Mapping[TopicPartition, OffsetCommitValue]:
-        """What readers may see of a group's offsets."""
+        """Return the replicated offsets of a group."""
         found = {}
         for topic_partition in self._groups.get(group, {}):
             value = self.committed(group, topic_partition, high_watermark)
@@ -135,7 +135,7 @@ class OffsetStore:
         return found
 
     def latest(self, group: str) -> Mapping[TopicPartition, OffsetCommitValue]:
-        """A group's offsets as the leader's log has them."""
+        """Return a group's offsets in the leader's log, replicated or not."""
         return {
             topic_partition: versions[-1].value
             for topic_partition, versions in self._groups.get(group, {}).items()
@@ -143,18 +143,18 @@ class OffsetStore:
         }
 
     def stable_from(self, group: str) -> int:
-        """The high watermark from which readers see all that is written of a group."""
+        """Return the high watermark from which all writes of a group are replicated."""
         versions = self._groups.get(group, {}).values()
         last = max((one[-1].required_offset for one in versions), default=0)
         return max(last, self._decided.get(group, 0))
 
     def groups(self) -> Iterator[str]:
-        """The groups that have offsets."""
+        """Return the groups with offsets."""
         return iter(tuple(self._groups))
 
 
 def offsets_topic(config: BrokerConfig) -> NewTopic:
-    """The offsets topic as the broker makes it when a group first needs it."""
+    """Return the offsets topic, which a broker creates for the first group."""
     return NewTopic(
         name=OFFSETS_TOPIC,
         partition_count=config.offsets_topic_num_partitions,

@@ -3,8 +3,8 @@
     key     OffsetCommitKey v1     int16 1, string group, string topic, int32 partition
     value   OffsetCommitValue v4   int16 4, int64 offset, int32 leader_epoch, compact string
                                    metadata, int64 commit_timestamp (ms), tagged fields:
-                                   0 uuid topic_id; null instead: the offset is deleted
-            OffsetCommitValue v1   where the committer set a retention of its own: int16 1, int64
+                                   0 uuid topic_id; a tombstone deletes the offset
+            OffsetCommitValue v1   with an expire timestamp of its own: int16 1, int64
                                    offset, string metadata, int64 commit_timestamp, int64
                                    expire_timestamp
     key     GroupMetadataKey v2    int16 2, string group
@@ -13,13 +13,13 @@
                                    array of members: string member_id, nullable string
                                    group_instance_id, string client_id, string client_host, int32
                                    rebalance_timeout (ms), int32 session_timeout (ms), bytes
-                                   subscription, bytes assignment; null instead: no such group
+                                   subscription, bytes assignment; a tombstone deletes the group
 
-Purpose: those bytes, and those of values of the other versions from 0 to 4; version 4 has compact
-strings and tagged fields, the others plain ones. A plain string is its length in bytes as int16,
-then UTF-8; a compact one has its length plus one as a varint. All else is big-endian. Invariant:
-what `encode_*` wrote, `decode_*` reads back equal. What it must not know: where the records are
-kept. Source: Kafka's OffsetCommitKey.json, OffsetCommitValue.json, GroupMetadataKey.json and
+Purpose: encode and decode them, and decode values of all versions from 0 to 4; version 4 has
+compact strings and tagged fields, the others plain strings. A plain string is its length in bytes
+as int16, then UTF-8; a compact one has its length plus one as a varint. Numbers are big-endian.
+Invariant: `decode_*` is the inverse of `encode_*`. Must not know: where the records are stored.
+Source: Kafka's OffsetCommitKey.json, OffsetCommitValue.json, GroupMetadataKey.json and
 GroupMetadataValue.json.
 """
 
@@ -43,16 +43,16 @@ OFFSET_VALUE_VERSION: Final = 4
 OFFSET_VALUE_VERSION_OF_EXPIRY: Final = 1
 GROUP_VALUE_VERSION: Final = 3
 VALUE_VERSIONS: Final = range(5)
-"""Of both kinds of values."""
+"""The lowest version of both kinds of values."""
 FIRST_FLEXIBLE_VALUE_VERSION: Final = 4
-"""Of both kinds of values."""
+"""The highest version of both kinds of values."""
 FIRST_OFFSET_VALUE_VERSION_OF_LEADER_EPOCH: Final = 3
 FIRST_GROUP_VALUE_VERSION_OF_REBALANCE_TIMEOUT: Final = 1
 FIRST_GROUP_VALUE_VERSION_OF_STATE_TIMESTAMP: Final = 2
 FIRST_GROUP_VALUE_VERSION_OF_INSTANCE_ID: Final = 3
 TOPIC_ID_TAG: Final = 0
 STRING_BYTES_MAX: Final = 2**15 - 1
-"""What a plain string can hold."""
+"""The maximum length of a plain string."""
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -62,7 +62,7 @@ Decoded = TypeVar("Decoded")
 
 
 class UnreadableOffsetError(LogError):
-    """A record of `__consumer_offsets` is none of the versions known here."""
+    """A record of `__consumer_offsets` cannot be decoded."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.kafka_storage_error, f"__consumer_offsets: {message}")
@@ -70,7 +70,7 @@ class UnreadableOffsetError(LogError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitKey:
-    """Whose offset of which partition."""
+    """The key of a group's offset of a partition."""
 
     group: str
     topic: str
@@ -79,7 +79,7 @@ class OffsetCommitKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataKey:
-    """Which group."""
+    """The key of a group."""
 
     group: str
 
@@ -91,8 +91,8 @@ RecordKey = OffsetCommitKey | GroupMetadataKey
 class OffsetCommitValue:
     """A committed offset.
 
-    `leader_epoch` is -1 where the consumer did not say, `topic_id` zero in old records,
-    `expire_timestamp_ms` -1 where the broker's retention applies.
+    `leader_epoch` is -1 if the consumer did not send it, `topic_id` is zero in old records, and
+    `expire_timestamp_ms` is -1 where the broker's retention applies.
     """
 
     offset: int
@@ -105,7 +105,7 @@ class OffsetCommitValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetadata:
-    """A member as the log keeps it; `rebalance_timeout_ms` is -1 in version 0."""
+    """A member in the log; `rebalance_timeout_ms` is -1 in version 0."""
 
     member_id: str
     group_instance_id: str | None
@@ -130,7 +130,7 @@ class GroupMetadataValue:
 
 
 def encode_key(key: RecordKey) -> bytes:
-    """The bytes of a key."""
+    """Encode a key."""
     if isinstance(key, GroupMetadataKey):
         return _INT16.pack(GROUP_KEY_VERSION) + _string(key.group)
     return (
@@ -142,7 +142,7 @@ def encode_key(key: RecordKey) -> bytes:
 
 
 def encode_value(value: OffsetCommitValue) -> bytes:
-    """The bytes of an offset."""
+    """Encode an offset."""
     metadata = value.metadata.encode()
     if value.expire_timestamp_ms >= 0:
         return (
@@ -168,7 +168,7 @@ def encode_value(value: OffsetCommitValue) -> bytes:
 
 
 def encode_group_value(value: GroupMetadataValue) -> bytes:
-    """The bytes of a group."""
+    """Encode a group."""
     parts = [
         _INT16.pack(GROUP_VALUE_VERSION),
         _string(value.protocol_type),
@@ -193,7 +193,7 @@ def encode_group_value(value: GroupMetadataValue) -> bytes:
 
 
 def decode_key(data: bytes) -> RecordKey | None:
-    """The key; None where the record is about neither an offset nor a classic group."""
+    """Decode a key; return None for records of other types."""
 
     def read(cursor: Cursor) -> RecordKey | None:
         version = cursor.fixed(_INT16, "the version")
@@ -211,7 +211,7 @@ def decode_key(data: bytes) -> RecordKey | None:
 
 
 def decode_value(data: bytes) -> OffsetCommitValue:
-    """An offset; UnreadableOffsetError where it is of no version from 0 to 4."""
+    """Decode an offset; raise UnreadableOffsetError for a version outside 0 to 4."""
 
     def read(cursor: Cursor) -> OffsetCommitValue:
         version = _read_version(cursor, "OffsetCommitValue")
@@ -236,7 +236,7 @@ def decode_value(data: bytes) -> OffsetCommitValue:
 
 
 def decode_group_value(data: bytes) -> GroupMetadataValue:
-    """A group; UnreadableOffsetError where it is of no version from 0 to 4."""
+    """Decode a group; raise UnreadableOffsetError for a version outside 0 to 4."""
 
     def read(cursor: Cursor) -> GroupMetadataValue:
         version = _read_version(cursor, "GroupMetadataValue")
@@ -295,13 +295,13 @@ def _decode(data: bytes, what: str, read: Callable[[Cursor], Decoded]) -> Decode
     try:
         return read(Cursor(data))
     except (MalformedRequestError, UnicodeDecodeError) as error:
-        raise UnreadableOffsetError(f"{what}, {data[:100]!r}: {error}") from error
+        raise UnreadableOffsetError(f"cannot decode {what} {data[:100]!r}: {error}") from error
 
 
 def _read_version(cursor: Cursor, what: str) -> int:
     version: int = cursor.fixed(_INT16, "the version")
     if version not in VALUE_VERSIONS:
-        raise UnreadableOffsetError(f"version {version} of {what} is unknown here")
+        raise UnreadableOffsetError(f"{what} has the unknown version {version}")
     return version
 
 

@@ -1,9 +1,9 @@
-"""Which committed offsets, and which groups, have been kept for long enough.
+"""Expiration of committed offsets and groups.
 
-Purpose: the rules of `offsets.retention.minutes`. Invariant: an offset of a topic that a member of
-the group subscribes to never expires, nor does one that an open transaction has committed anew; a
-group goes when it is Empty and has no offset left, no pending one either. What it must not know:
-how they are deleted. Source: KIP-211, Kafka's `ClassicGroup`, `OffsetExpirationConditionImpl` and
+Purpose: the rules of `offsets.retention.minutes`. Invariant: an offset never expires while a member
+subscribes to its topic or an open transaction has a pending offset of the partition; a group
+expires when it is Empty and has neither committed nor pending offsets. Must not know: how they are
+deleted. Source: KIP-211, Kafka's `ClassicGroup`, `OffsetExpirationConditionImpl` and
 `OffsetMetadataManager.cleanupExpiredOffsets`.
 """
 
@@ -11,18 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from broker_ref.group.group import Group
+from broker_ref.group.classic_group import ClassicGroup
+from broker_ref.group.group_record import group_tombstone
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
 from broker_ref.group.shard import Change, Shard, offset_tombstones
 from broker_ref.group.states import GroupState
-from broker_ref.group.stored_group import group_tombstone
 
 BaseTimestamp = Callable[[OffsetCommitValue], int]
 
 
-def expired(shard: Shard, *, retention_ms: int, now_ms: int) -> list[tuple[Group, list[Change]]]:
-    """The tombstones that are due, by group; a group's own comes last."""
+def expired(
+    shard: Shard, *, retention_ms: int, now_ms: int
+) -> list[tuple[ClassicGroup, list[Change]]]:
+    """Return the tombstones of expired offsets and groups, by group; the group's own is last."""
     due = []
     for group in shard.groups.values():
         offsets = shard.offsets.latest(group.group_id)
@@ -38,13 +40,13 @@ def expired(shard: Shard, *, retention_ms: int, now_ms: int) -> list[tuple[Group
 
 
 def expired_offsets(
-    group: Group,
+    group: ClassicGroup,
     offsets: Mapping[TopicPartition, OffsetCommitValue],
     *,
     retention_ms: int,
     now_ms: int,
 ) -> list[TopicPartition]:
-    """The offsets that are past their retention."""
+    """Return the expired offsets."""
     base_timestamp = _base_timestamp(group)
     if base_timestamp is None:
         return []
@@ -61,17 +63,17 @@ def expired_offsets(
     ]
 
 
-def _base_timestamp(group: Group) -> BaseTimestamp | None:
-    """From when on retention counts; None where nothing of the group expires now."""
+def _base_timestamp(group: ClassicGroup) -> BaseTimestamp | None:
+    """Return the start time of the retention; None where nothing of the group can expire."""
     if group.protocol_type is None:
         return _committed_at
     if group.state is GroupState.EMPTY:
-        # Since the last member left; old records do not say when that was.
+        # The time at which the last member left; old records do not contain it.
         if group.state_timestamp_ms < 0:
             return _committed_at
         return lambda _: group.state_timestamp_ms
-    tells = group.uses_consumer_protocol and group.subscribed_topics is not None
-    return _committed_at if tells and group.state is GroupState.STABLE else None
+    reports_topics = group.uses_consumer_protocol and group.subscribed_topics is not None
+    return _committed_at if reports_topics and group.state is GroupState.STABLE else None
 
 
 def _committed_at(value: OffsetCommitValue) -> int:

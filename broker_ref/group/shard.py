@@ -1,10 +1,9 @@
-"""What this broker coordinates of one partition of `__consumer_offsets`.
+"""One partition of `__consumer_offsets` on its coordinator.
 
-Purpose: the groups and offsets of the partition, and the writes to it: what is written is in the
-leader's log at once, and done when every in-sync replica has it. Invariant: memory changes after
-the append, and only as the log does, the same way in a write and when the log is read again;
-writes are done in the order of the log. What it must not know: what the records say about members,
-and requests. Source: Kafka's `CoordinatorRuntime`, `OffsetMetadataManager.replay`.
+Purpose: the groups and offsets of the partition, and the writes to it, which complete when they are
+replicated. Invariant: memory changes after the append, and writing and loading a record have the
+same effect; writes complete in log order. Must not know: the meaning of member metadata, requests.
+Source: Kafka's `CoordinatorRuntime`, `OffsetMetadataManager.replay`.
 """
 
 from __future__ import annotations
@@ -18,10 +17,14 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker_ref.coordination.writes import NOTHING_WRITTEN, Write, Writes
-from broker_ref.group.group import Group
+from broker_ref.coordination.partition_writer import (
+    NOTHING_WRITTEN,
+    CoordinatorPartitionWriter,
+    PendingWrite,
+)
+from broker_ref.group.classic_group import ClassicGroup
 from broker_ref.group.offsets import OffsetStore, TopicPartition
-from broker_ref.group.pending import PendingOffset, PendingOffsets
+from broker_ref.group.pending_offsets import PendingOffset, PendingOffsets
 from broker_ref.group.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -47,15 +50,15 @@ Change = (
     tuple[OffsetCommitKey, OffsetCommitValue | None]
     | tuple[GroupMetadataKey, GroupMetadataValue | None]
 )
-"""A record: None deletes."""
+"""A record; the value None is a tombstone."""
 
 
 _AS_THE_LOG_SAYS: Final = MappingProxyType[ErrorCode, ErrorCode]({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
-    """The producer whose transaction a write is in, and what lets the write begin it there."""
+class TransactionalProducer:
+    """The producer of a transactional write, and the guard that lets it begin its transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -63,7 +66,7 @@ class Transaction:
 
 
 class ShardState(Enum):
-    """Whether the partition's groups are known yet."""
+    """Whether the partition is loaded."""
 
     LOADING = 0
     ACTIVE = 1
@@ -71,7 +74,7 @@ class ShardState(Enum):
 
 
 class Shard:
-    """The groups of one partition, empty and LOADING at first."""
+    """The groups of one partition, initially empty and LOADING."""
 
     def __init__(
         self,
@@ -83,25 +86,28 @@ class Shard:
     ) -> None:
         self.partition = partition
         self.state = ShardState.LOADING
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, ClassicGroup] = {}
         self.offsets = OffsetStore()
         self.pending = PendingOffsets()
-        self.writes = Writes(
+        self.writes = CoordinatorPartitionWriter(
             partition, schedule=schedule, timeout_ms=write_timeout_ms, mark_changed=mark_changed
         )
 
     @property
     def high_watermark(self) -> int:
-        """Up to where the log counts."""
+        """The high watermark of the partition."""
         return self.partition.high_watermark
 
     def write(
-        self, changes: Sequence[Change], now_ms: int, transaction: Transaction | None = None
-    ) -> Write:
-        """Append changes as one batch, all or none of them; ApiError says why they are not.
+        self,
+        changes: Sequence[Change],
+        now_ms: int,
+        transaction: TransactionalProducer | None = None,
+    ) -> PendingWrite:
+        """Append changes as one batch, all or none; raise ApiError where that fails.
 
-        Offsets are changed in memory at once, or pending where they are in a transaction; what it
-        means for groups is the caller's.
+        Offsets change in memory at once, or are pending in a transaction. The caller applies
+        changes of groups.
         """
         if not changes:
             return NOTHING_WRITTEN
@@ -110,7 +116,7 @@ class Shard:
         except struct.error as error:
             raise ApiError(
                 ErrorCode.unknown_server_error,
-                "A name in a record of __consumer_offsets has more than 32767 bytes.",
+                "A name in a record of __consumer_offsets exceeds 32767 bytes.",
             ) from error
         return self._append(records, changes, now_ms, transaction)
 
@@ -122,10 +128,10 @@ class Shard:
         producer_epoch: int,
         transaction_version: int,
         now_ms: int,
-    ) -> Write:
-        """Append the marker that decides about a producer's pending offsets.
+    ) -> PendingWrite:
+        """Append the marker that ends a producer's transaction, and apply it to pending offsets.
 
-        ApiError, with the code that the log says, where it does not take the marker.
+        Raise ApiError where the append fails.
         """
         settled: list[OffsetCommitKey] = []
 
@@ -153,8 +159,8 @@ class Shard:
             errors=_AS_THE_LOG_SAYS,
         )
 
-    def delete(self, changes: Sequence[Change], now_ms: int) -> Write:
-        """Append deletions in batches as large as the log takes them; the last one's write."""
+    def delete(self, changes: Sequence[Change], now_ms: int) -> PendingWrite:
+        """Append tombstones in batches of the largest possible size; return the last write."""
         config = self.partition.log.config
         room_bytes = min(config.max_message_bytes, config.segment_bytes) - HEADER_BYTES
         write = NOTHING_WRITTEN
@@ -163,20 +169,20 @@ class Shard:
         return write
 
     def forget(self, group: str, offsets: Iterable[TopicPartition]) -> None:
-        """Forget offsets that the log still has, and will not give back when it is read again."""
+        """Remove offsets from memory whose tombstones could not be written."""
         for one in offsets:
             self.pending.remove(group, one)
             self.offsets.put(group, one, None, record_offset=0, required_offset=0)
             self.offsets.settle(group, one, self.high_watermark)
 
-    def remove(self, group: Group, now_ms: int) -> None:
-        """Forget a group that the log has no more."""
+    def remove(self, group: ClassicGroup, now_ms: int) -> None:
+        """Remove a group whose tombstone is written."""
         group.cancel_timers()
         if group.state is not GroupState.DEAD:
             group.transition_to(GroupState.DEAD, now_ms)
         self.groups.pop(group.group_id, None)
 
-    # What the log says, of a write or when it is read again
+    # CoordinatorLoader of records that were written or loaded
 
     def replay(
         self,
@@ -187,7 +193,7 @@ class Shard:
         record_offset: int,
         required_offset: int,
     ) -> None:
-        """Take a record in; readers see it from the high watermark `required_offset` on."""
+        """Apply a record, which is replicated at the high watermark `required_offset`."""
         topic_partition = _topic_partition(key)
         if value is not None and producer_id != NO_PRODUCER_ID:
             pending = PendingOffset(value=value, record_offset=record_offset)
@@ -206,7 +212,7 @@ class Shard:
     def replay_marker(
         self, marker: Marker, *, producer_id: int, required_offset: int
     ) -> list[OffsetCommitKey]:
-        """Let what a producer's transaction has pending count, or drop it; of which offsets."""
+        """Commit or drop a producer's pending offsets; return their keys."""
         keys = []
         for group, offsets in self.pending.end(producer_id).items():
             self.offsets.note_decision(group, required_offset=required_offset)
@@ -223,7 +229,7 @@ class Shard:
         return keys
 
     def settle(self, *keys: OffsetCommitKey) -> None:
-        """Forget what was before the values that every replica has now."""
+        """Drop values that are obsolete, because later ones are replicated."""
         for key in keys:
             self.offsets.settle(key.group, _topic_partition(key), self.high_watermark)
             self.offsets.settle_decision(key.group, self.high_watermark)
@@ -233,8 +239,8 @@ class Shard:
         records: list[Record],
         changes: Sequence[Change],
         now_ms: int,
-        transaction: Transaction | None,
-    ) -> Write:
+        transaction: TransactionalProducer | None,
+    ) -> PendingWrite:
         producer_id = NO_PRODUCER_ID if transaction is None else transaction.producer_id
         offsets = [
             (index, key, value)
@@ -267,13 +273,13 @@ class Shard:
         )
 
     def _append_in(
-        self, transaction: Transaction, records: list[Record], now_ms: int
+        self, transaction: TransactionalProducer, records: list[Record], now_ms: int
     ) -> AppendResult:
         batch = encode_batch(
             records,
             producer_id=transaction.producer_id,
             producer_epoch=transaction.producer_epoch,
-            base_sequence=0,  # As Kafka's; nothing goes by it in the appends of a coordinator.
+            base_sequence=0,  # As in Kafka; appends of a coordinator do not check sequences.
             is_transactional=True,
         )
         return self.partition.append(
@@ -286,7 +292,7 @@ class Shard:
 
 
 def offset_tombstones(group: str, offsets: Iterable[TopicPartition]) -> list[Change]:
-    """What deletes a group's offsets."""
+    """Return the tombstones of a group's offsets."""
     return [
         (OffsetCommitKey(group=group, topic=one.topic, partition=one.partition), None)
         for one in offsets

@@ -1,14 +1,14 @@
-"""The states of a classic group, and every way from one to another.
+"""The states of a classic group and their valid transitions.
 
-    Empty                no members; offsets may be there; the generation stays known
-    PreparingRebalance   members are asked to join again; their JoinGroup requests wait
-    CompletingRebalance  all know the new generation; their SyncGroup requests wait for the
+    Empty                no members; there may be offsets; the generation is kept
+    PreparingRebalance   members must rejoin; their JoinGroup requests wait
+    CompletingRebalance  members know the new generation; their SyncGroup requests wait for the
                          leader's assignment
     Stable               each member has its assignment
-    Dead                 gone from this broker: deleted, or its coordinator is another
+    Dead                 the group is deleted, or unloaded with its partition
 
-Purpose: the table that `Group.transition_to` allows moves from, and what requests are answered in
-each state. Invariant: Dead is final. What it must not know: members, time, and what moves a group.
+Purpose: the table that validates every transition, and the error codes of requests in each state.
+Invariant: Dead is final. Must not know: members, time, reasons of transitions.
 Source: Kafka's `ClassicGroupState`.
 """
 
@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 
 
 class GroupState(Enum):
-    """A state, by the name that Kafka tells clients."""
+    """A state, with its name in responses to clients."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -34,7 +34,7 @@ class GroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One row of the table: from where, to where, and when."""
+    """One row of the table: source state, target state and reason."""
 
     source: GroupState
     target: GroupState
@@ -48,16 +48,16 @@ _STABLE: Final = GroupState.STABLE
 _DEAD: Final = GroupState.DEAD
 
 TRANSITIONS: Final = (
-    Transition(_EMPTY, _PREPARING, "a first member joins"),
-    Transition(_PREPARING, _COMPLETING, "all have joined, or the time for it has passed"),
-    Transition(_PREPARING, _EMPTY, "the last member is gone"),
-    Transition(_COMPLETING, _STABLE, "the leader's assignment is in the log of every replica"),
+    Transition(_EMPTY, _PREPARING, "the first member joins"),
+    Transition(_PREPARING, _COMPLETING, "all members have joined, or the timeout has passed"),
+    Transition(_PREPARING, _EMPTY, "the last member is removed"),
+    Transition(_COMPLETING, _STABLE, "the leader's assignment is replicated"),
     Transition(_COMPLETING, _PREPARING, "a member joins, leaves, expires or does not sync"),
-    Transition(_STABLE, _PREPARING, "a member joins, leaves, expires or subscribes otherwise"),
-    Transition(_EMPTY, _DEAD, "deleted, expired, or coordinated by another broker"),
-    Transition(_PREPARING, _DEAD, "coordinated by another broker"),
-    Transition(_COMPLETING, _DEAD, "coordinated by another broker"),
-    Transition(_STABLE, _DEAD, "coordinated by another broker"),
+    Transition(_STABLE, _PREPARING, "a member joins, leaves, expires or changes its protocols"),
+    Transition(_EMPTY, _DEAD, "the group is deleted, expires or is unloaded"),
+    Transition(_PREPARING, _DEAD, "the group is unloaded"),
+    Transition(_COMPLETING, _DEAD, "the group is unloaded"),
+    Transition(_STABLE, _DEAD, "the group is unloaded"),
 )
 
 TARGETS: Final = MappingProxyType(
@@ -66,7 +66,7 @@ TARGETS: Final = MappingProxyType(
         for state in GroupState
     }
 )
-"""Where each state can lead, from the table."""
+"""The valid target states of each state."""
 
 HEARTBEAT_ANSWERS: Final = MappingProxyType(
     {
@@ -77,10 +77,10 @@ HEARTBEAT_ANSWERS: Final = MappingProxyType(
         _DEAD: ErrorCode.coordinator_not_available,
     }
 )
-"""What a member of the present generation is told."""
+"""The error code for a member of the current generation, by state."""
 
 STATES_KEPT_ALIVE_BY_COMMITS: Final = frozenset({_PREPARING, _STABLE})
-"""Where a member's commit counts as a heartbeat."""
+"""The states in which a commit extends the member's session."""
 
 STATES_OF_A_GENERATION: Final = frozenset({_COMPLETING, _STABLE})
-"""Where a new member, or one that is gone, starts a rebalance."""
+"""The states in which a joining or leaving member starts a rebalance."""

@@ -51,7 +51,7 @@ class ProducerLog:
 
     # Before an append
 
-    def begin_verification(
+    def maybe_start_transaction_verification(
         self, producer_id: int, epoch: int, sequence: int, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | None:
         """Return a guard for a transaction that is not open here, or None if it is open.

@@ -49,13 +49,13 @@ from broker_ref.node.topic_creation import AutoTopicCreationManager
 from broker_ref.outbox import Outbox
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import random_uuid
-from broker_ref.replication.fetch_sessions import FetchSessions
-from broker_ref.replication.isr_changes import AlterPartitions
-from broker_ref.replication.producer_ids import ProducerIds
+from broker_ref.replication.alter_partition_manager import DefaultAlterPartitionManager
+from broker_ref.replication.fetch_session_cache import FetchSessionCache
+from broker_ref.replication.producer_id_manager import ProducerIdManager
 from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.schedule import Schedule
+from broker_ref.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from broker_ref.transaction.coordinator import TransactionCoordinator
-from broker_ref.transaction.verification import Verifications
 
 BROKER_APIS: Final[dict[int, Api[Any]]] = {
     **APIS,
@@ -252,7 +252,7 @@ class BrokerNode:
             config=config,
             storage=self._storage,
             metadata=self.metadata,
-            isr_changes=AlterPartitions(
+            alter_partition_manager=DefaultAlterPartitionManager(
                 broker_id=config.node_id,
                 broker_epoch=self._broker_epoch,
                 controller=self._controller,
@@ -273,7 +273,7 @@ class BrokerNode:
             random_bytes=self._random_bytes,
             now_ms=self._now_ms,
         )
-        producer_ids = ProducerIds(
+        producer_ids = ProducerIdManager(
             controller=self._controller,
             broker_id=config.node_id,
             broker_epoch=self._broker_epoch,
@@ -296,13 +296,13 @@ class BrokerNode:
             replicas=replicas,
             groups=groups,
             transactions=transactions,
-            verifications=Verifications(
+            verifications=AddPartitionsToTxnManager(
                 outbox=self._outbox,
                 metadata=self.metadata,
                 coordinator=transactions.coordinator,
                 wake=self._wake,
             ),
-            fetch_sessions=FetchSessions(
+            fetch_sessions=FetchSessionCache(
                 slots=config.max_incremental_fetch_session_cache_slots,
                 random_bytes=self._random_bytes,
             ),
@@ -353,9 +353,9 @@ class BrokerNode:
 
     def _metadata_changed(self) -> None:
         if self.broker is not None:
-            self.broker.replicas.follow_metadata(self._now_ms)
-            self.broker.groups.follow_metadata(self._now_ms)
-            self.broker.transactions.follow_metadata(self._now_ms)
+            self.broker.replicas.apply_metadata(self._now_ms)
+            self.broker.groups.on_metadata_update(self._now_ms)
+            self.broker.transactions.on_metadata_update(self._now_ms)
 
 
 def _served_apis(config: BrokerConfig) -> dict[int, Api[Any]]:

@@ -16,14 +16,14 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.client import ControllerClient
 from broker_ref.controller.metadata import ClusterMetadata
-from broker_ref.controller.records import UnreadableRecordError
-from broker_ref.controller.stream import (
+from broker_ref.controller.metadata_batches import (
     METADATA_PARTITION,
     METADATA_TOPIC,
     METADATA_TOPIC_ID,
     decode_commits,
     decode_snapshot,
 )
+from broker_ref.controller.records import UnreadableRecordError
 from broker_ref.controller_api.k01_fetch import (
     FetchPartition,
     FetchRequest,

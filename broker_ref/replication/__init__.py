@@ -1,1 +1,1 @@
-"""The replicas that this broker has: their logs, leadership, high watermarks, and who waits."""
+"""The replicas on this broker: leaders, followers, high watermarks and delayed operations."""

@@ -1,7 +1,7 @@
-"""What replication asks about other brokers.
+"""The states of other brokers, for ISR decisions.
 
-Purpose: whether a broker may join the in-sync replicas, by the metadata that this broker follows.
-Invariant: what is not known of a broker counts against it. What it must not know: partitions.
+Purpose: whether a broker may join the ISR, according to the metadata that this broker has applied.
+Invariant: an unknown broker may not. Must not know: partitions.
 Source: Kafka's `Partition.isReplicaIsrEligible`, `KRaftMetadataCache`.
 """
 
@@ -13,22 +13,22 @@ from typing import Final
 from broker_ref.controller.metadata import ClusterMetadata
 
 ANY_EPOCH: Final = -1
-"""The broker epoch of a follower that does not tell it; not checked."""
+"""The broker epoch of a follower that does not send one; it is not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStates:
-    """The brokers of `metadata`."""
+    """The states of the brokers in `metadata`."""
 
     metadata: ClusterMetadata
 
     def is_alive(self, broker_id: int) -> bool:
-        """Whether the broker is registered and not fenced."""
+        """Return whether the broker is registered and not fenced."""
         broker = self.metadata.brokers.get(broker_id)
         return broker is not None and not broker.is_fenced
 
     def is_stale(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether the broker has registered anew since it had that epoch."""
+        """Return whether the broker has registered again since `broker_epoch`."""
         broker = self.metadata.brokers.get(broker_id)
         return (
             broker_epoch != ANY_EPOCH
@@ -38,7 +38,7 @@ class BrokerStates:
         )
 
     def may_join_isr(self, broker_id: int, broker_epoch: int | None) -> bool:
-        """Whether the broker is alive, not shutting down, and fetched as what it is now."""
+        """Return whether the broker is active and this is its current broker epoch."""
         broker = self.metadata.brokers.get(broker_id)
         if broker is None or not broker.is_active:
             return False

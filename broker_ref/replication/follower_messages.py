@@ -1,7 +1,7 @@
-"""What a follower asks its leader: Fetch (1) and ListOffsets (2), as far as followers need them.
+"""The requests of a follower to its leader: Fetch (1) and ListOffsets (2).
 
-Purpose: the messages, with the names that Kafka's schemas have. Invariant: none. What it must not
-know: when they are sent.
+Purpose: the fields that followers need, named as in Kafka's schemas. Must not know: when they are
+sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIST_OFFSETS: Final = 2
 LIST_OFFSETS_VERSION: Final = 9
 
 LATEST_TIMESTAMP: Final = -1
-"""ListOffsets: the log end offset, where a replica asks."""
+"""ListOffsets: the log end offset, for a replica."""
 EARLIEST_TIMESTAMP: Final = -2
 """ListOffsets: the log start offset."""
 
@@ -28,7 +28,7 @@ NO_EPOCH: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartition:
-    """From where a partition is to be fetched; the leader takes everything below as replicated."""
+    """A partition to fetch; the fetch offset acknowledges all records below it."""
 
     partition: int
     fetch_offset: int
@@ -40,7 +40,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTopic:
-    """Partitions of a topic."""
+    """The partitions to fetch of a topic."""
 
     topic_id: Uuid
     partitions: tuple[FetchPartition, ...]
@@ -48,7 +48,7 @@ class FetchTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgottenTopic:
-    """Partitions that the session is to have no more."""
+    """Partitions to remove from the session."""
 
     topic_id: Uuid
     partitions: tuple[int, ...]
@@ -56,7 +56,7 @@ class ForgottenTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """Who fetches."""
+    """The follower that fetches."""
 
     replica_id: int
     replica_epoch: int
@@ -64,7 +64,7 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """What of the session has changed, or all of it."""
+    """A full or an incremental fetch request."""
 
     replica_state: ReplicaState
     max_wait_ms: int
@@ -78,7 +78,7 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEndOffset:
-    """The largest epoch of both logs and where it ends at the leader's; -1: they do not part."""
+    """The largest common epoch and its end offset at the leader; -1 if the logs do not diverge."""
 
     epoch: int = -1
     end_offset: int = -1
@@ -86,7 +86,7 @@ class EpochEndOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
-    """What a partition has got."""
+    """The response for a partition."""
 
     partition_index: int
     error_code: ErrorCode
@@ -98,7 +98,7 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedTopic:
-    """What a topic has got."""
+    """The response for a topic."""
 
     topic_id: Uuid
     partitions: tuple[FetchedPartition, ...]
@@ -106,7 +106,7 @@ class FetchedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:
-    """What there is, in the session or whole."""
+    """A full or an incremental fetch response."""
 
     error_code: ErrorCode
     session_id: int = 0
@@ -115,7 +115,7 @@ class FetchResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsPartition:
-    """Which offset of a partition is asked for."""
+    """The requested offset of a partition."""
 
     partition_index: int
     current_leader_epoch: int
@@ -124,7 +124,7 @@ class ListOffsetsPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsTopic:
-    """Partitions of a topic."""
+    """The requested offsets of a topic."""
 
     name: str
     partitions: tuple[ListOffsetsPartition, ...]
@@ -132,7 +132,7 @@ class ListOffsetsTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsRequest:
-    """Where logs of the leader begin or end."""
+    """A request for start or end offsets of the leader's logs."""
 
     replica_id: int
     topics: tuple[ListOffsetsTopic, ...]
@@ -150,7 +150,7 @@ class ListedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTopic:
-    """Offsets of a topic's partitions."""
+    """The offsets of a topic's partitions."""
 
     name: str
     partitions: tuple[ListedPartition, ...]
@@ -158,6 +158,6 @@ class ListedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsResponse:
-    """The offsets that were asked for."""
+    """The requested offsets."""
 
     topics: tuple[ListedTopic, ...]

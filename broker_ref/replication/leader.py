@@ -1,10 +1,10 @@
-"""What a leader does about its followers: high watermark, in-sync replicas.
+"""The leader's view of its followers: high watermark and in-sync replicas.
 
-Purpose: take in how far followers are, raise the high watermark, propose that followers join or
-leave the in-sync replicas. Invariants: the high watermark is raised to the least log end offset
-over the maximal ISR and those about to join it, only while `min.insync.replicas` are in sync, and
-never falls; a replica joins only when it has everything committed and everything from before this
-leader's epoch. What it must not know: clients, and how the controller is reached.
+Purpose: track the followers' offsets, increase the high watermark, and propose that followers join
+or leave the ISR. Invariants: the high watermark is the lowest log end offset of the maximal ISR and
+of the replicas about to join it. It increases only while `min.insync.replicas` are in sync and
+never decreases. A replica joins only when it has all committed records and all records from before
+this leader epoch. Must not know: clients, the controller's address.
 Source: Kafka's `Partition`: maybeIncrementLeaderHW, maybeExpandIsr, maybeShrinkIsr.
 """
 
@@ -19,18 +19,23 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.metadata import PartitionMetadata
 from broker_ref.log.partition_log import PartitionLog
+from broker_ref.replication.alter_partition_manager import (
+    AlterPartitionManager,
+    IsrChange,
+    IsrMember,
+    IsrOutcome,
+)
 from broker_ref.replication.broker_states import BrokerStates
 from broker_ref.replication.high_watermark import HighWatermark
-from broker_ref.replication.isr import (
-    Committed,
-    IsrState,
+from broker_ref.replication.partition_state import (
+    CommittedPartitionState,
+    PartitionState,
     Pending,
-    PendingExpand,
-    PendingShrink,
+    PendingExpandIsr,
+    PendingShrinkIsr,
     Reaction,
     reaction_to,
 )
-from broker_ref.replication.isr_changes import IsrChange, IsrChanges, IsrMember, IsrOutcome
 from broker_ref.replication.remote_replica import RemoteReplica
 
 UNKNOWN_BROKER_EPOCH: Final = -1
@@ -39,27 +44,27 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What the replicas of a broker need of it; `clock` gives the time of the present step."""
+class ReplicaContext:
+    """What replicas need from the broker; `clock` returns the time of the current step."""
 
     broker_id: int
     broker_epoch: Callable[[], int]
     replica_lag_time_max_ms: int
-    isr_changes: IsrChanges
+    alter_partition_manager: AlterPartitionManager
     brokers: BrokerStates
     clock: Callable[[], int]
 
 
 class Leader:
-    """The leader of one partition, from when it begins to lead until it stops.
+    """The leader of one partition, from its election until it resigns.
 
-    `on_change` is called when the high watermark or a follower's log start has moved.
+    `on_change` is called when the high watermark or a follower's log start offset has changed.
     """
 
     def __init__(
         self,
         *,
-        surroundings: Surroundings,
+        context: ReplicaContext,
         log: PartitionLog,
         high_watermark: HighWatermark,
         min_insync_replicas: int,
@@ -67,69 +72,69 @@ class Leader:
         on_change: Callable[[], None],
         now_ms: int,
     ) -> None:
-        """Begin to lead: note where the epoch begins before anything is appended in it."""
+        """Become leader, and record the start offset of the leader epoch before any append."""
         self.min_insync_replicas = min_insync_replicas
-        self._surroundings = surroundings
+        self._context = context
         self._log = log
         self._high_watermark = high_watermark
         self._on_change = on_change
         self._remotes: dict[int, RemoteReplica] = {}
-        self._state: IsrState = Committed(isr=frozenset())
-        self._take(metadata)
+        self._state: PartitionState = CommittedPartitionState(isr=frozenset())
+        self._apply(metadata)
         self._begin_epoch(is_new_leader=True, now_ms=now_ms)
 
     @property
-    def state(self) -> IsrState:
-        """The in-sync replicas, and the change of them that is under way."""
+    def state(self) -> PartitionState:
+        """The in-sync replicas and their pending change."""
         return self._state
 
     @property
     def partition_epoch(self) -> int:
-        """The version of the partition's state that is known, from metadata or the controller."""
+        """The partition epoch known from the metadata or the controller's responses."""
         return self._partition_epoch
 
     @property
     def effective_min_isr(self) -> int:
-        """`min.insync.replicas`, but no more than there are replicas."""
+        """`min.insync.replicas`, limited to the number of replicas."""
         return min(self.min_insync_replicas, len(self._remotes) + 1)
 
     @property
     def is_under_min_isr(self) -> bool:
-        """Whether fewer replicas are in sync than acks=all needs."""
+        """Whether fewer replicas are in sync than acks=all requires."""
         return len(self._state.isr) < self.effective_min_isr
 
     def remote(self, replica_id: int) -> RemoteReplica | None:
-        """A follower; None where that broker has no replica."""
+        """Return a follower, or None where that broker has no replica."""
         return self._remotes.get(replica_id)
 
     @property
     def low_watermark(self) -> int:
-        """The least log start offset over this and the followers that are alive (KIP-107)."""
+        """The lowest log start offset of this replica and the live followers (KIP-107)."""
         return min(
             [self._log.log_start_offset]
             + [
                 remote.log_start_offset
                 for remote in self._remotes.values()
-                if self._surroundings.brokers.is_alive(remote.broker_id)
+                if self._context.brokers.is_alive(remote.broker_id)
             ]
         )
 
-    def follow(self, metadata: PartitionMetadata, now_ms: int) -> None:
-        """Take new metadata in under which this broker still leads.
+    def apply_metadata(self, metadata: PartitionMetadata, now_ms: int) -> None:
+        """Apply new metadata in which this broker still leads.
 
-        What is known already, from the controller's answer to a proposal, changes nothing: a
-        proposal made since then stays pending, for the controller may be about to accept it.
+        Metadata that is already known from an AlterPartition response changes nothing: a later
+        proposal stays pending, because the controller may accept it.
         """
         is_new_epoch = metadata.leader_epoch > self._metadata.leader_epoch
         if not is_new_epoch and metadata.partition_epoch <= self._partition_epoch:
             return
-        self._take(metadata)
+        self._apply(metadata)
         if is_new_epoch:
             self._begin_epoch(is_new_leader=False, now_ms=now_ms)
-        self.advance_high_watermark(now_ms)
+        self.maybe_increment_high_watermark(now_ms)
 
-    def advance_high_watermark(self, now_ms: int) -> bool:
-        """Raise the high watermark as far as it may be; whether it moved."""
+    def maybe_increment_high_watermark(self, now_ms: int) -> bool:
+        """Increase the high watermark if possible; return whether it changed."""
         if self.is_under_min_isr:
             return False
         end_offset = self._log.log_end_offset
@@ -140,12 +145,12 @@ class Leader:
                 or self._is_about_to_join(remote, end_offset, now_ms)
             ):
                 target = remote.log_end_offset
-        moved = self._high_watermark.raise_to(target)
+        moved = self._high_watermark.maybe_increment(target)
         if moved:
             self._on_change()
         return moved
 
-    def follower_fetched(
+    def update_follower_fetch_state(
         self,
         remote: RemoteReplica,
         *,
@@ -154,28 +159,28 @@ class Leader:
         broker_epoch: int,
         now_ms: int,
     ) -> None:
-        """The follower has everything below `fetch_offset`."""
+        """Record that the follower has everything below `fetch_offset`."""
         end_offset_before = remote.log_end_offset
-        log_start_moved = remote.log_start_offset != log_start_offset
-        remote.fetched(
+        update_log_start_offset = remote.log_start_offset != log_start_offset
+        remote.update_fetch_state(
             fetch_offset=fetch_offset,
             log_start_offset=log_start_offset,
             broker_epoch=broker_epoch,
             leader_end_offset=self._log.log_end_offset,
             now_ms=now_ms,
         )
-        self._expand(remote)
+        self._maybe_expand_isr(remote)
         if end_offset_before != fetch_offset:
-            self.advance_high_watermark(now_ms)
-        if log_start_moved:
+            self.maybe_increment_high_watermark(now_ms)
+        if update_log_start_offset:
             self._on_change()
 
-    def shrink(self, now_ms: int) -> None:
-        """Propose that those leave who have not caught up for `replica.lag.time.max.ms`."""
+    def maybe_shrink_isr(self, now_ms: int) -> None:
+        """Propose to remove replicas not caught up for `replica.lag.time.max.ms`."""
         state = self._state
-        if not isinstance(state, Committed):
+        if not isinstance(state, CommittedPartitionState):
             return
-        own = self._surroundings.broker_id
+        own = self._context.broker_id
         leaving = frozenset(
             replica_id
             for replica_id in state.isr
@@ -187,20 +192,20 @@ class Leader:
             "Shrinking the ISR of %s-%d from %s by %s, which have not caught up for %d ms; high "
             "watermark %d, log end offset %d",
             self._metadata.topic, self._metadata.partition, sorted(state.isr), sorted(leaving),
-            self._surroundings.replica_lag_time_max_ms, self._high_watermark.offset,
+            self._context.replica_lag_time_max_ms, self._high_watermark.offset,
             self._log.log_end_offset,
         )  # fmt: skip
-        self._propose(PendingShrink(leaving=leaving, committed=state))
+        self._propose(PendingShrinkIsr(leaving=leaving, committed=state))
 
     def resign(self) -> None:
-        """Stop leading: outcomes of what was proposed do not matter any more."""
-        self._state = Committed(isr=frozenset())
+        """Stop leading; outcomes of pending proposals are ignored."""
+        self._state = CommittedPartitionState(isr=frozenset())
 
-    def _take(self, metadata: PartitionMetadata) -> None:
-        own = self._surroundings.broker_id
+    def _apply(self, metadata: PartitionMetadata) -> None:
+        own = self._context.broker_id
         self._metadata = metadata
         self._partition_epoch = metadata.partition_epoch
-        self._state = Committed(isr=frozenset(metadata.isr))
+        self._state = CommittedPartitionState(isr=frozenset(metadata.isr))
         self._remotes = {
             replica_id: self._remotes.get(replica_id) or RemoteReplica(broker_id=replica_id)
             for replica_id in metadata.replicas
@@ -219,35 +224,35 @@ class Leader:
             )
 
     def _is_about_to_join(self, remote: RemoteReplica, end_offset: int, now_ms: int) -> bool:
-        """Whether the high watermark is to wait for a follower out of sync that is caught up.
+        """Return whether the high watermark must wait for a caught-up follower outside the ISR.
 
-        Else it might run ahead of the follower for ever, which then could never join.
+        Otherwise it could stay ahead of the follower forever, and the follower could never join.
         """
         return remote.is_caught_up(
             leader_end_offset=end_offset,
-            lag_time_max_ms=self._surroundings.replica_lag_time_max_ms,
+            lag_time_max_ms=self._context.replica_lag_time_max_ms,
             now_ms=now_ms,
-        ) and self._surroundings.brokers.may_join_isr(remote.broker_id, remote.broker_epoch)
+        ) and self._context.brokers.may_join_isr(remote.broker_id, remote.broker_epoch)
 
     def _is_in_time(self, replica_id: int, now_ms: int) -> bool:
         remote = self._remotes.get(replica_id)
         return remote is not None and remote.is_caught_up(
             leader_end_offset=self._log.log_end_offset,
-            lag_time_max_ms=self._surroundings.replica_lag_time_max_ms,
+            lag_time_max_ms=self._context.replica_lag_time_max_ms,
             now_ms=now_ms,
         )
 
-    def _expand(self, remote: RemoteReplica) -> None:
-        """Propose that a follower joins, where it is not in sync and has all that it must have."""
+    def _maybe_expand_isr(self, remote: RemoteReplica) -> None:
+        """Propose that a follower joins the ISR if it is out of sync and qualifies."""
         state = self._state
         if (
-            isinstance(state, Committed)
+            isinstance(state, CommittedPartitionState)
             and remote.broker_id not in state.isr
             and remote.log_end_offset >= self._high_watermark.offset
             and remote.log_end_offset >= self._epoch_start_offset
-            and self._surroundings.brokers.may_join_isr(remote.broker_id, remote.broker_epoch)
+            and self._context.brokers.may_join_isr(remote.broker_id, remote.broker_epoch)
         ):
-            self._propose(PendingExpand(joining=remote.broker_id, committed=state))
+            self._propose(PendingExpandIsr(joining=remote.broker_id, committed=state))
 
     def _propose(self, pending: Pending) -> None:
         self._state = pending
@@ -261,40 +266,40 @@ class Leader:
         self._send(pending, change)
 
     def _send(self, pending: Pending, change: IsrChange) -> None:
-        self._surroundings.isr_changes.propose(
-            change, lambda outcome: self._decided(pending, change, outcome)
+        self._context.alter_partition_manager.submit(
+            change, lambda outcome: self._handle_outcome(pending, change, outcome)
         )
 
     def _member(self, replica_id: int) -> IsrMember:
-        """A member that has not fetched from this leader yet has no known epoch: -1."""
+        """Return an ISR member; its epoch is -1 until it has fetched from this leader."""
         remote = self._remotes.get(replica_id)
         epoch = remote.broker_epoch if remote is not None else None
-        if replica_id == self._surroundings.broker_id:
-            epoch = self._surroundings.broker_epoch()
+        if replica_id == self._context.broker_id:
+            epoch = self._context.broker_epoch()
         return IsrMember(
             broker_id=replica_id,
             broker_epoch=UNKNOWN_BROKER_EPOCH if epoch is None else epoch,
         )
 
-    def _decided(self, pending: Pending, change: IsrChange, outcome: IsrOutcome) -> None:
+    def _handle_outcome(self, pending: Pending, change: IsrChange, outcome: IsrOutcome) -> None:
         if self._state is not pending:
-            return  # Metadata has come in between: what is true now is in it.
+            return  # Newer metadata has replaced this change.
         if outcome.error_code is not ErrorCode.none:
-            self._refused(pending, change, outcome.error_code)
+            self._handle_refusal(pending, change, outcome.error_code)
         elif (
             outcome.leader_epoch == self._metadata.leader_epoch
             and outcome.partition_epoch >= self._partition_epoch
         ):
-            self._state = Committed(isr=frozenset(outcome.isr))
+            self._state = CommittedPartitionState(isr=frozenset(outcome.isr))
             self._partition_epoch = outcome.partition_epoch
-            self.advance_high_watermark(self._surroundings.clock())
-            # Who waits for acks=all may have lost the replicas that it needs.
+            self.maybe_increment_high_watermark(self._context.clock())
+            # Appends with acks=all may now have too few replicas.
             self._on_change()
 
-    def _refused(self, pending: Pending, change: IsrChange, error_code: ErrorCode) -> None:
+    def _handle_refusal(self, pending: Pending, change: IsrChange, error_code: ErrorCode) -> None:
         reaction = reaction_to(error_code)
         logger.info(
-            "The ISR %s proposed for %s-%d is refused with %s: %s",
+            "The ISR %s proposed for %s-%d was refused with %s; reaction: %s",
             sorted(pending.proposed_isr), self._metadata.topic, self._metadata.partition,
             error_code.name, reaction.value,
         )  # fmt: skip

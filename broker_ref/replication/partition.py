@@ -1,11 +1,10 @@
-"""One replica of a partition on this broker: its log, and its part as leader or follower.
+"""The replica of a partition on this broker, as leader or follower.
 
-Purpose: leadership checks, the append and read rules of a leader, what a follower does with what
-it fetched. Invariants: a replica is a leader, a follower, or nothing before the first metadata;
-clients see nothing at or above the high watermark, followers everything up to the log end; a
-follower truncates by leader epochs, never by its high watermark, while it knows any epoch
-(KIP-101, KIP-279). What it must not know: requests, and how leaders are chosen.
-Source: Kafka's `Partition`.
+Purpose: the leadership checks, a leader's appends and reads, and a follower's appends and
+truncations. Invariants: a replica is a leader, a follower, or neither before the first metadata;
+clients read below the high watermark, followers up to the log end; a follower that knows any leader
+epoch truncates by epochs, never by its high watermark (KIP-101, KIP-279). Must not know: requests,
+elections. Source: Kafka's `Partition`.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from broker_ref.log.transaction_index import AbortedTransaction
 from broker_ref.log.verification_guards import VerificationGuard
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.high_watermark import HighWatermark
-from broker_ref.replication.isr import IsrState
-from broker_ref.replication.leader import Leader, Surroundings
+from broker_ref.replication.leader import Leader, ReplicaContext
+from broker_ref.replication.partition_state import PartitionState
 from broker_ref.replication.remote_replica import UNKNOWN_OFFSET, RemoteReplica
 
 NO_EPOCH: Final = -1
-"""What a client sends that does not know the leader epoch."""
+"""The leader epoch of a client that does not know it."""
 
 CONSUMER: Final = -1
-"""The replica id of a fetcher that is no broker."""
+"""The replica id of a consumer."""
 
 logger = logging.getLogger(__name__)
 
 
-class Isolation(Enum):
-    """How far a reader sees."""
+class FetchIsolation(Enum):
+    """The upper bound of a read."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -51,7 +50,7 @@ class Isolation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivergingEpoch:
-    """The reader's log is not this one: the largest epoch of both, and where it ends here."""
+    """The reader's log diverges: the largest common epoch and its end offset in this log."""
 
     epoch: int
     end_offset: int
@@ -59,7 +58,7 @@ class DivergingEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionKey:
-    """What purgatory watches for a partition."""
+    """The key of a partition's delayed operations in the purgatory."""
 
     topic: str
     partition: int
@@ -68,14 +67,14 @@ class PartitionKey:
 class Partition:
     """The replica of a partition.
 
-    `on_change` is called when those who wait are to look again, `on_storage_failure`, with the
-    reason, when the log takes no more writes: the replica has resigned then.
+    `on_change` is called when delayed operations should be checked. `on_storage_failure` is called
+    with the reason when the log rejects writes; the replica has resigned then.
     """
 
     def __init__(
         self,
         *,
-        surroundings: Surroundings,
+        context: ReplicaContext,
         metadata: PartitionMetadata,
         log: PartitionLog,
         min_insync_replicas: int,
@@ -83,40 +82,41 @@ class Partition:
         on_change: Callable[[], None],
         on_storage_failure: Callable[[str], None],
     ) -> None:
-        """A replica that neither leads nor follows until `follow` says so.
+        """Create a replica that is neither leader nor follower before `apply_metadata`.
 
-        `high_watermark` is the one that was checkpointed.
+        `high_watermark` is the checkpointed one.
         """
         self.log = log
         self.key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
         self.metadata = metadata
-        self._surroundings = surroundings
+        self._context = context
         self._min_insync_replicas = min_insync_replicas
         self._high_watermark = HighWatermark(log, high_watermark)
         self._on_change = on_change
         self._on_storage_failure = on_storage_failure
         self._leader: Leader | None = None
         self._is_follower = False
-        self._tenure = 0
+        self._leadership_count = 0
 
-    def follow(self, metadata: PartitionMetadata, now_ms: int) -> None:
-        """Take the partition's leader, epoch and replicas in; StorageError, LogError from the log.
+    def apply_metadata(self, metadata: PartitionMetadata, now_ms: int) -> None:
+        """Become leader or follower (`Partition.makeLeader`, `makeFollower`).
 
-        A new leader notes at once where its epoch begins, before anything is appended in it.
+        A new leader records the start offset of its epoch before any append. Raise StorageError or
+        LogError of the log.
         """
         self.metadata = metadata
-        if metadata.leader != self._surroundings.broker_id:
+        if metadata.leader != self._context.broker_id:
             if self._leader is not None:
                 self._leader.resign()
             self._leader = None
             self._is_follower = True
         elif self._leader is not None:
-            self._leader.follow(metadata, now_ms)
+            self._leader.apply_metadata(metadata, now_ms)
         else:
             self._is_follower = False
-            self._tenure += 1
+            self._leadership_count += 1
             self._leader = Leader(
-                surroundings=self._surroundings,
+                context=self._context,
                 log=self.log,
                 high_watermark=self._high_watermark,
                 min_insync_replicas=self._min_insync_replicas,
@@ -124,11 +124,11 @@ class Partition:
                 on_change=self._on_change,
                 now_ms=now_ms,
             )
-            self._leader.advance_high_watermark(now_ms)
+            self._leader.maybe_increment_high_watermark(now_ms)
         self._on_change()
 
     def resign(self) -> None:
-        """Neither lead nor follow any more: the replica goes, or its storage has failed."""
+        """Stop leading and following, because the replica is removed or its storage has failed."""
         if self._leader is not None:
             self._leader.resign()
         self._leader = None
@@ -137,7 +137,7 @@ class Partition:
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch in which the present leader leads."""
+        """The current leader epoch."""
         return self.metadata.leader_epoch
 
     @property
@@ -147,27 +147,27 @@ class Partition:
 
     @property
     def is_follower(self) -> bool:
-        """Whether this broker is to fetch the partition from its leader, if there is one."""
+        """Whether this broker fetches the partition from its leader, if there is one."""
         return self._is_follower
 
     @property
-    def tenure(self) -> int:
-        """How often this broker began to lead; what was appended in one is not cut within it."""
-        return self._tenure
+    def leadership_count(self) -> int:
+        """How often this broker became leader. Within one leadership, appends are not truncated."""
+        return self._leadership_count
 
     @property
     def high_watermark(self) -> int:
-        """One past the last offset that is known to be committed."""
+        """The offset below which all records are known to be committed."""
         return self._high_watermark.offset
 
     @property
     def last_stable_offset(self) -> int:
-        """What read_committed readers see below: no undecided transaction, nothing uncommitted."""
+        """The offset below which read_committed readers see (KIP-98)."""
         return self.log.last_stable_offset(self.high_watermark)
 
     @property
     def min_insync_replicas(self) -> int:
-        """As configured; no more are asked for than there are replicas."""
+        """The configured value, which may exceed the number of replicas."""
         return self._min_insync_replicas
 
     @min_insync_replicas.setter
@@ -175,44 +175,43 @@ class Partition:
         self._min_insync_replicas = replicas
         if self._leader is not None:
             self._leader.min_insync_replicas = replicas
-            self._leader.advance_high_watermark(self._surroundings.clock())
+            self._leader.maybe_increment_high_watermark(self._context.clock())
             self._on_change()
 
     @property
-    def isr_state(self) -> IsrState | None:
-        """The in-sync replicas as the leader knows them; None where this broker does not lead."""
+    def partition_state(self) -> PartitionState | None:
+        """The leader's ISR state; None on a follower."""
         return self._leader.state if self._leader is not None else None
 
     def remote_replica(self, replica_id: int) -> RemoteReplica | None:
-        """What is known of a follower; None where there is none, or this broker does not lead."""
+        """Return a follower's state; None on a follower or for an unknown replica."""
         return self._leader.remote(replica_id) if self._leader is not None else None
 
     # Checks
 
     def check_leader(self, current_leader_epoch: int) -> None:
-        """Refuse where this broker does not lead, or the client's epoch is another.
+        """Raise an error if this broker does not lead or the leader epochs differ (KIP-320).
 
-        FENCED_LEADER_EPOCH tells a client that it has old metadata, UNKNOWN_LEADER_EPOCH that
-        this broker has (KIP-320).
+        FENCED_LEADER_EPOCH: the client's metadata is older. UNKNOWN_LEADER_EPOCH: the broker's is.
         """
         self._require_epoch(current_leader_epoch)
         self._require_leader()
 
     def check_replica(self, current_leader_epoch: int) -> None:
-        """As `check_leader`, but a follower will do: for consumers that read there (KIP-392)."""
+        """Check the epoch as `check_leader`, but accept a follower, for consumers (KIP-392)."""
         self._require_epoch(current_leader_epoch)
         if not self._is_follower:
             self._require_leader()
 
     def check_fetcher(self, replica_id: int, replica_epoch: int, current_leader_epoch: int) -> None:
-        """Refuse as `check_leader` does, and brokers that have no replica, or had another life."""
+        """Check as `check_leader`; also refuse brokers without a replica or with another epoch."""
         self.check_leader(current_leader_epoch)
         if replica_id >= 0:
             self._require_follower(replica_id, replica_epoch, current_leader_epoch)
 
     # Leading
 
-    def begin_verification(
+    def maybe_start_transaction_verification(
         self,
         producer_id: int,
         producer_epoch: int,
@@ -220,19 +219,20 @@ class Partition:
         *,
         supports_epoch_bump: bool,
     ) -> VerificationGuard | None:
-        """What `append` is to be given for a transactional batch once its coordinator knows of it.
+        """Return the guard that `append` needs to begin a transaction.
 
-        None where the transaction is open here: it has been known then. `supports_epoch_bump`:
-        each transaction of the client has an epoch of its own (transaction version 2).
-        INVALID_PRODUCER_EPOCH for a producer that has been fenced here.
+        The caller first verifies the transaction with its coordinator
+        (`Partition.maybeStartTransactionVerification`). None means that the transaction is already
+        open here. `supports_epoch_bump`: each transaction of the client has its own epoch
+        (transaction version 2). Raise INVALID_PRODUCER_EPOCH for a fenced producer.
         """
         self._require_leader()
-        return self.log.producers.begin_verification(
+        return self.log.producers.maybe_start_transaction_verification(
             producer_id,
             producer_epoch,
             base_sequence,
             supports_epoch_bump=supports_epoch_bump,
-            now_ms=self._surroundings.clock(),
+            now_ms=self._context.clock(),
         )
 
     def append(
@@ -244,10 +244,10 @@ class Partition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guard: VerificationGuard | None = None,
     ) -> AppendResult:
-        """Append as the leader; LogError where the records are refused.
+        """Append as leader; raise LogError where the records are invalid.
 
-        `all_replicas` (acks=all) needs `min.insync.replicas` to be in sync, or as many as there
-        are replicas. `guard` is that of `begin_verification`, for who begins a transaction.
+        `all_replicas` (acks=all) requires `min.insync.replicas` in-sync replicas, limited to the
+        number of replicas. `guard` is the result of `maybe_start_transaction_verification`.
         """
         return self._append_as_leader(
             lambda: self.log.append(
@@ -270,9 +270,9 @@ class Partition:
         transaction_version: int,
         now_ms: int,
     ) -> AppendResult:
-        """Append, under acks=all, how a producer's transaction has ended.
+        """Append a transaction's end marker with acks=all.
 
-        Refuses with INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, and as `append` does.
+        Raise INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or what `append` raises.
         """
         return self._append_as_leader(
             lambda: self.log.append_end_marker(
@@ -301,18 +301,21 @@ class Partition:
         with self._storage_errors():
             result = append()
         if not result.is_duplicate:
-            leader.advance_high_watermark(now_ms)
+            leader.maybe_increment_high_watermark(now_ms)
             self._on_change()
         return result
 
-    def replication_outcome(self, required_offset: int, tenure: int) -> ErrorCode | None:
-        """What acks=all is answered for a batch that ends at `required_offset`; None: not yet.
+    def check_enough_replicas_reach_offset(
+        self, required_offset: int, leadership_count: int
+    ) -> ErrorCode | None:
+        """Return the result of acks=all for a batch that ends at `required_offset`, None if open.
 
-        NONE, NOT_ENOUGH_REPLICAS_AFTER_APPEND where the ISR has become too small, or
-        NOT_LEADER_OR_FOLLOWER where this broker no longer leads as it did when it appended.
+        NONE, NOT_ENOUGH_REPLICAS_AFTER_APPEND where the ISR became too small, or
+        NOT_LEADER_OR_FOLLOWER where the leadership of the append is over
+        (`Partition.checkEnoughReplicasReachOffset`).
         """
         leader = self._leader
-        if leader is None or tenure != self._tenure:
+        if leader is None or leadership_count != self._leadership_count:
             return ErrorCode.not_leader_or_follower
         if self.high_watermark < required_offset:
             return None
@@ -324,17 +327,17 @@ class Partition:
         self,
         fetch_offset: int,
         *,
-        isolation: Isolation,
+        isolation: FetchIsolation,
         replica_id: int = CONSUMER,
         last_fetched_epoch: int,
         max_bytes: int,
         at_least_one_batch: bool,
     ) -> bytes | DivergingEpoch:
-        """Whole batches that the reader may see from `fetch_offset` on.
+        """Return whole visible batches from `fetch_offset` on.
 
-        OFFSET_OUT_OF_RANGE below the log start or above the log end offset; between what the
-        reader may see and the log end, nothing. Where `last_fetched_epoch` shows that the reader
-        has records that this log has not, only where they part (KIP-595).
+        OFFSET_OUT_OF_RANGE below the log start or above the log end; nothing between the visible
+        end and the log end. Where `last_fetched_epoch` shows that the reader's log diverges, return
+        only the point of divergence (KIP-595).
         """
         if last_fetched_epoch >= 0:
             diverging = self._divergence(fetch_offset, last_fetched_epoch)
@@ -348,20 +351,21 @@ class Partition:
         )
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those with an offset from `start_offset` on, below `end_offset`: what a read_committed
-        reader of that range is to be told. Raises: LogError of the storage.
+        """Return the aborted transactions with offsets in [`start_offset`, `end_offset`).
+
+        A read_committed reader of that range needs them. Raise LogError of the storage.
         """
         return self.log.aborted_transactions(start_offset, end_offset)
 
-    def end_offset_for(self, isolation: Isolation, replica_id: int = CONSUMER) -> int:
-        """Below what a reader sees: a replica all there is, a consumer what is committed."""
+    def end_offset_for(self, isolation: FetchIsolation, replica_id: int = CONSUMER) -> int:
+        """Return the upper bound of a read: the log end for a replica, else by isolation."""
         if replica_id >= 0:
             return self.log.log_end_offset
-        if isolation is Isolation.READ_COMMITTED:
+        if isolation is FetchIsolation.READ_COMMITTED:
             return self.last_stable_offset
         return self.high_watermark
 
-    def follower_fetched(
+    def update_follower_fetch_state(
         self,
         replica_id: int,
         replica_epoch: int,
@@ -370,13 +374,13 @@ class Partition:
         now_ms: int,
         log_start_offset: int = UNKNOWN_OFFSET,
     ) -> None:
-        """Note that a follower has everything below `fetch_offset`, after a read that did not
-        diverge and was in range.
+        """Record that a follower has everything below `fetch_offset`, after a successful read.
 
-        Raises the high watermark, proposes that the follower joins the in-sync replicas.
+        This may increase the high watermark and expand the ISR
+        (`Partition.updateFollowerFetchState`).
         """
         leader = self._require_leader()
-        leader.follower_fetched(
+        leader.update_follower_fetch_state(
             self._require_follower(replica_id, replica_epoch, NO_EPOCH),
             fetch_offset=fetch_offset,
             log_start_offset=log_start_offset,
@@ -384,29 +388,29 @@ class Partition:
             now_ms=now_ms,
         )
 
-    def shrink_isr(self, now_ms: int) -> None:
-        """Propose that followers which lag leave the in-sync replicas; nothing where not leader."""
+    def maybe_shrink_isr(self, now_ms: int) -> None:
+        """Propose to remove lagging followers from the ISR; do nothing on a follower."""
         if self._leader is not None:
-            self._leader.shrink(now_ms)
+            self._leader.maybe_shrink_isr(now_ms)
 
     def delete_records_before(self, offset: int) -> int:
-        """Raise the log start offset to `offset`, -1 for the high watermark.
+        """Increase the log start offset to `offset`; -1 means the high watermark.
 
-        Returns where it is to begin everywhere: the deletion is done when the low watermark has
-        come there. POLICY_VIOLATION, OFFSET_OUT_OF_RANGE.
+        Return the new log start offset. The deletion is complete when the low watermark reaches it.
+        Raise POLICY_VIOLATION or OFFSET_OUT_OF_RANGE.
         """
         self._require_leader()
         if not self.log.config.delete:
             raise ApiError(
                 ErrorCode.policy_violation,
-                f"Records of {self._name} cannot be deleted: its cleanup.policy is "
-                f"{','.join(self.log.config.cleanup_policy)}, without delete.",
+                f"Records of {self._name} cannot be deleted: its cleanup.policy "
+                f"{','.join(self.log.config.cleanup_policy)} does not contain delete.",
             )
         target = self.high_watermark if offset == -1 else offset
         if not 0 <= target <= self.high_watermark:
             raise ApiError(
                 ErrorCode.offset_out_of_range,
-                f"Offset {offset} of {self._name} is not within 0 and the high watermark "
+                f"Offset {offset} of {self._name} is not between 0 and the high watermark "
                 f"{self.high_watermark}.",
             )
         with self._storage_errors():
@@ -416,7 +420,7 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """The least log start offset of the replicas that are alive; NOT_LEADER_OR_FOLLOWER."""
+        """Return the lowest log start offset of live replicas; raise NOT_LEADER_OR_FOLLOWER."""
         return self._require_leader().low_watermark
 
     # Following
@@ -429,34 +433,35 @@ class Partition:
         leader_log_start_offset: int,
         now_ms: int,
     ) -> None:
-        """Append what the leader has, and take over its high watermark and log start offset.
+        """Append the leader's records and apply its high watermark and log start offset.
 
-        Raises: LogError where the records are damaged or storage fails.
+        Raise LogError where the records are corrupt or the storage fails.
         """
         with self._storage_errors():
             if records:
                 self._make_room_for_first_batch(records, now_ms)
                 self.log.append_as_follower(records, now_ms=now_ms)
-        if self._high_watermark.follow(leader_high_watermark) or records:
+        if self._high_watermark.maybe_update(leader_high_watermark) or records:
             self._on_change()
         if self.log.log_start_offset < leader_log_start_offset <= self.high_watermark:
             with self._storage_errors():
                 self.log.delete_records_before(leader_log_start_offset)
 
     def _make_room_for_first_batch(self, records: bytes, now_ms: int) -> None:
-        """Let an empty log begin with the whole of a batch of which the leader's start is within.
+        """Lower the start of an empty log to the base offset of a batch that covers it.
 
-        DeleteRecords leaves such a batch; the log start offset is raised again after the append.
+        The leader's log start may be inside a batch after DeleteRecords. The append is followed by
+        an increase of the log start offset.
         """
         if len(records) < HEADER_BYTES:
-            return  # The log refuses it.
+            return  # The append rejects it.
         base_offset = unpack_header(records).base_offset
         if base_offset < self.log.log_end_offset == self.log.log_start_offset:
-            self.restart_at(base_offset, now_ms=now_ms)
+            self.truncate_fully_and_start_at(base_offset, now_ms=now_ms)
 
     @contextmanager
     def _storage_errors(self) -> Iterator[None]:
-        """A replica whose log takes no more writes has no part in the partition any more."""
+        """Resign if the log's storage fails."""
         try:
             yield
         except LogError:
@@ -466,10 +471,10 @@ class Partition:
             raise
 
     def truncate_to_divergence(self, diverging: DivergingEpoch, *, now_ms: int) -> None:
-        """Cut the log where it parts from the leader's, as far as the epochs of both tell.
+        """Truncate the log where it diverges from the leader's.
 
-        To the end of the leader's epoch, the lesser of here and there. Where this log has not
-        that epoch, to the end of the one before it: the next fetch asks again from there.
+        Truncate to the end offset of the leader's epoch, the lower one of both logs. If this log
+        lacks that epoch, truncate to the end of the previous one and let the next fetch compare.
         """
         end_offset = self.log.log_end_offset
         epoch, own_end = self.log.leader_epochs.end_offset_for_epoch(
@@ -484,7 +489,7 @@ class Partition:
         self.truncate_to(target, now_ms=now_ms)
 
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
-        """Cut the log, and the high watermark with it. Raises: LogError of the storage."""
+        """Truncate the log and its high watermark. Raise LogError of the storage."""
         level = logging.WARNING if offset < self.high_watermark else logging.INFO
         logger.log(
             level,
@@ -493,29 +498,29 @@ class Partition:
         )  # fmt: skip
         with self._storage_errors():
             self.log.truncate_to(offset, now_ms=now_ms)
-        self._high_watermark.follow(self.high_watermark)
+        self._high_watermark.maybe_update(self.high_watermark)
         self._on_change()
 
-    def restart_at(self, offset: int, *, now_ms: int) -> None:
-        """Drop all records and go on at `offset`, where the leader has nothing of this log.
+    def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
+        """Delete all records and restart at `offset`, because the leader's log is disjoint.
 
-        Raises: LogError of the storage.
+        Raise LogError of the storage.
         """
         logger.warning(
-            "Truncating %s fully, to go on at %d: it had offsets %d to %d",
+            "Truncating %s fully and starting at %d; its offsets were %d to %d",
             self._name, offset, self.log.log_start_offset, self.log.log_end_offset,
         )  # fmt: skip
         with self._storage_errors():
             self.log.truncate_fully_and_start_at(offset, now_ms=now_ms)
-        self._high_watermark.restart_at(offset)
+        self._high_watermark.truncate_fully_and_start_at(offset)
         self._on_change()
 
     def _require_leader(self) -> Leader:
         if self._leader is None:
             raise ApiError(
                 ErrorCode.not_leader_or_follower,
-                f"Broker {self._surroundings.broker_id} does not lead partition {self._name}; "
-                f"broker {self.metadata.leader} does.",
+                f"Broker {self._context.broker_id} is not the leader of partition "
+                f"{self._name}. The leader is broker {self.metadata.leader}.",
             )
         return self._leader
 
@@ -537,13 +542,13 @@ class Partition:
             known = current_leader_epoch >= 0
             raise ApiError(
                 ErrorCode.unknown_leader_epoch if known else ErrorCode.not_leader_or_follower,
-                f"Broker {replica_id} has no replica of partition {self._name} to be fetched for.",
+                f"Broker {replica_id} has no replica of partition {self._name}.",
             )
-        if self._surroundings.brokers.is_stale(replica_id, replica_epoch):
+        if self._context.brokers.is_stale(replica_id, replica_epoch):
             raise ApiError(
                 ErrorCode.not_leader_or_follower,
-                f"The fetch of {self._name} is from broker {replica_id} as it was in its broker "
-                f"epoch {replica_epoch}; it has registered anew since.",
+                f"The fetch of {self._name} by broker {replica_id} has the stale broker epoch "
+                f"{replica_epoch}. The broker has registered again since.",
             )
         return remote
 
@@ -554,7 +559,7 @@ class Partition:
         if epoch < 0 or end_offset < 0:
             raise ApiError(
                 ErrorCode.offset_out_of_range,
-                f"Partition {self._name} has no epoch {last_fetched_epoch} to fetch after.",
+                f"Partition {self._name} has no leader epoch {last_fetched_epoch}.",
             )
         if fetch_offset < self.log.log_start_offset:
             raise LogError(
@@ -571,23 +576,25 @@ class Partition:
         return f"{self.metadata.topic}-{self.metadata.partition}"
 
 
-class Appended:
-    """A batch in the leader's log that acks=all waits for: below `required_offset`."""
+class PendingReplication:
+    """An append that waits for replication (acks=all) up to `required_offset`."""
 
-    __slots__ = ("_tenure", "partition", "required_offset")
+    __slots__ = ("_leadership_count", "partition", "required_offset")
 
     def __init__(self, *, partition: Partition, required_offset: int) -> None:
-        """To be made in the step of the append: it remembers under which leadership that was."""
+        """Create it in the step of the append, because it stores the current leadership."""
         self.partition = partition
         self.required_offset = required_offset
-        self._tenure = partition.tenure
+        self._leadership_count = partition.leadership_count
 
     @property
     def outcome(self) -> ErrorCode | None:
-        """What the producer is answered (see `Partition.replication_outcome`); None: not yet."""
-        return self.partition.replication_outcome(self.required_offset, self._tenure)
+        """Return the result (see `Partition.check_enough_replicas_reach_offset`), None if open."""
+        return self.partition.check_enough_replicas_reach_offset(
+            self.required_offset, self._leadership_count
+        )
 
     @property
     def is_replicated(self) -> bool:
-        """Whether every in-sync replica has the batch, and they are enough."""
+        """Return whether enough in-sync replicas have the batch."""
         return self.outcome is ErrorCode.none

@@ -1,9 +1,10 @@
-"""Requests that wait for something to happen, or for their time to run out.
+"""Delayed operations, which wait for a condition or their timeout.
 
-Purpose: Kafka's DelayedOperationPurgatory without threads: an operation names the keys it watches;
-`check` asks it again when one of them has changed, `expire` ends it at its deadline. Invariant: an
-operation is completed exactly once, and is forgotten with its owner; operations are asked in the
-order in which they came; one that raises is done, as `Failed`, and the others are asked. What it must not know: what is waited for.
+Purpose: Kafka's DelayedOperationPurgatory without threads. An operation watches keys;
+`check` tries to complete it when one of them has changed, and `expire` at its deadline. Invariant:
+an operation completes exactly once and is dropped with its owner; operations are tried in the order
+of their arrival; one that raises completes as `Failed`, without effect on others. Must not know:
+the conditions.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 
 class DelayedOperation(Protocol):
-    """What can wait: both methods get the time and give the response message."""
+    """A delayed operation; both methods return the response message."""
 
     def try_complete(self, now_ms: int) -> object | None:
-        """The response, or None while there is still something to wait for."""
+        """Return the response, or None while the condition does not hold."""
 
     def expire(self, now_ms: int) -> object:
-        """The response when the time is up."""
+        """Return the response after the timeout."""
 
 
 @runtime_checkable
 class KeyedOperation(Protocol):
-    """An operation on many keys that wants to know which of them changed, to look at no others."""
+    """An operation on many keys that checks only the changed ones."""
 
     def key_changed(self, key: Hashable) -> None:
-        """Called for each of its keys that changed, before it is asked again."""
+        """Note a changed key, before `try_complete`."""
 
 
 Owner = TypeVar("Owner")
@@ -40,12 +41,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """In place of a response: the operation raised, which is a bug and in the log."""
+    """Replaces the response of an operation that raised. The exception, a bug, is logged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion(Generic[Owner]):
-    """An operation that is done: whose it was, and its response."""
+    """A completed operation: its owner and its response."""
 
     owner: Owner
     message: object
@@ -61,7 +62,7 @@ class _Waiting(Generic[Owner]):
 
 
 class Purgatory(Generic[Owner]):
-    """The waiting operations."""
+    """The delayed operations."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, _Waiting[Owner]] = {}
@@ -80,7 +81,7 @@ class Purgatory(Generic[Owner]):
         keys: Iterable[Hashable],
         deadline_ms: int,
     ) -> None:
-        """Keep an operation until it completes, expires or loses its owner."""
+        """Keep an operation until it completes, expires or its owner is gone."""
         waiting = _Waiting(
             owner=owner,
             operation=operation,
@@ -96,7 +97,7 @@ class Purgatory(Generic[Owner]):
         heapq.heappush(self._deadlines, (deadline_ms, identity))
 
     def check(self, keys: Iterable[Hashable], now_ms: int) -> list[Completion[Owner]]:
-        """Ask those that watch any of `keys`; the ones that are done leave."""
+        """Try to complete the operations that watch any of `keys`; return the completed ones."""
         watching: dict[int, None] = {}
         for key in keys:
             for identity in self._by_key.get(key, {}):
@@ -112,7 +113,7 @@ class Purgatory(Generic[Owner]):
         return completions
 
     def expire(self, now_ms: int) -> list[Completion[Owner]]:
-        """End those whose deadline has come."""
+        """Expire the operations whose deadline has passed."""
         completions = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, identity = heapq.heappop(self._deadlines)
@@ -123,13 +124,13 @@ class Purgatory(Generic[Owner]):
         return completions
 
     def next_deadline_ms(self) -> int | None:
-        """When the next operation expires; None where none waits."""
+        """Return the earliest deadline, or None without operations."""
         while self._deadlines and self._deadlines[0][1] not in self._waiting:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
     def forget_where(self, is_gone: Callable[[Owner], bool]) -> None:
-        """Drop what the owners that are gone wait for."""
+        """Drop the operations of owners that are gone."""
         for identity, waiting in list(self._waiting.items()):
             if is_gone(waiting.owner):
                 self._leave(identity)
@@ -151,5 +152,5 @@ def _asked(ask: Callable[[int], object | None], now_ms: int) -> object | None:
     try:
         return ask(now_ms)
     except Exception:
-        logger.exception("a request that waited failed; its client is disconnected")
+        logger.exception("A delayed request failed; its client is disconnected")
         return Failed()

@@ -1,8 +1,8 @@
-"""What a leader knows of one follower, by the follower's fetches.
+"""The leader's state of one follower, from its fetches.
 
-Purpose: how far the follower is, and when it last had everything. Invariant: `last_caught_up_ms`
-is the latest time at which the follower is known to have had what the leader's log held then.
-What it must not know: the in-sync replicas. Source: Kafka's `Replica` and `ReplicaState`.
+Purpose: the follower's offsets and when it was last caught up. Invariant: `last_caught_up_ms` is
+the latest time at which the follower is known to have had the leader's whole log of that time.
+Must not know: the ISR. Source: Kafka's `Replica` and `ReplicaState`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNKNOWN_OFFSET: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class RemoteReplica:
-    """A follower. Times in milliseconds; `broker_epoch` is None until it has fetched."""
+    """A follower. `broker_epoch` is None before its first fetch."""
 
     broker_id: int
     log_start_offset: int = UNKNOWN_OFFSET
@@ -29,7 +29,7 @@ class RemoteReplica:
     def reset(
         self, *, in_sync: bool, is_new_leader: bool, leader_end_offset: int, now_ms: int
     ) -> None:
-        """Begin a leader epoch: a member of the ISR gets the whole lag time anew."""
+        """Start a leader epoch: a member of the ISR counts as caught up now."""
         if is_new_leader:
             self.log_start_offset = UNKNOWN_OFFSET
             self.log_end_offset = UNKNOWN_OFFSET
@@ -40,7 +40,7 @@ class RemoteReplica:
         self._last_fetch_ms = now_ms if in_sync and not is_new_leader else 0
         self.last_caught_up_ms = now_ms if in_sync else 0
 
-    def fetched(
+    def update_fetch_state(
         self,
         *,
         fetch_offset: int,
@@ -49,10 +49,10 @@ class RemoteReplica:
         leader_end_offset: int,
         now_ms: int,
     ) -> None:
-        """Note a fetch: the follower has everything below `fetch_offset`.
+        """Update the state for a fetch: the follower has everything below `fetch_offset`.
 
-        A follower that asks for what is new since its last fetch was caught up then, although
-        under steady writes it never asks for the very end.
+        A follower that fetches at the log end of its previous fetch was caught up at that time,
+        even if constant writes keep it from ever reaching the current log end.
         """
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
@@ -67,7 +67,7 @@ class RemoteReplica:
         self._last_fetch_ms = now_ms
 
     def is_caught_up(self, *, leader_end_offset: int, lag_time_max_ms: int, now_ms: int) -> bool:
-        """Whether it has everything, or had it within `replica.lag.time.max.ms`."""
+        """Return whether it is at the log end, or was within `replica.lag.time.max.ms`."""
         return (
             self.log_end_offset == leader_end_offset
             or now_ms - self.last_caught_up_ms <= lag_time_max_ms

@@ -1,13 +1,13 @@
-"""The partitions that this broker has a replica of.
+"""The replicas of partitions on this broker.
 
-Purpose: follow the metadata: open the log of a partition that is new, close and remove that of one
-that is gone, make replicas leaders and followers; run what logs need from time to time.
-Invariants: a replica whose storage failed neither leads nor follows again before the next start,
-and as all logs are on one storage, the broker is to stop then (`storage_failed`), as Kafka's do.
-A log is opened only in a directory that has its topic's id. One of another id, which a deletion cut short
-leaves, is out of the way first: removed where the metadata says that its topic was removed, set
-aside where it says nothing. Nothing is removed because of doubt.
-What it must not know: requests. Source: Kafka's `ReplicaManager`.
+Purpose: apply the metadata: open logs of new partitions, close and remove logs of deleted ones,
+make replicas leaders and followers; run periodic tasks of the logs.
+Invariants: a replica whose storage failed neither leads nor follows until a restart. All logs share
+one storage, so the broker must stop then (`storage_failed`), as in Kafka. A log is opened only in a
+directory with its topic's id. A directory with another id, left by an interrupted deletion, is
+removed if the metadata shows that the topic was deleted, else renamed. Logs of unknown topics
+are never deleted.
+Must not know: requests. Source: Kafka's `ReplicaManager`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from broker_ref.log.storage import Storage, StorageError
 from broker_ref.outbox import Outbox
 from broker_ref.protocol.errors import ApiError, unknown_partition
 from broker_ref.protocol.identifiers import Uuid, uuid_from_text, uuid_text
+from broker_ref.replication.alter_partition_manager import AlterPartitionManager
 from broker_ref.replication.broker_states import BrokerStates
-from broker_ref.replication.fetcher import FetcherSurroundings
-from broker_ref.replication.fetchers import Fetchers
-from broker_ref.replication.isr_changes import IsrChanges
-from broker_ref.replication.leader import Surroundings
+from broker_ref.replication.leader import ReplicaContext
 from broker_ref.replication.partition import Partition, PartitionKey
+from broker_ref.replication.replica_fetcher import FetcherContext
+from broker_ref.replication.replica_fetcher_manager import ReplicaFetcherManager
 from broker_ref.schedule import Schedule
 from broker_ref.topic_configs import min_insync_replicas
 
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Offline:
-    """A partition without a log until the next start, and why."""
+    """A partition whose log is offline until the next start, with the reason."""
 
     topic_id: Uuid
     reason: str
@@ -64,33 +64,32 @@ class ReplicaManager:
         config: BrokerConfig,
         storage: Storage,
         metadata: ClusterMetadata,
-        isr_changes: IsrChanges,
+        alter_partition_manager: AlterPartitionManager,
         broker_epoch: Callable[[], int],
         clock: Callable[[], int],
         schedule: Schedule,
         outbox: Outbox,
         now_ms: int,
     ) -> None:
-        """Open the log of every partition on this broker; CorruptLogError or StorageError names one.
+        """Open the log of every partition on this broker; raise CorruptLogError or StorageError.
 
-        None leads or follows before the first `follow_metadata`. `clock` gives the time of the
-        present step. What replicas need from time to time is put on the schedule; followers fetch
-        through the outbox.
+        No replica leads or follows before the first `apply_metadata`. `clock` returns the time of
+        the current step. Periodic tasks run on the schedule; followers fetch through the outbox.
         """
         self.storage_failed: str | None = None
         self._config = config
         self._storage = storage
         self._metadata = metadata
-        self._surroundings = Surroundings(
+        self._context = ReplicaContext(
             broker_id=config.node_id,
             broker_epoch=broker_epoch,
             replica_lag_time_max_ms=config.replica_lag_time_max_ms,
-            isr_changes=isr_changes,
+            alter_partition_manager=alter_partition_manager,
             brokers=BrokerStates(metadata=metadata),
             clock=clock,
         )
-        self._fetchers = Fetchers(
-            surroundings=FetcherSurroundings(
+        self._fetchers = ReplicaFetcherManager(
+            context=FetcherContext(
                 config=config,
                 outbox=outbox,
                 schedule=schedule,
@@ -108,15 +107,15 @@ class ReplicaManager:
         self._offline: dict[PartitionKey, _Offline] = {}
         self._remove_strays()
         for partition in self._local_partitions():
-            if self._make_way(partition):
+            if self._remove_log_of_earlier_topic(partition):
                 self._add(partition, now_ms)
-        self._put_on_schedule()
+        self._schedule_periodic_tasks()
 
     def partition(self, topic: str, partition: int) -> Partition:
-        """The replica of a partition.
+        """Return the replica of a partition.
 
-        UNKNOWN_TOPIC_OR_PARTITION where there is none, NOT_LEADER_OR_FOLLOWER where there is none
-        here, KAFKA_STORAGE_ERROR where its log could not be made.
+        Raise UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER without a replica on this broker,
+        or KAFKA_STORAGE_ERROR where its log is offline.
         """
         key = PartitionKey(topic=topic, partition=partition)
         found = self._partitions.get(key)
@@ -127,52 +126,53 @@ class ReplicaManager:
         if self._metadata.partition(topic, partition) is not None:
             raise ApiError(
                 ErrorCode.not_leader_or_follower,
-                f"This broker has no replica of partition {topic}-{partition}.",
+                f"Broker {self._context.broker_id} has no replica of partition "
+                f"{topic}-{partition}.",
             )
         raise unknown_partition(topic, partition)
 
     def partitions(self) -> tuple[Partition, ...]:
-        """Every replica here."""
+        """All replicas on this broker."""
         return tuple(self._partitions.values())
 
     def mark_changed(self, key: Hashable) -> None:
-        """Note that those who wait for this partition, or other key, are to be asked again."""
+        """Mark a partition or another key whose delayed operations must be checked."""
         self._changed[key] = None
 
     def take_changed(self) -> tuple[Hashable, ...]:
-        """The keys marked since the last call, in order."""
+        """Return the keys marked since the last call, in order."""
         changed = tuple(self._changed)
         self._changed.clear()
         return changed
 
-    def follow_metadata(self, now_ms: int) -> None:
-        """Make the logs and replicas here those that the metadata says.
+    def apply_metadata(self, now_ms: int) -> None:
+        """Create, remove and update logs and replicas according to the metadata.
 
-        A log that storage refuses to make is offline until the next start.
+        A log that storage cannot create is offline until the next start (`applyDelta`).
         """
         for key, partition in list(self._partitions.items()):
             current = self._metadata.partition(key.topic, key.partition)
-            if current is None or not self._is_here(current, partition.metadata.topic_id):
+            if current is None or not self._has_replica(current, partition.metadata.topic_id):
                 self._delete(key)
-        self._forget_offline()
-        self._follow_configs()
+        self._remove_deleted_offline_partitions()
+        self._apply_configs()
         channels = self._channels()
         for metadata in self._local_partitions():
             key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
             if key in self._offline:
                 continue
             try:
-                if key not in self._partitions and self._make_way(metadata):
+                if key not in self._partitions and self._remove_log_of_earlier_topic(metadata):
                     self._add(metadata, now_ms)
             except (LogError, StorageError) as error:
                 self._take_offline(metadata, str(error))
             if key in self._partitions:
-                self._follow(self._partitions[key], metadata, now_ms)
-                self._fetch(key, channels.get(metadata.leader))
-        self._fetchers.start()
+                self._apply_partition_metadata(self._partitions[key], metadata, now_ms)
+                self._update_fetcher(key, channels.get(metadata.leader))
+        self._fetchers.maybe_fetch()
 
     def _channels(self) -> dict[int, Channel]:
-        """Where to fetch from each broker."""
+        """Return the channel to each broker."""
         return {
             broker.broker_id: Channel(
                 node_id=broker.broker_id, host=broker.host, port=broker.port, purpose=FETCHES
@@ -180,30 +180,30 @@ class ReplicaManager:
             for broker in self._metadata.brokers.values()
         }
 
-    def _fetch(self, key: PartitionKey, channel: Channel | None) -> None:
-        """Fetch a partition if it follows, from its leader if that is known."""
+    def _update_fetcher(self, key: PartitionKey, channel: Channel | None) -> None:
+        """Fetch a followed partition from its leader, if that is known."""
         partition = self._partitions.get(key)
         if partition is not None and partition.is_follower and channel is not None:
-            self._fetchers.follow(partition, channel)
+            self._fetchers.add_partition(partition, channel)
         else:
-            self._fetchers.leave(key)
+            self._fetchers.remove_partition(key)
 
-    def _is_here(self, current: PartitionMetadata, topic_id: Uuid) -> bool:
+    def _has_replica(self, current: PartitionMetadata, topic_id: Uuid) -> bool:
         return current.topic_id == topic_id and self._config.node_id in current.replicas
 
-    def _forget_offline(self) -> None:
-        """Remove what is left of partitions that were offline and are gone now."""
+    def _remove_deleted_offline_partitions(self) -> None:
+        """Remove the remains of offline partitions that were deleted."""
         for key, offline in list(self._offline.items()):
             current = self._metadata.partition(key.topic, key.partition)
-            if current is None or not self._is_here(current, offline.topic_id):
+            if current is None or not self._has_replica(current, offline.topic_id):
                 del self._offline[key]
                 try:
-                    self._clear(key, keep=None)
+                    self._remove_log_of_other_topic(key, keep=None)
                 except (LogError, StorageError) as error:
                     _warn_of_stray(key, error)
 
-    def _follow_configs(self) -> None:
-        """Let the logs of topics whose configs have changed have them."""
+    def _apply_configs(self) -> None:
+        """Update the configs of logs."""
         for name, topic in self._metadata.topics.items():
             configs = self.effective_configs(topic)
             if self._configs.get(name) == configs:
@@ -217,21 +217,21 @@ class ReplicaManager:
         for name in [name for name in self._configs if name not in self._metadata.topics]:
             del self._configs[name]
 
-    def shrink_isrs(self, now_ms: int) -> None:
-        """Propose that followers which lag leave the in-sync replicas."""
+    def maybe_shrink_isr(self, now_ms: int) -> None:
+        """Propose to remove lagging followers from the ISRs."""
         for partition in self._partitions.values():
-            partition.shrink_isr(now_ms)
+            partition.maybe_shrink_isr(now_ms)
 
     def run_retention(self, now_ms: int) -> None:
-        """Delete what is past its topic's retention."""
+        """Delete segments that exceed their topic's retention."""
         for partition in self.partitions():
             with self._storage_failures(partition):
                 partition.log.apply_retention(now_ms, high_watermark=partition.high_watermark)
                 self.mark_changed(partition.key)
-                self._fetchers.log_start_moved(partition)
+                self._fetchers.update_log_start_offset(partition)
 
     def run_compaction(self, now_ms: int) -> None:
-        """Compact a bounded part of what is to be compacted, and go on with the rest at once."""
+        """Compact a bounded number of bytes, and schedule the rest for the next step."""
         stable_offsets = {
             (key.topic, key.partition): partition.last_stable_offset
             for key, partition in self._partitions.items()
@@ -239,40 +239,39 @@ class ReplicaManager:
         has_more = self._directory.clean(now_ms, stable_offsets)
         for partition in self.partitions():
             if partition.log.storage_error is not None:
-                self._storage_has_failed(partition, partition.log.storage_error)
+                self._handle_storage_failure(partition, partition.log.storage_error)
         if has_more and self.storage_failed is None:
             self._schedule.at(now_ms, self.run_compaction)
 
     def expire_producers(self, now_ms: int) -> None:
-        """Forget producers that have stopped writing."""
+        """Remove the state of expired producers."""
         for partition in self._partitions.values():
             partition.log.expire_producers(now_ms)
 
     def flush_and_checkpoint(self, now_ms: int) -> None:
-        """Flush logs whose `flush.ms` has passed, and note what recovery may skip."""
+        """Flush logs whose `flush.ms` has passed, and write the recovery point checkpoints."""
         for partition in self.partitions():
             with self._storage_failures(partition):
                 partition.log.flush_if_due(now_ms)
         self.checkpoint_high_watermarks(now_ms)
 
     def checkpoint_high_watermarks(self, now_ms: int) -> None:
-        """Note on disk what is committed, so that a restart serves it at once."""
+        """Write the high watermarks, so that they are known at once after a restart."""
         del now_ms
         try:
             self.checkpoint()
         except StorageError as error:
             logger.warning(
-                "The checkpoints are not written, which costs time at the next start "
-                "after a crash: %s",
+                "Writing the checkpoints failed; recovery after a crash will take longer: %s",
                 error,
             )
 
     def checkpoint(self) -> None:
-        """Make log start offsets, high watermarks and what is flushed survive a crash."""
+        """Write log start offsets, high watermarks and recovery points."""
         self._directory.checkpoint(self._high_watermarks())
 
     def close(self) -> None:
-        """Stop fetching, flush and close every log, and note that the stop was clean."""
+        """Stop fetching, flush and close every log, and mark the shutdown as clean."""
         self._fetchers.close()
         self._directory.close(self._high_watermarks())
         self._partitions.clear()
@@ -283,7 +282,7 @@ class ReplicaManager:
             for key, partition in self._partitions.items()
         }
 
-    def _put_on_schedule(self) -> None:
+    def _schedule_periodic_tasks(self) -> None:
         config = self._config
         for interval_ms, task in (
             (config.log_retention_check_interval_ms, self.run_retention),
@@ -293,14 +292,14 @@ class ReplicaManager:
                 config.replica_high_watermark_checkpoint_interval_ms,
                 self.checkpoint_high_watermarks,
             ),
-            (max(config.replica_lag_time_max_ms // 2, 1), self.shrink_isrs),
+            (max(config.replica_lag_time_max_ms // 2, 1), self.maybe_shrink_isr),
         ):
             self._schedule.every(interval_ms, task)
         if config.log_cleaner_enable:
             self._schedule.every(max(config.log_cleaner_backoff_ms, 1), self.run_compaction)
 
     def effective_configs(self, topic: Topic) -> dict[str, str]:
-        """A topic's configs over the server-wide defaults that were given."""
+        """Return a topic's configs with the configured broker defaults."""
         return {**self._config.topic_config_defaults(), **topic.configs}
 
     def _log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
@@ -322,19 +321,21 @@ class ReplicaManager:
         self._partitions[partition.key] = partition
         self.mark_changed(partition.key)
 
-    def _follow(self, partition: Partition, metadata: PartitionMetadata, now_ms: int) -> None:
+    def _apply_partition_metadata(
+        self, partition: Partition, metadata: PartitionMetadata, now_ms: int
+    ) -> None:
         has_part = partition.is_leader or partition.is_follower
         if has_part and metadata is partition.metadata:
             return
         try:
-            partition.follow(metadata, now_ms)
+            partition.apply_metadata(metadata, now_ms)
         except (LogError, StorageError) as error:
-            self._storage_has_failed(partition, str(error))
+            self._handle_storage_failure(partition, str(error))
 
-    def _storage_has_failed(self, partition: Partition, reason: str) -> None:
-        """A replica that cannot write any more has no part in anything."""
+    def _handle_storage_failure(self, partition: Partition, reason: str) -> None:
+        """Resign a replica whose storage has failed."""
         partition.resign()
-        self._fetchers.leave(partition.key)
+        self._fetchers.remove_partition(partition.key)
         if self._partitions.pop(partition.key, None) is not None:
             self._take_offline(partition.metadata, reason)
         self.storage_failed = reason
@@ -345,7 +346,7 @@ class ReplicaManager:
             yield
         except LogError as error:
             if partition.log.storage_error is not None:
-                self._storage_has_failed(partition, partition.log.storage_error)
+                self._handle_storage_failure(partition, partition.log.storage_error)
             else:
                 logger.warning("%s", error)
 
@@ -357,20 +358,20 @@ class ReplicaManager:
         self._offline[key] = _Offline(topic_id=metadata.topic_id, reason=reason)
 
     def _delete(self, key: PartitionKey) -> None:
-        """Forget a replica and remove its log, later where storage refuses it now."""
+        """Remove a replica and its log, which is retried if storage fails."""
         partition = self._partitions.pop(key)
         topic_id = partition.metadata.topic_id
         partition.resign()
-        self._fetchers.leave(key)
+        self._fetchers.remove_partition(key)
         try:
             self._directory.delete_log(key.topic, key.partition, unique_id=uuid_text(topic_id))
         except StorageError as error:
             _warn_of_stray(key, error)
 
-    def _clear(self, key: PartitionKey, *, keep: Uuid | None) -> bool:
-        """Have no log here but that of topic `keep`; False, with a warning, where one must stay.
+    def _remove_log_of_other_topic(self, key: PartitionKey, *, keep: Uuid | None) -> bool:
+        """Remove a log of another topic than `keep`; return False with a warning where it stays.
 
-        Raises: CorruptLogError where the log does not say whose it is.
+        Raise CorruptLogError where the log's topic id is unreadable.
         """
         topic_id = self._topic_id(key)
         if topic_id is None or topic_id == keep:
@@ -382,8 +383,8 @@ class ReplicaManager:
             else:
                 name = self._directory.set_aside(key.topic, key.partition, unique_id=unique_id)
                 logger.warning(
-                    "The log %s-%d is of a topic with id %s, which the metadata does not know: "
-                    "it is kept as %s. Remove that directory if it is not needed.",
+                    "The log %s-%d has the topic id %s, which the metadata does not contain. It "
+                    "is renamed to %s. Remove that directory if it is not needed.",
                     key.topic, key.partition, unique_id, name,
                 )  # fmt: skip
         except StorageError as error:
@@ -391,7 +392,7 @@ class ReplicaManager:
         return not self._storage.exists(_marker(key))
 
     def _remove_strays(self) -> None:
-        """Have no logs but those of the metadata's partitions."""
+        """Remove logs of partitions that are not in the metadata."""
         known = {
             PartitionKey(topic=partition.topic, partition=partition.partition): partition.topic_id
             for partition in self._local_partitions()
@@ -399,20 +400,20 @@ class ReplicaManager:
         for topic, partition in self._directory.partitions_on_disk():
             key = PartitionKey(topic=topic, partition=partition)
             if key not in known:
-                self._clear(key, keep=None)
+                self._remove_log_of_other_topic(key, keep=None)
 
-    def _make_way(self, metadata: PartitionMetadata) -> bool:
-        """Have no log of an earlier topic where this partition's belongs; else it is offline."""
+    def _remove_log_of_earlier_topic(self, metadata: PartitionMetadata) -> bool:
+        """Remove the log of an earlier topic of this name; on failure go offline."""
         key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
-        if self._clear(key, keep=metadata.topic_id):
+        if self._remove_log_of_other_topic(key, keep=metadata.topic_id):
             return True
         self._take_offline(
-            metadata, f"the log of an earlier topic {key.topic} cannot be removed from storage."
+            metadata, f"the log of a deleted topic {key.topic} cannot be removed from storage."
         )
         return False
 
     def _topic_id(self, key: PartitionKey) -> Uuid | None:
-        """Whose log is in a partition's directory; None where none is. Raises: CorruptLogError."""
+        """Return the topic id in a partition's directory, if any; raise CorruptLogError."""
         marker = _marker(key)
         if not self._storage.exists(marker):
             return None
@@ -424,7 +425,7 @@ class ReplicaManager:
                 topic_id = uuid_from_text(value.strip())
                 if uuid_text(topic_id) == value.strip():
                     return topic_id
-        raise CorruptLogError(marker, 0, "it does not tell a topic's id")
+        raise CorruptLogError(marker, 0, "it contains no topic id")
 
     def _open(self, metadata: PartitionMetadata, now_ms: int) -> Partition:
         key = PartitionKey(topic=metadata.topic, partition=metadata.partition)
@@ -441,7 +442,7 @@ class ReplicaManager:
             now_ms=now_ms,
         )
         return Partition(
-            surroundings=self._surroundings,
+            context=self._context,
             metadata=metadata,
             log=log,
             min_insync_replicas=min_insync_replicas(configs),
@@ -453,7 +454,7 @@ class ReplicaManager:
     def _fail(self, key: PartitionKey, reason: str) -> None:
         partition = self._partitions.get(key)
         if partition is not None:
-            self._storage_has_failed(partition, reason)
+            self._handle_storage_failure(partition, reason)
 
 
 def _marker(key: PartitionKey) -> str:
@@ -462,6 +463,6 @@ def _marker(key: PartitionKey) -> str:
 
 def _warn_of_stray(key: PartitionKey, error: Exception) -> None:
     logger.warning(
-        "The log %s-%d of a topic that is gone stays on storage for now: %s",
+        "The log %s-%d of a deleted topic cannot be removed for now: %s",
         key.topic, key.partition, error,
     )  # fmt: skip

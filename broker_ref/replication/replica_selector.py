@@ -1,7 +1,7 @@
-"""Which replica a consumer is to read from (KIP-392).
+"""Selection of the replica that a consumer should read from (KIP-392).
 
-Purpose: choose among a partition's in-sync replicas by the rack of the client. Invariant: nobody is
-sent to a replica that has not what it asks for. What it must not know: requests and logs.
+Purpose: choose among the in-sync replicas by the client's rack. Invariant: the chosen replica has
+the requested offset. Must not know: requests and logs.
 Source: Kafka's `ReplicaManager.findPreferredReadReplica` and `RackAwareReplicaSelector`.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """What the leader knows of a follower; `caught_up_ms` is when it last had everything."""
+    """The leader's view of a follower; `caught_up_ms` is when it was last caught up."""
 
     broker_id: int
     log_start_offset: int
@@ -29,10 +29,10 @@ def preferred_read_replica(
     client_rack: str,
     fetch_offset: int,
 ) -> int | None:
-    """The broker to read `fetch_offset` from; None where that is the leader.
+    """Return the broker to read `fetch_offset` from, or None for the leader.
 
-    `followers` are those in sync. The leader is preferred in its own rack; of several followers
-    in the client's rack, the one that is furthest.
+    `followers` are in sync. The leader is preferred in its own rack; among several followers in the
+    client's rack, the one with the highest log end offset.
     """
     if not client_rack or client_rack == leader_rack:
         return None

@@ -1,1 +1,1 @@
-"""Transactions: their coordinator, and what partitions ask of it (KIP-98, KIP-890, KIP-939)."""
+"""Transactions: the coordinator, and the verification of partitions (KIP-98, KIP-890, KIP-939)."""

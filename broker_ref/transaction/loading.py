@@ -1,10 +1,9 @@
-"""Filling a shard from its partition of `__transaction_state`.
+"""Loading of a shard from its partition of `__transaction_state`.
 
-Purpose: replay the log as the leader has it, in bounded steps; meanwhile the shard is LOADING.
-Invariant: the last record of an id counts; after the last step the shard has what its writes had
-made of it, and is ACTIVE, or FAILED with the reason in the log. `end_offset` is where the log ended
-when the replay began: what stands below it counts when every in-sync replica has that. What it must
-not know: requests, and what follows from what was found.
+Purpose: replay the leader's log in bounded steps, while the shard is LOADING. Invariant: the last
+record of an id counts; after the last step the shard is ACTIVE, or FAILED with the reason in the
+log. `end_offset` is the log end offset at the start of the replay: the loaded state counts once it
+is replicated up to there. Must not know: requests, the use of the loaded state.
 Source: Kafka's `TransactionStateManager.loadTransactionMetadata`.
 """
 
@@ -15,33 +14,33 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from broker_ref.coordination.replay import Replay
+from broker_ref.coordination.loader import CoordinatorLoader
 from broker_ref.log.batch import BatchHeader, decode_records
 from broker_ref.log.errors import LogError
 from broker_ref.log.records import Record
-from broker_ref.transaction.decisions import TransactionalId
 from broker_ref.transaction.records import decode_key, decode_value, is_known
+from broker_ref.transaction.request_validation import TransactionMetadata
 from broker_ref.transaction.shard import Shard, ShardState
 
 IDS_PER_STEP: Final = 2_000
-"""How many transactional ids one step decodes, once the log has been read."""
+"""The number of transactional ids that one step decodes, after the log has been read."""
 
 logger = logging.getLogger(__name__)
 
 
 class Loading:
-    """The replay of one shard's log, from its start to its end as it was at first."""
+    """The replay of one shard's log up to its end offset at the start."""
 
     def __init__(self, shard: Shard) -> None:
         self.end_offset = shard.partition.log.log_end_offset
         self._shard = shard
-        self._log = Replay(shard.partition)
+        self._log = CoordinatorLoader(shard.partition)
         self._records: dict[str, Record] = {}
         self._undecoded: Iterator[tuple[str, Record]] | None = None
         self._decoding_offset: int | None = None
 
     def step(self) -> bool:
-        """Read on; whether that was the last step."""
+        """Read the next part; return whether it was the last."""
         shard = self._shard
         try:
             if not self._log.step(self._take):
@@ -56,7 +55,7 @@ class Loading:
         except LogError as error:
             offset = self._log.offset if self._decoding_offset is None else self._decoding_offset
             logger.error(
-                "Transactional ids of %s-%d have no coordinator: the log cannot be read at "
+                "Loading transactional ids from %s-%d failed: the log cannot be read at "
                 "offset %d: %s",
                 shard.partition.key.topic, shard.partition.key.partition, offset, error,
             )  # fmt: skip
@@ -79,7 +78,7 @@ class Loading:
             self._records[name] = record
         else:
             logger.warning(
-                "A record of transactional id %.100r in partition %d is of an unknown version",
+                "The record of transactional id %.100r in partition %d has an unknown version",
                 name, self._shard.partition.key.partition,
             )  # fmt: skip
 
@@ -87,6 +86,6 @@ class Loading:
         assert record.value is not None
         self._decoding_offset = record.offset
         value = decode_value(record.value)
-        self._shard.ids[name] = TransactionalId(
+        self._shard.ids[name] = TransactionMetadata(
             name=name, current=value, unmarked=set(value.partitions)
         )

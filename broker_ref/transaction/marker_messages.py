@@ -1,7 +1,7 @@
-"""WriteTxnMarkers (27), versions 1 and 2, as coordinators send it and partitions take it.
+"""WriteTxnMarkers (27), versions 1 and 2, between coordinators and leaders.
 
-Purpose: the request and response between brokers. Invariant: what version 1 lacks has its default.
-What it must not know: who sends it when. Source: KIP-98, KIP-1228.
+Purpose: the request and response. Invariant: fields that version 1 lacks have their defaults. Must
+not know: when it is sent. Source: KIP-98, KIP-1228.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedTopic:
-    """Partitions of a topic that get a marker."""
+    """Partitions of a topic that receive a marker."""
 
     name: str
     partition_indexes: tuple[int, ...]
@@ -25,7 +25,7 @@ class MarkedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenMarker:
-    """The end of a producer's transaction: whether it is committed, and where."""
+    """The marker of a producer's transaction and its partitions."""
 
     producer_id: int
     producer_epoch: int
@@ -37,14 +37,14 @@ class WrittenMarker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTxnMarkersRequest:
-    """Markers to write."""
+    """The markers to write."""
 
     markers: tuple[WrittenMarker, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """Whether a partition has the marker."""
+    """The result of a partition."""
 
     partition_index: int
     error_code: ErrorCode
@@ -68,6 +68,6 @@ class MarkerResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTxnMarkersResponse:
-    """What came of each marker."""
+    """The results of all markers."""
 
     markers: tuple[MarkerResult, ...]

@@ -1,7 +1,7 @@
-"""The partitions of a transaction as records and requests name them: topic by topic.
+"""Partitions grouped by topic, as records and requests list them.
 
-Purpose: group and sort them, so that the same partitions always make the same bytes. What it must
-not know: what they are named for.
+Purpose: group and sort partitions, so that equal sets have equal bytes. Must not know: the messages
+that contain them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from broker_ref.replication.partition import PartitionKey
 
 
 def in_order(partitions: Iterable[PartitionKey]) -> list[PartitionKey]:
-    """By topic, then by number."""
+    """Sort partitions by topic, then by index."""
     return sorted(partitions, key=lambda key: (key.topic, key.partition))
 
 
 def by_topic(partitions: Iterable[PartitionKey]) -> dict[str, tuple[int, ...]]:
-    """Each topic's numbers, in order."""
+    """Return the sorted partition indexes of each topic."""
     found: dict[str, list[int]] = {}
     for key in in_order(partitions):
         found.setdefault(key.topic, []).append(key.partition)

@@ -10,12 +10,12 @@
                                     next_producer_id, 2 int16 client_transaction_version, 3 int16
                                     next_producer_epoch; each where it is not its default
             TransactionLogValue v0  the same with plain strings and arrays, without tagged fields
-            null                    there is no such transactional id any more
+            null                    a tombstone: the transactional id is removed
 
-Purpose: those bytes. Invariant: what was encoded in version 1 is decoded equal, but for what the
-log does not keep (`last_producer_epoch`); 4.3 writes no next_producer_epoch, and reads over it. An
-id in state Empty has null for its topics. What it must not know: where records are kept.
-Source: Kafka's TransactionLogKey.json, TransactionLogValue.json and `TransactionLog`.
+Purpose: encode and decode them. Invariant: decoding version 1 returns the encoded value, except for
+`last_producer_epoch`, which the log does not contain. Kafka 4.3 does not write next_producer_epoch
+and ignores it. The topics of an id in state Empty are null. Must not know: where records are
+stored. Source: Kafka's TransactionLogKey.json, TransactionLogValue.json and `TransactionLog`.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ _TIMESTAMPS: Final = struct.Struct(">qq")
 
 
 class UnreadableTransactionError(LogError):
-    """A record of `__transaction_state` is none that is known here."""
+    """A record of `__transaction_state` cannot be decoded."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.kafka_storage_error, f"__transaction_state: {message}")
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """The bytes of a key."""
+    """Encode a key."""
     return _INT16.pack(KEY_VERSION) + _string(transactional_id)
 
 
 def encode_value(transaction: Transaction, *, version: int) -> bytes:
-    """The bytes of a value, in one of `VALUE_VERSIONS`."""
+    """Encode a value in one of `VALUE_VERSIONS`."""
     flexible = version >= FIRST_FLEXIBLE_VALUE_VERSION
     return b"".join(
         (
@@ -82,31 +82,31 @@ def encode_value(transaction: Transaction, *, version: int) -> bytes:
 
 
 def decode_key(data: bytes) -> str | None:
-    """The transactional id; None where the key is of a version that is unknown."""
+    """Return the transactional id; None where the key's version is unknown."""
     cursor = Cursor(data)
     try:
         if cursor.fixed(_INT16, "the version") != KEY_VERSION:
             return None
         return _read_string(cursor, flexible=False, what="the transactional id")
     except (MalformedRequestError, UnicodeDecodeError) as error:
-        raise UnreadableTransactionError(f"a key, {data[:100]!r}: {error}") from error
+        raise UnreadableTransactionError(f"invalid key {data[:100]!r}: {error}") from error
 
 
 def is_known(data: bytes) -> bool:
-    """Whether a value is of one of `VALUE_VERSIONS`; others are to be left alone."""
+    """Return whether a value has one of `VALUE_VERSIONS`; other values are left alone."""
     return int.from_bytes(data[: _INT16.size]) in VALUE_VERSIONS
 
 
 def decode_value(data: bytes) -> Transaction:
-    """A value; UnreadableTransactionError where it is of no version that is known."""
+    """Decode a value; raise UnreadableTransactionError where that fails."""
     cursor = Cursor(data)
     try:
         version = cursor.fixed(_INT16, "the version")
         if version not in VALUE_VERSIONS:
-            raise UnreadableTransactionError(f"version {version} of a value is unknown here")
+            raise UnreadableTransactionError(f"a value has the unknown version {version}")
         return _read_value(cursor, flexible=version >= FIRST_FLEXIBLE_VALUE_VERSION)
     except (MalformedRequestError, UnicodeDecodeError, ValueError) as error:
-        raise UnreadableTransactionError(f"a value, {data[:100]!r}: {error}") from error
+        raise UnreadableTransactionError(f"invalid value {data[:100]!r}: {error}") from error
 
 
 def _topics(transaction: Transaction, *, flexible: bool) -> bytes:
@@ -145,10 +145,10 @@ def _read_value(cursor: Cursor, *, flexible: bool) -> Transaction:
     timeout_ms = cursor.fixed(_INT32, "the timeout")
     state = TransactionState(cursor.fixed(_INT8, "the state"))
     if state is TransactionState.DEAD:
-        raise ValueError("an id in state Dead is a tombstone, and has no value")
+        raise ValueError("state Dead is only valid for a tombstone")
     partitions = frozenset(_read_partitions(cursor, flexible=flexible))
-    last_update_timestamp_ms = cursor.fixed(_INT64, "the time of the last update")
-    start_timestamp_ms = cursor.fixed(_INT64, "the time of the start")
+    last_update_timestamp_ms = cursor.fixed(_INT64, "the last update timestamp")
+    start_timestamp_ms = cursor.fixed(_INT64, "the start timestamp")
     tagged = _read_tagged(cursor) if flexible else {}
     return Transaction(
         producer_id=producer_id,

@@ -1,10 +1,9 @@
-"""What this broker coordinates of one partition of `__transaction_state`.
+"""One partition of `__transaction_state` on its coordinator.
 
 Purpose: the transactional ids of the partition, and the writes to it. Invariant: memory follows the
-log: a value is `pending` when it is in the leader's log, and `current` when every in-sync replica
-has it, or when it was read from the log as the shard was made; a write that is refused leaves
-nothing behind. What it must not know: why something is written,
-and requests. Source: Kafka's `TransactionStateManager`.
+log: a value is `pending` once it is in the leader's log, and `current` once it is replicated or was
+loaded; a failed write leaves no trace. Must not know: the reason of a write,
+requests. Source: Kafka's `TransactionStateManager`.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Final
 
-from broker_ref.coordination.writes import Write, Writes
+from broker_ref.coordination.partition_writer import CoordinatorPartitionWriter, PendingWrite
 from broker_ref.log.batch import HEADER_BYTES
 from broker_ref.log.records import Record
 from broker_ref.replication.partition import Partition
 from broker_ref.schedule import Schedule
-from broker_ref.transaction.decisions import TransactionalId
 from broker_ref.transaction.records import encode_key, encode_value
-from broker_ref.transaction.transitions import Transaction, expired
+from broker_ref.transaction.request_validation import TransactionMetadata
+from broker_ref.transaction.transitions import Transaction, prepare_dead
 
 TOMBSTONES_BYTES_MAX: Final = 16384
-"""Of a batch of tombstones, as with Kafka."""
+"""The timeout of a batch of tombstones, as in Kafka."""
 
 _TOMBSTONE_BYTES_BESIDE_KEY_MAX: Final = 32
 
 
 class ShardState(Enum):
-    """Whether the partition's transactional ids are known yet, and are this broker's still."""
+    """Whether the partition is loaded, and still led by this broker."""
 
     LOADING = 0
     ACTIVE = 1
@@ -38,10 +37,10 @@ class ShardState(Enum):
 
 
 class Shard:
-    """The transactional ids of one partition, none and LOADING at first.
+    """The transactional ids of one partition, initially none and LOADING.
 
-    `coordinator_epoch` is the leader epoch in which this broker has taken the partition over:
-    markers of an older one are refused.
+    `coordinator_epoch` is the leader epoch in which this broker loaded the partition; leaders
+    refuse markers with an older one.
     """
 
     def __init__(
@@ -55,28 +54,28 @@ class Shard:
         self.partition = partition
         self.coordinator_epoch = partition.leader_epoch
         self.state = ShardState.LOADING
-        self.ids: dict[str, TransactionalId] = {}
-        self.writes = Writes(
+        self.ids: dict[str, TransactionMetadata] = {}
+        self.writes = CoordinatorPartitionWriter(
             partition, schedule=schedule, timeout_ms=write_timeout_ms, mark_changed=mark_changed
         )
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker still coordinates, and knows what it is to know."""
+        """Whether this broker has loaded the partition and still leads it."""
         return self.state is ShardState.ACTIVE
 
     def write(
         self,
-        entry: TransactionalId,
+        entry: TransactionMetadata,
         value: Transaction,
         now_ms: int,
         *,
         value_version: int,
         on_replicated: Callable[[], None] | None = None,
-    ) -> Write:
-        """Append an id's next value; ApiError says why it is not.
+    ) -> PendingWrite:
+        """Append an id's next value; raise ApiError where that fails.
 
-        `on_replicated` is called when the value counts.
+        `on_replicated` is called when the value is replicated.
         """
 
         def appended(required_offset: int) -> None:
@@ -103,18 +102,18 @@ class Shard:
             timeout_ms=value.timeout_ms,
         )
 
-    def forget(self, entries: Sequence[TransactionalId], now_ms: int) -> None:
-        """Append tombstones, in batches as large as the log takes them; ApiError where not."""
+    def forget(self, entries: Sequence[TransactionMetadata], now_ms: int) -> None:
+        """Append tombstones, in batches of the largest possible size; raise ApiError."""
         config = self.partition.log.config
         room_bytes = min(config.max_message_bytes, config.segment_bytes, TOMBSTONES_BYTES_MAX)
         for batch in _batches(entries, room_bytes - HEADER_BYTES):
             self._forget(batch, now_ms)
 
-    def _forget(self, batch: Sequence[TransactionalId], now_ms: int) -> None:
+    def _forget(self, batch: Sequence[TransactionMetadata], now_ms: int) -> None:
         def appended(required_offset: int) -> None:
             del required_offset
             for entry in batch:
-                entry.pending = expired(entry.current)
+                entry.pending = prepare_dead(entry.current)
 
         def replicated() -> None:
             for entry in batch:
@@ -129,9 +128,9 @@ class Shard:
 
 
 def _batches(
-    entries: Iterable[TransactionalId], room_bytes: int
-) -> Iterator[list[TransactionalId]]:
-    batch: list[TransactionalId] = []
+    entries: Iterable[TransactionMetadata], room_bytes: int
+) -> Iterator[list[TransactionMetadata]]:
+    batch: list[TransactionMetadata] = []
     batch_bytes = 0
     for entry in entries:
         record_bytes = len(encode_key(entry.name)) + _TOMBSTONE_BYTES_BESIDE_KEY_MAX

@@ -1,7 +1,7 @@
-"""`__transaction_state` as a broker makes it when a transactional id first needs it.
+"""The topic `__transaction_state`, which a broker creates for the first transactional id.
 
-Purpose: the topic's configs. `compression.type` stays `producer`, where Kafka has `uncompressed`:
-what brokers write to it is not compressed. What it must not know: who needs it.
+Purpose: the topic's configs. `compression.type` is `producer` instead of Kafka's `uncompressed`,
+because brokers write it uncompressed anyway. Must not know: who needs it.
 Source: `TransactionStateManager.transactionTopicConfigs`.
 """
 
@@ -13,7 +13,7 @@ from broker_ref.controller.topics import NewTopic
 
 
 def transaction_state_topic(config: BrokerConfig) -> NewTopic:
-    """The topic that coordinators keep transactional ids in."""
+    """Return the topic in which coordinators store transactional ids."""
     return NewTopic(
         name=TRANSACTION_STATE_TOPIC,
         partition_count=config.transaction_state_log_num_partitions,

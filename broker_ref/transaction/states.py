@@ -1,17 +1,17 @@
-"""The states of a transactional id, and every way from one to another.
+"""The states of a transactional id and their valid transitions.
 
-    Empty            a producer is known, and has no transaction
-    Ongoing          a transaction has begun: partitions may be added to it
-    PrepareCommit    it is decided: what the log has, every partition gets as a commit marker
-    PrepareAbort     it is decided: every partition gets an abort marker
+    Empty            a producer is known; no transaction is open
+    Ongoing          a transaction is open; partitions can be added
+    PrepareCommit    the commit is decided; every partition receives a commit marker
+    PrepareAbort     the abort is decided; every partition receives an abort marker
     CompleteCommit   every partition has its commit marker
     CompleteAbort    every partition has its abort marker
-    Dead             the id has expired: its tombstone is being written
+    Dead             the id has expired; its tombstone is being written
 
-Purpose: the table that a change of state is checked against, and the numbers under which the log
-keeps states. Invariant: Dead is final. Kafka's PrepareEpochFence is never kept anywhere, so it is
-no state here: fencing a producer and aborting its transaction are one step. What it must not know:
-producers, partitions, time. Source: Kafka's `TransactionState`.
+Purpose: the table that validates every transition, and the ids of states in the log. Invariant:
+Dead is final. Kafka's PrepareEpochFence is never stored, so it is omitted here: fencing a producer
+and aborting its transaction are one transition. Must not know: producers, partitions, time.
+Source: Kafka's `TransactionState`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 
 
 class TransactionState(Enum):
-    """A state, by the number that the log has."""
+    """A state, with the id that the log stores."""
 
     EMPTY = 0
     ONGOING = 1
@@ -35,13 +35,13 @@ class TransactionState(Enum):
 
     @property
     def title(self) -> str:
-        """The name that Kafka tells clients, as in `PrepareCommit`."""
+        """The name in responses to clients, such as `PrepareCommit`."""
         return self.name.title().replace("_", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row of the table: from where, to where, and when."""
+    """One row of the table: source state, target state and reason."""
 
     source: TransactionState
     target: TransactionState
@@ -57,23 +57,23 @@ _COMPLETE_ABORT: Final = TransactionState.COMPLETE_ABORT
 _DEAD: Final = TransactionState.DEAD
 
 CHANGES: Final = (
-    Change(_EMPTY, _EMPTY, "a producer starts, again or anew"),
-    Change(_COMPLETE_COMMIT, _EMPTY, "a producer starts, again or anew"),
-    Change(_COMPLETE_ABORT, _EMPTY, "a producer starts, again or anew"),
+    Change(_EMPTY, _EMPTY, "a producer starts"),
+    Change(_COMPLETE_COMMIT, _EMPTY, "a producer starts"),
+    Change(_COMPLETE_ABORT, _EMPTY, "a producer starts"),
     Change(_EMPTY, _ONGOING, "the first partition is added"),
     Change(_COMPLETE_COMMIT, _ONGOING, "the first partition of the next transaction is added"),
     Change(_COMPLETE_ABORT, _ONGOING, "the first partition of the next transaction is added"),
     Change(_ONGOING, _ONGOING, "a partition is added"),
     Change(_ONGOING, _PREPARE_COMMIT, "the producer commits"),
-    Change(_ONGOING, _PREPARE_ABORT, "the producer aborts or is fenced, or the time is over"),
-    Change(_EMPTY, _PREPARE_ABORT, "aborts what no partition has heard of (version 2)"),
-    Change(_COMPLETE_COMMIT, _PREPARE_ABORT, "aborts what no partition has heard of (version 2)"),
-    Change(_COMPLETE_ABORT, _PREPARE_ABORT, "aborts what no partition has heard of (version 2)"),
+    Change(_ONGOING, _PREPARE_ABORT, "the producer aborts, is fenced or times out"),
+    Change(_EMPTY, _PREPARE_ABORT, "an abort without any partition (version 2)"),
+    Change(_COMPLETE_COMMIT, _PREPARE_ABORT, "an abort without any partition (version 2)"),
+    Change(_COMPLETE_ABORT, _PREPARE_ABORT, "an abort without any partition (version 2)"),
     Change(_PREPARE_COMMIT, _COMPLETE_COMMIT, "every partition has its marker"),
     Change(_PREPARE_ABORT, _COMPLETE_ABORT, "every partition has its marker"),
-    Change(_EMPTY, _DEAD, "not used for so long that it expires"),
-    Change(_COMPLETE_COMMIT, _DEAD, "not used for so long that it expires"),
-    Change(_COMPLETE_ABORT, _DEAD, "not used for so long that it expires"),
+    Change(_EMPTY, _DEAD, "the id expires"),
+    Change(_COMPLETE_COMMIT, _DEAD, "the id expires"),
+    Change(_COMPLETE_ABORT, _DEAD, "the id expires"),
 )
 
 TARGETS: Final = MappingProxyType(
@@ -82,21 +82,21 @@ TARGETS: Final = MappingProxyType(
         for state in TransactionState
     }
 )
-"""Where each state can lead, from the table."""
+"""The valid target states of each state."""
 
 PREPARED: Final = frozenset({_PREPARE_COMMIT, _PREPARE_ABORT})
-"""Decided, and markers are on their way."""
+"""The states in which markers are being sent."""
 
 COMPLETED: Final = frozenset({_COMPLETE_COMMIT, _COMPLETE_ABORT})
-"""Over, with every marker written."""
+"""The states in which every marker is written."""
 
 IDLE: Final = COMPLETED | {_EMPTY}
-"""Without a transaction, so that the id may expire."""
+"""The states without a transaction, in which the id may expire."""
 
 OUTCOMES: Final = MappingProxyType(
     {_PREPARE_COMMIT: _COMPLETE_COMMIT, _PREPARE_ABORT: _COMPLETE_ABORT}
 )
-"""What a decision leads to."""
+"""The completed state of each prepared state."""
 
 STATE_TITLES: Final = frozenset({*(state.title for state in TransactionState), "PrepareEpochFence"})
-"""The names that filters may have; Kafka knows of one more, in which no transaction is listed."""
+"""The valid names in filters; Kafka has one more, which no transaction is ever in."""

@@ -1,10 +1,10 @@
-"""A transactional id as its coordinator knows it, and what each step makes of it.
+"""The values of a transactional id and their transitions.
 
-Purpose: the values that the log keeps, one after the other, and the functions from one to the
-next: a new epoch, a new producer id, added partitions, the decision, the end. Invariants: a value
-never changes; each step is a row of the table in `states`; an epoch never falls for one producer
-id, and the highest one, 32767, is used by no producer, so that one can always be fenced. What it
-must not know: requests, the log, and when a value counts.
+Purpose: the values that the log stores, and the functions from one to the next: a new epoch, a new
+producer id, added partitions, the prepared and the completed state. Invariants: a value is
+immutable; each transition is in the table of `states`; the epoch of a producer id never decreases,
+and no producer gets the highest one, 32767, so that it can always be fenced. Must not know:
+requests, the log, replication.
 Source: Kafka's `TransactionMetadata` and `TxnTransitMetadata`, KIP-360, KIP-890, KIP-939.
 """
 
@@ -26,24 +26,24 @@ NO_PRODUCER_EPOCH: Final = -1
 NO_TIMESTAMP: Final = -1
 EPOCH_MAX: Final = 2**15 - 1
 LAST_PRODUCERS_EPOCH: Final = EPOCH_MAX - 1
-"""The highest epoch that a producer gets; one more is left to fence it."""
+"""The highest epoch that a producer gets; the next one is reserved for fencing it."""
 
 NO_TIMEOUT_MS: Final = 2**31 - 1
-"""The timeout of a producer with two-phase commit: its transactions never time out."""
+"""The timeout of a producer with two-phase commit, whose transactions never time out."""
 
 FIRST_VERSION_OF_EPOCH_BUMPS: Final = 2
-"""Of `transaction.version`: each transaction has an epoch of its own (KIP-890)."""
+"""The `transaction.version` from which each transaction has its own epoch (KIP-890)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """A transactional id at one time: its producer and its last transaction.
+    """The state of a transactional id: its producer and its last transaction.
 
-    `previous_producer_id` is the producer id before the last step; `next_producer_id` the one that
-    the producer has been told of, while the markers have the present one (-1 where there is none).
-    `last_producer_epoch` is the epoch whose holder may ask again for what it has been given, -1
-    for none. `partitions` are those of a transaction that is not over.
-    `client_transaction_version` is that of the request which led here.
+    `previous_producer_id` is the producer id before the last transition. `next_producer_id` is the
+    one returned to the producer while the markers still have the current one (-1 if none).
+    `last_producer_epoch` is the epoch whose owner may retry the last epoch bump (-1 if none).
+    `partitions` are those of an open or prepared transaction. `client_transaction_version` is the
+    version of the last request.
     """
 
     producer_id: int
@@ -60,22 +60,22 @@ class Transaction:
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether there is no further epoch for a producer with this id."""
+        """Whether this producer id has no further epoch for a producer."""
         return self.producer_epoch >= LAST_PRODUCERS_EPOCH
 
     @property
     def is_two_phase_commit(self) -> bool:
-        """Whether it never times out, because somebody else decides (KIP-939)."""
+        """Whether it never times out, because an external coordinator decides (KIP-939)."""
         return self.timeout_ms == NO_TIMEOUT_MS
 
     @property
     def bumps_epochs(self) -> bool:
-        """Whether the last request was of a version that has an epoch for each transaction."""
+        """Whether the last request's version has an epoch for each transaction."""
         return self.client_transaction_version >= FIRST_VERSION_OF_EPOCH_BUMPS
 
 
-def unused(producer_id: int, *, timeout_ms: int, now_ms: int) -> Transaction:
-    """A new transactional id that no producer has yet."""
+def new_transactional_id(producer_id: int, *, timeout_ms: int, now_ms: int) -> Transaction:
+    """Return a new transactional id without a producer."""
     return Transaction(
         producer_id=producer_id,
         producer_epoch=NO_PRODUCER_EPOCH,
@@ -84,18 +84,18 @@ def unused(producer_id: int, *, timeout_ms: int, now_ms: int) -> Transaction:
     )
 
 
-def with_next_epoch(
+def prepare_increment_producer_epoch(
     current: Transaction, *, timeout_ms: int, expected_epoch: int | None, now_ms: int
 ) -> Transaction:
-    """The id for a producer that starts, or goes on after an error.
+    """Return the id with the next epoch, for a producer that starts or recovers from an error.
 
-    One that names the epoch before the present one asks again, and gets the present one. Any other
-    epoch is PRODUCER_FENCED. UNKNOWN_SERVER_ERROR where epochs are exhausted, as Kafka says.
+    A producer that sends the previous epoch retries and gets the current one. Any other epoch is
+    PRODUCER_FENCED. UNKNOWN_SERVER_ERROR where epochs are exhausted, as in Kafka.
     """
     if current.is_epoch_exhausted:
         raise ApiError(
             ErrorCode.unknown_server_error,
-            f"Producer id {current.producer_id} has no epoch after {current.producer_epoch}.",
+            f"Producer id {current.producer_id} has no epoch above {current.producer_epoch}.",
         )
     epoch = current.producer_epoch + 1
     last_epoch = NO_PRODUCER_EPOCH
@@ -108,7 +108,7 @@ def with_next_epoch(
             raise ApiError(
                 ErrorCode.producer_fenced,
                 f"Epoch {expected_epoch} of producer id {current.producer_id} is neither the "
-                f"present one, {current.producer_epoch}, nor the one before.",
+                f"current epoch {current.producer_epoch} nor the previous one.",
             )
     return _step(
         current,
@@ -122,7 +122,7 @@ def with_next_epoch(
     )
 
 
-def with_producer_id(
+def prepare_producer_id_rotation(
     current: Transaction,
     producer_id: int,
     *,
@@ -130,7 +130,7 @@ def with_producer_id(
     keeps_last_epoch: bool,
     now_ms: int,
 ) -> Transaction:
-    """The id with another producer id, because the epochs of the present one are exhausted."""
+    """Return the id with a new producer id, because the epochs of the current one are exhausted."""
     last_epoch = current.producer_epoch if keeps_last_epoch else NO_PRODUCER_EPOCH
     return _step(
         current,
@@ -145,14 +145,14 @@ def with_producer_id(
     )
 
 
-def with_partitions(
+def prepare_add_partitions(
     current: Transaction,
     partitions: Collection[PartitionKey],
     *,
     client_transaction_version: int,
     now_ms: int,
 ) -> Transaction:
-    """The transaction with these partitions as well; begun now where there was none."""
+    """Return the transaction with these partitions added; begin it where none is open."""
     begins = current.state in IDLE
     return _step(
         current,
@@ -164,7 +164,7 @@ def with_partitions(
     )
 
 
-def decided(
+def prepare_abort_or_commit(
     current: Transaction,
     state: TransactionState,
     *,
@@ -172,10 +172,10 @@ def decided(
     next_producer_id: int,
     now_ms: int,
 ) -> Transaction:
-    """The transaction that is to be committed or aborted.
+    """Return the transaction in its prepared state.
 
-    From version 2 on its markers have the next epoch, which fences whoever has the present one.
-    An abort where nothing was begun counts as begun now.
+    From version 2 on its markers have the next epoch, which fences the owner of the current one.
+    An abort without an open transaction uses the current time as its start.
     """
     epoch, last_epoch = current.producer_epoch, current.last_producer_epoch
     if client_transaction_version >= FIRST_VERSION_OF_EPOCH_BUMPS:
@@ -193,11 +193,11 @@ def decided(
     )
 
 
-def fenced(current: Transaction, *, now_ms: int) -> Transaction:
-    """The transaction that is to be aborted with the next epoch (before version 2)."""
+def prepare_fence_producer_epoch(current: Transaction, *, now_ms: int) -> Transaction:
+    """Return the aborted transaction with the next epoch (before version 2)."""
     epoch = min(current.producer_epoch + 1, EPOCH_MAX)
     return dataclasses.replace(
-        decided(
+        prepare_abort_or_commit(
             current,
             TransactionState.PREPARE_ABORT,
             client_transaction_version=0,
@@ -209,8 +209,8 @@ def fenced(current: Transaction, *, now_ms: int) -> Transaction:
     )
 
 
-def completed(current: Transaction, *, now_ms: int) -> Transaction:
-    """The end of what was decided, with the producer id that is next where there is one."""
+def prepare_complete(current: Transaction, *, now_ms: int) -> Transaction:
+    """Return the completed transaction, with the next producer id if there is one."""
     rotates = current.bumps_epochs and current.next_producer_id != NO_PRODUCER_ID
     return _step(
         current,
@@ -223,13 +223,13 @@ def completed(current: Transaction, *, now_ms: int) -> Transaction:
     )
 
 
-def expired(current: Transaction) -> Transaction:
-    """The id that is to be forgotten."""
+def prepare_dead(current: Transaction) -> Transaction:
+    """Return the id in state Dead."""
     return _step(current, TransactionState.DEAD, partitions=frozenset())
 
 
 def _step(current: Transaction, state: TransactionState, **changed: Any) -> Transaction:
-    assert state in TARGETS[current.state], f"{state.title} does not follow {current.state.title}"
+    assert state in TARGETS[current.state], f"{current.state.title} -> {state.title} is invalid"
     return dataclasses.replace(
         current, state=state, previous_producer_id=current.producer_id, **changed
     )

@@ -1,5 +1,5 @@
-"""What any Kafka broker does, as its clients see it.
+"""The behaviour of any Kafka broker, as seen by clients.
 
-Every test here passes on Apache Kafka (`--cluster=kafka`), which is what makes it a statement
-about Kafka, and on the reference broker (the default).
+Every test here passes on Apache Kafka (`--cluster=kafka`) and on the reference broker (the
+default).
 """

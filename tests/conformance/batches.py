@@ -1,8 +1,8 @@
-"""Record batches made and read by the tests themselves (format v2, KIP-98 and KIP-32).
+"""Record batches encoded and decoded by the tests (format v2, KIP-98 and KIP-32).
 
-Purpose: a third, small implementation beside the broker's and the connector's, so that a shared
-misreading of the format cannot hide, and batches no client would send can be sent. Records are
-written with timestamps and offsets relative to their batch, varints are zig-zag.
+Purpose: a third, small implementation beside the broker's and the connector's, so that a common
+misreading of the format is found, and invalid batches can be sent. Timestamps and offsets of
+records are relative to their batch; varints are zig-zag.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
 NOW_MS = 1_700_000_000_000
-"""A time in the past, so that nothing depends on the clock of the run."""
+"""A fixed time, so that nothing depends on the current one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """`timestamp_ms` is absolute; `offset` too, where the record was read."""
+    """`timestamp_ms` is absolute, and so is `offset` in records that were read."""
 
     value: bytes | None = b"value"
     key: bytes | None = b"key"
@@ -43,7 +43,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A batch as it was read; `records` is empty where a codec other than gzip packed it."""
+    """A batch that was read; `records` is empty for codecs other than gzip."""
 
     base_offset: int
     leader_epoch: int
@@ -82,7 +82,7 @@ def batch(
     record_count: int | None = None,
     corrupt: bool = False,
 ) -> bytes:
-    """One batch of `records`; `corrupt` spoils its checksum, other arguments its truth."""
+    """Encode one batch of `records`; `corrupt` breaks its checksum, `changed` header fields."""
     base_timestamp_ms = records[0].timestamp_ms
     body = b"".join(_pack(r, i, base_timestamp_ms) for i, r in enumerate(records))
     if codec == GZIP:
@@ -109,12 +109,12 @@ def batch(
 
 
 def values(*texts: str, timestamp_ms: int = NOW_MS) -> list[Record]:
-    """Records with these values and one timestamp."""
+    """Return records with these values and one timestamp."""
     return [Record(value=text.encode(), timestamp_ms=timestamp_ms) for text in texts]
 
 
 def parse(data: bytes | None) -> list[Batch]:
-    """The whole batches in a fetch answer; a part of one at its end is left, as clients do."""
+    """Decode the whole batches in a fetch response; ignore a partial one at its end."""
     batches = []
     position = 0
     data = data or b""

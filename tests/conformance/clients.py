@@ -1,8 +1,8 @@
-"""Two clients that others wrote, behind the few words that tests about clients need.
+"""Two independent Kafka clients behind one interface.
 
-Purpose: one statement about a broker is checked through librdkafka (confluent-kafka) and through
-kafka-python, which share no code with each other or with us. Errors come as `ClientError` with
-Kafka's error code. What it must not know: which cluster serves.
+Purpose: check each statement about a broker through librdkafka (confluent-kafka) and kafka-python,
+which share no code. Errors are `ClientError` with Kafka's error code. Must not know: the backend of
+the cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class ClientError(Exception):
-    """What the broker refused, by Kafka's code."""
+    """A refusal of the broker, with Kafka's error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(str(code))
@@ -38,7 +38,7 @@ class ClientError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A record as a client sees it."""
+    """A record as read by a client."""
 
     offset: int
     key: bytes | None
@@ -60,7 +60,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a producer writes; words as Kafka's Java producer has them."""
+    """The settings of a producer, named as in Kafka's Java producer."""
 
     acks: str = "all"
     codec: str = "none"
@@ -73,7 +73,7 @@ DEFAULTS = Settings()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """What CreateTopics is asked for."""
+    """The arguments of CreateTopics."""
 
     name: str
     partitions: int = 1
@@ -81,21 +81,21 @@ class Topic:
 
 
 class Client(Protocol):
-    """Everything raises `ClientError` where the broker refuses."""
+    """All methods raise `ClientError` where the broker refuses."""
 
     def write(
         self, topic: str, messages: Sequence[Message], *, settings: Settings = DEFAULTS
     ) -> list[int]:
-        """Write to partition 0 and wait until all is acknowledged; the offsets (-1: unknown)."""
+        """Write to partition 0, wait for acknowledgements, and return the offsets (-1: unknown)."""
 
     def read(self, topic: str, count: int, *, offset: int = 0, isolation: str = ...) -> list[Row]:
-        """`count` records of partition 0 from `offset`."""
+        """Read `count` records of partition 0 from `offset` on."""
 
     def offset_at(self, topic: str, timestamp_ms: int) -> int | None:
-        """The first offset of partition 0 at or after this time, None where there is none."""
+        """Return the first offset of partition 0 at or after this time, if any."""
 
     def ends(self, topic: str) -> tuple[int, int]:
-        """Earliest and latest offset of partition 0."""
+        """Return the earliest and the latest offset of partition 0."""
 
     def create(self, topic: Topic) -> None: ...
 
@@ -104,22 +104,22 @@ class Client(Protocol):
     def grow(self, name: str, count: int) -> None: ...
 
     def delete_records(self, name: str, offset: int) -> int:
-        """Delete before `offset` in partition 0; the new log start offset."""
+        """Delete before `offset` in partition 0 and return the new log start offset."""
 
     def configs(self, name: str) -> dict[str, str | None]:
-        """All settings of a topic."""
+        """Return all configs of a topic."""
 
     def topics(self) -> dict[str, int]:
-        """All topics with their number of partitions."""
+        """Return all topics with their partition counts."""
 
     def brokers(self) -> list[str]:
-        """Addresses of all brokers."""
+        """Return the addresses of all brokers."""
 
     def commit(self, group: str, topic: str, offset: int, metadata: str) -> None:
         """Commit for partition 0 as a simple consumer."""
 
     def committed(self, group: str, topic: str) -> tuple[int, str] | None:
-        """Offset and metadata of partition 0, None where nothing was committed."""
+        """Return offset and metadata of partition 0, None without a commit."""
 
 
 class Confluent:
@@ -167,7 +167,7 @@ class Confluent:
             consumer.assign([confluent_kafka.TopicPartition(topic, 0, offset)])
             while len(rows) < count:
                 messages = consumer.consume(count - len(rows), timeout=TIMEOUT_S)
-                assert messages, f"{len(rows)} of {count} records came in {TIMEOUT_S} s"
+                assert messages, f"{len(rows)} of {count} records arrived in {TIMEOUT_S} s"
                 rows += [_confluent_row(message) for message in messages]
         return rows
 
@@ -230,7 +230,7 @@ class Confluent:
             return (found.offset, found.metadata or "") if found.offset >= 0 else None
 
     def _admin(self) -> AdminClient:
-        # Kept: an admin client that goes away cancels what it was asked.
+        # Keep it: closing an admin client cancels its requests.
         if self._admin_client is None:
             self._admin_client = AdminClient({"bootstrap.servers": self._bootstrap_servers})
         return self._admin_client
@@ -255,7 +255,7 @@ class Confluent:
 def _confluent_row(message: confluent_kafka.Message) -> Row:
     error = message.error()
     if error is not None and error.code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET:
-        # Its own code for an offset out of range where no other position may be taken.
+        # librdkafka's own code for an offset out of range without auto.offset.reset.
         raise ClientError(ErrorCode.offset_out_of_range)
     if error is not None:
         raise ClientError(error.code())
@@ -319,7 +319,7 @@ class KafkaPython:
             while len(rows) < count:
                 with _python_errors():
                     polled = consumer.poll(TIMEOUT_S * 1000, max_records=count - len(rows))
-                assert polled, f"{len(rows)} of {count} records came in {TIMEOUT_S} s"
+                assert polled, f"{len(rows)} of {count} records arrived in {TIMEOUT_S} s"
                 rows += [_python_row(record) for record in polled[partition]]
         return rows
 
@@ -427,9 +427,9 @@ def _python_errors() -> Iterator[None]:
 
 
 def learn_partitions(consumer: Any, topic: str) -> None:
-    """To be called before a member by kafka-python joins its group.
+    """Load the partitions of a topic before a kafka-python member joins its group.
 
-    One that joins without knowing the partitions joins again as soon as it does; and if a poll ends
-    meanwhile, kafka-python 3.0.12 forgets to take up what it is assigned then.
+    A member that joins without them rejoins as soon as it knows them. If a poll ends meanwhile,
+    kafka-python 3.0.12 loses the assignment.
     """
     assert consumer.partitions_for_topic(topic)

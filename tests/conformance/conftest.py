@@ -1,7 +1,7 @@
-"""A cluster of three; a group with a coordinator; and `client`, once for each of two clients.
+"""Fixtures: clusters, a group with a coordinator, and `client`, once for each of two clients.
 
-A test that holds in both versions of Kafka's transactions says so, and then all that it takes
-from here (`cluster`, `raw`, `topic`, `client`, `nodes`, ...) is of a cluster with that version:
+A test for both versions of Kafka's transactions is marked, and all its fixtures (`cluster`, `raw`,
+`topic`, `client`, `nodes`, ...) then use a cluster with that version:
 
     @both_transaction_versions
     def test_...(transaction_version: int, raw: RawConnection) -> None: ...
@@ -34,12 +34,12 @@ Clusters = Callable[..., Cluster]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What uses a transactional producer runs in both versions, of cluster and client alike.
+    """Run tests with a transactional producer in both versions, of cluster and client alike.
 
-    Tests that are slow in the newest version do not take twice as long in `make test`. Old clients
-    of a new cluster have tests of their own (above all `test_transactions_mixed.py`); `old_clients`
-    marks those of these that end transactions in the name of a client, which then goes by what the
-    client has spoken.
+    Tests that are slow in the newest version run only once in `make test`. Old clients of a new
+    cluster have tests of their own (above all `test_transactions_mixed.py`). `old_clients` marks
+    the tests here that end transactions on behalf of a client, because the coordinator then uses
+    the version of the client's requests.
     """
     if not {"generation", "transaction_version"} <= set(metafunc.fixturenames):
         return
@@ -66,9 +66,9 @@ def transaction_version(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="package")
 def clusters_of_package(request: pytest.FixtureRequest) -> Iterator[Clusters]:
-    """Start a cluster, or give again the one that was asked for in the same words.
+    """Start a cluster, or return the one that was started with the same arguments.
 
-    Tests of one version alternate with those of another, and a cluster takes seconds to start.
+    Tests of both versions alternate, and a cluster takes seconds to start.
     """
     with ExitStack() as stack:
         yield _each_once(request.config, stack)
@@ -78,7 +78,7 @@ def clusters_of_package(request: pytest.FixtureRequest) -> Iterator[Clusters]:
 def clusters_of_processes(
     request: pytest.FixtureRequest, clusters_of_package: Clusters
 ) -> Iterator[Clusters]:
-    """The same of brokers that `kill -9` ends, whatever the run's are, for as long as a module."""
+    """Start clusters of processes, which tests can `kill -9`, once per module."""
     if request.config.getoption("--cluster") != "reference":
         yield clusters_of_package
         return
@@ -92,7 +92,7 @@ def _each_once(config: pytest.Config, stack: ExitStack, **always: Any) -> Cluste
     def start(*, transaction_version: int, **options: Any) -> Cluster:
         key = repr((transaction_version, sorted(options.items())))
         if key not in opened:
-            # What a cluster finalizes by itself is a part of what is tested.
+            # The features that a cluster finalizes by default are tested too.
             if transaction_version != LATEST_TRANSACTION_VERSION:
                 options["features"] = {"transaction.version": transaction_version}
             opened[key] = stack.enter_context(open_cluster(config, **always, **options))
@@ -105,20 +105,20 @@ def _each_once(config: pytest.Config, stack: ExitStack, **always: Any) -> Cluste
 def cluster(
     request: pytest.FixtureRequest, clusters_of_package: Clusters, transaction_version: int
 ) -> Cluster:
-    """The cluster of these tests: what holds on one broker must hold where there are more."""
+    """The cluster of these tests, with as many brokers as `--brokers`."""
     count = brokers_of_run(request.config, default=BROKERS_OF_CONFORMANCE)
     return clusters_of_package(transaction_version=transaction_version, brokers=count)
 
 
 @pytest.fixture(scope="package")
 def bootstrap(cluster: Cluster) -> str:
-    """The bootstrap servers of that cluster."""
+    """The bootstrap servers of `cluster`."""
     return cluster.bootstrap_servers
 
 
 @pytest.fixture(params=[Confluent, KafkaPython], ids=["confluent-kafka", "kafka-python"])
 def client(request: pytest.FixtureRequest, bootstrap: str) -> Client:
-    """A client of the run's cluster that we did not write."""
+    """A third-party client of the cluster."""
     made: Client = request.param(bootstrap)
     return made
 
@@ -127,33 +127,33 @@ def client(request: pytest.FixtureRequest, bootstrap: str) -> Client:
 def new_group(
     raw: RawConnection, cluster: Cluster, unique_name: Callable[[], str]
 ) -> Callable[[], str]:
-    """Makes group ids whose coordinator is the broker that `raw` talks to, and ready."""
+    """Create group ids whose coordinator is the broker of `raw`, and ready."""
     return lambda: group_coordinated_by(raw, cluster.broker_ids[0], unique_name)
 
 
 @pytest.fixture
 def group(new_group: Callable[[], str]) -> str:
-    """A group id whose coordinator is the broker that `raw` talks to, and ready."""
+    """A group id whose coordinator is the broker of `raw`, and ready."""
     return new_group()
 
 
 @pytest.fixture
 def brokers(cluster: Cluster) -> Iterator[Connections]:
-    """Connections to the brokers of the run's cluster."""
+    """Connections to the brokers of `cluster`."""
     with Connections(cluster) as connections:
         yield connections
 
 
 @pytest.fixture
 def generation(request: pytest.FixtureRequest) -> Generation:
-    """What the client speaks: see `pytest_generate_tests`."""
+    """The request versions of the client; see `pytest_generate_tests`."""
     made: Generation = request.param
     return made
 
 
 @pytest.fixture
 def commit(generation: Generation) -> bool:
-    """How the one transaction of a test that takes long ends: markers of both go the same way."""
+    """Whether the only transaction of a slow test commits; both markers behave the same."""
     return generation.bumps_epoch
 
 
@@ -161,7 +161,7 @@ def commit(generation: Generation) -> bool:
 def new_producer(
     brokers: Connections, generation: Generation, unique_name: Callable[[], str]
 ) -> Callable[..., TransactionalProducer]:
-    """Makes producers that have a producer id: of an id of its own, or of the one it is given."""
+    """Create initialized producers, with a new or the given transactional id."""
 
     def make(transactional_id: str | None = None, **options: int) -> TransactionalProducer:
         name = unique_name() if transactional_id is None else transactional_id
@@ -172,13 +172,13 @@ def new_producer(
 
 @pytest.fixture
 def producer(new_producer: Callable[..., TransactionalProducer]) -> TransactionalProducer:
-    """A transactional producer that has begun nothing yet."""
+    """A transactional producer without a transaction."""
     return new_producer()
 
 
 @pytest.fixture(scope="package")
 def one_broker(clusters_of_package: Clusters, transaction_version: int) -> Cluster:
-    """One broker, whatever `--brokers` is, that compacts often; nobody stops it."""
+    """One broker, whatever `--brokers` is, that compacts often and is never stopped."""
     return clusters_of_package(
         transaction_version=transaction_version, configs={"log.cleaner.backoff.ms": "100"}
     )
@@ -186,7 +186,7 @@ def one_broker(clusters_of_package: Clusters, transaction_version: int) -> Clust
 
 @pytest.fixture(scope="package")
 def three_brokers(clusters_of_package: Clusters, transaction_version: int) -> Cluster:
-    """Three brokers in three racks, whatever `--brokers` is; they may be ended: see `nodes`."""
+    """Three brokers in three racks, whatever `--brokers` is; `nodes` may stop them."""
     return clusters_of_package(
         transaction_version=transaction_version, brokers=3, racks=RACKS, configs=SETTINGS
     )
@@ -194,7 +194,7 @@ def three_brokers(clusters_of_package: Clusters, transaction_version: int) -> Cl
 
 @pytest.fixture
 def nodes(three_brokers: Cluster) -> Iterator[Nodes]:
-    """Three brokers that all run; the test may take any away."""
+    """Three running brokers, which the test may stop."""
     made = Nodes(three_brokers)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""Waiting for what a broker does on its own time, with a deadline."""
+"""Waiting for a condition with a deadline."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ INTERVAL_S = 0.02
 
 
 def eventually(condition: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
-    """Return once `condition()` holds; fails the test where it does not in time."""
+    """Return once `condition()` holds; fail the test after the timeout."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline_s, f"not so within {timeout_s} s"
+        assert time.monotonic() < deadline_s, f"the condition did not hold within {timeout_s} s"
         time.sleep(INTERVAL_S)

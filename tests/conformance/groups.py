@@ -1,4 +1,4 @@
-"""A group's coordinator and its offsets, for consumers that are no members."""
+"""A group's coordinator and its offsets, for consumers without membership."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_READY = {
 def find_coordinator(
     raw: RawConnection, *keys: str, version: int = 4, key_type: int = GROUP
 ) -> Any:
-    """The answer, once the broker has made the topic its groups live in."""
+    """Return the response of FindCoordinator, once the offsets topic exists."""
     answers: list[Any] = []
 
     def answered() -> bool:
@@ -39,9 +39,9 @@ def find_coordinator(
 
 
 def group_coordinated_by(raw: RawConnection, broker_id: int, names: Callable[[], str]) -> str:
-    """The first of these group ids that this broker coordinates, once it has read its log.
+    """Return the first of these group ids that this broker coordinates, once it is loaded.
 
-    `raw` must talk to that broker.
+    `raw` must be connected to that broker.
     """
     for _ in range(_NAMES_MAX):
         name = names()
@@ -52,7 +52,7 @@ def group_coordinated_by(raw: RawConnection, broker_id: int, names: Callable[[],
 
 
 def await_coordinator(raw: RawConnection, group: str) -> None:
-    """Return once the group's coordinator, which `raw` talks to, has read its log."""
+    """Return once the coordinator, to which `raw` is connected, has loaded the group."""
     find_coordinator(raw, group)
     eventually(lambda: fetch_offsets(raw, group, None).error_code not in _NOT_READY)
 
@@ -69,7 +69,7 @@ def commit(
     leader_epoch: int = -1,
     **member: Any,
 ) -> ErrorCode:
-    """Commit one partition, as no member where `member` does not say which; its error code."""
+    """Commit one partition, without membership unless `member` is given; return the error code."""
     asked: dict[str, Any] = {
         "partition_index": partition,
         "committed_offset": offset,
@@ -92,7 +92,7 @@ def commit(
 def committed(
     raw: RawConnection, group: str, topic: str, *partitions: int, version: int = 9
 ) -> list[tuple[int, str | None, int]]:
-    """(offset, metadata, leader epoch) of these partitions, in the order asked for."""
+    """Return (offset, metadata, leader epoch) of these partitions, in order."""
     found = fetch_offsets(raw, group, {topic: list(partitions or (0,))}, version=version)
     assert found.error_code == ErrorCode.none
     answered = only(found.topics).partitions
@@ -103,7 +103,7 @@ def committed(
 def fetch_offsets(
     raw: RawConnection, group: str, topics: dict[str, list[int]] | None, *, version: int = 9
 ) -> Any:
-    """The answer for one group; all that it has where `topics` is None."""
+    """Return the result of OffsetFetch for one group; all topics where `topics` is None."""
     asked = (
         None
         if topics is None

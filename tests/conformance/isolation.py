@@ -1,9 +1,9 @@
-"""What readers see of transactions, and what stands in the log.
+"""The records and markers of transactions, as stored and as visible to readers.
 
-Purpose: read_committed as a client does it: the broker's answer ends at the last stable offset
-and names aborted transactions, whose batches the client leaves out up to their marker. Invariant:
-an implementation of its own, so that brokers and clients cannot agree on a mistake with it. What
-it must not know: producers. Source: KIP-98, Kafka's ConsumerRecords fetcher.
+Purpose: read_committed as in a client: a fetch ends at the last stable offset and lists aborted
+transactions, whose batches the client skips up to their marker. Invariant: an independent
+implementation, so that a mistake common to brokers and clients is found. Must not know: producers.
+Source: KIP-98, Kafka's ConsumerRecords fetcher.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MARKERS = {0: ABORT, 1: COMMIT}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """One end marker, as it stands in the log."""
+    """An end marker in the log."""
 
     offset: int
     kind: str
@@ -35,7 +35,7 @@ class Marker:
 
 
 def marker_of(batch: Batch) -> Marker | None:
-    """The marker in a control batch; None where it is no control batch."""
+    """Return the marker in a control batch; None for other batches."""
     if not batch.attributes & CONTROL:
         return None
     (record,) = batch.records
@@ -54,7 +54,7 @@ def marker_of(batch: Batch) -> Marker | None:
 
 
 def stored(raw: RawConnection, topic: str, *, partition: int = 0) -> list[Batch]:
-    """Every batch of a partition below the high watermark, in order, as read_uncommitted."""
+    """Return all batches of a partition below the high watermark, as read_uncommitted."""
     found: list[Batch] = []
     offset = 0
     while True:
@@ -68,13 +68,13 @@ def stored(raw: RawConnection, topic: str, *, partition: int = 0) -> list[Batch]
 
 
 def markers(raw: RawConnection, topic: str, *, partition: int = 0) -> list[Marker]:
-    """The markers of a partition, in order."""
+    """Return the markers of a partition, in order."""
     found = [marker_of(batch) for batch in stored(raw, topic, partition=partition)]
     return [marker for marker in found if marker is not None]
 
 
 def visible(answer: Any) -> list[Record]:
-    """The records of a read_committed answer that a client hands to its user."""
+    """Return the records of a read_committed fetch that a client returns to its user."""
     begins = sorted(
         ((a.first_offset, a.producer_id) for a in answer.aborted_transactions or ()), reverse=True
     )
@@ -100,7 +100,7 @@ def read(
     offset: int = 0,
     isolation_level: int = READ_COMMITTED,
 ) -> list[str]:
-    """The values from an offset to the end, as a consumer of that isolation gets them."""
+    """Read the values from an offset to the end, with the given isolation."""
     found: list[str] = []
     while True:
         answer = fetch(raw, topic, offset, partition=partition, isolation_level=isolation_level)
@@ -117,51 +117,53 @@ def read(
 
 
 def read_uncommitted(raw: RawConnection, topic: str, *, partition: int = 0) -> list[str]:
-    """Every value of a partition, decided or not."""
+    """Return all values of a partition, committed or not."""
     return read(raw, topic, partition=partition, isolation_level=READ_UNCOMMITTED)
 
 
 def await_read(
     raw: RawConnection, topic: str, *expected: str, partition: int = 0, timeout_s: float = 30.0
 ) -> None:
-    """Return once a read_committed consumer gets exactly these values."""
+    """Return once a read_committed consumer reads exactly these values."""
     last: list[list[str]] = []
 
-    def so() -> bool:
+    def holds() -> bool:
         last[:] = [read(raw, topic, partition=partition)]
         return last[0] == list(expected)
 
     try:
-        eventually(so, timeout_s=timeout_s)
+        eventually(holds, timeout_s=timeout_s)
     except AssertionError as error:
-        stands = [
+        batches = [
             (b.base_offset, b.producer_id, marker_of(b))
             for b in stored(raw, topic, partition=partition)
         ]
         stable = last_stable_offset(raw, topic, partition=partition)
         message = (
-            f"{topic}-{partition} reads as {last}, not {expected}: {error}; it is stable to "
-            f"{stable} and has {stands}"
+            f"{topic}-{partition} contains {last}, not {expected}: {error}; its last stable "
+            f"offset is {stable}, its batches are {batches}"
         )
         raise AssertionError(message) from None
 
 
 def last_stable_offset(raw: RawConnection, topic: str, *, partition: int = 0) -> int:
-    """The last stable offset, as a read_committed fetch tells it."""
+    """Return the last stable offset in a read_committed fetch."""
     answer = fetch(raw, topic, partition=partition, isolation_level=READ_COMMITTED)
     assert answer.error_code == ErrorCode.none, answer
     return int(answer.last_stable_offset)
 
 
 def await_stable(raw: RawConnection, topic: str, offset: int, *, partition: int = 0) -> None:
-    """Return once the last stable offset is this."""
+    """Return once the last stable offset is `offset`."""
     last: list[int] = []
 
-    def so() -> bool:
+    def holds() -> bool:
         last[:] = [last_stable_offset(raw, topic, partition=partition)]
         return last[0] == offset
 
     try:
-        eventually(so)
+        eventually(holds)
     except AssertionError as error:
-        raise AssertionError(f"{topic}-{partition} is stable to {last}: {error}") from None
+        raise AssertionError(
+            f"the last stable offset of {topic}-{partition} is {last}: {error}"
+        ) from None

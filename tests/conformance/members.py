@@ -1,9 +1,9 @@
 """Members of groups, request by request.
 
-Purpose: join, sync and heartbeat as a member whose every field a test can choose; a request that
-waits is sent, and its answer received later. Invariant: one connection a member, since a broker
-reads no further request of a connection before it has answered the last. What it must not know:
-which cluster serves.
+Purpose: join, sync and heartbeat as a member with fields that a test chooses; a waiting request is
+sent, and its response received later. Invariant: one connection per member, because a broker reads
+the next request of a connection only after its last response. Must not know: the backend of the
+cluster.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 9, 5, 4, 5
 
 
 def subscription(*topics: str) -> bytes:
-    """A consumer's subscription, as Kafka's ConsumerProtocolSubscription version 0."""
+    """Encode a consumer's subscription (ConsumerProtocolSubscription version 0)."""
     names = b"".join(len(t).to_bytes(2, "big") + t.encode() for t in topics)
     return b"\x00\x00" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
 
 
 class GroupMember:
-    """A member of `group` on a connection of its own; use it as a context manager."""
+    """A member of `group` with its own connection, as a context manager."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class GroupMember:
         self._sent: Any = None
 
     def join_only(self, *, version: int = JOIN_VERSION) -> None:
-        """Send JoinGroup without waiting for the answer."""
+        """Send JoinGroup without waiting for the response."""
         fields: dict[str, Any] = {
             "group_id": self.group,
             "member_id": self.member_id,
@@ -71,7 +71,7 @@ class GroupMember:
         self.raw.send_only(self._sent)
 
     def joined(self) -> Any:
-        """The answer to JoinGroup; the member goes by it."""
+        """Return the response to JoinGroup, and use its member id and generation."""
         answer = self.raw.receive(self._sent)
         if answer.error_code in {ErrorCode.none, ErrorCode.member_id_required}:
             self.member_id = answer.member_id
@@ -79,7 +79,7 @@ class GroupMember:
         return answer
 
     def join(self, *, version: int = JOIN_VERSION) -> Any:
-        """Join, with the id that the broker asks for where it does; the last answer."""
+        """Join, with the member id that the broker requires if so; return the last response."""
         self.join_only(version=version)
         answer = self.joined()
         if answer.error_code == ErrorCode.member_id_required:
@@ -87,13 +87,13 @@ class GroupMember:
             answer = self.joined()
         return answer
 
-    def get_id(self) -> None:
-        """Have the broker give out an id that a JoinGroup is to follow with."""
+    def request_member_id(self) -> None:
+        """Request a member id without joining."""
         self.join_only()
         assert self.joined().error_code == ErrorCode.member_id_required
 
     def sync_only(self, assignments: Mapping[str, bytes] | None = None, **changed: Any) -> None:
-        """Send SyncGroup without waiting for the answer."""
+        """Send SyncGroup without waiting for the response."""
         fields: dict[str, Any] = {
             "group_id": self.group,
             "generation_id": self.generation_id,
@@ -109,16 +109,16 @@ class GroupMember:
         self.raw.send_only(self._sent)
 
     def synced(self) -> Any:
-        """The answer to SyncGroup."""
+        """Return the response to SyncGroup."""
         return self.raw.receive(self._sent)
 
     def sync(self, assignments: Mapping[str, bytes] | None = None, **changed: Any) -> Any:
-        """Ask for the part, as the leader with everybody's; the answer."""
+        """Send SyncGroup, with assignments as leader, and return the response."""
         self.sync_only(assignments, **changed)
         return self.synced()
 
     def heartbeat(self, **changed: Any) -> ErrorCode:
-        """A sign of life; the error code."""
+        """Send Heartbeat and return the error code."""
         fields: dict[str, Any] = {
             "group_id": self.group,
             "generation_id": self.generation_id,
@@ -130,12 +130,12 @@ class GroupMember:
         return code
 
     def leave(self) -> ErrorCode:
-        """Leave; the member's error code."""
+        """Leave and return the member's error code."""
         (code,) = leave(self.raw, self.group, (self.member_id, self.instance_id))
         return code
 
     def identity(self) -> dict[str, Any]:
-        """The fields of a commit as this member."""
+        """Return the fields of a commit by this member."""
         return {
             "generation_id_or_member_epoch": self.generation_id,
             "member_id": self.member_id,
@@ -155,7 +155,7 @@ class GroupMember:
 
 
 def leave(raw: RawConnection, group: str, *members: tuple[str, str | None]) -> Sequence[ErrorCode]:
-    """Have (member id, instance id) pairs leave; their error codes."""
+    """Remove (member id, instance id) pairs and return their error codes."""
     asked = [{"member_id": m, "group_instance_id": i} for m, i in members]
     answer = raw.call("leave_group", LEAVE_VERSION, group_id=group, members=asked)
     assert answer.error_code == ErrorCode.none
@@ -170,9 +170,9 @@ def stable_alone(member: GroupMember) -> GroupMember:
 
 
 def rejoin_together(leader: GroupMember, newcomer: GroupMember) -> None:
-    """Have the members of a stable group of one, and another, go on to a next generation."""
+    """Bring the member of a stable group, and a new one, into the next generation."""
     if newcomer.instance_id is None:
-        newcomer.get_id()
+        newcomer.request_member_id()
     newcomer.join_only()
     eventually(lambda: leader.heartbeat() == ErrorCode.rebalance_in_progress)
     leader.join_only()
@@ -182,14 +182,14 @@ def rejoin_together(leader: GroupMember, newcomer: GroupMember) -> None:
 
 
 def stable_pair(leader: GroupMember, other: GroupMember) -> None:
-    """Bring two members into one stable generation, in which each is assigned its own id."""
+    """Bring two members into one stable generation; the assignment of each is its own id."""
     stable_alone(leader)
     rejoin_together(leader, other)
     sync_all(leader, other)
 
 
 def sync_all(leader: GroupMember, *others: GroupMember) -> None:
-    """Give each member its own id as its part."""
+    """Assign its own id to each member."""
     for other in others:
         other.sync_only()
     parts = {m.member_id: m.member_id.encode() for m in (leader, *others)}

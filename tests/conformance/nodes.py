@@ -1,8 +1,8 @@
-"""Three brokers of which a test may stop, kill and pause any; the next test finds all of them.
+"""Three brokers that a test may stop, kill and pause; afterwards all of them run again.
 
-Purpose: what tests of replication share. A connection per broker, the state of a partition as
-the brokers tell it, and topics whose replicas the test chooses: the first one leads. Invariant:
-`restore` leaves every broker running and known to the others.
+Purpose: shared by tests of replication: a connection per broker, the state of a partition in a
+broker's metadata, and topics with chosen replicas, with the first one as leader. Invariant: after
+`restore` every broker runs and is known to the others.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ RACKS = {1: "a", 2: "b", 3: "c"}
 SESSION_TIMEOUT_MS = 5_000
 REPLICA_LAG_MS = 2_500
 SETTINGS = {
-    # A broker that died is found out soon, a follower that only hangs sooner.
+    # A dead broker is detected soon, a hanging follower sooner.
     "broker.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "broker.heartbeat.interval.ms": "300",
     "replica.lag.time.max.ms": str(REPLICA_LAG_MS),
-    # What is committed is known to followers from their next fetch, so that must not wait long.
+    # Followers learn the high watermark with their next fetch, which must not wait long.
     "replica.fetch.wait.max.ms": "100",
-    # Leadership goes back where a test says so, not by itself.
+    # Preferred leaders are elected only by tests.
     "auto.leader.rebalance.enable": "false",
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 }
@@ -42,7 +42,7 @@ _POLL_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """A partition as one broker's metadata has it; `leader` is -1 where there is none."""
+    """A partition in one broker's metadata; `leader` is -1 without leader."""
 
     leader: int
     leader_epoch: int
@@ -51,7 +51,7 @@ class PartitionState:
 
 
 class Nodes:
-    """The brokers of one cluster and what a test did to them."""
+    """The brokers of a cluster, and which of them the test has stopped."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -61,21 +61,21 @@ class Nodes:
 
     @property
     def running(self) -> list[int]:
-        """The brokers that serve, lowest id first."""
+        """Return the running brokers, lowest id first."""
         return [b for b in BROKERS if b not in self._down | self._paused]
 
     def to(self, broker_id: int) -> RawConnection:
-        """The connection of this test to a broker that runs."""
+        """Return the test's connection to a running broker."""
         if broker_id not in self._connections:
             self._connections[broker_id] = RawConnection(self.cluster.address(broker_id))
         return self._connections[broker_id]
 
     def any(self) -> RawConnection:
-        """The connection to some broker that runs."""
+        """Return the connection to any running broker."""
         return self.to(self.running[0])
 
     def create(self, name: str, *replicas: Sequence[int], **configs: str) -> str:
-        """A topic with these replicas for each partition, once they are all in sync."""
+        """Create a topic with these replicas for each partition, and wait until all are in sync."""
         self.cluster.create_topic(name, assignment=replicas, configs=configs)
         for partition, brokers in enumerate(replicas):
             self.await_isr(name, *brokers, partition=partition)
@@ -91,7 +91,7 @@ class Nodes:
     def state(
         self, name: str, partition: int = 0, *, seen_by: int | None = None
     ) -> PartitionState | None:
-        """The partition as a running broker tells it; None where it does not know it."""
+        """Return the partition in a running broker's metadata, if it is known."""
         connection = self.any() if seen_by is None else self.to(seen_by)
         topic = only(describe_topics(connection, name).topics)
         if topic.error_code != ErrorCode.none:
@@ -107,7 +107,7 @@ class Nodes:
         return None
 
     def known(self, name: str, partition: int = 0) -> PartitionState:
-        """The state of a partition that exists."""
+        """Return the state of an existing partition."""
         state = self.state(name, partition)
         assert state is not None, f"{name}-{partition} is unknown"
         return state
@@ -117,10 +117,10 @@ class Nodes:
         self._await(name, partition, lambda state: state.isr == set(brokers))
 
     def await_leader(self, name: str, *brokers: int, partition: int = 0) -> PartitionState:
-        """Return once one of these leads and serves; or -1 for no leader."""
+        """Return once one of these brokers leads and serves; -1 means no leader."""
         self._await(name, partition, lambda state: state.leader in brokers)
         if self.known(name, partition).leader != NO_LEADER:
-            # Brokers publish who leads a moment before the leader itself does.
+            # Metadata shows the new leader a moment before it serves.
             eventually(lambda: self._serves(name, partition))
         return self.known(name, partition)
 
@@ -130,7 +130,7 @@ class Nodes:
         return bool(answer.error_code == ErrorCode.none)
 
     def stored(self, broker_id: int, name: str, partition: int = 0) -> list[bytes | None]:
-        """The values that this broker, leader or follower, serves to readers."""
+        """Return the values that this broker, leader or follower, serves to readers."""
         answer = fetch(self.to(broker_id), name, partition=partition)
         assert answer.error_code == ErrorCode.none, answer
         return [r.value for b in parse(answer.records) for r in b.records]
@@ -138,58 +138,58 @@ class Nodes:
     def await_stored(self, broker_id: int, name: str, *expected: str, partition: int = 0) -> None:
         """Return once this broker serves exactly these values.
 
-        A new leader learns only from its followers how much is committed.
+        A new leader learns the high watermark from its followers.
         """
         wanted = [value.encode() for value in expected]
 
-        def so() -> bool:
+        def holds() -> bool:
             answer = fetch(self.to(broker_id), name, partition=partition)
             read = [r.value for b in parse(answer.records) for r in b.records]
             return answer.error_code == ErrorCode.none and read == wanted
 
-        eventually(so)
+        eventually(holds)
 
     def _await(self, name: str, partition: int, holds: Any) -> None:
         last: list[PartitionState | None] = []
 
-        def so() -> bool:
+        def is_reached() -> bool:
             last[:] = [self.state(name, partition)]
             return last[0] is not None and holds(last[0])
 
         try:
-            eventually(so, timeout_s=_TIMEOUT_S)
+            eventually(is_reached, timeout_s=_TIMEOUT_S)
         except AssertionError as error:
-            raise AssertionError(f"{name}-{partition} stays {last}: {error}") from None
+            raise AssertionError(f"the state of {name}-{partition} is {last}: {error}") from None
 
     def kill(self, broker_id: int) -> None:
-        """End a broker with no time to say anything."""
+        """Kill a broker."""
         self._forget(broker_id)
         self._down.add(broker_id)
         self.cluster.kill_broker(broker_id)
 
     def stop(self, broker_id: int) -> None:
-        """Stop a broker in good order."""
+        """Stop a broker with a controlled shutdown."""
         self._forget(broker_id)
         self._down.add(broker_id)
         self.cluster.stop_broker(broker_id)
 
     def start(self, broker_id: int) -> None:
-        """Start a broker that was killed or stopped; returns when it serves."""
+        """Start a killed or stopped broker and wait until it serves."""
         self.cluster.start_broker(broker_id)
         self._down.discard(broker_id)
 
     def pause(self, broker_id: int) -> None:
-        """Hold a broker where it is: it neither answers nor hears."""
+        """Pause a broker: it neither receives nor responds."""
         self._paused.add(broker_id)
         self.cluster.pause_broker(broker_id)
 
     def resume(self, broker_id: int) -> None:
-        """Let a broker that was paused go on."""
+        """Resume a paused broker."""
         self.cluster.resume_broker(broker_id)
         self._paused.discard(broker_id)
 
     def restore(self) -> None:
-        """Bring back whatever the test took away, and close its connections."""
+        """Start and resume all brokers, and close the test's connections."""
         for broker_id in sorted(self._paused):
             self.resume(broker_id)
         for broker_id in sorted(self._down):
@@ -200,7 +200,7 @@ class Nodes:
             eventually(lambda b=broker_id: self._sees_all(b), timeout_s=_TIMEOUT_S)  # type: ignore[misc]
 
     def _sees_all(self, broker_id: int) -> bool:
-        """Metadata lists brokers that are not fenced."""
+        """Return whether the metadata lists all brokers, which means that none is fenced."""
         with (
             suppress(OSError, ConnectionClosedByBrokerError),
             RawConnection(self.cluster.address(broker_id), timeout_s=_POLL_TIMEOUT_S) as connection,

@@ -1,4 +1,4 @@
-"""A producer id and the batches it sends, each with the sequence and epoch it is told."""
+"""A producer id and its batches, with sequences and epochs that the test chooses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conformance.wire import LATEST, list_offset, produce, produce_request
 
 
 def init_producer_id(raw: RawConnection, *, version: int = 4) -> Any:
-    """A new producer id; a broker that has none yet says so, and clients ask again."""
+    """Return the response of InitProducerId, with retries while the broker has no block of ids."""
     answers: list[Any] = []
 
     def answered() -> bool:
@@ -27,12 +27,12 @@ def init_producer_id(raw: RawConnection, *, version: int = 4) -> Any:
 
 
 def new_producer_id(raw: RawConnection) -> int:
-    """A producer id that nobody has."""
+    """Return a new producer id."""
     return int(init_producer_id(raw).producer_id)
 
 
 class Producer:
-    """One producer id writing to one partition, with the sequence it is told."""
+    """One producer id that writes to one partition."""
 
     def __init__(self, raw: RawConnection, topic: str, *, partition: int = 0) -> None:
         self._raw = raw
@@ -41,20 +41,20 @@ class Producer:
         self.producer_id = new_producer_id(raw)
 
     def send(self, sequence: int, *, count: int = 1, epoch: int = 0, padding: int = 0) -> Any:
-        """Produce `count` records from this sequence on; the answer, whatever it is.
+        """Produce `count` records from this sequence on; return the response.
 
-        `padding` is a number of bytes to add to each value.
+        `padding` is the number of bytes to add to each value.
         """
         data = self._batch(sequence, count=count, epoch=epoch, padding=padding)
         return produce(self._raw, self.topic, data, partition=self._partition)
 
     def send_over(self, connection: RawConnection, sequence: int) -> None:
-        """Produce one record over another connection and leave the answer unread."""
+        """Produce one record over another connection and leave the response unread."""
         data = self._batch(sequence, count=1, epoch=0)
         connection.send_only(produce_request(self.topic, data, partition=self._partition))
 
     def _batch(self, sequence: int, *, count: int, epoch: int, padding: int = 0) -> bytes:
-        # Of today: a partition forgets producers whose last record is a day old.
+        # The current time, because a partition expires producers after a day.
         now_ms = int(time.time() * 1000)
         return batch(
             values(*(f"{sequence}+{i}{' ' * padding}" for i in range(count)), timestamp_ms=now_ms),
@@ -64,11 +64,11 @@ class Producer:
         )
 
     def accepted(self, sequence: int, *, count: int = 1, epoch: int = 0) -> int:
-        """`send` what must be accepted; the base offset."""
+        """Send records that must be accepted, and return the base offset."""
         answer = self.send(sequence, count=count, epoch=epoch)
         assert answer.error_code == ErrorCode.none, answer
         return int(answer.base_offset)
 
     def end(self) -> int:
-        """The log end offset of the partition."""
+        """Return the log end offset of the partition."""
         return int(list_offset(self._raw, self.topic, LATEST, partition=self._partition).offset)

@@ -1,4 +1,4 @@
-"""Members of a group as librdkafka makes them, polled by the test's own thread."""
+"""Group members of librdkafka, polled by the test's thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _POLL_S = 0.05
 
 
 class Member:
-    """A consumer that subscribes; `poll` keeps it alive and keeps what comes."""
+    """A consumer that subscribes; `poll` keeps it alive and stores its records."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, **options: str) -> None:
         self.taken: list[confluent_kafka.Message] = []
@@ -32,17 +32,17 @@ class Member:
 
     @property
     def owned(self) -> frozenset[int]:
-        """The partitions it was given."""
+        """Return the assigned partitions."""
         return frozenset(partition.partition for partition in self._consumer.assignment())
 
     def poll(self) -> None:
-        """Take a record where there is one, and part in what the group does."""
+        """Consume a record if there is one, and take part in rebalances."""
         message = self._consumer.poll(_POLL_S)
         if message is not None and message.error() is None:
             self.taken.append(message)
 
     def commit(self) -> None:
-        """Commit all that was taken, and wait until that is done."""
+        """Commit the position of all consumed records, synchronously."""
         self._consumer.commit(asynchronous=False)
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class Member:
 def members(
     bootstrap: str, group: str, topic: str, count: int, **options: str
 ) -> Iterator[list[Member]]:
-    """Members of one group; they leave at the end, unless they were closed before."""
+    """Create members of one group, which leave at the end."""
     joined = [Member(bootstrap, group, topic, **options) for _ in range(count)]
     try:
         yield joined
@@ -64,18 +64,18 @@ def members(
 
 
 def await_taken(polled: Sequence[Member], count: int) -> None:
-    """Poll all members until they have taken so many records together."""
+    """Poll all members until they have consumed so many records together."""
 
-    def so() -> bool:
+    def holds() -> bool:
         for member in polled:
             member.poll()
         return sum(len(member.taken) for member in polled) >= count
 
-    eventually(so, timeout_s=60)
+    eventually(holds, timeout_s=60)
 
 
 def owners(polled: Sequence[Member]) -> dict[int, int]:
-    """How many of these members own each partition."""
+    """Return how many of these members own each partition."""
     counts: dict[int, int] = {}
     for member in polled:
         for partition in member.owned:
@@ -84,13 +84,13 @@ def owners(polled: Sequence[Member]) -> dict[int, int]:
 
 
 def await_owned(polled: Sequence[Member], *partitions: int) -> None:
-    """Poll all members until each of these partitions has one owner, and as many as can own."""
+    """Poll until each of these partitions has one owner and no possible owner is idle."""
     busy = min(len(polled), len(partitions))
 
-    def so() -> bool:
+    def holds() -> bool:
         for member in polled:
             member.poll()
         owning = sum(bool(member.owned) for member in polled)
         return owning == busy and owners(polled) == dict.fromkeys(partitions, 1)
 
-    eventually(so, timeout_s=60)
+    eventually(holds, timeout_s=60)

@@ -1,4 +1,4 @@
-"""AlterConfigs: a topic gets these settings and loses all others (KIP-133)."""
+"""AlterConfigs replaces all configs of a topic (KIP-133)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ NameFactory = Callable[[], str]
 
 
 def await_own(raw: RawConnection, name: str, expected: dict[str, str]) -> None:
-    """The controller answers before every broker has heard of it."""
+    """Return once all brokers show these configs; the controller responds before that."""
     eventually(lambda: own_settings(raw, name) == expected)
 
 
-def test_what_is_not_named_goes_back_to_its_default(
+def test_configs_not_in_the_request_return_to_their_default(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic(**{"retention.ms": "1000", "segment.bytes": "2000000"})
@@ -40,13 +40,13 @@ def test_what_is_not_named_goes_back_to_its_default(
     assert settings(raw, name)["segment.bytes"] == "1073741824"
 
 
-def test_no_settings_leave_the_defaults(raw: RawConnection, topic: TopicFactory) -> None:
+def test_empty_request_restores_all_defaults(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(**{"retention.ms": "1000"})
     assert replace_settings(raw, name, {}).error_code == ErrorCode.none
     await_own(raw, name, {})
 
 
-def test_every_version_changes_a_setting(raw: RawConnection, topic: TopicFactory) -> None:
+def test_every_version_changes_a_config(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     for version in served(raw, "alter_configs"):
         value = f"{1000 + version}"
@@ -55,13 +55,13 @@ def test_every_version_changes_a_setting(raw: RawConnection, topic: TopicFactory
         await_own(raw, name, {"retention.ms": value})
 
 
-def test_to_validate_changes_nothing(raw: RawConnection, topic: TopicFactory) -> None:
+def test_validate_only_changes_nothing(raw: RawConnection, topic: TopicFactory) -> None:
     name, witness = topic(**{"retention.ms": "1000"}), topic()
     good = replace_settings(raw, name, {"retention.ms": "2000"}, validate_only=True)
     assert good.error_code == ErrorCode.none
     bad = replace_settings(raw, name, {"retention.ms": "soon"}, validate_only=True)
     assert bad.error_code == ErrorCode.invalid_config
-    # A change that does count comes after it, so that the one that does not had its time.
+    # A later change that takes effect shows that the first one had time to.
     replace_settings(raw, witness, {"flush.ms": "5"})
     await_own(raw, witness, {"flush.ms": "5"})
     assert own_settings(raw, name) == {"retention.ms": "1000"}
@@ -77,7 +77,7 @@ def test_to_validate_changes_nothing(raw: RawConnection, topic: TopicFactory) ->
         ("retention.ms", None, ErrorCode.invalid_request),
     ],
 )
-def test_an_invalid_setting_is_refused_and_the_old_ones_stay(
+def test_invalid_config_is_refused_and_nothing_changes(
     raw: RawConnection, topic: TopicFactory, config: str, value: str | None, error_code: ErrorCode
 ) -> None:
     name = topic(**{"segment.bytes": "2000000"})
@@ -87,12 +87,12 @@ def test_an_invalid_setting_is_refused_and_the_old_ones_stay(
     assert own_settings(raw, name) == {"segment.bytes": "2000000"}
 
 
-def test_an_unknown_topic_is_named_as_such(raw: RawConnection, unique_name: NameFactory) -> None:
+def test_unknown_topic(raw: RawConnection, unique_name: NameFactory) -> None:
     result = replace_settings(raw, unique_name(), {"flush.ms": "5"})
     assert result.error_code == ErrorCode.unknown_topic_or_partition
 
 
-def test_an_invalid_topic_name_is_refused(raw: RawConnection) -> None:
+def test_invalid_topic_name_is_refused(raw: RawConnection) -> None:
     result = replace_settings(raw, "a b", {"flush.ms": "5"})
     assert result.error_code == ErrorCode.invalid_topic_exception
 
@@ -100,7 +100,7 @@ def test_an_invalid_topic_name_is_refused(raw: RawConnection) -> None:
 @pytest.mark.parametrize(
     ("resource_type", "name"), [(UNKNOWN_RESOURCE, "x"), (BROKER, "77"), (BROKER, "one")]
 )
-def test_another_kind_of_resource_or_another_broker_is_refused(
+def test_other_resource_types_and_brokers_are_refused(
     raw: RawConnection, resource_type: int, name: str
 ) -> None:
     result = replace_settings(raw, name, {"num.io.threads": "5"}, resource_type=resource_type)
@@ -129,11 +129,11 @@ def test_each_topic_has_one_result(
     assert own_settings(raw, bad) == {}
 
 
-def test_no_resources_are_nothing_to_do(raw: RawConnection) -> None:
+def test_request_without_resources(raw: RawConnection) -> None:
     assert raw.call("alter_configs", 2, resources=[]).responses == ()
 
 
-def test_settings_take_effect(raw: RawConnection, topic: TopicFactory) -> None:
+def test_configs_take_effect(raw: RawConnection, topic: TopicFactory) -> None:
     name, large, keyless = topic(), batch([Record(value=b"x" * 3000)]), batch([Record(key=None)])
     append(raw, name, large)
     replace_settings(raw, name, {"max.message.bytes": "1000", "cleanup.policy": "compact"})

@@ -1,4 +1,4 @@
-"""ApiVersions: how clients old and new learn what a broker speaks (KIP-35, KIP-511)."""
+"""ApiVersions, for old and new clients (KIP-35, KIP-511)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ NEW_CLIENT = {"client_software_name": "conformance", "client_software_version": 
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_an_old_client_learns_the_versions(raw: RawConnection, version: int) -> None:
+def test_old_client_gets_the_versions(raw: RawConnection, version: int) -> None:
     response = raw.call("api_versions", version)
     assert response.error_code == ErrorCode.none
     _check_ranges(response)
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_a_new_client_learns_the_versions(raw: RawConnection, version: int) -> None:
+def test_new_client_gets_the_versions(raw: RawConnection, version: int) -> None:
     response = raw.call("api_versions", version, **NEW_CLIENT)
     assert response.error_code == ErrorCode.none
     _check_ranges(response)
@@ -52,7 +52,7 @@ def _check_ranges(response: object) -> None:
     assert all(0 <= entry.min_version <= entry.max_version for entry in entries)
 
 
-def test_every_version_of_the_request_gives_the_same_ranges(raw: RawConnection) -> None:
+def test_every_request_version_returns_the_same_ranges(raw: RawConnection) -> None:
     answers = [
         {(e.api_key, e.min_version, e.max_version) for e in raw.call("api_versions", v).api_keys}
         if v < 3
@@ -65,8 +65,8 @@ def test_every_version_of_the_request_gives_the_same_ranges(raw: RawConnection) 
     assert all(answer == answers[0] for answer in answers)
 
 
-def test_a_version_from_the_future_is_answered_in_version_0(raw: RawConnection) -> None:
-    # A client that speaks more than the broker can read nothing but version 0 with certainty.
+def test_unknown_version_gets_a_response_in_version_0(raw: RawConnection) -> None:
+    # A client with newer versions than the broker can only decode version 0 for certain.
     raw.send_frame(struct.pack(">hhih", 18, 99, 7, -1) + b"\0" + b"\x05who?")
     frame = raw.receive_frame()
     correlation_id, error_code, count = struct.unpack_from(">ihi", frame)
@@ -78,12 +78,12 @@ def test_a_version_from_the_future_is_answered_in_version_0(raw: RawConnection) 
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-leading", "trailing.", "no/slash"])
-def test_a_software_name_with_odd_characters_is_refused(raw: RawConnection, name: str) -> None:
+def test_software_name_with_odd_characters_is_refused(raw: RawConnection, name: str) -> None:
     response = raw.call("api_versions", 3, client_software_name=name, client_software_version="1.0")
     assert response.error_code == ErrorCode.invalid_request
 
 
-def test_it_may_be_asked_at_any_time_and_again(raw: RawConnection) -> None:
+def test_request_may_be_repeated_at_any_time(raw: RawConnection) -> None:
     before = raw.call("api_versions", 0).api_keys
     raw.call("metadata", 1, topics=[])
     assert raw.call("api_versions", 0).api_keys == before

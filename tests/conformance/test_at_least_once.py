@@ -1,4 +1,4 @@
-"""At least once: with acks=all a retry after a lost answer may duplicate, and never loses."""
+"""At least once: with acks=all a retry after a lost response may duplicate, but never loses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def stored_values(raw: RawConnection, topic: str) -> list[bytes | None]:
     return [r.value for found in parse(fetch(raw, topic).records) for r in found.records]
 
 
-def test_a_retry_after_a_lost_answer_is_written_again(
+def test_retry_after_a_lost_response_is_written_twice(
     raw: RawConnection, raw_address: str, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -28,7 +28,7 @@ def test_a_retry_after_a_lost_answer_is_written_again(
     assert stored_values(raw, name) == [b"a", b"a"]
 
 
-def test_a_retry_of_an_idempotent_producer_after_a_lost_answer_is_not(
+def test_idempotent_retry_after_a_lost_response_is_written_once(
     raw: RawConnection, raw_address: str, topic: TopicFactory
 ) -> None:
     name = topic()

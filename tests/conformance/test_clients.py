@@ -1,4 +1,4 @@
-"""What two clients that others wrote get from a broker: records, offsets, topics, commits."""
+"""Two third-party clients: records, offsets, topics, commits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_written_records_are_read_in_order(client: Client, topic: TopicFactory, 
     assert [row.timestamp_ms for row in rows] == [NOW_MS + n for n in range(50)]
 
 
-def test_without_acks_records_arrive_too(client: Client, topic: TopicFactory) -> None:
+def test_records_arrive_with_acks_0(client: Client, topic: TopicFactory) -> None:
     name = topic()
     client.write(name, numbered(20), settings=Settings(acks="0"))
     assert [row.value for row in client.read(name, 20)] == [m.value for m in numbered(20)]
@@ -66,7 +66,7 @@ def test_gzip_of_kafka_python_is_stored_and_searched(client: Client, topic: Topi
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
-def test_an_idempotent_producer_writes_every_record_once(
+def test_idempotent_producer_writes_every_record_once(
     client: Client, topic: TopicFactory, codec: str
 ) -> None:
     name = topic()
@@ -104,7 +104,7 @@ def test_records_of_a_mebibyte_where_the_topic_allows(client: Client, topic: Top
     assert [row.value for row in client.read(name, 3)] == values
 
 
-def test_a_record_beyond_the_limit_is_refused(client: Client, topic: TopicFactory) -> None:
+def test_record_above_the_limit_is_refused(client: Client, topic: TopicFactory) -> None:
     name = topic()
     with pytest.raises(ClientError) as refused:
         client.write(name, [Message(value=b"x" * 2 * MEBIBYTE)])
@@ -112,7 +112,7 @@ def test_a_record_beyond_the_limit_is_refused(client: Client, topic: TopicFactor
     assert client.ends(name) == (0, 0)
 
 
-def test_a_keyless_record_in_a_compacted_topic_is_refused(
+def test_keyless_record_in_a_compacted_topic_is_refused(
     client: Client, topic: TopicFactory
 ) -> None:
     name = topic(**{"cleanup.policy": "compact"})
@@ -122,7 +122,9 @@ def test_a_keyless_record_in_a_compacted_topic_is_refused(
     assert client.write(name, [Message()]) == [0]
 
 
-def test_log_append_time_replaces_the_producers(client: Client, topic: TopicFactory) -> None:
+def test_log_append_time_replaces_the_timestamp_of_the_producer(
+    client: Client, topic: TopicFactory
+) -> None:
     name = topic(**{"message.timestamp.type": "LogAppendTime"})
     before_ms = int(time.time() * 1000)
     client.write(name, numbered(3))
@@ -132,9 +134,7 @@ def test_log_append_time_replaces_the_producers(client: Client, topic: TopicFact
         assert before_ms <= row.timestamp_ms <= after_ms
 
 
-def test_a_missing_topic_is_made_by_the_first_write(
-    client: Client, unique_name: NameFactory
-) -> None:
+def test_first_write_creates_a_missing_topic(client: Client, unique_name: NameFactory) -> None:
     name = unique_name()
     assert client.write(name, [Message()]) == [0]
     eventually(lambda: client.topics().get(name) == 1)
@@ -156,7 +156,7 @@ def test_reading_outside_the_log_is_out_of_range(client: Client, topic: TopicFac
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_both_isolation_levels_read_what_no_transaction_wrote(
+def test_both_isolation_levels_read_nontransactional_records(
     client: Client, topic: TopicFactory, isolation: str
 ) -> None:
     name = topic()
@@ -174,7 +174,7 @@ def test_offsets_are_found_by_time(client: Client, topic: TopicFactory) -> None:
     assert client.ends(name) == (0, 10)
 
 
-def test_beyond_the_last_record_no_time_is_found(topic: TopicFactory, client: Client) -> None:
+def test_time_after_the_last_record_is_not_found(topic: TopicFactory, client: Client) -> None:
     name = topic()
     client.write(name, [Message(timestamp_ms=NOW_MS)])
     assert client.offset_at(name, NOW_MS + 1) is None
@@ -186,14 +186,14 @@ def test_topics_are_created_and_listed(
     name = unique_name()
     client.create(Topic(name=name, partitions=3, configs={"retention.ms": "5000"}))
     eventually(lambda: client.topics().get(name) == 3)
-    # A client asks any broker for the settings.
+    # A client asks any broker for the configs.
     addresses = [cluster.address(broker_id) for broker_id in cluster.broker_ids]
     eventually(lambda: all(partitions_led(address, name) == 3 for address in addresses))
     configs = client.configs(name)
     assert (configs["retention.ms"], configs["cleanup.policy"]) == ("5000", "delete")
 
 
-def test_refused_topics_have_kafkas_codes(
+def test_refused_topics_have_the_error_codes_of_kafka(
     client: Client, topic: TopicFactory, unique_name: NameFactory
 ) -> None:
     for refused, code in (
@@ -232,7 +232,7 @@ def test_records_are_deleted(client: Client, topic: TopicFactory) -> None:
     assert [row.offset for row in client.read(name, 6, offset=4)] == [4, 5, 6, 7, 8, 9]
 
 
-def test_the_cluster_names_its_brokers(client: Client, bootstrap: str) -> None:
+def test_cluster_lists_its_brokers(client: Client, bootstrap: str) -> None:
     assert sorted(client.brokers()) == sorted(bootstrap.split(","))
 
 

@@ -1,6 +1,6 @@
-"""Compaction: the last record of every key stays, at its offset (KIP-58, KIP-354, KIP-534).
+"""Compaction keeps the last record of every key, at its offset (KIP-58, KIP-354, KIP-534).
 
-Every batch here is older than the one after it by more than `segment.ms`, so that each closes the
+Every batch here is older than the next one by more than `segment.ms`, so that each closes the
 segment before it, and all but the last one can be compacted.
 """
 
@@ -39,16 +39,16 @@ def own_raw(one_broker: Cluster) -> Iterator[RawConnection]:
 
 
 class Log:
-    """One compacted topic and its clock."""
+    """A compacted topic and its clock."""
 
     def __init__(self, raw: RawConnection, topic: str) -> None:
         self.raw = raw
         self.topic = topic
-        # A partition forgets producers whose last record is a day old.
+        # A partition expires producers after a day.
         self._times_ms = itertools.count(int(time.time() * 1000) - 3_000_000, STEP_MS)
 
     def batch(self, *entries: Entry, codec: int = 0, producer: tuple[int, int] = (-1, -1)) -> bytes:
-        """A batch; `producer` is its id and the sequence."""
+        """Return a batch; `producer` is its id and sequence."""
         timestamp_ms = next(self._times_ms)
         records = [
             Record(
@@ -70,20 +70,20 @@ class Log:
         return append(self.raw, self.topic, self.batch(*entries, codec=codec))
 
     def batches(self, offset: int = 0) -> list[Batch]:
-        """All batches from an offset on."""
+        """Return all batches from an offset on."""
         found: list[Batch] = []
         end = list_offset(self.raw, self.topic, LATEST).offset
         while offset < end:
             answer = fetch(self.raw, self.topic, offset)
             assert answer.error_code == ErrorCode.none
             some = parse(answer.records)
-            assert some, f"nothing from offset {offset} on, below {end}"
+            assert some, f"there is no batch at offset {offset}, below {end}"
             found += some
             offset = some[-1].last_offset + 1
         return found
 
     def entries(self, offset: int = 0) -> list[tuple[int, Entry]]:
-        """Offset, key and value of every record from an offset on."""
+        """Return offset, key and value of every record from an offset on."""
         return [
             (
                 record.offset,
@@ -110,7 +110,7 @@ def make_log(
     return make
 
 
-def test_the_last_record_of_every_key_stays_at_its_offset(make_log: Callable[..., Log]) -> None:
+def test_last_record_of_every_key_keeps_its_offset(make_log: Callable[..., Log]) -> None:
     log = make_log()
     for i in range(12):
         log.append((f"k{i % 3}", f"v{i}"))
@@ -119,12 +119,12 @@ def test_the_last_record_of_every_key_stays_at_its_offset(make_log: Callable[...
     )
     assert list_offset(log.raw, log.topic, EARLIEST).offset == 0
     assert list_offset(log.raw, log.topic, LATEST).offset == 12
-    # An offset that is gone gives what comes after it.
+    # A fetch at a removed offset returns the next records.
     assert parse(fetch(log.raw, log.topic, 3).records)[0].base_offset >= 3
     assert log.entries(9) == log.entries()[1:]
 
 
-def test_the_active_segment_is_never_compacted(make_log: Callable[..., Log]) -> None:
+def test_active_segment_is_never_compacted(make_log: Callable[..., Log]) -> None:
     log = make_log(**{"segment.ms": "86400000"})
     log.append(("a", "1"))
     log.append(("a", "2"))
@@ -136,7 +136,7 @@ def test_the_active_segment_is_never_compacted(make_log: Callable[..., Log]) -> 
 
 
 @pytest.mark.parametrize("codec", [0, GZIP], ids=["plain", "gzip"])
-def test_a_batch_that_loses_records_keeps_its_offsets_and_codec(
+def test_batch_that_loses_records_keeps_its_offsets_and_codec(
     make_log: Callable[..., Log], codec: int
 ) -> None:
     log = make_log()
@@ -149,7 +149,7 @@ def test_a_batch_that_loses_records_keeps_its_offsets_and_codec(
     assert first.codec == codec
 
 
-def test_a_tombstone_takes_values_away_and_says_when_it_goes(make_log: Callable[..., Log]) -> None:
+def test_tombstone_removes_values_and_gets_a_delete_horizon(make_log: Callable[..., Log]) -> None:
     log = make_log()
     log.append(("a", "1"))
     log.append(("a", None))
@@ -163,21 +163,21 @@ def test_a_tombstone_takes_values_away_and_says_when_it_goes(make_log: Callable[
     assert tombstone.records[0].timestamp_ms == tombstone.max_timestamp_ms < before_ms
 
 
-def test_a_tombstone_goes_after_its_retention(make_log: Callable[..., Log]) -> None:
+def test_tombstone_is_removed_after_its_retention(make_log: Callable[..., Log]) -> None:
     log = make_log(**{"delete.retention.ms": "0"})
     log.append(("a", "1"))
     log.append(("a", None))
     fillers = itertools.count()
 
     def is_gone() -> bool:
-        # A log is compacted again only when there is something new in it.
+        # A log is compacted again only when it has new records.
         log.append(("filler", str(next(fillers))))
         return "a" not in {key for _, (key, _) in log.entries()}
 
     eventually(is_gone, timeout_s=30)
 
 
-def test_a_producer_goes_on_after_its_records_are_gone(make_log: Callable[..., Log]) -> None:
+def test_producer_continues_after_its_records_were_removed(make_log: Callable[..., Log]) -> None:
     log = make_log()
     producer_id = new_producer_id(log.raw)
     first = log.batch(("a", "1"), producer=(producer_id, 0))
@@ -196,7 +196,7 @@ def test_a_producer_goes_on_after_its_records_are_gone(make_log: Callable[..., L
 
 
 @pytest.mark.parametrize("kind", [Confluent, KafkaPython], ids=["confluent-kafka", "kafka-python"])
-def test_clients_read_over_the_gaps(
+def test_clients_skip_offset_gaps(
     make_log: Callable[..., Log], one_broker: Cluster, kind: type[Confluent] | type[KafkaPython]
 ) -> None:
     log = make_log()
@@ -208,7 +208,7 @@ def test_clients_read_over_the_gaps(
     assert [row.offset for row in rows] == [7, 8, 9]
 
 
-def test_a_long_lag_is_ended_by_the_time_however_little_is_dirty(
+def test_max_compaction_lag_compacts_a_log_with_few_dirty_records(
     make_log: Callable[..., Log],
 ) -> None:
     log = make_log(**{"min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "100"})
@@ -218,7 +218,7 @@ def test_a_long_lag_is_ended_by_the_time_however_little_is_dirty(
     log.await_entries([(1, ("a", "2")), (2, ("end", ""))])
 
 
-def test_young_records_are_left(make_log: Callable[..., Log]) -> None:
+def test_min_compaction_lag_keeps_young_records(make_log: Callable[..., Log]) -> None:
     log = make_log(**{"min.compaction.lag.ms": "86400000"})
     other = make_log()
     for one in (log, other):

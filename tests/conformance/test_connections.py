@@ -1,4 +1,4 @@
-"""What comes over a connection that is not a request the broker knows, and many connections."""
+"""Connections with invalid bytes, and many connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNKNOWN_API_KEY = 32_000
 
 @pytest.fixture
 def others_are_served(raw_address: str) -> Iterator[None]:
-    """A connection that was open before the offence works after it, and so does a new one."""
+    """Check that an existing and a new connection work after the invalid request."""
     with RawConnection(raw_address) as open_before:
         open_before.call("metadata", 9, topics=[])
         yield
@@ -38,7 +38,7 @@ def others_are_served(raw_address: str) -> Iterator[None]:
         ),
     ],
 )
-def test_bytes_that_are_no_frame_close_the_connection(
+def test_invalid_frames_close_the_connection(
     raw: RawConnection, others_are_served: None, sent: bytes
 ) -> None:
     raw.send_bytes(sent)
@@ -59,29 +59,27 @@ def test_bytes_that_are_no_frame_close_the_connection(
         pytest.param(struct.pack(">hhihih", 3, 1, 1, -1, 1, 2**15 - 1), id="string beyond the end"),
     ],
 )
-def test_a_frame_that_is_no_request_closes_the_connection(
+def test_invalid_request_closes_the_connection(
     raw: RawConnection, others_are_served: None, frame: bytes
 ) -> None:
     raw.send_frame(frame)
     assert raw.closed_by_broker()
 
 
-def test_an_unknown_api_key_closes_the_connection(
-    raw: RawConnection, others_are_served: None
-) -> None:
+def test_unknown_api_key_closes_the_connection(raw: RawConnection, others_are_served: None) -> None:
     raw.send_frame(struct.pack(">hhih", UNKNOWN_API_KEY, 0, 1, -1))
     assert raw.closed_by_broker()
 
 
 @pytest.mark.parametrize("version", [-1, 99])
-def test_an_unknown_version_closes_the_connection(
+def test_unknown_version_closes_the_connection(
     raw: RawConnection, others_are_served: None, version: int
 ) -> None:
     raw.send_frame(struct.pack(">hhih", 3, version, 1, -1) + METADATA[10:])
     assert raw.closed_by_broker()
 
 
-def test_a_frame_that_never_ends_leaves_the_others_alone(
+def test_incomplete_frame_does_not_affect_other_connections(
     raw_address: str, others_are_served: None
 ) -> None:
     with RawConnection(raw_address) as half:
@@ -90,7 +88,7 @@ def test_a_frame_that_never_ends_leaves_the_others_alone(
         assert half.closed_by_broker()
 
 
-def test_a_request_in_many_small_pieces_is_served(raw: RawConnection) -> None:
+def test_request_in_many_small_pieces_is_served(raw: RawConnection) -> None:
     asked = request("metadata", 9, topics=[])
     for byte in struct.pack(">i", len(METADATA)) + METADATA:
         raw.send_bytes(bytes([byte]))
@@ -109,11 +107,11 @@ def test_requests_sent_at_once_are_answered_in_order(raw: RawConnection) -> None
 
 
 @pytest.mark.parametrize("client_id", [None, "", "a name with spaces and ünïcödé"])
-def test_any_client_id_will_do(raw: RawConnection, client_id: str | None) -> None:
+def test_any_client_id_is_accepted(raw: RawConnection, client_id: str | None) -> None:
     assert raw.send(request("metadata", 9, topics=[]), client_id=client_id).brokers
 
 
-def test_a_client_that_leaves_before_its_answer_harms_nobody(
+def test_client_that_disconnects_early_does_not_affect_others(
     raw_address: str, others_are_served: None, topic: Callable[..., str]
 ) -> None:
     waited_for = topic()
@@ -133,7 +131,7 @@ def test_a_client_that_leaves_before_its_answer_harms_nobody(
 
 
 @pytest.mark.slow
-def test_five_hundred_idle_connections_do_not_keep_others_out(raw_address: str) -> None:
+def test_five_hundred_idle_connections_do_not_block_others(raw_address: str) -> None:
     with ExitStack() as stack:
         idle = [stack.enter_context(RawConnection(raw_address)) for _ in range(500)]
         with RawConnection(raw_address) as busy:
@@ -142,7 +140,7 @@ def test_five_hundred_idle_connections_do_not_keep_others_out(raw_address: str) 
         assert idle[-1].call("api_versions", 0).error_code == ErrorCode.none
 
 
-def test_a_closed_connection_is_told_apart_from_an_answer(raw: RawConnection) -> None:
+def test_closed_connection_is_not_a_response(raw: RawConnection) -> None:
     raw.send_frame(b"")
     with pytest.raises(ConnectionClosedByBrokerError):
         raw.receive_frame()

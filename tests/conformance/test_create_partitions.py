@@ -29,11 +29,11 @@ def partition_count(raw: RawConnection, name: str) -> int:
 
 
 def await_count(raw: RawConnection, name: str, count: int) -> None:
-    """The controller answers before every broker has heard of it."""
+    """Return once all brokers show this count; the controller responds before that."""
     eventually(lambda: partition_count(raw, name) == count)
 
 
-def test_a_topic_grows_and_keeps_what_it_has(raw: RawConnection, topic: TopicFactory) -> None:
+def test_topic_grows_and_keeps_its_records(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     append(raw, name, batch(values("a")))
     result = grow_one(raw, name, 3, assignments=[{"broker_ids": [1]}, {"broker_ids": [1]}])
@@ -54,9 +54,7 @@ def test_every_version_grows_a_topic(raw: RawConnection, topic: TopicFactory) ->
 
 
 @pytest.mark.parametrize("count", [2, 1, 0, -1])
-def test_a_topic_does_not_shrink_or_stay(
-    raw: RawConnection, topic: TopicFactory, count: int
-) -> None:
+def test_new_count_must_be_higher(raw: RawConnection, topic: TopicFactory, count: int) -> None:
     name = topic(partitions=2)
     result = grow_one(raw, name, count)
     assert result.error_code == ErrorCode.invalid_partitions
@@ -64,7 +62,7 @@ def test_a_topic_does_not_shrink_or_stay(
     assert partition_count(raw, name) == 2
 
 
-def test_to_validate_changes_nothing(raw: RawConnection, topic: TopicFactory) -> None:
+def test_validate_only_changes_nothing(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     asked = {"name": name, "count": 4, "assignments": None}
     assert only(grow(raw, asked, validate_only=True).results).error_code == ErrorCode.none
@@ -81,7 +79,7 @@ def test_new_replicas_may_be_assigned(raw: RawConnection, topic: TopicFactory) -
 @pytest.mark.parametrize(
     "brokers", [[[1]], [[1], [7]], [[1], [1, 1]], [[1], []], [[1], [1], [1]]], ids=str
 )
-def test_an_impossible_assignment_is_refused(
+def test_invalid_assignment_is_refused(
     raw: RawConnection, topic: TopicFactory, brokers: list[list[int]]
 ) -> None:
     name = topic()
@@ -106,7 +104,7 @@ def test_each_topic_has_one_result(
     assert len(response.results) == 3
 
 
-def test_a_topic_named_twice_is_refused_with_one_result(
+def test_topic_named_twice_is_refused_with_one_result(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()

@@ -1,4 +1,4 @@
-"""CreateTopics: what a topic gets, and every way to be refused."""
+"""CreateTopics and its errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TopicFactory = Callable[..., str]
 
 
 def create(raw: RawConnection, *topics: dict[str, Any], **options: Any) -> Any:
-    """CreateTopics v7; a topic has one partition and one replica unless it says otherwise."""
+    """Send CreateTopics v7; the default is one partition with one replica."""
     asked = [
         {"num_partitions": 1, "replication_factor": 1, **topic}
         if "assignments" not in topic
@@ -36,7 +36,7 @@ def exists(raw: RawConnection, name: str) -> bool:
     return bool(only(describe_topics(raw, name).topics).error_code == ErrorCode.none)
 
 
-def test_the_answer_describes_the_topic(raw: RawConnection, unique_name: NameFactory) -> None:
+def test_response_describes_the_topic(raw: RawConnection, unique_name: NameFactory) -> None:
     name = unique_name()
     result = create_one(
         raw, name=name, num_partitions=3, configs=[{"name": "retention.ms", "value": "1000"}]
@@ -44,7 +44,7 @@ def test_the_answer_describes_the_topic(raw: RawConnection, unique_name: NameFac
     assert (result.error_code, result.name) == (ErrorCode.none, name)
     assert (result.num_partitions, result.replication_factor) == (3, 1)
     assert isinstance(result.topic_id, uuid.UUID)
-    # The controller answers before every broker has heard of it.
+    # The controller responds before every broker knows the topic.
     eventually(lambda: exists(raw, name))
     assert result.topic_id == topic_id(raw, name)
     configs = {config.name: config for config in result.configs}
@@ -70,7 +70,9 @@ def test_every_version_creates_a_topic(raw: RawConnection, unique_name: NameFact
         assert len(only(describe_topics(raw, name).topics).partitions) == 2, version
 
 
-def test_the_broker_chooses_what_is_not_said(raw: RawConnection, unique_name: NameFactory) -> None:
+def test_defaults_apply_where_counts_are_missing(
+    raw: RawConnection, unique_name: NameFactory
+) -> None:
     result = create_one(raw, name=unique_name(), num_partitions=-1, replication_factor=-1)
     assert result.error_code == ErrorCode.none
     assert (result.num_partitions, result.replication_factor) == (1, 1)
@@ -82,7 +84,7 @@ def test_replicas_may_be_assigned(raw: RawConnection, unique_name: NameFactory) 
     assert (result.error_code, result.num_partitions) == (ErrorCode.none, 2)
 
 
-def test_to_validate_creates_nothing(raw: RawConnection, unique_name: NameFactory) -> None:
+def test_validate_only_creates_nothing(raw: RawConnection, unique_name: NameFactory) -> None:
     name = unique_name()
     result = only(create(raw, {"name": name}, validate_only=True).topics)
     assert result.error_code == ErrorCode.none
@@ -91,7 +93,7 @@ def test_to_validate_creates_nothing(raw: RawConnection, unique_name: NameFactor
     assert bad.error_code == ErrorCode.invalid_partitions
 
 
-def test_an_existing_topic_is_not_created_again(raw: RawConnection, topic: TopicFactory) -> None:
+def test_existing_topic_is_not_created_again(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(partitions=2)
     before = topic_id(raw, name)
     result = create_one(raw, name=name, num_partitions=5)
@@ -102,7 +104,7 @@ def test_an_existing_topic_is_not_created_again(raw: RawConnection, topic: Topic
 
 
 @pytest.mark.parametrize("count", [0, -2])
-def test_the_number_of_partitions_must_be_positive(
+def test_number_of_partitions_must_be_positive(
     raw: RawConnection, unique_name: NameFactory, count: int
 ) -> None:
     name = unique_name()
@@ -113,7 +115,7 @@ def test_the_number_of_partitions_must_be_positive(
 
 
 @pytest.mark.parametrize("factor", [0, -2, 99])
-def test_there_must_be_a_broker_for_each_replica(
+def test_replication_factor_above_the_number_of_brokers_is_refused(
     raw: RawConnection, unique_name: NameFactory, factor: int
 ) -> None:
     name = unique_name()
@@ -135,7 +137,7 @@ def test_there_must_be_a_broker_for_each_replica(
         ),
     ],
 )
-def test_an_impossible_assignment_is_refused(
+def test_invalid_assignment_is_refused(
     raw: RawConnection, unique_name: NameFactory, assignments: list[dict[str, Any]]
 ) -> None:
     name = unique_name()
@@ -145,7 +147,7 @@ def test_an_impossible_assignment_is_refused(
 
 
 @pytest.mark.parametrize("field", ["num_partitions", "replication_factor"])
-def test_an_assignment_and_a_number_exclude_each_other(
+def test_assignment_and_a_number_exclude_each_other(
     raw: RawConnection, unique_name: NameFactory, field: str
 ) -> None:
     assignments = [{"partition_index": 0, "broker_ids": [1]}]
@@ -154,18 +156,18 @@ def test_an_assignment_and_a_number_exclude_each_other(
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "a,b", "ä", "x" * 250])
-def test_an_invalid_name_is_refused(raw: RawConnection, name: str) -> None:
+def test_invalid_name_is_refused(raw: RawConnection, name: str) -> None:
     result = create_one(raw, name=name)
     assert result.error_code == ErrorCode.invalid_topic_exception
     assert result.error_message
 
 
-def test_the_longest_name_has_249_characters(raw: RawConnection) -> None:
+def test_longest_name_has_249_characters(raw: RawConnection) -> None:
     assert create_one(raw, name="n" * 249).error_code == ErrorCode.none
 
 
 def test_dots_and_underscores_collide(raw: RawConnection, unique_name: NameFactory) -> None:
-    # Both become underscores in the names of metrics.
+    # Both are underscores in metric names.
     name = unique_name()
     assert create_one(raw, name=f"{name}.a_b").error_code == ErrorCode.none
     collides = create_one(raw, name=f"{name}_a.b")
@@ -186,7 +188,7 @@ def test_dots_and_underscores_collide(raw: RawConnection, unique_name: NameFacto
         ("retention.ms", None),
     ],
 )
-def test_an_invalid_config_is_refused(
+def test_invalid_config_is_refused(
     raw: RawConnection, unique_name: NameFactory, config: str, value: str | None
 ) -> None:
     name = unique_name()
@@ -203,7 +205,7 @@ def test_both_cleanup_policies_together_are_valid(
     assert create_one(raw, name=unique_name(), configs=[config]).error_code == ErrorCode.none
 
 
-def test_a_topic_named_twice_is_refused(raw: RawConnection, unique_name: NameFactory) -> None:
+def test_topic_named_twice_is_refused(raw: RawConnection, unique_name: NameFactory) -> None:
     name, other = unique_name(), unique_name()
     response = create(raw, {"name": name}, {"name": name}, {"name": other})
     codes = {result.name: result.error_code for result in response.topics}
@@ -211,7 +213,7 @@ def test_a_topic_named_twice_is_refused(raw: RawConnection, unique_name: NameFac
     assert not exists(raw, name)
 
 
-def test_one_bad_topic_does_not_spoil_the_others(
+def test_one_invalid_topic_does_not_affect_the_others(
     raw: RawConnection, unique_name: NameFactory, topic: TopicFactory
 ) -> None:
     good, bad, known = unique_name(), unique_name(), topic()
@@ -224,5 +226,5 @@ def test_one_bad_topic_does_not_spoil_the_others(
     }
 
 
-def test_no_topics_are_nothing_to_do(raw: RawConnection) -> None:
+def test_request_without_topics(raw: RawConnection) -> None:
     assert create(raw).topics == ()

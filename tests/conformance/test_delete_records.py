@@ -1,4 +1,4 @@
-"""DeleteRecords moves the log start offset forward (KIP-107)."""
+"""DeleteRecords increases the log start offset (KIP-107)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def filled(raw: RawConnection, topic: TopicFactory) -> str:
     return name
 
 
-def test_records_before_the_offset_are_gone(raw: RawConnection, filled: str) -> None:
+def test_records_before_the_offset_are_deleted(raw: RawConnection, filled: str) -> None:
     result = delete(raw, filled, 4)
     assert (result.error_code, result.low_watermark) == (ErrorCode.none, 4)
     assert list_offset(raw, filled, EARLIEST).offset == 4
@@ -51,11 +51,11 @@ def test_records_before_the_offset_are_gone(raw: RawConnection, filled: str) -> 
     assert fetch(raw, filled, 3).error_code == ErrorCode.offset_out_of_range
     answer = fetch(raw, filled, 4)
     assert (answer.error_code, answer.log_start_offset) == (ErrorCode.none, 4)
-    # The batch that holds the offset is returned whole: clients drop what is before it.
+    # The batch that contains the offset is returned whole: clients skip its earlier records.
     assert parse(answer.records)[0].base_offset == 3
 
 
-def test_minus_one_deletes_all_there_is(raw: RawConnection, filled: str) -> None:
+def test_minus_one_deletes_up_to_the_high_watermark(raw: RawConnection, filled: str) -> None:
     result = delete(raw, filled, HIGH_WATERMARK)
     assert (result.error_code, result.low_watermark) == (ErrorCode.none, 7)
     assert list_offset(raw, filled, EARLIEST).offset == 7
@@ -67,7 +67,7 @@ def test_every_version_deletes_records(raw: RawConnection, filled: str) -> None:
         assert delete(raw, filled, offset, version=version).low_watermark == offset
 
 
-def test_what_is_gone_may_be_deleted_again(raw: RawConnection, filled: str) -> None:
+def test_deleted_offset_may_be_deleted_again(raw: RawConnection, filled: str) -> None:
     delete(raw, filled, 5)
     for offset in (5, 2, 0):
         result = delete(raw, filled, offset)
@@ -75,7 +75,7 @@ def test_what_is_gone_may_be_deleted_again(raw: RawConnection, filled: str) -> N
 
 
 @pytest.mark.parametrize("offset", [8, 1_000, -2])
-def test_beyond_the_high_watermark_is_out_of_range(
+def test_offset_above_the_high_watermark_is_out_of_range(
     raw: RawConnection, filled: str, offset: int
 ) -> None:
     result = delete(raw, filled, offset)
@@ -83,7 +83,7 @@ def test_beyond_the_high_watermark_is_out_of_range(
     assert list_offset(raw, filled, EARLIEST).offset == 0
 
 
-def test_an_unknown_topic_or_partition_is_named_as_such(
+def test_unknown_topic_or_partition(
     raw: RawConnection, filled: str, unique_name: Callable[[], str]
 ) -> None:
     unknown = (ErrorCode.unknown_topic_or_partition, -1)
@@ -91,7 +91,7 @@ def test_an_unknown_topic_or_partition_is_named_as_such(
         assert (result.error_code, result.low_watermark) == unknown
 
 
-def test_a_compacted_topic_keeps_its_records(raw: RawConnection, topic: TopicFactory) -> None:
+def test_compacted_topic_refuses_delete_records(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(**{"cleanup.policy": "compact"})
     append(raw, name, batch(values("a", "b")))
     assert delete(raw, name, 1).error_code == ErrorCode.policy_violation

@@ -32,12 +32,12 @@ def delete(raw: RawConnection, *topics: dict[str, Any]) -> Any:
 
 
 def await_deletion(raw: RawConnection, name: str) -> None:
-    """The controller answers before every broker has heard of it."""
+    """Return once all brokers have deleted the topic; the controller responds before that."""
     unknown = ErrorCode.unknown_topic_or_partition
     eventually(lambda: only(describe_topics(raw, name).topics).error_code == unknown)
 
 
-def test_a_deleted_topic_is_gone(raw: RawConnection, topic: TopicFactory) -> None:
+def test_deleted_topic_is_unknown(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     identifier = topic_id(raw, name)
     result = only(delete(raw, {"name": name}).responses)
@@ -47,7 +47,7 @@ def test_a_deleted_topic_is_gone(raw: RawConnection, topic: TopicFactory) -> Non
     assert fetch(raw, identifier, version=13).error_code == ErrorCode.unknown_topic_id
 
 
-def test_a_topic_is_deleted_by_its_id(raw: RawConnection, topic: TopicFactory) -> None:
+def test_topic_is_deleted_by_its_id(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     identifier = topic_id(raw, name)
     result = only(delete(raw, {"name": None, "topic_id": identifier}).responses)
@@ -64,9 +64,7 @@ def test_every_version_deletes_a_topic(raw: RawConnection, topic: TopicFactory) 
         await_deletion(raw, name)
 
 
-def test_unknown_topics_are_named_as_such(
-    raw: RawConnection, topic: TopicFactory, unique_name: NameFactory
-) -> None:
+def test_unknown_topics(raw: RawConnection, topic: TopicFactory, unique_name: NameFactory) -> None:
     known, unknown, identifier = topic(), unique_name(), uuid.uuid4()
     response = delete(
         raw, {"name": known}, {"name": unknown}, {"name": None, "topic_id": identifier}
@@ -77,21 +75,21 @@ def test_unknown_topics_are_named_as_such(
     assert (by_id.error_code, by_id.topic_id) == (ErrorCode.unknown_topic_id, identifier)
 
 
-def test_a_topic_named_twice_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
+def test_topic_named_twice_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     for result in delete(raw, {"name": name}, {"name": name}).responses:
         assert result.error_code == ErrorCode.invalid_request
     assert only(describe_topics(raw, name).topics).error_code == ErrorCode.none
 
 
-def test_a_name_together_with_an_id_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
+def test_name_together_with_an_id_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     result = only(delete(raw, {"name": name, "topic_id": topic_id(raw, name)}).responses)
     assert result.error_code == ErrorCode.invalid_request
     assert only(describe_topics(raw, name).topics).error_code == ErrorCode.none
 
 
-def test_a_topic_made_again_is_another_and_empty(
+def test_recreated_topic_is_empty_and_has_a_new_id(
     raw: RawConnection, topic: TopicFactory, cluster: Cluster
 ) -> None:
     name = topic()

@@ -12,7 +12,7 @@ NOT_COMPUTED = -(2**31)
 CONTROLLERS = 2
 
 
-def test_every_version_names_cluster_controller_and_brokers(
+def test_every_version_returns_cluster_controller_and_brokers(
     raw: RawConnection, cluster: Cluster
 ) -> None:
     expected = raw.call("metadata", 12, topics=[])
@@ -28,18 +28,18 @@ def test_every_version_names_cluster_controller_and_brokers(
         assert response.cluster_authorized_operations == NOT_COMPUTED, version
 
 
-def test_authorized_operations_are_told_where_asked_for(raw: RawConnection) -> None:
+def test_authorized_operations_are_returned_on_request(raw: RawConnection) -> None:
     response = raw.call("describe_cluster", 1, include_cluster_authorized_operations=True)
     create = 5
     assert response.cluster_authorized_operations != NOT_COMPUTED
     assert response.cluster_authorized_operations & 1 << create
 
 
-def test_a_broker_does_not_speak_for_the_controllers(raw: RawConnection) -> None:
+def test_broker_refuses_the_controller_endpoint_type(raw: RawConnection) -> None:
     response = raw.call("describe_cluster", 1, endpoint_type=CONTROLLERS)
     assert response.error_code == ErrorCode.mismatched_endpoint_type
 
 
-def test_an_unknown_endpoint_type_is_refused(raw: RawConnection) -> None:
+def test_unknown_endpoint_type_is_refused(raw: RawConnection) -> None:
     response = raw.call("describe_cluster", 1, endpoint_type=7)
     assert response.error_code == ErrorCode.unsupported_endpoint_type

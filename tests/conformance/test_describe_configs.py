@@ -35,7 +35,7 @@ def configs(result: Any) -> dict[str, Any]:
     return {config.name: config for config in result.configs}
 
 
-def test_a_topic_has_its_own_settings_and_the_defaults(
+def test_topic_has_its_own_configs_and_the_defaults(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic(**{"retention.ms": "1234", "cleanup.policy": "compact"})
@@ -61,7 +61,7 @@ def test_a_topic_has_its_own_settings_and_the_defaults(
         assert not found[config].is_sensitive
 
 
-def test_settings_have_types(raw: RawConnection, topic: TopicFactory) -> None:
+def test_configs_have_types(raw: RawConnection, topic: TopicFactory) -> None:
     found = configs(describe(raw, TOPIC, topic()))
     types = {
         name: found[name].config_type
@@ -75,7 +75,7 @@ def test_settings_have_types(raw: RawConnection, topic: TopicFactory) -> None:
     }
 
 
-def test_only_the_settings_asked_for_are_answered(raw: RawConnection, topic: TopicFactory) -> None:
+def test_only_requested_configs_are_returned(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     keys = ["retention.ms", "no.such.config"]
     assert configs(describe(raw, TOPIC, name, keys)).keys() == {"retention.ms"}
@@ -89,7 +89,7 @@ def test_every_version_describes_a_topic(raw: RawConnection, topic: TopicFactory
         assert configs(result)["retention.ms"].value == "1234", version
 
 
-def test_synonyms_are_told_where_asked_for(raw: RawConnection, topic: TopicFactory) -> None:
+def test_synonyms_are_returned_on_request(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(**{"retention.ms": "1234"})
     assert configs(describe(raw, TOPIC, name))["retention.ms"].synonyms == ()
     asked = configs(describe(raw, TOPIC, name, ["retention.ms"], include_synonyms=True))
@@ -101,26 +101,24 @@ def test_synonyms_are_told_where_asked_for(raw: RawConnection, topic: TopicFacto
     )
 
 
-def test_documentation_is_told_where_asked_for(raw: RawConnection, topic: TopicFactory) -> None:
+def test_documentation_is_returned_on_request(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     assert configs(describe(raw, TOPIC, name))["retention.ms"].documentation is None
     asked = configs(describe(raw, TOPIC, name, ["retention.ms"], include_documentation=True))
     assert asked["retention.ms"].documentation
 
 
-def test_an_unknown_topic_is_named_as_such(
-    raw: RawConnection, unique_name: Callable[[], str]
-) -> None:
+def test_unknown_topic(raw: RawConnection, unique_name: Callable[[], str]) -> None:
     result = describe(raw, TOPIC, unique_name())
     assert result.error_code == ErrorCode.unknown_topic_or_partition
     assert result.configs == ()
 
 
-def test_an_invalid_topic_name_is_refused(raw: RawConnection) -> None:
+def test_invalid_topic_name_is_refused(raw: RawConnection) -> None:
     assert describe(raw, TOPIC, "a b").error_code == ErrorCode.invalid_topic_exception
 
 
-def test_a_broker_describes_itself(raw: RawConnection) -> None:
+def test_broker_describes_itself(raw: RawConnection) -> None:
     found = configs(describe(raw, BROKER, "1"))
     assert found["num.partitions"].value == "1"
     assert found["auto.create.topics.enable"].value == "true"
@@ -132,7 +130,7 @@ def test_another_broker_is_refused(raw: RawConnection, name: str) -> None:
     assert describe(raw, BROKER, name).error_code == ErrorCode.invalid_request
 
 
-def test_an_unknown_kind_of_resource_is_refused(raw: RawConnection) -> None:
+def test_unknown_resource_type_is_refused(raw: RawConnection) -> None:
     assert describe(raw, UNKNOWN_RESOURCE, "x").error_code == ErrorCode.invalid_request
 
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: which logs a broker has, and how large they are (KIP-113, KIP-827)."""
+"""DescribeLogDirs: logs and their sizes (KIP-113, KIP-827)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TopicFactory = Callable[..., str]
 def describe(
     raw: RawConnection, asked: dict[str, Sequence[int]] | None, *, version: int = 4
 ) -> Any:
-    """The log directories; all partitions where `asked` is None."""
+    """Return the log directories; of all partitions where `asked` is None."""
     topics = None
     if asked is not None:
         topics = [{"topic": name, "partitions": indexes} for name, indexes in asked.items()]
@@ -25,7 +25,7 @@ def describe(
 
 
 def logs(response: Any) -> dict[tuple[str, int], Any]:
-    """The logs of all directories by topic and partition."""
+    """Return the logs of all directories by topic and partition."""
     return {
         (topic.name, partition.partition_index): partition
         for result in response.results
@@ -34,7 +34,7 @@ def logs(response: Any) -> dict[tuple[str, int], Any]:
     }
 
 
-def test_every_version_tells_the_sizes(raw: RawConnection, topic: TopicFactory) -> None:
+def test_every_version_returns_the_sizes(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(partitions=2)
     data = batch(values("a", "b"))
     append(raw, name, data)
@@ -51,24 +51,24 @@ def test_every_version_tells_the_sizes(raw: RawConnection, topic: TopicFactory) 
         assert found == {(name, 0): (2 * len(data), 0, False), (name, 1): (0, 0, False)}, version
 
 
-def test_null_topics_ask_for_all(raw: RawConnection, topic: TopicFactory) -> None:
+def test_null_topics_return_all(raw: RawConnection, topic: TopicFactory) -> None:
     names = [topic(), topic(partitions=2)]
     found = logs(describe(raw, None))
     assert {(names[0], 0), (names[1], 0), (names[1], 1)} <= found.keys()
 
 
-def test_what_is_not_there_is_left_out(raw: RawConnection, topic: TopicFactory) -> None:
+def test_unknown_partitions_are_omitted(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     response = describe(raw, {name: [0, 9], "no-such-topic": [0]})
     assert set(logs(response)) == {(name, 0)}
 
 
-def test_asking_for_nothing_names_the_directories_alone(raw: RawConnection) -> None:
+def test_empty_request_returns_only_the_directories(raw: RawConnection) -> None:
     result = only(describe(raw, {}).results)
     assert (result.error_code, result.topics) == (ErrorCode.none, ())
     assert result.log_dir.startswith("/")
 
 
-def test_the_volume_is_told_or_unknown(raw: RawConnection) -> None:
+def test_volume_size_is_returned_or_unknown(raw: RawConnection) -> None:
     result = only(describe(raw, {}).results)
     assert result.total_bytes == -1 or 0 <= result.usable_bytes <= result.total_bytes

@@ -18,7 +18,7 @@ Cursor = tuple[str, int]
 def describe(
     raw: RawConnection, *topics: str, limit: int = 2000, cursor: Cursor | None = None
 ) -> Any:
-    """A page of these topics, of all where there are none."""
+    """Return a page of these topics, or of all topics."""
     return raw.call(
         "describe_topic_partitions",
         0,
@@ -29,7 +29,7 @@ def describe(
 
 
 def page(response: Any) -> tuple[list[tuple[str, list[int]]], Cursor | None]:
-    """Topics with their partitions, and the cursor of the next page."""
+    """Return topics with their partitions, and the cursor of the next page."""
     topics = [
         (topic.name, [partition.partition_index for partition in topic.partitions])
         for topic in response.topics
@@ -44,7 +44,7 @@ def names(topic: TopicFactory) -> list[str]:
     return sorted(topic(partitions=2) for _ in range(3))
 
 
-def test_a_topic_and_its_partitions(raw: RawConnection, topic: TopicFactory) -> None:
+def test_topic_and_its_partitions(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(partitions=2)
     response = describe(raw, name)
     found = only(response.topics)
@@ -57,11 +57,11 @@ def test_a_topic_and_its_partitions(raw: RawConnection, topic: TopicFactory) -> 
     assert found.is_internal is False
     assert found.topic_authorized_operations == 0b1101_1111_1000
     assert response.next_cursor is None
-    told = [
+    returned = [
         (p.error_code, p.partition_index, p.leader_id, p.leader_epoch, p.replica_nodes, p.isr_nodes)
         for p in found.partitions
     ]
-    assert told == [
+    assert returned == [
         (
             ErrorCode.none,
             p.partition_index,
@@ -77,7 +77,7 @@ def test_a_topic_and_its_partitions(raw: RawConnection, topic: TopicFactory) -> 
     } == {((), (), ())}
 
 
-def test_topics_come_once_and_in_order(raw: RawConnection, names: list[str]) -> None:
+def test_topics_are_returned_once_and_in_order(raw: RawConnection, names: list[str]) -> None:
     asked = [*reversed(names), names[0]]
     assert page(describe(raw, *asked)) == ([(name, [0, 1]) for name in names], None)
 
@@ -96,7 +96,7 @@ def test_pages_add_up(raw: RawConnection, names: list[str], limit: int) -> None:
     assert found == [(name, index) for name in names for index in (0, 1)]
 
 
-def test_where_the_next_page_begins(raw: RawConnection, names: list[str]) -> None:
+def test_cursor_of_the_next_page(raw: RawConnection, names: list[str]) -> None:
     first, second, third = names
     assert page(describe(raw, *names, limit=3)) == ([(first, [0, 1]), (second, [0])], (second, 1))
     assert page(describe(raw, *names, limit=4))[1] == (third, 0)
@@ -104,13 +104,11 @@ def test_where_the_next_page_begins(raw: RawConnection, names: list[str]) -> Non
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_a_page_has_at_least_one_partition(
-    raw: RawConnection, names: list[str], limit: int
-) -> None:
+def test_page_has_at_least_one_partition(raw: RawConnection, names: list[str], limit: int) -> None:
     assert page(describe(raw, *names, limit=limit)) == ([(names[0], [0])], (names[0], 1))
 
 
-def test_a_cursor_leaves_out_what_comes_before(raw: RawConnection, names: list[str]) -> None:
+def test_cursor_skips_earlier_partitions(raw: RawConnection, names: list[str]) -> None:
     first, second, third = names
     del first
     found = page(describe(raw, *names, cursor=(second, 1)))
@@ -119,7 +117,7 @@ def test_a_cursor_leaves_out_what_comes_before(raw: RawConnection, names: list[s
     assert beyond == ([(second, []), (third, [0, 1])], None)
 
 
-def test_a_cursor_must_be_of_a_topic_that_is_named(raw: RawConnection, names: list[str]) -> None:
+def test_cursor_must_be_within_the_requested_topics(raw: RawConnection, names: list[str]) -> None:
     first, second, third = names
     for cursor in ((second, 0), (third, -1)):
         refused = describe(raw, first, third, cursor=cursor)
@@ -135,7 +133,7 @@ def test_all_topics(raw: RawConnection, names: list[str]) -> None:
     assert set(names) <= set(listed)
 
 
-def test_topics_that_there_are_not(raw: RawConnection, names: list[str]) -> None:
+def test_unknown_topics_have_an_error_code(raw: RawConnection, names: list[str]) -> None:
     response = describe(raw, names[0], "zz-no-such-topic", "no/name")
     assert {topic.name: topic.error_code for topic in response.topics} == {
         names[0]: ErrorCode.none,

@@ -1,4 +1,4 @@
-"""ElectLeaders: the preferred replica leads again; an unclean one only when asked (KIP-460)."""
+"""ElectLeaders: preferred elections, and unclean ones on request (KIP-460)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def elect(
     election_type: int = PREFERRED,
     version: int = 2,
 ) -> dict[tuple[str, int], ErrorCode]:
-    """The error code of every partition that is answered; None asks for all there are."""
+    """Return the error code of every partition in the response; None means all partitions."""
     asked: Any = None
     if partitions is not None:
         asked = [{"topic": name, "partitions": indexes} for name, indexes in partitions.items()]
@@ -43,7 +43,7 @@ def elect(
     }
 
 
-def test_where_the_preferred_replica_leads_no_election_is_needed(
+def test_no_election_is_needed_if_the_preferred_replica_leads(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic(partitions=2)
@@ -54,7 +54,7 @@ def test_where_the_preferred_replica_leads_no_election_is_needed(
     assert unclean == {(name, 0): ErrorCode.election_not_needed}
 
 
-def test_an_unknown_topic_or_partition_is_named_as_such(
+def test_unknown_topic_or_partition(
     raw: RawConnection, topic: TopicFactory, unique_name: NameFactory
 ) -> None:
     known, unknown = topic(), unique_name()
@@ -65,15 +65,13 @@ def test_an_unknown_topic_or_partition_is_named_as_such(
     }
 
 
-def test_an_unknown_kind_of_election_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
+def test_unknown_election_type_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
     asked = [{"topic": topic(), "partitions": [0]}]
     response = raw.call("elect_leaders", 2, election_type=9, topic_partitions=asked)
     assert response.error_code == ErrorCode.invalid_request
 
 
-def test_ten_thousand_partitions_are_answered_one_by_one(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_ten_thousand_partitions_get_a_result_each(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     codes = elect(raw, {name: range(10_000)})
     assert len(codes) == 10_000
@@ -82,7 +80,7 @@ def test_ten_thousand_partitions_are_answered_one_by_one(
 
 
 @slow
-def test_the_preferred_replica_leads_again_when_asked(
+def test_preferred_election_restores_the_preferred_leader(
     nodes: Nodes, unique_name: NameFactory
 ) -> None:
     name = nodes.create(unique_name(), [1, 2], [2, 1])
@@ -90,13 +88,13 @@ def test_the_preferred_replica_leads_again_when_asked(
     nodes.await_isr(name, 1, 2)
     nodes.kill(1)
     moved = nodes.await_leader(name, 2)
-    # The preferred one does not run.
+    # The preferred replica does not run.
     unavailable = {(name, 0): ErrorCode.preferred_leader_not_available}
     assert elect(nodes.to(2), {name: [0]}) == unavailable
     nodes.start(1)
     nodes.await_isr(name, 1, 2)
     nodes.await_isr(name, 1, 2, partition=1)
-    assert nodes.known(name).leader == 2, "nobody asked yet"
+    assert nodes.known(name).leader == 2, "no election was requested yet"
     codes = elect(nodes.to(3), {name: [0, 1]})
     assert codes == {(name, 0): ErrorCode.none, (name, 1): ErrorCode.election_not_needed}
     back = nodes.await_leader(name, 1)
@@ -106,10 +104,8 @@ def test_the_preferred_replica_leads_again_when_asked(
 
 
 @slow
-def test_all_partitions_are_elected_where_none_is_named(
-    nodes: Nodes, unique_name: NameFactory
-) -> None:
-    # Killed for those that are not preferred: the answer leaves out where nothing was needed.
+def test_null_partitions_elect_all(nodes: Nodes, unique_name: NameFactory) -> None:
+    # Partitions that need no election are missing in the response, so one broker is killed.
     name = nodes.create(unique_name(), [1, 2], [2, 1])
     nodes.stop(1)
     nodes.await_leader(name, 2)
@@ -123,9 +119,7 @@ def test_all_partitions_are_elected_where_none_is_named(
 
 
 @slow
-def test_an_unclean_leader_is_elected_where_asked_for(
-    nodes: Nodes, unique_name: NameFactory
-) -> None:
+def test_unclean_election_on_request(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1, 2])
     append(nodes.to(1), name, batch(values("on both")))
     nodes.kill(2)

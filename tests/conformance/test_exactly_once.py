@@ -1,8 +1,8 @@
-"""Exactly once: read, process, write and commit offsets as one transaction (KIP-98, KIP-447).
+"""Exactly once: consume, process and produce in one transaction (KIP-98, KIP-447).
 
-A worker reads records, writes a result of each, and commits its offsets in the same transaction.
-It dies at any step; the next one of the same transactional id goes on from the committed offset.
-A read_committed reader sees each result once.
+A worker reads records, writes a result for each, and commits its offsets in the same transaction.
+It dies at any step; the next worker with the same transactional id continues at the committed
+offset. A read_committed reader sees each result once.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tests.conformance.wire import LATEST, READ_COMMITTED, append, list_offset, 
 TopicFactory = Callable[..., str]
 NameFactory = Callable[[], str]
 ProducerFactory = Callable[..., TransactionalProducer]
-STEPS = ("begin", "written", "added", "offsets", "decided", "told")
-"""Where a worker dies: before it wrote, after its records, after it added the group, after its
-offsets, after the end was sent and its answer lost, after it was told."""
+STEPS = ("begin", "written", "added", "offsets", "decided", "acknowledged")
+"""Where a worker dies: before the write, after the records, after adding the group, after the
+offsets, after a sent EndTxn with a lost response, after the response."""
 
 
 class Worker:
-    """Moves records from a topic to another, two at a time, and dies where it is told to."""
+    """Copies records from a topic to another, two at a time, and dies at a given step."""
 
     def __init__(
         self, raw: RawConnection, producer: TransactionalProducer, group: str, topics: list[str]
@@ -51,7 +51,7 @@ class Worker:
         self._source, self._sink = topics
 
     def position(self) -> int:
-        """The committed offset; it waits for what is undecided, as a consumer does."""
+        """Return the committed offset, once it is stable, as a consumer does."""
         asked = [
             {
                 "group_id": self._group,
@@ -70,7 +70,7 @@ class Worker:
         return max(offsets[0], 0)
 
     def work(self, *, dies_at: str | None) -> bool:
-        """One transaction, over the next two records; False where there are none left."""
+        """Run one transaction with the next two records; return False without any."""
         position = self.position()
         inputs = read(self._raw, self._source, offset=position)[:2]
         if not inputs or dies_at == "begin":
@@ -95,7 +95,7 @@ class Worker:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_worker_that_dies_at_any_step(
+def test_results_are_exactly_once_if_a_worker_dies_at_any_step(
     raw: RawConnection,
     topic: TopicFactory,
     group: str,
@@ -124,7 +124,7 @@ def test_a_worker_that_dies_at_any_step(
 
 
 @pytest.mark.parametrize("step", STEPS[:-1])
-def test_a_zombie_goes_on_at_any_step(
+def test_fenced_worker_is_refused_at_any_step(
     raw: RawConnection,
     topic: TopicFactory,
     group: str,
@@ -132,7 +132,7 @@ def test_a_zombie_goes_on_at_any_step(
     *,
     step: str,
 ) -> None:
-    """It was only slow, and another has taken its place: whatever it does next is refused."""
+    """It was only slow and has been replaced: all its requests are refused."""
     source, sink = topic(), topic()
     append(raw, source, batch(values("a", "b", "c")))
     zombie = new_producer()
@@ -154,15 +154,15 @@ def test_a_zombie_goes_on_at_any_step(
     assert code_of(retried(lambda: zombie.init_once(**identity))) == fenced
     await_read(raw, sink, "result of a", "result of b", "result of c")
     assert committed(raw, group, source)[0][0] == 3
-    # Nothing of it stands in the log, where it would hold readers up.
+    # The log has no open transaction of it that would block readers.
     assert list_offset(raw, sink, LATEST, isolation_level=READ_COMMITTED).offset == ends
 
 
-# With a client of others, while brokers die.
+# With a third-party client, while brokers are killed.
 
 
 class Pipeline:
-    """librdkafka moves records from a topic to another, until as many came as there are."""
+    """librdkafka copies records from a topic to another, until all are copied."""
 
     def __init__(self, cluster: Cluster, group: str, source: str, sink: str, count: int) -> None:
         self._cluster = cluster
@@ -170,7 +170,7 @@ class Pipeline:
         self._source, self._sink, self._count = source, sink, count
         self._is_stopped = threading.Event()
         self.committed = 0
-        self.step = "not begun"
+        self.step = "not started"
         self.errors: list[str] = []
 
     def run(self) -> None:
@@ -202,7 +202,7 @@ class Pipeline:
         self._is_stopped.set()
 
     def report(self, nodes: Nodes) -> str:
-        """How far it has come, and what brokers know of it."""
+        """Return its progress, and the state on the brokers."""
         transactional_id = f"id of {self._source}"
         coordinator = coordinator_id(nodes.any(), transactional_id)
         known = describe_transaction(nodes.to(coordinator), transactional_id)
@@ -243,7 +243,7 @@ class Pipeline:
 
 
 def _commit(producer: confluent_kafka.Producer) -> None:
-    """As often as the client says that it can be tried again."""
+    """Commit, with retries while the error is retriable."""
     for attempts_left in reversed(range(10)):
         try:
             producer.commit_transaction(30)
@@ -273,22 +273,20 @@ def running(pipeline: Pipeline, nodes: Nodes) -> Iterator[None]:
 def three_brokers(
     clusters_of_processes: Callable[..., Cluster], transaction_version: int
 ) -> Cluster:
-    """The brokers of `nodes`, which `kill -9` ends."""
+    """The brokers of `nodes`, which tests `kill -9`."""
     return clusters_of_processes(
         transaction_version=transaction_version, brokers=3, racks=RACKS, configs=SETTINGS
     )
 
 
 def _led_by(nodes: Nodes, group: str) -> int:
-    """The group's coordinator."""
+    """Return the group's coordinator."""
     return int(only(find_coordinator(nodes.any(), group).coordinators).node_id)
 
 
 @pytest.mark.slow
 @pytest.mark.full
-def test_a_pipeline_goes_on_through_the_deaths_of_brokers(
-    nodes: Nodes, unique_name: NameFactory
-) -> None:
+def test_pipeline_survives_broker_failures(nodes: Nodes, unique_name: NameFactory) -> None:
     count = 300
     source = nodes.create(unique_name(), [1, 2, 3], **{"min.insync.replicas": "2"})
     sink = nodes.create(
@@ -296,7 +294,7 @@ def test_a_pipeline_goes_on_through_the_deaths_of_brokers(
     )
     append(nodes.to(1), source, batch(values(*(f"{number}" for number in range(count)))))
     coordinator = coordinator_id(nodes.any(), f"id of {source}")
-    # Nobody ends the group's: librdkafka may wait for ever for one that is gone (its issue 5511).
+    # The group's coordinator is spared: librdkafka may wait for it forever (its issue 5511).
     group = unique_name()
     while (spared := _led_by(nodes, group)) == coordinator:
         group = unique_name()

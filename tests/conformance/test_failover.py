@@ -1,4 +1,4 @@
-"""Clients go on when a broker goes: nothing acknowledged is lost, nothing is read twice."""
+"""Clients continue after a broker failure: no acknowledged record is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DELIVERY_TIMEOUT_S = 90.0
 
 
 class Load:
-    """An idempotent producer that writes numbers, one after the other, until it is stopped."""
+    """An idempotent producer that writes increasing numbers until it is stopped."""
 
     def __init__(self, nodes: Nodes, topic: str) -> None:
         self._topic = topic
@@ -61,7 +61,7 @@ class Load:
 
 @contextmanager
 def load_on(nodes: Nodes, topic: str) -> Iterator[Load]:
-    """A producer that writes in the background; at the end everything is acknowledged."""
+    """Run a producer in the background; at the end everything is acknowledged."""
     load = Load(nodes, topic)
     thread = threading.Thread(target=load.run)
     thread.start()
@@ -77,7 +77,7 @@ def load_on(nodes: Nodes, topic: str) -> Iterator[Load]:
 
 
 def read_values(nodes: Nodes, topic: str, count: int) -> list[bytes]:
-    """The first `count` values of partition 0, through librdkafka."""
+    """Return the first `count` values of partition 0, through librdkafka."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": nodes.cluster.bootstrap_servers,
@@ -96,13 +96,13 @@ def _take(consumer: confluent_kafka.Consumer, count: int) -> list[confluent_kafk
     taken: list[confluent_kafka.Message] = []
     deadline_s = time.monotonic() + DELIVERY_TIMEOUT_S
     while len(taken) < count:
-        assert time.monotonic() < deadline_s, f"{len(taken)} of {count} records came"
+        assert time.monotonic() < deadline_s, f"{len(taken)} of {count} records arrived"
         messages = consumer.consume(count - len(taken), timeout=1.0)
         taken += [message for message in messages if message.error() is None]
     return taken
 
 
-def test_a_killed_leader_loses_nothing_acknowledged_and_repeats_nothing(
+def test_killed_leader_loses_and_duplicates_nothing_acknowledged(
     nodes: Nodes, unique_name: NameFactory
 ) -> None:
     name = nodes.create(unique_name(), [1, 2, 3], **{"min.insync.replicas": "2"})
@@ -112,24 +112,26 @@ def test_a_killed_leader_loses_nothing_acknowledged_and_repeats_nothing(
         after = nodes.await_leader(name, 2, 3)
     assert after.leader_epoch > before.leader_epoch
     assert 1 not in after.isr
-    # In order, once each: the numbers are those that were acknowledged.
+    # Exactly the acknowledged numbers, in order, once each.
     assert read_values(nodes, name, len(load.acknowledged)) == load.acknowledged
     nodes.start(1)
     nodes.await_isr(name, 1, 2, 3)
 
 
-def test_a_broker_that_is_stopped_hands_over_first(nodes: Nodes, unique_name: NameFactory) -> None:
+def test_stopped_broker_hands_over_its_leadership_first(
+    nodes: Nodes, unique_name: NameFactory
+) -> None:
     name = nodes.create(unique_name(), [1, 2, 3], **{"min.insync.replicas": "2"})
     with load_on(nodes, name) as load:
         nodes.stop(1)
-        # It asked before it went: there is nothing to find out and no timeout to wait for.
+        # The controlled shutdown moves the leadership before, so there is no timeout.
         after = nodes.known(name)
         assert after.leader in (2, 3)
         assert after.isr == {2, 3}
     assert read_values(nodes, name, len(load.acknowledged)) == load.acknowledged
 
 
-def test_a_consumer_goes_on_with_the_next_leader(nodes: Nodes, unique_name: NameFactory) -> None:
+def test_consumer_continues_with_the_next_leader(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1, 2, 3])
     consumer = confluent_kafka.Consumer(
         {
@@ -158,7 +160,7 @@ def coordinator_of(nodes: Nodes, group: str) -> int:
 
 
 def await_other_coordinator(nodes: Nodes, group: str, gone: int) -> int:
-    """The broker that coordinates the group once it is no longer `gone`, and has its offsets."""
+    """Return the new coordinator of the group, once it has loaded the offsets."""
     eventually(lambda: coordinator_of(nodes, group) not in (gone, -1), timeout_s=60)
     found = coordinator_of(nodes, group)
     await_coordinator(nodes.to(found), group)
@@ -176,18 +178,18 @@ def test_committed_offsets_survive_their_coordinator(
     for offset in (5, 7):
         code = commit(nodes.to(first), group, name, offset, metadata="m", leader_epoch=0)
         assert code == ErrorCode.none
-    # Another broker knows nothing of the group and says so.
+    # Another broker returns NOT_COORDINATOR.
     stranger = next(b for b in BROKERS if b != first)
     assert commit(nodes.to(stranger), group, name, 9) == ErrorCode.not_coordinator
     nodes.kill(first)
     second = await_other_coordinator(nodes, group, first)
-    # A new leader learns only from its followers that the last commit is committed.
+    # A new leader learns from its followers that the last commit is replicated.
     eventually(lambda: committed(nodes.to(second), group, name) == [(7, "m", 0)])
     assert commit(nodes.to(second), group, name, 8) == ErrorCode.none
     assert committed(nodes.to(second), group, name) == [(8, "", -1)]
 
 
-def test_a_group_goes_on_when_its_coordinator_is_killed(
+def test_group_continues_when_its_coordinator_is_killed(
     nodes: Nodes, unique_name: NameFactory
 ) -> None:
     name, group = nodes.create(unique_name(), [1, 2, 3]), unique_name()
@@ -197,7 +199,7 @@ def test_a_group_goes_on_when_its_coordinator_is_killed(
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            # Longer than a failover takes, which is not to cost the member its place.
+            # Longer than a failover, so that the member stays in the group.
             "session.timeout.ms": 30_000,
             "heartbeat.interval.ms": 500,
         }
@@ -212,7 +214,7 @@ def test_a_group_goes_on_when_its_coordinator_is_killed(
         leader = nodes.await_leader(name, *(b for b in BROKERS if b != gone)).leader
         served, second = ErrorCode.none, batch(values("b"))
         eventually(lambda: produce(nodes.to(leader), name, second).error_code == served)
-        # What it had read and committed does not come again.
+        # Committed records are not read again.
         message = only(_take(consumer, 1))
         assert (message.value(), message.offset()) == (b"b", 1)
         consumer.commit(message=message, asynchronous=False)

@@ -1,6 +1,6 @@
-"""Finalized features: how clients learn of them, and how they come to be others (KIP-584).
+"""Finalized features, how clients learn of them, and how they are updated (KIP-584).
 
-The feature here is `transaction.version`; Apache Kafka has more, of which nothing is said.
+The feature here is `transaction.version`; Apache Kafka has more, which are not tested.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 SOFTWARE = {"client_software_name": "conformance", "client_software_version": "1"}
 
 
-def asked(raw: RawConnection, version: int) -> Any:
+def call_api_versions(raw: RawConnection, version: int) -> Any:
     return raw.call("api_versions", version, **(SOFTWARE if version >= 3 else {}))
 
 
 def supported(raw: RawConnection, version: int) -> dict[str, tuple[int, int]]:
-    features = asked(raw, version).supported_features
+    features = call_api_versions(raw, version).supported_features
     return {feature.name: (feature.min_version, feature.max_version) for feature in features}
 
 
 @both_transaction_versions
-def test_every_broker_tells_what_is_finalized(cluster: Cluster, transaction_version: int) -> None:
+def test_every_broker_returns_the_finalized_features(
+    cluster: Cluster, transaction_version: int
+) -> None:
     for broker_id in cluster.broker_ids:
         with RawConnection(cluster.address(broker_id)) as raw:
             for version in (3, 4):
-                answer = asked(raw, version)
+                answer = call_api_versions(raw, version)
                 levels = {
                     feature.name: (feature.min_version_level, feature.max_version_level)
                     for feature in answer.finalized_features
@@ -47,14 +49,14 @@ def test_every_broker_tells_what_is_finalized(cluster: Cluster, transaction_vers
                 assert answer.finalized_features_epoch >= 0
 
 
-def test_a_feature_that_is_supported_from_0_on_is_told_from_version_4_on(
+def test_feature_with_minimum_version_0_is_returned_from_version_4_on(
     raw: RawConnection,
 ) -> None:
     assert supported(raw, 4)[FEATURE] == (0, 2)
-    assert FEATURE not in supported(raw, 3)  # KAFKA-17492: old clients could not read it
+    assert FEATURE not in supported(raw, 3)  # KAFKA-17492: old clients cannot decode it
 
 
-def test_what_is_not_answered_with_success_tells_no_features(raw: RawConnection) -> None:
+def test_error_response_contains_no_features(raw: RawConnection) -> None:
     answer = raw.call("api_versions", 4, client_software_name="?", client_software_version="1")
     assert answer.error_code == ErrorCode.invalid_request
     assert answer.finalized_features_epoch == -1
@@ -96,22 +98,22 @@ def await_level(raw: RawConnection, level: int) -> None:
     eventually(lambda: finalized(raw.address).get(FEATURE, 0) == level)
 
 
-def test_a_feature_is_upgraded_and_downgraded(own_raw: RawConnection) -> None:
+def test_feature_is_upgraded_and_downgraded(own_raw: RawConnection) -> None:
     for version in served(own_raw, "update_features"):
-        before = asked(own_raw, 4).finalized_features_epoch
+        before = call_api_versions(own_raw, 4).finalized_features_epoch
         response = update(own_raw, 2, version=version)
         assert (response.error_code, response.error_message) == (ErrorCode.none, None)
         if version < 2:
             (result,) = response.results
             assert (result.feature, result.error_code) == (FEATURE, ErrorCode.none)
         await_level(own_raw, 2)
-        assert asked(own_raw, 4).finalized_features_epoch > before
-        assert update(own_raw, 2).error_code == ErrorCode.none  # It is so already.
+        assert call_api_versions(own_raw, 4).finalized_features_epoch > before
+        assert update(own_raw, 2).error_code == ErrorCode.none  # No change.
         assert update(own_raw, 1, SAFE_DOWNGRADE).error_code == ErrorCode.none
         await_level(own_raw, 1)
 
 
-def test_a_feature_at_version_0_is_not_finalized_any_more(own_raw: RawConnection) -> None:
+def test_feature_at_version_0_is_not_finalized(own_raw: RawConnection) -> None:
     assert update(own_raw, 0, UNSAFE_DOWNGRADE).error_code == ErrorCode.none
     eventually(lambda: FEATURE not in finalized(own_raw.address))
 
@@ -119,18 +121,16 @@ def test_a_feature_at_version_0_is_not_finalized_any_more(own_raw: RawConnection
 @pytest.mark.parametrize(
     ("level", "upgrade_type"),
     [
-        pytest.param(0, UPGRADE, id="a downgrade that does not say so"),
-        pytest.param(2, SAFE_DOWNGRADE, id="a downgrade to what is higher"),
-        pytest.param(2, UNSAFE_DOWNGRADE, id="an unsafe downgrade to what is higher"),
+        pytest.param(0, UPGRADE, id="downgrade as an upgrade"),
+        pytest.param(2, SAFE_DOWNGRADE, id="downgrade to a higher version"),
+        pytest.param(2, UNSAFE_DOWNGRADE, id="unsafe downgrade to a higher version"),
         pytest.param(2, 0, id="no upgrade type"),
-        pytest.param(2, 4, id="an upgrade type that is none"),
-        pytest.param(3, UPGRADE, id="what no broker has"),
-        pytest.param(-1, SAFE_DOWNGRADE, id="less than nothing"),
+        pytest.param(2, 4, id="unknown upgrade type"),
+        pytest.param(3, UPGRADE, id="unsupported version"),
+        pytest.param(-1, SAFE_DOWNGRADE, id="negative version"),
     ],
 )
-def test_an_update_that_makes_no_sense_is_refused(
-    own_raw: RawConnection, level: int, upgrade_type: int
-) -> None:
+def test_invalid_update_is_refused(own_raw: RawConnection, level: int, upgrade_type: int) -> None:
     for version in (1, 2):
         response = update(own_raw, level, upgrade_type, version=version)
         assert response.error_code == ErrorCode.invalid_update_version
@@ -140,20 +140,20 @@ def test_an_update_that_makes_no_sense_is_refused(
 
 
 @pytest.mark.parametrize("level", [0, 1])
-def test_an_unknown_feature_is_refused(own_raw: RawConnection, level: int) -> None:
+def test_unknown_feature_is_refused(own_raw: RawConnection, level: int) -> None:
     response = update(own_raw, level, feature="no.such.feature")
     assert response.error_code == ErrorCode.invalid_update_version
     assert "no.such.feature" in response.error_message
 
 
-def test_version_0_of_the_request_cannot_ask_for_a_downgrade(own_raw: RawConnection) -> None:
-    # What it says of downgrades is not looked at any more where there is no ZooKeeper.
+def test_request_version_0_cannot_downgrade(own_raw: RawConnection) -> None:
+    # KRaft ignores the downgrade flag of version 0.
     response = update(own_raw, 0, SAFE_DOWNGRADE, version=0)
     assert response.error_code == ErrorCode.invalid_update_version
     assert finalized(own_raw.address)[FEATURE] == 1
 
 
-def test_all_updates_are_made_or_none(own_raw: RawConnection) -> None:
+def test_updates_are_applied_all_or_none(own_raw: RawConnection) -> None:
     both = [
         {"feature": FEATURE, "max_version_level": 2},
         {"feature": "no.such.feature", "max_version_level": 1},
@@ -165,17 +165,17 @@ def test_all_updates_are_made_or_none(own_raw: RawConnection) -> None:
     assert finalized(own_raw.address)[FEATURE] == 1
 
 
-def test_an_update_can_be_checked_only(own_raw: RawConnection) -> None:
+def test_validate_only_updates_nothing(own_raw: RawConnection) -> None:
     before = finalized(own_raw.address)
     assert update(own_raw, 2, validate_only=True).error_code == ErrorCode.none
     refused = update(own_raw, 3, validate_only=True)
     assert refused.error_code == ErrorCode.invalid_update_version
-    assert update(own_raw, 1).error_code == ErrorCode.none  # A change that all have taken in.
+    assert update(own_raw, 1).error_code == ErrorCode.none  # A change that all brokers apply.
     assert finalized(own_raw.address) == before
 
 
 @pytest.mark.slow
-def test_what_is_finalized_outlives_its_nodes(own_raw: RawConnection, own: Cluster) -> None:
+def test_finalized_features_survive_a_restart(own_raw: RawConnection, own: Cluster) -> None:
     finalize([own.address(1)], {FEATURE: 2})
     own.kill_controller()
     own.start_controller()

@@ -1,4 +1,4 @@
-"""Fetch: what is returned, how much, when, and from which partition (KIP-74, KIP-227, KIP-516)."""
+"""Fetch: records, limits, waiting and partitions (KIP-74, KIP-227, KIP-516)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.conformance.wire import (
 
 TopicFactory = Callable[..., str]
 LONG_MS = 20_000
-"""Longer than any test waits: who is answered was woken."""
+"""Longer than any test waits: a response means that the fetch was woken."""
 SOON_S = 0.3
-"""How long a test looks on while nothing should happen."""
+"""How long a test checks that nothing happens."""
 
 
 def read_values(answer: Any) -> list[bytes | None]:
@@ -36,7 +36,7 @@ def read_values(answer: Any) -> list[bytes | None]:
 
 
 def kilobyte_batches(raw: RawConnection, topic: str, count: int, *, partition: int = 0) -> int:
-    """Append `count` batches of one 1000-byte record; returns the size of one."""
+    """Append `count` batches of one 1000-byte record; return the size of one."""
     data = batch([Record(value=b"x" * 1000)])
     for _ in range(count):
         append(raw, topic, data, partition=partition)
@@ -54,7 +54,9 @@ def test_every_version_returns_the_records(raw: RawConnection, topic: TopicFacto
         assert read_values(answer) == [b"a", b"b"], version
 
 
-def test_it_tells_the_offsets_of_the_partition(raw: RawConnection, topic: TopicFactory) -> None:
+def test_response_contains_the_offsets_of_the_partition(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
     name = topic()
     append(raw, name, batch(values("a", "b")))
     answer = fetch(raw, name)
@@ -64,7 +66,9 @@ def test_it_tells_the_offsets_of_the_partition(raw: RawConnection, topic: TopicF
     assert not answer.aborted_transactions
 
 
-def test_at_the_end_there_is_nothing_and_no_error(raw: RawConnection, topic: TopicFactory) -> None:
+def test_fetch_at_the_log_end_is_empty_without_error(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
     name = topic()
     assert (fetch(raw, name).error_code, fetch(raw, name).records) == (ErrorCode.none, b"")
     append(raw, name, batch(values("a")))
@@ -74,7 +78,7 @@ def test_at_the_end_there_is_nothing_and_no_error(raw: RawConnection, topic: Top
 
 
 @pytest.mark.parametrize("offset", [3, 10_000, -1])
-def test_outside_the_log_is_out_of_range(
+def test_offset_outside_the_log_is_out_of_range(
     raw: RawConnection, topic: TopicFactory, offset: int
 ) -> None:
     name = topic()
@@ -84,7 +88,9 @@ def test_outside_the_log_is_out_of_range(
     assert not answer.records
 
 
-def test_before_the_log_start_is_out_of_range(raw: RawConnection, topic: TopicFactory) -> None:
+def test_offset_before_the_log_start_is_out_of_range(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
     name = topic()
     append(raw, name, batch(values("a")))
     append(raw, name, batch(values("b")))
@@ -99,7 +105,7 @@ def test_before_the_log_start_is_out_of_range(raw: RawConnection, topic: TopicFa
 
 
 @pytest.mark.parametrize("codec", [0, GZIP])
-def test_an_offset_inside_a_batch_returns_the_whole_batch(
+def test_offset_inside_a_batch_returns_the_whole_batch(
     raw: RawConnection, topic: TopicFactory, codec: int
 ) -> None:
     name = topic()
@@ -109,7 +115,7 @@ def test_an_offset_inside_a_batch_returns_the_whole_batch(
     assert [(b.base_offset, b.last_offset) for b in found] == [(2, 4)]
 
 
-def test_the_first_batch_goes_out_whatever_the_limits(
+def test_first_batch_is_returned_whatever_the_limits(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -120,9 +126,7 @@ def test_the_first_batch_goes_out_whatever_the_limits(
     assert [b.base_offset for b in parse(fetch(raw, name, 1, max_bytes=1).records)] == [1]
 
 
-def test_a_partition_returns_no_more_than_its_limit(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_partition_returns_no_more_than_its_limit(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     size = kilobyte_batches(raw, name, 10)
     answer = fetch(raw, name, partition_max_bytes=3 * size + size // 2)
@@ -130,7 +134,7 @@ def test_a_partition_returns_no_more_than_its_limit(
     assert [b.base_offset for b in parse(answer.records)] == [0, 1, 2]
 
 
-def test_a_request_returns_no_more_than_its_limit(raw: RawConnection, topic: TopicFactory) -> None:
+def test_request_returns_no_more_than_its_limit(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(partitions=3)
     size, *_ = [kilobyte_batches(raw, name, 4, partition=partition) for partition in range(3)]
     response = raw.send(
@@ -140,10 +144,8 @@ def test_a_request_returns_no_more_than_its_limit(raw: RawConnection, topic: Top
     assert found == {0: 4, 1: 2, 2: 0}
 
 
-def test_partitions_are_served_in_the_order_they_are_asked_for(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
-    # Being fair to partitions is the client's part: it rotates them, and the broker keeps order.
+def test_partitions_are_served_in_request_order(raw: RawConnection, topic: TopicFactory) -> None:
+    # Clients rotate partitions for fairness; the broker keeps the order of the request.
     name = topic(partitions=3)
     for partition in range(3):
         kilobyte_batches(raw, name, 2, partition=partition)
@@ -154,7 +156,7 @@ def test_partitions_are_served_in_the_order_they_are_asked_for(
         assert [p.partition_index for p in partitions if p.records] == [order[0]]
 
 
-def test_the_first_batch_may_come_from_a_later_partition(
+def test_first_batch_may_come_from_a_later_partition(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic(partitions=2)
@@ -176,7 +178,7 @@ def test_several_topics_in_one_request(raw: RawConnection, topic: TopicFactory) 
 
 
 def wait_for(raw: RawConnection, request: Any, *, act: Callable[[], object]) -> Any:
-    """Send `request`, see that it is not answered, `act`, and return the answer it then gets."""
+    """Send `request`, check that there is no response, `act`, and return the response."""
     raw.send_only(request)
     raw.set_timeout(SOON_S)
     with pytest.raises(TimeoutError):
@@ -188,12 +190,12 @@ def wait_for(raw: RawConnection, request: Any, *, act: Callable[[], object]) -> 
 
 @pytest.fixture
 def other(raw_address: str) -> Any:
-    """A second connection, for what happens while the first waits."""
+    """A second connection, for actions while the first one waits."""
     with RawConnection(raw_address) as connection:
         yield connection
 
 
-def test_a_waiting_fetch_is_woken_by_an_append(
+def test_waiting_fetch_is_woken_by_an_append(
     raw: RawConnection, other: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -202,7 +204,7 @@ def test_a_waiting_fetch_is_woken_by_an_append(
     assert read_values(only(only(response.responses).partitions)) == [b"a"]
 
 
-def test_a_waiting_fetch_waits_for_its_minimum_of_bytes(
+def test_fetch_waits_for_min_bytes(
     raw: RawConnection, other: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -213,7 +215,7 @@ def test_a_waiting_fetch_waits_for_its_minimum_of_bytes(
     assert len(parse(only(only(response.responses).partitions).records)) == 3
 
 
-def test_the_minimum_counts_all_partitions(
+def test_min_bytes_counts_all_partitions(
     raw: RawConnection, other: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic(partitions=2)
@@ -225,9 +227,7 @@ def test_the_minimum_counts_all_partitions(
     assert [len(parse(p.records)) for p in only(response.responses).partitions] == [1, 1]
 
 
-def test_a_waiting_fetch_is_answered_empty_when_its_time_is_over(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_fetch_returns_empty_after_max_wait(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     began_s = time.monotonic()
     answer = fetch(raw, name, max_wait_ms=400, min_bytes=1)
@@ -236,7 +236,7 @@ def test_a_waiting_fetch_is_answered_empty_when_its_time_is_over(
     assert 0.39 <= waited_s < LONG_MS / 2_000
 
 
-def test_what_is_there_is_returned_when_the_time_is_over(
+def test_fetch_returns_available_records_after_max_wait(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -244,7 +244,7 @@ def test_what_is_there_is_returned_when_the_time_is_over(
     assert read_values(fetch(raw, name, max_wait_ms=200, min_bytes=1_000_000)) == [b"a"]
 
 
-def test_enough_bytes_are_returned_at_once(raw: RawConnection, topic: TopicFactory) -> None:
+def test_fetch_returns_at_once_with_min_bytes(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     append(raw, name, batch(values("a")))
     raw.set_timeout(LONG_MS / 2_000)
@@ -258,10 +258,10 @@ def test_enough_bytes_are_returned_at_once(raw: RawConnection, topic: TopicFacto
         pytest.param({"min_bytes": 9000, "max_bytes": 5000}, id="of the response"),
     ],
 )
-def test_a_minimum_that_the_limits_keep_out_of_reach_is_not_waited_for(
+def test_fetch_does_not_wait_if_the_limits_are_below_min_bytes(
     raw: RawConnection, other: RawConnection, topic: TopicFactory, limits: dict[str, Any]
 ) -> None:
-    # Whole batches fall short of the 5000 bytes that are there (Apache Kafka adds part of one).
+    # Whole batches are fewer than the 5000 available bytes (Apache Kafka adds a partial batch).
     name = topic()
     kilobyte_batches(raw, name, 4)
     of_partition = {k: v for k, v in limits.items() if k == "partition_max_bytes"}
@@ -272,7 +272,7 @@ def test_a_minimum_that_the_limits_keep_out_of_reach_is_not_waited_for(
         assert len(parse(only(only(response.responses).partitions).records)) == 4
 
 
-def test_a_reader_behind_the_last_segment_is_answered_at_once(
+def test_fetch_before_the_last_segment_returns_at_once(
     raw: RawConnection, other: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic(**{"segment.bytes": str(MEBIBYTE)})
@@ -292,12 +292,12 @@ def test_a_reader_behind_the_last_segment_is_answered_at_once(
     assert len(only(only(raw.send(behind).responses).partitions).records) == 2 * len(data)
 
 
-def test_no_minimum_is_answered_at_once(raw: RawConnection, topic: TopicFactory) -> None:
+def test_fetch_without_min_bytes_returns_at_once(raw: RawConnection, topic: TopicFactory) -> None:
     raw.set_timeout(LONG_MS / 2_000)
     assert fetch(raw, topic(), max_wait_ms=LONG_MS, min_bytes=0).records == b""
 
 
-def test_an_offset_out_of_range_is_answered_at_once_with_all_partitions(
+def test_offset_out_of_range_returns_at_once_with_all_partitions(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic(partitions=2)
@@ -308,7 +308,7 @@ def test_an_offset_out_of_range_is_answered_at_once_with_all_partitions(
     assert codes == {0: ErrorCode.none, 1: ErrorCode.offset_out_of_range}
 
 
-def test_an_unknown_partition_does_not_keep_the_others_from_waiting(
+def test_fetch_waits_despite_an_unknown_partition(
     raw: RawConnection, other: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -320,7 +320,7 @@ def test_an_unknown_partition_does_not_keep_the_others_from_waiting(
     assert found[7].error_code == ErrorCode.unknown_topic_or_partition
 
 
-def test_a_deleted_topic_wakes_who_waits_for_it(
+def test_topic_deletion_wakes_a_waiting_fetch(
     raw: RawConnection, other: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -336,7 +336,7 @@ def test_a_deleted_topic_wakes_who_waits_for_it(
     }
 
 
-def test_an_unknown_topic_or_partition_is_named_as_such(
+def test_unknown_topic_or_partition(
     raw: RawConnection, topic: TopicFactory, unique_name: Callable[[], str]
 ) -> None:
     unknown = ErrorCode.unknown_topic_or_partition
@@ -345,7 +345,7 @@ def test_an_unknown_topic_or_partition_is_named_as_such(
 
 
 @pytest.mark.parametrize("isolation_level", [READ_UNCOMMITTED, READ_COMMITTED])
-def test_without_transactions_both_isolation_levels_read_all(
+def test_both_isolation_levels_read_all_without_transactions(
     raw: RawConnection, topic: TopicFactory, isolation_level: int
 ) -> None:
     name = topic()
@@ -357,18 +357,18 @@ def test_without_transactions_both_isolation_levels_read_all(
     assert answer.aborted_transactions == expected
 
 
-def test_without_a_session_there_is_no_session_id(raw: RawConnection, topic: TopicFactory) -> None:
+def test_no_session_id_without_a_session(raw: RawConnection, topic: TopicFactory) -> None:
     response = raw.send(fetch_request({topic(): [{}]}, session_id=0, session_epoch=-1))
     assert (response.error_code, response.session_id) == (ErrorCode.none, 0)
 
 
-def test_a_session_that_does_not_exist_is_not_found(raw: RawConnection) -> None:
+def test_session_that_does_not_exist_is_not_found(raw: RawConnection) -> None:
     response = raw.send(fetch_request({}, session_id=123_456, session_epoch=1))
     assert response.error_code == ErrorCode.fetch_session_id_not_found
     assert response.responses == ()
 
 
-def test_reading_batch_by_batch_gives_every_record_once(
+def test_fetching_batch_by_batch_returns_every_record_once(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -384,7 +384,7 @@ def test_reading_batch_by_batch_gives_every_record_once(
     assert read == expected
 
 
-def test_what_was_refused_is_never_read(raw: RawConnection, topic: TopicFactory) -> None:
+def test_refused_records_are_never_read(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     append(raw, name, batch(values("before")))
     assert produce(raw, name, batch(values("bad"), corrupt=True)).error_code != ErrorCode.none

@@ -1,4 +1,4 @@
-"""Fetch by topic id, and by the epochs a reader knows (KIP-516, KIP-320, KIP-392)."""
+"""Fetch by topic id, and with leader epochs (KIP-516, KIP-320, KIP-392)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TopicFactory = Callable[..., str]
 BY_ID = 13
 
 
-def test_topics_are_answered_by_their_ids(raw: RawConnection, topic: TopicFactory) -> None:
+def test_response_contains_topic_ids(raw: RawConnection, topic: TopicFactory) -> None:
     first, second = topic(), topic()
     append(raw, first, batch(values("1")))
     append(raw, second, batch(values("2")))
@@ -30,24 +30,22 @@ def test_topics_are_answered_by_their_ids(raw: RawConnection, topic: TopicFactor
     assert found == ids
 
 
-def test_an_unknown_topic_id_is_named_as_such(raw: RawConnection, topic: TopicFactory) -> None:
+def test_unknown_topic_id(raw: RawConnection, topic: TopicFactory) -> None:
     known, unknown = topic_id(raw, topic()), uuid.uuid4()
     response = raw.send(fetch_request({known: [{}], unknown: [{}]}, version=13))
     codes = {t.topic_id: only(t.partitions).error_code for t in response.responses}
     assert codes == {known: ErrorCode.none, unknown: ErrorCode.unknown_topic_id}
 
 
-def test_an_unknown_partition_of_a_known_id_is_named_as_such(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_unknown_partition_of_a_known_topic_id(raw: RawConnection, topic: TopicFactory) -> None:
     answer = fetch(raw, topic_id(raw, topic()), version=BY_ID, partition=1)
     assert answer.error_code == ErrorCode.unknown_topic_or_partition
 
 
-def test_the_id_of_a_topic_that_was_made_again_is_unknown(
+def test_old_id_of_a_recreated_topic_is_unknown(
     raw: RawConnection, topic: TopicFactory, cluster: Cluster
 ) -> None:
-    # A reader by name would take the new topic's records for those of the old one.
+    # With names a reader would confuse the records of the new topic with the old one's.
     name = topic()
     before = topic_id(raw, name)
     append(raw, name, batch(values("old")))
@@ -61,7 +59,7 @@ def test_the_id_of_a_topic_that_was_made_again_is_unknown(
     assert only(read.records).value == b"new"
 
 
-def test_a_newer_leader_epoch_than_the_brokers_is_unknown(
+def test_newer_leader_epoch_than_the_broker_has_is_unknown(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -72,9 +70,7 @@ def test_a_newer_leader_epoch_than_the_brokers_is_unknown(
     assert not answer.records
 
 
-def test_a_reader_whose_last_epoch_is_the_logs_reads_on(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_fetch_with_a_matching_last_fetched_epoch(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     append(raw, name, batch(values("a", "b")))
     answer = fetch(raw, name, 1, last_fetched_epoch=0)
@@ -83,9 +79,7 @@ def test_a_reader_whose_last_epoch_is_the_logs_reads_on(
     assert parse(answer.records)
 
 
-def test_a_reader_with_a_rack_is_sent_nowhere_else_where_there_is_one_broker(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_no_preferred_read_replica_with_one_broker(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     append(raw, name, batch(values("a")))
     answer = only(

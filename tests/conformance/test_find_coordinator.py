@@ -1,4 +1,4 @@
-"""FindCoordinator of groups, one or several a request (KIP-699)."""
+"""FindCoordinator for one or several groups (KIP-699)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conformance.wire import only, served
 NO_SUCH_TYPE = 77
 
 
-def test_every_version_names_the_broker(
+def test_every_version_returns_the_coordinator(
     raw: RawConnection, cluster: Cluster, unique_name: Callable[[], str]
 ) -> None:
     name = unique_name()
@@ -28,7 +28,7 @@ def test_every_version_names_the_broker(
         assert f"{found.host}:{found.port}" == cluster.address(broker_id), version
 
 
-def test_several_groups_are_found_at_once(
+def test_several_groups_in_one_find_coordinator(
     raw: RawConnection, unique_name: Callable[[], str]
 ) -> None:
     names = [unique_name() for _ in range(3)]
@@ -39,7 +39,7 @@ def test_several_groups_are_found_at_once(
     }
 
 
-def test_an_unknown_type_of_key_is_refused(raw: RawConnection) -> None:
+def test_unknown_key_type_is_refused(raw: RawConnection) -> None:
     assert (
         find_coordinator(raw, "x", version=3, key_type=NO_SUCH_TYPE).error_code
         == ErrorCode.invalid_request

@@ -1,4 +1,4 @@
-"""Groups as administrators see them: describe, list, delete, offsets deleted."""
+"""Administration of groups: describe, list, delete, delete offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGE_METADATA = "x" * 4000
 
 @pytest.fixture
 def groups(one_broker: Cluster) -> Cluster:
-    """A cluster in which each group is where everybody asks."""
+    """A cluster of one broker, which coordinates every group."""
     return one_broker
 
 
@@ -35,7 +35,7 @@ def raw(groups: Cluster) -> Iterator[RawConnection]:
 
 @pytest.fixture
 def member(groups: Cluster, group: str) -> Iterator[MemberFactory]:
-    """Makes members of the test's group."""
+    """Create members of the test's group."""
     with ExitStack() as opened:
         yield lambda **options: opened.enter_context(
             GroupMember(groups.bootstrap_servers, group, **options)
@@ -75,7 +75,7 @@ def delete_offsets(raw: RawConnection, group: str, topic: str, *partitions: int)
     )
 
 
-def test_a_stable_group(raw: RawConnection, member: MemberFactory, group: str) -> None:
+def test_stable_group(raw: RawConnection, member: MemberFactory, group: str) -> None:
     leader, other = member(instance_id="i1"), member(protocols={"range": b"n"})
     stable_pair(leader, other)
     for version in served(raw, "describe_groups"):
@@ -92,12 +92,12 @@ def test_a_stable_group(raw: RawConnection, member: MemberFactory, group: str) -
             assert members[other.member_id].group_instance_id is None
 
 
-def test_what_is_told_while_a_group_rebalances(
+def test_describe_while_a_group_rebalances(
     raw: RawConnection, member: MemberFactory, group: str
 ) -> None:
     one = member()
-    one.get_id()
-    # Kafka tells the id before the record of the new group is committed.
+    one.request_member_id()
+    # Kafka returns the member id before the record of the new group is replicated.
     eventually(lambda: describe(raw, group).group_state == "Empty")
     found = describe(raw, group)
     assert (found.protocol_type, found.members) == ("", ())
@@ -112,7 +112,7 @@ def test_what_is_told_while_a_group_rebalances(
     assert found.protocol_data == ""
 
 
-def test_an_unknown_group(raw: RawConnection, group: str) -> None:
+def test_unknown_group(raw: RawConnection, group: str) -> None:
     found = describe(raw, group, 5)
     assert (found.error_code, found.group_state) == (ErrorCode.none, "Dead")
     if 6 in served(raw, "describe_groups"):
@@ -183,7 +183,7 @@ def test_groups_are_deleted(
         assert only(answer.results).error_code == ErrorCode.none, version
 
 
-def test_a_deleted_group_begins_anew(member: MemberFactory, raw: RawConnection, group: str) -> None:
+def test_deleted_group_starts_again(member: MemberFactory, raw: RawConnection, group: str) -> None:
     one = stable_alone(member())
     one.join()
     one.leave()
@@ -191,7 +191,7 @@ def test_a_deleted_group_begins_anew(member: MemberFactory, raw: RawConnection, 
     assert member().join().generation_id == 1
 
 
-def test_offsets_of_topics_that_nobody_reads_are_deleted(
+def test_offsets_of_unsubscribed_topics_are_deleted(
     raw: RawConnection, member: MemberFactory, topic: TopicFactory, group: str
 ) -> None:
     read, left = topic(), topic(partitions=3)
@@ -227,9 +227,7 @@ def test_offsets_that_cannot_be_deleted(
     assert delete_offsets(raw, group, name, 0).error_code == ErrorCode.non_empty_group
 
 
-def test_more_in_a_commit_than_a_batch_holds(
-    raw: RawConnection, topic: TopicFactory, group: str
-) -> None:
+def test_commit_larger_than_a_batch(raw: RawConnection, topic: TopicFactory, group: str) -> None:
     name = topic(partitions=300)
     partitions = [
         {"partition_index": p, "committed_offset": 1, "committed_metadata": LARGE_METADATA}

@@ -1,4 +1,4 @@
-"""Groups of clients that others wrote: shares of a topic, as members come and go."""
+"""Groups of third-party clients: assignments as members join and leave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REBALANCE_S = 60.0
 
 @pytest.fixture
 def groups(one_broker: Cluster) -> Cluster:
-    """A cluster in which each group is where everybody asks."""
+    """A cluster of one broker, which coordinates every group."""
     return one_broker
 
 
@@ -50,7 +50,7 @@ def share(consumer: Any) -> set[int]:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_members_share_a_topic_as_they_come_and_go(
+def test_members_share_a_topic_as_they_join_and_leave(
     groups: Cluster, topic: str, unique_name: Callable[[], str], strategy: str
 ) -> None:
     group, configs = unique_name(), {"partition.assignment.strategy": strategy}
@@ -68,7 +68,7 @@ def test_members_share_a_topic_as_they_come_and_go(
     one.close()
 
 
-def test_a_member_goes_on_where_another_committed(
+def test_member_continues_at_the_offset_of_another(
     groups: Cluster, topic: str, unique_name: Callable[[], str]
 ) -> None:
     group = unique_name()
@@ -95,7 +95,7 @@ def _read(consumer: Any, into: list[Any]) -> int:
     return len(into)
 
 
-def test_clients_of_two_kinds_share_a_topic(
+def test_different_clients_share_a_topic(
     groups: Cluster, topic: str, unique_name: Callable[[], str]
 ) -> None:
     group = unique_name()

@@ -32,7 +32,7 @@ UUID = "[0-9a-zA-Z_-]{22,36}"
 
 @pytest.fixture(scope="module")
 def groups(cluster_with: Callable[..., Cluster]) -> Cluster:
-    """A cluster whose groups may have short sessions and are small."""
+    """A cluster with short sessions and a small maximum group size."""
     return cluster_with(
         {
             "group.min.session.timeout.ms": "500",
@@ -50,7 +50,7 @@ def raw(groups: Cluster) -> Iterator[RawConnection]:
 
 @pytest.fixture
 def member(groups: Cluster, group: str) -> Iterator[MemberFactory]:
-    """Makes members of the test's group."""
+    """Create members of the test's group."""
     with ExitStack() as opened:
         yield lambda **options: opened.enter_context(
             GroupMember(groups.bootstrap_servers, options.pop("group", group), **options)
@@ -67,17 +67,21 @@ def topic(groups: Cluster, unique_name: Callable[[], str]) -> Callable[..., str]
     return create
 
 
-def test_a_member_gets_an_id_and_leads_alone(member: MemberFactory) -> None:
+def test_single_member_gets_an_id_and_leads(member: MemberFactory) -> None:
     one = member()
-    one.get_id()
+    one.request_member_id()
     assert re.fullmatch(f"raw-{UUID}", one.member_id)
     answer = one.join()
     assert (answer.error_code, answer.generation_id) == (ErrorCode.none, 1)
     assert (answer.leader, answer.member_id) == (one.member_id, one.member_id)
     assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
     assert not answer.skip_assignment
-    (told,) = answer.members
-    assert (told.member_id, told.group_instance_id, told.metadata) == (one.member_id, None, b"m")
+    (returned,) = answer.members
+    assert (returned.member_id, returned.group_instance_id, returned.metadata) == (
+        one.member_id,
+        None,
+        b"m",
+    )
     synced = one.sync({one.member_id: b"part"})
     assert (synced.error_code, synced.assignment) == (ErrorCode.none, b"part")
     assert (synced.protocol_type, synced.protocol_name) == ("consumer", "range")
@@ -99,7 +103,7 @@ def test_every_version_joins(raw: RawConnection, member: MemberFactory) -> None:
 def test_members_wait_for_each_other(member: MemberFactory) -> None:
     one, two = member(), member(protocols={"range": b"n"})
     stable_alone(one)
-    two.get_id()
+    two.request_member_id()
     two.join_only()
     eventually(lambda: one.heartbeat() == ErrorCode.rebalance_in_progress)
     assert one.sync().error_code == ErrorCode.rebalance_in_progress
@@ -107,15 +111,15 @@ def test_members_wait_for_each_other(member: MemberFactory) -> None:
     first, second = one.joined(), two.joined()
     assert first.generation_id == second.generation_id == 2
     assert first.leader == second.leader == one.member_id
-    told = {m.member_id: m.metadata for m in first.members}
-    assert told == {one.member_id: b"m", two.member_id: b"n"}
+    returned = {m.member_id: m.metadata for m in first.members}
+    assert returned == {one.member_id: b"m", two.member_id: b"n"}
     assert second.members == ()
     sync_all(one, two)
     again = two.sync()
     assert again.assignment == two.member_id.encode()
 
 
-def test_a_member_without_a_part_gets_an_empty_one(member: MemberFactory) -> None:
+def test_member_without_partitions_gets_an_empty_assignment(member: MemberFactory) -> None:
     one, two = member(), member()
     stable_alone(one)
     rejoin_together(one, two)
@@ -137,12 +141,12 @@ def test_joining_again_with_the_same_metadata(member: MemberFactory) -> None:
     assert leader.joined().generation_id == other.joined().generation_id == 3
 
 
-def test_the_leader_of_a_stable_group_can_have_a_rebalance(member: MemberFactory) -> None:
+def test_leader_of_a_stable_group_can_start_a_rebalance(member: MemberFactory) -> None:
     one = stable_alone(member())
     assert one.join().generation_id == 2
 
 
-def test_the_leader_leaves(member: MemberFactory) -> None:
+def test_leader_leaves(member: MemberFactory) -> None:
     leader, other = member(), member()
     stable_pair(leader, other)
     assert leader.leave() == ErrorCode.none
@@ -151,12 +155,12 @@ def test_the_leader_leaves(member: MemberFactory) -> None:
     assert (answer.leader, answer.generation_id) == (other.member_id, 3)
 
 
-def test_a_rebalance_that_begins_while_members_sync(member: MemberFactory) -> None:
+def test_rebalance_that_begins_while_members_sync(member: MemberFactory) -> None:
     one, two, three = member(), member(), member()
     stable_alone(one)
     rejoin_together(one, two)
     two.sync_only()
-    three.get_id()
+    three.request_member_id()
     three.join_only()
     assert two.synced().error_code == ErrorCode.rebalance_in_progress
     one.join_only()
@@ -164,10 +168,10 @@ def test_a_rebalance_that_begins_while_members_sync(member: MemberFactory) -> No
     assert {m.joined().generation_id for m in (one, two, three)} == {3}
 
 
-def test_the_protocol_is_one_that_all_have(member: MemberFactory) -> None:
+def test_protocol_is_supported_by_all_members(member: MemberFactory) -> None:
     one = stable_alone(member(protocols={"a": b"1", "b": b"2"}))
     two = member(protocols={"b": b"3"})
-    two.get_id()
+    two.request_member_id()
     two.join_only()
     eventually(lambda: one.heartbeat() == ErrorCode.rebalance_in_progress)
     one.join_only()
@@ -181,7 +185,7 @@ def test_the_protocol_is_one_that_all_have(member: MemberFactory) -> None:
     [{"protocols": {"other": b""}}, {"protocol_type": "connect"}, {"protocols": {}}],
     ids=["no common protocol", "another type", "no protocol"],
 )
-def test_protocols_that_do_not_fit(member: MemberFactory, wrong: dict[str, Any]) -> None:
+def test_incompatible_protocols_are_refused(member: MemberFactory, wrong: dict[str, Any]) -> None:
     stable_alone(member())
     refused = member(**wrong).join()
     assert refused.error_code == ErrorCode.inconsistent_group_protocol
@@ -189,7 +193,7 @@ def test_protocols_that_do_not_fit(member: MemberFactory, wrong: dict[str, Any])
 
 
 @pytest.mark.parametrize(("protocol_type", "protocols"), [("", {"a": b""}), ("consumer", {})])
-def test_a_first_member_without_protocol(
+def test_first_member_without_protocol(
     member: MemberFactory, protocol_type: str, protocols: dict[str, bytes]
 ) -> None:
     refused = member(protocol_type=protocol_type, protocols=protocols).join()
@@ -202,19 +206,19 @@ def test_session_timeouts_have_bounds(member: MemberFactory, timeout_ms: int) ->
     assert refused.error_code == ErrorCode.invalid_session_timeout
 
 
-def test_a_group_has_a_name(member: MemberFactory) -> None:
+def test_group_id_must_not_be_empty(member: MemberFactory) -> None:
     nameless = member(group="")
     assert nameless.join().error_code == ErrorCode.invalid_group_id
     assert nameless.sync().error_code == ErrorCode.invalid_group_id
     assert nameless.heartbeat() == ErrorCode.invalid_group_id
 
 
-def test_a_group_may_be_full(member: MemberFactory) -> None:
+def test_group_max_size_is_enforced(member: MemberFactory) -> None:
     one, two, three = member(), member(), member()
     stable_alone(one)
     rejoin_together(one, two)
     sync_all(one, two)
-    three.get_id()
+    three.request_member_id()
     three.join_only()
     eventually(lambda: one.heartbeat() == ErrorCode.rebalance_in_progress)
     one.join_only()
@@ -225,23 +229,23 @@ def test_a_group_may_be_full(member: MemberFactory) -> None:
     assert (refused.error_code, refused.member_id) == (ErrorCode.group_max_size_reached, "")
 
 
-def test_who_is_no_member(member: MemberFactory) -> None:
-    nobody = member()
-    assert nobody.heartbeat(member_id="x") == ErrorCode.unknown_member_id
-    assert nobody.sync(member_id="x").error_code == ErrorCode.unknown_member_id
-    nobody.member_id = "x"
-    refused = nobody.join()
+def test_unknown_members_are_refused(member: MemberFactory) -> None:
+    unknown = member()
+    assert unknown.heartbeat(member_id="x") == ErrorCode.unknown_member_id
+    assert unknown.sync(member_id="x").error_code == ErrorCode.unknown_member_id
+    unknown.member_id = "x"
+    refused = unknown.join()
     assert (refused.error_code, refused.member_id) == (ErrorCode.unknown_member_id, "x")
-    assert nobody.leave() == ErrorCode.unknown_member_id
+    assert unknown.leave() == ErrorCode.unknown_member_id
     stable_alone(member())
-    assert nobody.heartbeat(member_id="x") == ErrorCode.unknown_member_id
-    assert nobody.sync(member_id="x").error_code == ErrorCode.unknown_member_id
-    assert nobody.join().error_code == ErrorCode.unknown_member_id
-    assert nobody.leave() == ErrorCode.unknown_member_id
+    assert unknown.heartbeat(member_id="x") == ErrorCode.unknown_member_id
+    assert unknown.sync(member_id="x").error_code == ErrorCode.unknown_member_id
+    assert unknown.join().error_code == ErrorCode.unknown_member_id
+    assert unknown.leave() == ErrorCode.unknown_member_id
 
 
 @pytest.mark.parametrize("generation_id", [-1, 0, 2])
-def test_the_wrong_generation(member: MemberFactory, generation_id: int) -> None:
+def test_wrong_generation_is_refused(member: MemberFactory, generation_id: int) -> None:
     one = stable_alone(member())
     assert one.heartbeat(generation_id=generation_id) == ErrorCode.illegal_generation
     refused = one.sync(generation_id=generation_id)
@@ -262,7 +266,7 @@ def test_syncing_under_another_protocol(member: MemberFactory, wrong: dict[str, 
     assert one.sync(**wrong).error_code == ErrorCode.inconsistent_group_protocol
 
 
-def test_a_member_without_a_sign_of_life_is_gone(member: MemberFactory) -> None:
+def test_member_without_heartbeats_is_removed(member: MemberFactory) -> None:
     leader, silent = member(), member(session_timeout_ms=SHORT_MS)
     stable_pair(leader, silent)
     eventually(lambda: leader.heartbeat() == ErrorCode.rebalance_in_progress)
@@ -271,7 +275,7 @@ def test_a_member_without_a_sign_of_life_is_gone(member: MemberFactory) -> None:
     assert [m.member_id for m in answer.members] == [leader.member_id]
 
 
-def test_who_does_not_join_again_is_left_behind(member: MemberFactory) -> None:
+def test_member_that_does_not_rejoin_is_removed(member: MemberFactory) -> None:
     leader = member(rebalance_timeout_ms=SHORT_MS)
     late = member(rebalance_timeout_ms=SHORT_MS)
     stable_pair(leader, late)
@@ -280,7 +284,7 @@ def test_who_does_not_join_again_is_left_behind(member: MemberFactory) -> None:
     assert late.heartbeat() == ErrorCode.unknown_member_id
 
 
-def test_who_joins_and_does_not_sync_is_left_behind(member: MemberFactory) -> None:
+def test_member_that_does_not_sync_is_removed(member: MemberFactory) -> None:
     leader = member(rebalance_timeout_ms=SHORT_MS)
     silent = member(rebalance_timeout_ms=SHORT_MS)
     stable_alone(leader)
@@ -290,11 +294,11 @@ def test_who_joins_and_does_not_sync_is_left_behind(member: MemberFactory) -> No
     assert silent.heartbeat() == ErrorCode.unknown_member_id
 
 
-def test_an_id_that_nobody_joins_with_expires(member: MemberFactory) -> None:
+def test_unused_member_id_expires(member: MemberFactory) -> None:
     one = stable_alone(member())
     pending = member(session_timeout_ms=SHORT_MS)
-    pending.get_id()
-    one.join_only()  # Waits for the one that has its id.
+    pending.request_member_id()
+    one.join_only()  # Waits for the pending member.
     assert one.joined().generation_id == 2
     refused = pending.join()
     assert refused.error_code == ErrorCode.unknown_member_id
@@ -317,28 +321,28 @@ def test_commits_of_members(
     assert commit(raw, group, name, 2, **one.identity()) == ErrorCode.rebalance_in_progress
     assert commit(raw, group, name, 2, **identity) == ErrorCode.illegal_generation
     two = member()
-    two.get_id()
+    two.request_member_id()
     two.join_only()
     eventually(lambda: one.heartbeat() == ErrorCode.rebalance_in_progress)
     assert commit(raw, group, name, 3, **one.identity()) == ErrorCode.none
     assert committed(raw, group, name) == [(3, "", -1)]
 
 
-def test_a_commit_is_a_sign_of_life(
+def test_commit_extends_the_session(
     raw: RawConnection, member: MemberFactory, topic: Callable[..., str], group: str
 ) -> None:
     name = topic()
     leader, other = member(), member(session_timeout_ms=SHORT_MS)
     stable_pair(leader, other)
     other.raw.set_timeout(0.3)
-    for offset in range(14):  # Longer together than the session, of which each is a tenth.
+    for offset in range(14):  # Longer than the session in total; each step is a tenth of it.
         assert commit(raw, group, name, offset, **other.identity()) == ErrorCode.none
-        with pytest.raises(TimeoutError):  # For so long nothing is sent.
+        with pytest.raises(TimeoutError):  # Nothing is sent for that time.
             other.raw.receive_frame()
     assert leader.heartbeat() == ErrorCode.none
 
 
-def test_a_static_member_takes_its_place_over(member: MemberFactory) -> None:
+def test_restarted_static_member_keeps_its_assignment(member: MemberFactory) -> None:
     leader, other = member(instance_id="i1"), member(instance_id="i2")
     stable_pair(leader, other)
     assert re.fullmatch(f"i1-{UUID}", leader.member_id)
@@ -356,7 +360,7 @@ def test_a_static_member_takes_its_place_over(member: MemberFactory) -> None:
 
 
 @pytest.mark.parametrize("version", [8, 9])
-def test_a_static_leader_takes_its_place_over(member: MemberFactory, version: int) -> None:
+def test_restarted_static_leader_keeps_its_assignment(member: MemberFactory, version: int) -> None:
     leader, other = member(instance_id="i1"), member(instance_id="i2")
     stable_pair(leader, other)
     restarted = member(instance_id="i1")
@@ -371,7 +375,7 @@ def test_a_static_leader_takes_its_place_over(member: MemberFactory, version: in
     assert restarted.sync().assignment == leader.member_id.encode()
 
 
-def test_a_static_member_that_waits_is_fenced(member: MemberFactory) -> None:
+def test_waiting_static_member_is_fenced_by_its_replacement(member: MemberFactory) -> None:
     leader, other = member(), member(instance_id="i2")
     stable_pair(leader, other)
     other.protocols = {"range": b"else"}
@@ -384,7 +388,7 @@ def test_a_static_member_that_waits_is_fenced(member: MemberFactory) -> None:
     assert leader.joined().generation_id == restarted.joined().generation_id == 3
 
 
-def test_a_static_member_is_waited_for_beyond_the_rebalance(member: MemberFactory) -> None:
+def test_static_member_stays_beyond_the_rebalance_timeout(member: MemberFactory) -> None:
     leader = member(rebalance_timeout_ms=SHORT_MS)
     late = member(instance_id="i2", rebalance_timeout_ms=SHORT_MS)
     stable_pair(leader, late)
@@ -403,7 +407,7 @@ def test_administrators_remove_members_by_instance_id(
     assert one.heartbeat() == unknown
 
 
-def test_a_fenced_instance_may_not_commit(
+def test_fenced_instance_may_not_commit(
     raw: RawConnection, member: MemberFactory, topic: Callable[..., str], group: str
 ) -> None:
     name = topic()

@@ -1,4 +1,4 @@
-"""High watermark: committed is what every replica in sync has; readers see nothing beyond it."""
+"""The high watermark: records below it are on every in-sync replica; readers stop at it."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def name(nodes: Nodes, unique_name: NameFactory) -> str:
 
 
 def append_uncommitted(nodes: Nodes, name: str) -> None:
-    """A record that the leader alone has: the follower is held."""
+    """Append a record that only the leader has, because the follower is paused."""
     nodes.pause(2)
     answer = produce(nodes.to(1), name, batch(values("not committed")), acks=1)
     assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 1)
 
 
-def test_readers_see_nothing_beyond_it(nodes: Nodes, name: str) -> None:
+def test_readers_see_nothing_above_the_high_watermark(nodes: Nodes, name: str) -> None:
     append_uncommitted(nodes, name)
     answer = fetch(nodes.to(1), name)
     assert (answer.high_watermark, answer.last_stable_offset) == (1, 1)
@@ -51,7 +51,7 @@ def test_readers_see_nothing_beyond_it(nodes: Nodes, name: str) -> None:
     assert list_offset(nodes.to(1), name, MAX_TIMESTAMP).offset == 0
 
 
-def test_between_it_and_the_log_end_there_is_nothing_and_no_error(nodes: Nodes, name: str) -> None:
+def test_fetch_above_the_high_watermark_is_empty_without_error(nodes: Nodes, name: str) -> None:
     append_uncommitted(nodes, name)
     for offset in (1, 2):
         answer = fetch(nodes.to(1), name, offset)
@@ -60,7 +60,7 @@ def test_between_it_and_the_log_end_there_is_nothing_and_no_error(nodes: Nodes, 
     assert fetch(nodes.to(1), name, 3).error_code == ErrorCode.offset_out_of_range
 
 
-def test_a_reader_that_waits_is_woken_when_it_rises(nodes: Nodes, name: str) -> None:
+def test_increase_wakes_a_waiting_fetch(nodes: Nodes, name: str) -> None:
     append_uncommitted(nodes, name)
     with RawConnection(nodes.cluster.address(1)) as waiting:
         request = fetch_request({name: [{"fetch_offset": 1}]}, min_bytes=1, max_wait_ms=25_000)
@@ -71,21 +71,21 @@ def test_a_reader_that_waits_is_woken_when_it_rises(nodes: Nodes, name: str) -> 
     assert answer.high_watermark == 2
 
 
-def test_it_rises_when_the_follower_is_waited_for_no_longer(nodes: Nodes, name: str) -> None:
+def test_increases_when_a_paused_follower_leaves_the_isr(nodes: Nodes, name: str) -> None:
     append_uncommitted(nodes, name)
     nodes.await_isr(name, 1)
     nodes.await_stored(1, name, "committed", "not committed")
 
 
-def test_acks_all_waits_for_it(nodes: Nodes, name: str) -> None:
+def test_acks_all_waits_for_the_high_watermark(nodes: Nodes, name: str) -> None:
     nodes.pause(2)
     append(nodes.to(1), name, batch(values("b")))
-    # Answered means committed: readers see it at once.
+    # Acknowledged means committed: readers see it at once.
     assert fetch(nodes.to(1), name).high_watermark == 2
     nodes.await_isr(name, 1)
 
 
-def test_acks_all_gives_up_after_the_producers_timeout(
+def test_acks_all_times_out_after_the_timeout_of_the_producer(
     nodes: Nodes, unique_name: NameFactory
 ) -> None:
     name = nodes.create(unique_name(), [1, 2])
@@ -93,13 +93,13 @@ def test_acks_all_gives_up_after_the_producers_timeout(
     answer = produce(nodes.to(1), name, batch(values("a")), timeout_ms=100)
     assert answer.error_code == ErrorCode.request_timed_out
     nodes.resume(2)
-    # It was written all the same, which is why a retry may duplicate.
+    # It was appended nevertheless, which is why a retry may duplicate.
     nodes.await_stored(1, name, "a")
 
 
-def test_a_follower_learns_it_with_its_next_fetch(nodes: Nodes, name: str) -> None:
+def test_follower_learns_the_high_watermark_with_its_next_fetch(nodes: Nodes, name: str) -> None:
     for n in range(1, 6):
         append(nodes.to(1), name, batch(values(f"{n}")))
         seen = fetch(nodes.to(2), name).high_watermark
-        assert n <= seen <= n + 1, "everything before the last record is known to be committed"
+        assert n <= seen <= n + 1, "all records before the last one are known to be committed"
     eventually(lambda: fetch(nodes.to(2), name).high_watermark == 6)

@@ -21,13 +21,13 @@ def producer(raw: RawConnection, topic: TopicFactory) -> Producer:
     return Producer(raw, topic())
 
 
-def test_every_producer_gets_an_id_of_its_own(raw: RawConnection) -> None:
+def test_every_producer_gets_its_own_id(raw: RawConnection) -> None:
     ids = [new_producer_id(raw) for _ in range(20)]
     assert len(set(ids)) == len(ids)
     assert all(identifier >= 0 for identifier in ids)
 
 
-def test_every_version_gives_an_id(raw: RawConnection) -> None:
+def test_every_version_returns_an_id(raw: RawConnection) -> None:
     for version in served(raw, "init_producer_id"):
         assert init_producer_id(raw, version=version).producer_id >= 0, version
 
@@ -36,20 +36,20 @@ def test_sequences_in_order_are_written(producer: Producer) -> None:
     assert [producer.accepted(0, count=3), producer.accepted(3), producer.accepted(4)] == [0, 3, 4]
 
 
-def test_a_stored_batch_keeps_its_producer_fields(raw: RawConnection, producer: Producer) -> None:
+def test_stored_batch_keeps_its_producer_fields(raw: RawConnection, producer: Producer) -> None:
     producer.accepted(0, count=2)
     stored = only(parse(fetch(raw, producer.topic).records))
     fields = (stored.producer_id, stored.producer_epoch, stored.base_sequence)
     assert fields == (producer.producer_id, 0, 0)
 
 
-def test_a_retry_of_the_last_batch_is_written_once(producer: Producer) -> None:
+def test_retry_of_the_last_batch_is_written_once(producer: Producer) -> None:
     assert producer.accepted(0, count=3) == 0
     assert producer.accepted(0, count=3) == 0
     assert producer.end() == 3
 
 
-def test_a_retry_of_any_of_the_last_five_batches_has_its_first_offset(producer: Producer) -> None:
+def test_retry_of_any_of_the_last_five_batches_returns_its_first_offset(producer: Producer) -> None:
     for sequence in range(0, 12, 2):
         producer.accepted(sequence, count=2)
     retried = [producer.accepted(sequence, count=2) for sequence in (10, 2, 8, 4, 6)]
@@ -57,7 +57,7 @@ def test_a_retry_of_any_of_the_last_five_batches_has_its_first_offset(producer: 
     assert producer.end() == 12
 
 
-def test_a_retry_of_the_sixth_last_batch_is_out_of_order(producer: Producer) -> None:
+def test_retry_of_the_sixth_last_batch_is_out_of_order(producer: Producer) -> None:
     for sequence in range(6):
         producer.accepted(sequence)
     assert producer.accepted(1) == 1
@@ -65,7 +65,7 @@ def test_a_retry_of_the_sixth_last_batch_is_out_of_order(producer: Producer) -> 
     assert producer.end() == 6
 
 
-def test_a_gap_is_an_error_and_nothing_is_written(producer: Producer) -> None:
+def test_gap_is_an_error_and_nothing_is_written(producer: Producer) -> None:
     producer.accepted(0)
     answer = producer.send(2)
     assert answer.error_code == ErrorCode.out_of_order_sequence_number
@@ -74,7 +74,7 @@ def test_a_gap_is_an_error_and_nothing_is_written(producer: Producer) -> None:
     assert producer.accepted(1) == 1
 
 
-def test_a_batch_that_only_overlaps_is_no_duplicate(producer: Producer) -> None:
+def test_overlapping_batch_is_not_a_duplicate(producer: Producer) -> None:
     producer.accepted(0, count=3)
     for sequence, count in ((0, 2), (1, 2), (0, 4), (2, 2)):
         answer = producer.send(sequence, count=count)
@@ -82,12 +82,12 @@ def test_a_batch_that_only_overlaps_is_no_duplicate(producer: Producer) -> None:
     assert producer.end() == 3
 
 
-def test_a_producer_the_partition_does_not_know_may_start_anywhere(producer: Producer) -> None:
+def test_unknown_producer_may_start_at_any_sequence(producer: Producer) -> None:
     assert producer.accepted(17, count=2) == 0
     assert producer.accepted(19) == 2
 
 
-def test_an_older_epoch_is_fenced(producer: Producer) -> None:
+def test_older_epoch_is_fenced(producer: Producer) -> None:
     producer.accepted(0, epoch=3)
     for sequence in (0, 1):
         answer = producer.send(sequence, epoch=2)
@@ -95,7 +95,7 @@ def test_an_older_epoch_is_fenced(producer: Producer) -> None:
     assert producer.end() == 1
 
 
-def test_a_new_epoch_starts_at_sequence_zero(producer: Producer) -> None:
+def test_new_epoch_starts_at_sequence_zero(producer: Producer) -> None:
     producer.accepted(0)
     producer.accepted(1)
     refused = producer.send(2, epoch=1)
@@ -105,7 +105,7 @@ def test_a_new_epoch_starts_at_sequence_zero(producer: Producer) -> None:
     assert producer.accepted(1, epoch=1) == 3
 
 
-def test_a_new_epoch_forgets_the_batches_of_the_old(producer: Producer) -> None:
+def test_new_epoch_forgets_the_batches_of_the_old(producer: Producer) -> None:
     for sequence in range(5):
         producer.accepted(sequence)
     assert producer.accepted(0, epoch=1) == 5
@@ -113,7 +113,7 @@ def test_a_new_epoch_forgets_the_batches_of_the_old(producer: Producer) -> None:
     assert producer.end() == 6
 
 
-def test_sequences_go_on_at_zero_after_the_largest(producer: Producer) -> None:
+def test_sequences_wrap_to_zero(producer: Producer) -> None:
     assert producer.accepted(SEQUENCE_MAX - 1) == 0
     assert producer.accepted(SEQUENCE_MAX) == 1
     assert producer.accepted(0) == 2
@@ -141,7 +141,7 @@ def test_each_partition_has_its_own_sequences(raw: RawConnection, topic: TopicFa
     ]
 
 
-def test_producers_do_not_disturb_each_other(raw: RawConnection, topic: TopicFactory) -> None:
+def test_producers_are_independent(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     first, second = Producer(raw, name), Producer(raw, name)
     assert [first.accepted(0), second.accepted(0), first.accepted(1)] == [0, 1, 2]
@@ -149,16 +149,14 @@ def test_producers_do_not_disturb_each_other(raw: RawConnection, topic: TopicFac
     assert first.end() == 3
 
 
-def test_a_sequence_without_a_producer_is_just_written(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_sequence_without_a_producer_id_is_ignored(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     for expected in (0, 1):
         answer = produce(raw, name, batch(values("a"), producer_id=-1, base_sequence=5))
         assert (answer.error_code, answer.base_offset) == (ErrorCode.none, expected)
 
 
-def test_a_refused_batch_leaves_the_sequence_where_it_was(producer: Producer) -> None:
+def test_refused_batch_does_not_advance_the_sequence(producer: Producer) -> None:
     producer.accepted(0)
     too_large = producer.send(1, padding=2_000_000)
     assert too_large.error_code == ErrorCode.message_too_large

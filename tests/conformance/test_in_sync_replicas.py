@@ -1,4 +1,4 @@
-"""In-sync replicas: who does not keep up leaves, and only who is in sync may lead."""
+"""The ISR: slow replicas leave it, and only its members may lead."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ pytestmark = pytest.mark.slow
 NameFactory = Callable[[], str]
 
 
-def test_a_follower_that_hangs_leaves_and_returns_when_it_caught_up(
-    nodes: Nodes, unique_name: NameFactory
-) -> None:
+def test_paused_follower_leaves_the_isr_and_rejoins(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1, 2, 3])
     append(nodes.to(1), name, batch(values("a")))
     nodes.pause(3)
-    # Answered when the follower is waited for no longer: it hangs, and counts until it is out.
+    # Acknowledged when the paused follower has left the ISR.
     append(nodes.to(1), name, batch(values("b")))
     nodes.await_isr(name, 1, 2)
     append(nodes.to(1), name, batch(values("c")))
@@ -33,9 +31,7 @@ def test_a_follower_that_hangs_leaves_and_returns_when_it_caught_up(
     nodes.await_stored(3, name, "a", "b", "c")
 
 
-def test_a_follower_that_dies_leaves_and_returns_when_it_caught_up(
-    nodes: Nodes, unique_name: NameFactory
-) -> None:
+def test_killed_follower_leaves_the_isr_and_rejoins(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1, 2, 3])
     append(nodes.to(1), name, batch(values("a")))
     nodes.kill(3)
@@ -46,7 +42,7 @@ def test_a_follower_that_dies_leaves_and_returns_when_it_caught_up(
     nodes.await_stored(3, name, "a", "b")
 
 
-def test_only_a_replica_in_sync_may_lead(nodes: Nodes, unique_name: NameFactory) -> None:
+def test_only_an_in_sync_replica_may_lead(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1, 2])
     append(nodes.to(1), name, batch(values("on both")))
     nodes.kill(2)
@@ -54,7 +50,7 @@ def test_only_a_replica_in_sync_may_lead(nodes: Nodes, unique_name: NameFactory)
     append(nodes.to(1), name, batch(values("on the leader alone")))
     nodes.kill(1)
     nodes.start(2)
-    # The one that runs lacks what was acknowledged: better no leader than that one.
+    # The running replica lacks acknowledged records, so it must not lead.
     nodes.await_leader(name, NO_LEADER)
     answer = produce(nodes.to(2), name, batch(values("refused")), acks=1)
     assert answer.error_code == ErrorCode.not_leader_or_follower
@@ -66,9 +62,7 @@ def test_only_a_replica_in_sync_may_lead(nodes: Nodes, unique_name: NameFactory)
         nodes.await_stored(broker_id, name, "on both", "on the leader alone")
 
 
-def test_an_unclean_election_happens_where_configured(
-    nodes: Nodes, unique_name: NameFactory
-) -> None:
+def test_unclean_election_happens_if_configured(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1, 2], **{"unclean.leader.election.enable": "true"})
     append(nodes.to(1), name, batch(values("on both")))
     nodes.kill(2)
@@ -78,18 +72,18 @@ def test_an_unclean_election_happens_where_configured(
     nodes.kill(1)
     nodes.start(2)
     after = nodes.await_leader(name, 2)
-    # What the new leader lacks is lost, so nobody else may stay in sync.
+    # The new leader lacks records, so no other replica may stay in sync.
     assert after.isr == {2}
     assert after.leader_epoch > before.leader_epoch
     append(nodes.to(2), name, batch(values("kept")))
     nodes.start(1)
     nodes.await_isr(name, 1, 2)
-    # The old leader gave up what only it had.
+    # The old leader truncated the records that only it had.
     for broker_id in (1, 2):
         nodes.await_stored(broker_id, name, "on both", "kept")
 
 
-def test_partitions_of_a_dead_broker_that_nobody_else_has_are_named_leaderless(
+def test_partition_without_live_replicas_is_leaderless(
     nodes: Nodes, unique_name: NameFactory
 ) -> None:
     name = nodes.create(unique_name(), [3], [1])

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: one setting changes, the others stay (KIP-339)."""
+"""IncrementalAlterConfigs changes single configs (KIP-339)."""
 
 from __future__ import annotations
 
@@ -33,27 +33,25 @@ NameFactory = Callable[[], str]
 
 
 def await_own(raw: RawConnection, name: str, expected: dict[str, str]) -> None:
-    """The controller answers before every broker has heard of it."""
+    """Return once all brokers show these configs; the controller responds before that."""
     eventually(lambda: own_settings(raw, name) == expected)
 
 
-def test_set_changes_what_it_names_and_nothing_else(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_set_changes_only_the_given_config(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(**{"retention.ms": "1000", "segment.bytes": "2000000"})
     result = change(raw, name, ("retention.ms", SET, "2000"), ("flush.ms", SET, "5"))
     assert (result.error_code, result.resource_name) == (ErrorCode.none, name)
     await_own(raw, name, {"retention.ms": "2000", "segment.bytes": "2000000", "flush.ms": "5"})
 
 
-def test_delete_brings_the_default_back(raw: RawConnection, topic: TopicFactory) -> None:
+def test_delete_restores_the_default(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(**{"retention.ms": "1000", "segment.bytes": "2000000"})
     assert change(raw, name, ("retention.ms", DELETE, None)).error_code == ErrorCode.none
     await_own(raw, name, {"segment.bytes": "2000000"})
     assert settings(raw, name)["retention.ms"] == "604800000"
 
 
-def test_to_delete_what_was_not_set_is_no_error(raw: RawConnection, topic: TopicFactory) -> None:
+def test_deleting_an_unset_config_is_no_error(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(**{"retention.ms": "1000"})
     assert change(raw, name, ("segment.bytes", DELETE, None)).error_code == ErrorCode.none
     assert change(raw, name, ("no.such.config", DELETE, None)).error_code == ErrorCode.none
@@ -66,16 +64,16 @@ def test_append_adds_to_a_list_and_starts_from_the_default(
     name = topic()
     assert change(raw, name, ("cleanup.policy", APPEND, "compact")).error_code == ErrorCode.none
     await_own(raw, name, {"cleanup.policy": "delete,compact"})
-    # What is there already is not added again.
+    # An element that the list contains is not added again.
     assert change(raw, name, ("cleanup.policy", APPEND, "delete")).error_code == ErrorCode.none
     assert own_settings(raw, name) == {"cleanup.policy": "delete,compact"}
 
 
-def test_subtract_takes_from_a_list(raw: RawConnection, topic: TopicFactory) -> None:
+def test_subtract_removes_from_a_list(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(**{"cleanup.policy": "compact,delete"})
     assert change(raw, name, ("cleanup.policy", SUBTRACT, "delete")).error_code == ErrorCode.none
     await_own(raw, name, {"cleanup.policy": "compact"})
-    # What is not there cannot be taken.
+    # An element that the list does not contain is ignored.
     assert change(raw, name, ("cleanup.policy", SUBTRACT, "delete")).error_code == ErrorCode.none
     assert own_settings(raw, name) == {"cleanup.policy": "compact"}
 
@@ -90,7 +88,7 @@ def test_only_lists_are_appended_to_and_subtracted_from(
     assert result.error_message
 
 
-def test_every_version_changes_a_setting(raw: RawConnection, topic: TopicFactory) -> None:
+def test_every_version_changes_a_config(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     for version in served(raw, "incremental_alter_configs"):
         value = f"{1000 + version}"
@@ -99,13 +97,13 @@ def test_every_version_changes_a_setting(raw: RawConnection, topic: TopicFactory
         await_own(raw, name, {"retention.ms": value})
 
 
-def test_to_validate_changes_nothing(raw: RawConnection, topic: TopicFactory) -> None:
+def test_validate_only_changes_nothing(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(**{"retention.ms": "1000"})
     good = change(raw, name, ("retention.ms", SET, "2000"), validate_only=True)
     assert good.error_code == ErrorCode.none
     bad = change(raw, name, ("retention.ms", SET, "soon"), validate_only=True)
     assert bad.error_code == ErrorCode.invalid_config
-    # A change that does count comes after it, so that the one that does not had its time.
+    # A later change that takes effect shows that the first one had time to.
     assert change(raw, name, ("flush.ms", SET, "5")).error_code == ErrorCode.none
     await_own(raw, name, {"retention.ms": "1000", "flush.ms": "5"})
 
@@ -124,7 +122,7 @@ def test_to_validate_changes_nothing(raw: RawConnection, topic: TopicFactory) ->
         ("unclean.leader.election.enable", "maybe"),
     ],
 )
-def test_an_invalid_setting_is_refused(
+def test_invalid_config_is_refused(
     raw: RawConnection, topic: TopicFactory, config: str, value: str
 ) -> None:
     name = topic()
@@ -134,7 +132,7 @@ def test_an_invalid_setting_is_refused(
     assert own_settings(raw, name) == {}
 
 
-def test_one_invalid_setting_refuses_all_of_its_topic(
+def test_one_invalid_config_refuses_all_of_its_topic(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name, other = topic(), topic()
@@ -163,7 +161,7 @@ def test_one_invalid_setting_refuses_all_of_its_topic(
         pytest.param([("flush.ms", SET, "1"), ("flush.ms", DELETE, None)], id="set and deleted"),
     ],
 )
-def test_a_request_that_contradicts_itself_is_refused(
+def test_request_that_contradicts_itself_is_refused(
     raw: RawConnection, topic: TopicFactory, operations: list[Operation]
 ) -> None:
     name = topic()
@@ -171,14 +169,14 @@ def test_a_request_that_contradicts_itself_is_refused(
     assert own_settings(raw, name) == {}
 
 
-def test_an_unknown_operation_changes_nothing(raw: RawConnection, topic: TopicFactory) -> None:
+def test_unknown_operation_changes_nothing(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     result = change(raw, name, ("flush.ms", UNKNOWN_OPERATION, "1"))
     assert result.error_code != ErrorCode.none
     assert own_settings(raw, name) == {}
 
 
-def test_a_topic_named_twice_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
+def test_topic_named_twice_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     twice = [changes(name, ("flush.ms", SET, value)) for value in ("1", "2")]
     response = raw.call("incremental_alter_configs", 1, resources=twice)
@@ -186,32 +184,32 @@ def test_a_topic_named_twice_is_refused(raw: RawConnection, topic: TopicFactory)
     assert own_settings(raw, name) == {}
 
 
-def test_an_unknown_topic_is_named_as_such(raw: RawConnection, unique_name: NameFactory) -> None:
+def test_unknown_topic(raw: RawConnection, unique_name: NameFactory) -> None:
     result = change(raw, unique_name(), ("flush.ms", SET, "5"))
     assert result.error_code == ErrorCode.unknown_topic_or_partition
 
 
-def test_an_invalid_topic_name_is_refused(raw: RawConnection) -> None:
+def test_invalid_topic_name_is_refused(raw: RawConnection) -> None:
     result = change(raw, "a b", ("flush.ms", SET, "5"))
     assert result.error_code == ErrorCode.invalid_topic_exception
 
 
-def test_there_are_no_settings_of_all_topics(raw: RawConnection) -> None:
+def test_default_topic_resource_is_refused(raw: RawConnection) -> None:
     assert change(raw, "", ("flush.ms", SET, "5")).error_code == ErrorCode.invalid_request
 
 
-def test_an_unknown_kind_of_resource_is_refused(raw: RawConnection) -> None:
+def test_unknown_resource_type_is_refused(raw: RawConnection) -> None:
     result = change(raw, "x", ("flush.ms", SET, "5"), resource_type=UNKNOWN_RESOURCE)
     assert result.error_code == ErrorCode.invalid_request
 
 
 @pytest.mark.parametrize("broker", ["77", "one"])
-def test_a_broker_changes_no_other(raw: RawConnection, broker: str) -> None:
+def test_broker_does_not_change_other_brokers(raw: RawConnection, broker: str) -> None:
     result = change(raw, broker, ("num.io.threads", SET, "5"), resource_type=BROKER)
     assert result.error_code == ErrorCode.invalid_request
 
 
-def test_ten_thousand_changes_at_once_are_answered_one_by_one(
+def test_ten_thousand_changes_get_a_result_each(
     raw: RawConnection, unique_name: NameFactory
 ) -> None:
     missing = unique_name()
@@ -233,7 +231,7 @@ def test_max_message_bytes_takes_effect(raw: RawConnection, topic: TopicFactory)
 
 
 def test_cleanup_policy_takes_effect(raw: RawConnection, topic: TopicFactory) -> None:
-    # A compacted topic takes no record without a key, whose place it could not know.
+    # A compacted topic rejects records without a key.
     name, keyless = topic(), batch([Record(key=None)])
     append(raw, name, keyless)
     change(raw, name, ("cleanup.policy", SET, "compact"))
@@ -251,7 +249,7 @@ def test_message_timestamp_type_takes_effect(raw: RawConnection, topic: TopicFac
 
 @pytest.fixture(scope="module")
 def tidy(request: pytest.FixtureRequest, cluster_with: ClusterFactory) -> Cluster:
-    """A cluster that looks for records to delete all the time."""
+    """A cluster that checks retention constantly."""
     configs = {"log.retention.check.interval.ms": "100"}
     if not request.config.getoption("--cluster").startswith("reference"):
         configs["log.initial.task.delay.ms"] = "0"  # Internal to Apache Kafka.
@@ -267,7 +265,7 @@ def test_retention_takes_effect(tidy: Cluster, unique_name: NameFactory, config:
         for _ in range(3):
             append(raw, name, batch([Record(value=b"x" * 500_000)]))
         assert list_offset(raw, name, EARLIEST).offset == 0
-        # Segments are deleted whole; the last one only once it is closed, which time does too.
+        # Segments are deleted whole, the last one only after it was rolled, by time too.
         little = {"segment.bytes": "1048576", config: "1"}
         change(raw, name, *((n, SET, v) for n, v in little.items()))
         await_own(raw, name, {"retention.ms": "-1"} | little)

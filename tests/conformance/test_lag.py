@@ -1,4 +1,4 @@
-"""Lag: what a group has committed against where the log ends, for any tool that asks."""
+"""Consumer lag: the log end offset less the committed offset."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ TopicFactory = Callable[..., str]
 
 
 def lag(raw: RawConnection, group: str, name: str, partition: int) -> int:
-    """The log end offset less the committed one."""
+    """Return the log end offset less the committed offset."""
     ((offset, _, _),) = committed(raw, group, name, partition)
     return int(list_offset(raw, name, LATEST, partition=partition).offset) - offset
 
 
-def test_it_grows_with_what_is_written_and_falls_with_what_is_committed(
+def test_lag_grows_with_records_and_shrinks_with_commits(
     raw: RawConnection, bootstrap: str, topic: TopicFactory, group: str
 ) -> None:
     name = topic(partitions=2)
@@ -30,7 +30,7 @@ def test_it_grows_with_what_is_written_and_falls_with_what_is_committed(
     with members(bootstrap, group, name, 1) as (member,):
         await_owned([member], 0, 1)
         await_taken([member], 4)
-        # Read is not committed.
+        # Consumed does not mean committed.
         assert fetch_offsets(raw, group, None).topics == ()
         member.commit()
         assert [lag(raw, group, name, p) for p in (0, 1)] == [0, 0]
@@ -39,12 +39,12 @@ def test_it_grows_with_what_is_written_and_falls_with_what_is_committed(
         await_taken([member], 6)
         member.commit()
         assert [lag(raw, group, name, p) for p in (0, 1)] == [0, 0]
-    # And stays visible when nobody is in the group any more.
+    # The lag is visible while the group has no members.
     append(raw, name, batch(values("g")), partition=0)
     assert [lag(raw, group, name, p) for p in (0, 1)] == [1, 0]
 
 
-def test_another_client_sees_it_too(
+def test_other_clients_see_the_lag(
     raw: RawConnection, bootstrap: str, topic: TopicFactory, group: str
 ) -> None:
     name = topic()

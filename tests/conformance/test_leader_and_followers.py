@@ -1,4 +1,4 @@
-"""Leader and followers: only the leader serves, followers pull what it has."""
+"""Leader and followers: only the leader serves, and followers fetch from it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ pytestmark = pytest.mark.slow
 
 NameFactory = Callable[[], str]
 ONLY_THE_LEADER = 10
-"""The last version of Fetch that a follower does not serve (KIP-392)."""
+"""The last version of Fetch that followers do not serve (KIP-392)."""
 
 
-def test_every_broker_names_the_same_leader_and_replicas(
+def test_every_broker_returns_the_same_leader_and_replicas(
     nodes: Nodes, unique_name: NameFactory
 ) -> None:
     name = nodes.create(unique_name(), [2, 3], [3, 1])
@@ -39,7 +39,7 @@ def test_every_broker_names_the_same_leader_and_replicas(
             assert (state.isr, state.leader_epoch) == (frozenset(replicas), 0)
 
 
-def test_a_follower_and_a_stranger_take_no_records(nodes: Nodes, unique_name: NameFactory) -> None:
+def test_only_the_leader_accepts_records(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1, 2])
     for broker_id, code in (
         (1, ErrorCode.none),
@@ -52,8 +52,8 @@ def test_a_follower_and_a_stranger_take_no_records(nodes: Nodes, unique_name: Na
     assert list_offset(nodes.to(1), name, LATEST).offset == 2
 
 
-def test_who_refuses_names_the_leader(nodes: Nodes, unique_name: NameFactory) -> None:
-    # KIP-951: the producer goes on without asking for metadata.
+def test_refusal_contains_the_current_leader(nodes: Nodes, unique_name: NameFactory) -> None:
+    # KIP-951: the producer continues without a metadata request.
     name = nodes.create(unique_name(), [1, 2])
     answer = nodes.to(2).send(produce_request(name, batch(values("a")), version=12))
     refused = only(only(answer.responses).partition_responses)
@@ -74,7 +74,7 @@ def test_only_the_leader_lists_offsets(
 
 
 @pytest.mark.parametrize("broker_id", [2, 3])
-def test_only_the_leader_serves_readers_that_know_no_followers(
+def test_only_the_leader_serves_old_fetch_versions(
     nodes: Nodes, unique_name: NameFactory, broker_id: int
 ) -> None:
     name = nodes.create(unique_name(), [1, 2])
@@ -84,19 +84,19 @@ def test_only_the_leader_serves_readers_that_know_no_followers(
     assert not answer.records
 
 
-def test_a_stranger_serves_no_reader_at_all(nodes: Nodes, unique_name: NameFactory) -> None:
+def test_broker_without_a_replica_serves_no_reader(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1, 2])
     assert fetch(nodes.to(3), name).error_code == ErrorCode.not_leader_or_follower
 
 
-def test_followers_have_what_the_leader_has(nodes: Nodes, unique_name: NameFactory) -> None:
+def test_followers_have_the_records_of_the_leader(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1, 2, 3])
     for n in range(20):
         append(nodes.to(1), name, batch(values(f"{n}", f"{n}+")))
     leaders = fetch(nodes.to(1), name).records
     assert len(parse(leaders)) == 20
     for follower in (2, 3):
-        # KIP-392: a follower serves what it knows to be committed.
+        # KIP-392: a follower serves the records that it knows to be committed.
         eventually(lambda f=follower: fetch(nodes.to(f), name).records == leaders)  # type: ignore[misc]
 
 

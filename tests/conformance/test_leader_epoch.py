@@ -1,4 +1,4 @@
-"""Leader epoch: rises at each election; readers and returning replicas are set right by it."""
+"""The leader epoch increases with each election and shows diverged logs to readers and replicas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PREFERRED = 0
 
 
 def end_of_epoch(raw: RawConnection, name: str, epoch: int, *, current: int = -1) -> Any:
-    """OffsetForLeaderEpoch for partition 0."""
+    """Send OffsetForLeaderEpoch for partition 0."""
     asked = {"partition": 0, "current_leader_epoch": current, "leader_epoch": epoch}
     topics = [{"topic": name, "partitions": [asked]}]
     response = raw.call("offset_for_leader_epoch", 4, replica_id=-1, topics=topics)
@@ -29,13 +29,13 @@ def end_of_epoch(raw: RawConnection, name: str, epoch: int, *, current: int = -1
 
 
 def move_leader(nodes: Nodes, name: str, broker_id: int) -> int:
-    """Make a replica in sync the leader by killing the one that leads; the new epoch."""
+    """Kill the leader so that an in-sync replica leads; return the new epoch."""
     nodes.await_isr(name, *nodes.known(name).replicas)
     nodes.kill(nodes.known(name).leader)
     return nodes.await_leader(name, broker_id).leader_epoch
 
 
-def test_it_rises_at_each_election_and_stands_in_the_batches(
+def test_leader_epoch_increases_with_each_election_and_is_in_the_batches(
     nodes: Nodes, unique_name: NameFactory
 ) -> None:
     name = nodes.create(unique_name(), [1, 2])
@@ -49,11 +49,13 @@ def test_it_rises_at_each_election_and_stands_in_the_batches(
     assert [found.leader_epoch for found in stored] == [first, second]
     nodes.start(1)
     nodes.await_isr(name, 1, 2)
-    # The replica that returned has the batches as the leader has them, epochs included.
+    # The restarted replica has the same batches as the leader, epochs included.
     eventually(lambda: fetch(nodes.to(1), name).records == fetch(nodes.to(2), name).records)
 
 
-def test_requests_of_another_epoch_are_refused(nodes: Nodes, unique_name: NameFactory) -> None:
+def test_requests_with_another_leader_epoch_are_refused(
+    nodes: Nodes, unique_name: NameFactory
+) -> None:
     name = nodes.create(unique_name(), [1, 2])
     append(nodes.to(1), name, batch(values("a")))
     old = nodes.known(name).leader_epoch
@@ -71,7 +73,7 @@ def test_requests_of_another_epoch_are_refused(nodes: Nodes, unique_name: NameFa
         assert end_of_epoch(raw, name, old, current=epoch).error_code == code, epoch
 
 
-def test_a_reader_learns_where_an_epoch_ended(nodes: Nodes, unique_name: NameFactory) -> None:
+def test_reader_gets_the_end_offset_of_an_epoch(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1, 2])
     for value in ("a", "b", "c"):
         append(nodes.to(1), name, batch(values(value)))
@@ -84,16 +86,14 @@ def test_a_reader_learns_where_an_epoch_ended(nodes: Nodes, unique_name: NameFac
         assert (answer.error_code, answer.leader_epoch, answer.end_offset) == expected, asked
 
 
-def test_a_reader_that_went_beyond_the_end_of_its_epoch_is_told(
-    nodes: Nodes, unique_name: NameFactory
-) -> None:
+def test_fetch_returns_a_diverging_epoch(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1, 2])
     append(nodes.to(1), name, batch(values("a")))
     old = nodes.known(name).leader_epoch
     new = move_leader(nodes, name, 2)
     append(nodes.to(2), name, batch(values("b")))
     nodes.await_stored(2, name, "a", "b")
-    # Whoever read two records of the old epoch read one that was lost.
+    # A reader of two records in the old epoch has read a lost one.
     answer = fetch(nodes.to(2), name, 2, last_fetched_epoch=old)
     assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (old, 1)
     assert not answer.records
@@ -103,13 +103,13 @@ def test_a_reader_that_went_beyond_the_end_of_its_epoch_is_told(
     assert fetch(nodes.to(2), name, 2, last_fetched_epoch=new).diverging_epoch.epoch == -1
 
 
-def test_a_leader_that_returns_gives_up_what_only_it_had(
+def test_restarted_leader_truncates_records_that_only_it_had(
     nodes: Nodes, unique_name: NameFactory
 ) -> None:
     name = nodes.create(unique_name(), [1, 2])
     append(nodes.to(1), name, batch(values("committed")))
-    # The follower is held just long enough to miss a record, and stays in sync. The first one may
-    # still reach it, in answer to the fetch that it had sent before.
+    # The follower is paused just long enough to miss a record, and stays in sync. The first record
+    # may still reach it, in the response to its pending fetch.
     nodes.pause(2)
     for value in ("perhaps", "never"):
         assert produce(nodes.to(1), name, batch(values(value)), acks=1).error_code == 0
@@ -122,14 +122,16 @@ def test_a_leader_that_returns_gives_up_what_only_it_had(
     kept = [(value or b"").decode() for value in nodes.stored(2, name)]
     assert kept in (["committed", "after"], ["committed", "perhaps", "after"])
     nodes.await_stored(1, name, *kept)
-    # It leads again and has what the other had.
+    # It leads again with the records of the other.
     nodes.kill(2)
     nodes.await_leader(name, 1)
     append(nodes.to(1), name, batch(values("last")))
     nodes.await_stored(1, name, *kept, "last")
 
 
-def test_it_rises_where_the_same_broker_comes_back(nodes: Nodes, unique_name: NameFactory) -> None:
+def test_leader_epoch_increases_when_the_same_broker_returns(
+    nodes: Nodes, unique_name: NameFactory
+) -> None:
     name = nodes.create(unique_name(), [3])
     append(nodes.to(3), name, batch(values("a")))
     before = nodes.known(name)

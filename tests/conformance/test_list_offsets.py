@@ -32,13 +32,11 @@ def found(raw: RawConnection, topic: str, timestamp_ms: int) -> tuple[ErrorCode,
 
 
 def at(*deltas_ms: int) -> list[Record]:
-    """Records at these milliseconds after `NOW_MS`."""
+    """Return records at these milliseconds after `NOW_MS`."""
     return [Record(timestamp_ms=NOW_MS + delta) for delta in deltas_ms]
 
 
-def test_an_empty_partition_begins_and_ends_at_zero(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_empty_partition_starts_and_ends_at_zero(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     assert found(raw, name, EARLIEST) == (ErrorCode.none, 0, -1)
     assert found(raw, name, LATEST) == (ErrorCode.none, 0, -1)
@@ -56,7 +54,7 @@ def test_earliest_and_latest_are_the_ends_of_the_log(
     assert found(raw, name, LATEST) == (ErrorCode.none, 4, -1)
 
 
-def test_every_version_knows_the_ends(raw: RawConnection, topic: TopicFactory) -> None:
+def test_every_version_returns_the_ends(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     append(raw, name, batch(at(0, 1, 2)))
     for version in served(raw, "list_offsets"):
@@ -66,7 +64,7 @@ def test_every_version_knows_the_ends(raw: RawConnection, topic: TopicFactory) -
 
 
 @pytest.mark.parametrize("codec", [0, GZIP])
-def test_a_timestamp_finds_the_first_record_not_before_it(
+def test_timestamp_finds_the_first_record_not_before_it(
     raw: RawConnection, topic: TopicFactory, codec: int
 ) -> None:
     name = topic()
@@ -89,7 +87,7 @@ def test_a_timestamp_finds_the_first_record_not_before_it(
     assert found(raw, name, NOW_MS + 41) == NOTHING
 
 
-def test_of_equal_timestamps_the_first_is_found(raw: RawConnection, topic: TopicFactory) -> None:
+def test_first_of_equal_timestamps_is_found(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     append(raw, name, batch(at(0)))
     append(raw, name, batch(at(5, 5, 5)))
@@ -109,7 +107,7 @@ def test_out_of_order_timestamps_are_searched_in_offset_order(
 
 
 @pytest.mark.parametrize("codec", [0, GZIP])
-def test_the_largest_timestamp_is_found_with_its_own_offset(
+def test_largest_timestamp_is_found_with_its_own_offset(
     raw: RawConnection, topic: TopicFactory, codec: int
 ) -> None:
     name = topic()
@@ -119,9 +117,7 @@ def test_the_largest_timestamp_is_found_with_its_own_offset(
     assert found(raw, name, MAX_TIMESTAMP) == (ErrorCode.none, 3, NOW_MS + 70)
 
 
-def test_with_log_append_time_the_brokers_clock_is_searched(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_search_uses_log_append_time(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(**{"message.timestamp.type": "LogAppendTime"})
     append(raw, name, batch(at(0, 1, 2)))
     _, offset, timestamp = found(raw, name, NOW_MS + 3)
@@ -130,7 +126,7 @@ def test_with_log_append_time_the_brokers_clock_is_searched(
     assert found(raw, name, timestamp + 1) == NOTHING
 
 
-def test_a_search_spans_many_batches(raw: RawConnection, topic: TopicFactory) -> None:
+def test_search_spans_many_batches(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(**{"segment.bytes": "1048576", "index.interval.bytes": "100"})
     for number in range(120):
         filler = Record(value=b"x" * 20_000, timestamp_ms=NOW_MS + 2 * number)
@@ -153,16 +149,14 @@ def test_deleted_records_are_not_found(raw: RawConnection, topic: TopicFactory) 
     assert found(raw, name, NOW_MS) == (ErrorCode.none, 2, NOW_MS + 20)
 
 
-def test_without_tiers_local_is_all_and_tiered_is_nothing(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_special_timestamps_without_tiered_storage(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     append(raw, name, batch(at(0, 1)))
     assert list_offset(raw, name, EARLIEST_LOCAL, version=8).offset == 0
     assert list_offset(raw, name, LATEST_TIERED, version=9).offset == -1
 
 
-def test_without_transactions_read_committed_ends_at_the_same_offset(
+def test_read_committed_ends_at_the_same_offset_without_transactions(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -170,7 +164,7 @@ def test_without_transactions_read_committed_ends_at_the_same_offset(
     assert list_offset(raw, name, LATEST, isolation_level=READ_COMMITTED).offset == 2
 
 
-def test_the_leader_epoch_of_what_was_found_is_told(
+def test_response_contains_the_leader_epoch_of_the_record(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -181,14 +175,14 @@ def test_the_leader_epoch_of_what_was_found_is_told(
     assert list_offset(raw, name, NOW_MS + 1).leader_epoch == -1
 
 
-def test_a_newer_leader_epoch_than_the_brokers_is_unknown(
+def test_newer_leader_epoch_than_the_broker_has_is_unknown(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     answer = list_offset(raw, topic(), LATEST, leader_epoch=1)
     assert (answer.error_code, answer.offset) == (ErrorCode.unknown_leader_epoch, -1)
 
 
-def test_an_unknown_topic_or_partition_is_named_as_such(
+def test_unknown_topic_or_partition(
     raw: RawConnection, topic: TopicFactory, unique_name: Callable[[], str]
 ) -> None:
     unknown = ErrorCode.unknown_topic_or_partition
@@ -196,7 +190,7 @@ def test_an_unknown_topic_or_partition_is_named_as_such(
     assert list_offset(raw, topic(), LATEST, partition=1).error_code == unknown
 
 
-def test_what_is_named_twice_is_answered_once(raw: RawConnection, topic: TopicFactory) -> None:
+def test_duplicate_entry_is_answered_once(raw: RawConnection, topic: TopicFactory) -> None:
     name, other = topic(partitions=3), topic()
     asked = [
         {"name": topic, "partitions": [{"partition_index": p, **LATEST_OF_ANY} for p in indexes]}

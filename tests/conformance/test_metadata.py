@@ -18,20 +18,20 @@ TopicFactory = Callable[..., str]
 NOT_COMPUTED = -(2**31)
 
 
-def test_it_names_the_brokers_where_clients_find_them(raw: RawConnection, cluster: Cluster) -> None:
+def test_brokers_have_the_addresses_for_clients(raw: RawConnection, cluster: Cluster) -> None:
     response = raw.call("metadata", 12, topics=[])
     assert {b.node_id: f"{b.host}:{b.port}" for b in response.brokers} == {
         broker_id: cluster.address(broker_id) for broker_id in cluster.broker_ids
     }
     assert len(response.brokers) == len(cluster.broker_ids)
     assert all(broker.rack is None for broker in response.brokers)
-    # Clients cannot reach the controller: any broker stands for it (KIP-590).
+    # Clients cannot reach the controller: the response names any broker instead (KIP-590).
     assert response.controller_id in cluster.broker_ids
     assert response.cluster_id
     assert response.topics == ()
 
 
-def test_it_describes_partitions_in_full(raw: RawConnection, topic: TopicFactory) -> None:
+def test_partitions_are_described_in_full(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(partitions=3)
     found = only(describe_topics(raw, name).topics)
     assert (found.error_code, found.name, found.is_internal) == (ErrorCode.none, name, False)
@@ -57,9 +57,7 @@ def test_every_version_describes_a_topic(
         assert len(response.brokers) == len(cluster.broker_ids), version
 
 
-def test_no_topics_and_all_topics_are_asked_for_in_two_ways(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_empty_and_null_topics(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     assert name in {t.name for t in raw.call("metadata", 0, topics=[]).topics}
     assert raw.call("metadata", 1, topics=[]).topics == ()
@@ -67,7 +65,7 @@ def test_no_topics_and_all_topics_are_asked_for_in_two_ways(
         assert name in {t.name for t in raw.call("metadata", version, topics=None).topics}
 
 
-def test_a_topic_is_found_by_its_id(raw: RawConnection, topic: TopicFactory) -> None:
+def test_topic_is_found_by_its_id(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     identifier = topic_id(raw, name)
     found = only(raw.call("metadata", 12, topics=[{"topic_id": identifier, "name": None}]).topics)
@@ -78,7 +76,7 @@ def test_two_topics_have_two_ids(raw: RawConnection, topic: TopicFactory) -> Non
     assert topic_id(raw, topic()) != topic_id(raw, topic())
 
 
-def test_an_unknown_id_is_an_error_and_has_no_name(raw: RawConnection) -> None:
+def test_unknown_topic_id_has_an_error_and_no_name(raw: RawConnection) -> None:
     identifier = uuid.uuid4()
     found = only(raw.call("metadata", 12, topics=[{"topic_id": identifier, "name": None}]).topics)
     assert (found.error_code, found.topic_id) == (ErrorCode.unknown_topic_id, identifier)
@@ -86,7 +84,7 @@ def test_an_unknown_id_is_an_error_and_has_no_name(raw: RawConnection) -> None:
     assert found.partitions == ()
 
 
-def test_an_unknown_topic_is_an_error_where_creation_is_not_asked_for(
+def test_unknown_topic_without_auto_creation(
     raw: RawConnection, unique_name: Callable[[], str]
 ) -> None:
     name = unique_name()
@@ -96,7 +94,7 @@ def test_an_unknown_topic_is_an_error_where_creation_is_not_asked_for(
         assert found.partitions == ()
 
 
-def test_one_unknown_topic_does_not_spoil_the_answer(
+def test_one_unknown_topic_does_not_affect_the_others(
     raw: RawConnection, topic: TopicFactory, unique_name: Callable[[], str]
 ) -> None:
     known, unknown = topic(), unique_name()
@@ -106,7 +104,7 @@ def test_one_unknown_topic_does_not_spoil_the_answer(
 
 @pytest.mark.parametrize("name", ["a b", "a/b", "ä", ".", "..", "x" * 250, ""])
 @pytest.mark.parametrize("create", [False, True])
-def test_an_invalid_name_is_refused(raw: RawConnection, name: str, *, create: bool) -> None:
+def test_invalid_name_is_refused(raw: RawConnection, name: str, *, create: bool) -> None:
     response = raw.call("metadata", 9, topics=[{"name": name}], allow_auto_topic_creation=create)
     assert only(response.topics).error_code == ErrorCode.invalid_topic_exception
 
@@ -116,12 +114,12 @@ def _ask_to_create(raw: RawConnection, name: str) -> Any:
     return only(response.topics)
 
 
-def test_an_unknown_topic_is_created_when_asked_for(
+def test_unknown_topic_with_auto_creation(
     raw: RawConnection, unique_name: Callable[[], str]
 ) -> None:
     name = unique_name()
     first = _ask_to_create(raw, name)
-    # The answer may come before the creation is done: clients retry either error.
+    # The response may precede the creation: clients retry either error.
     assert first.error_code in {
         ErrorCode.none,
         ErrorCode.unknown_topic_or_partition,
@@ -131,7 +129,7 @@ def test_an_unknown_topic_is_created_when_asked_for(
     assert len(_ask_to_create(raw, name).partitions) == 1
 
 
-def test_versions_before_4_ask_for_creation_by_themselves(
+def test_versions_before_4_always_allow_auto_creation(
     raw: RawConnection, unique_name: Callable[[], str]
 ) -> None:
     name = unique_name()
@@ -139,7 +137,7 @@ def test_versions_before_4_ask_for_creation_by_themselves(
     eventually(lambda: only(describe_topics(raw, name).topics).error_code == ErrorCode.none)
 
 
-def test_authorized_operations_are_told_where_asked_for(
+def test_authorized_operations_are_returned_on_request(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -159,14 +157,14 @@ def test_authorized_operations_are_told_where_asked_for(
 def strict(
     cluster_with: Callable[[Mapping[str, str]], Cluster],
 ) -> Iterator[RawConnection]:
-    """A cluster that creates no topics by itself, and three partitions where none are asked."""
+    """A cluster without automatic topic creation, whose default is three partitions."""
     settings = {"auto.create.topics.enable": "false", "num.partitions": "3"}
     with RawConnection(cluster_with(settings).bootstrap_servers) as connection:
         yield connection
 
 
 @pytest.mark.slow
-def test_automatic_creation_can_be_switched_off(strict: RawConnection) -> None:
+def test_auto_creation_can_be_disabled(strict: RawConnection) -> None:
     for _ in range(3):
         found = _ask_to_create(strict, "never-made")
         assert found.error_code == ErrorCode.unknown_topic_or_partition

@@ -1,4 +1,4 @@
-"""Minimum of in-sync replicas: where too few are left, acks=all is refused and nothing is lost."""
+"""min.insync.replicas: with too few in-sync replicas acks=all is refused and nothing is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NameFactory = Callable[[], str]
 TWO = {"min.insync.replicas": "2"}
 
 
-def test_with_too_few_replicas_acks_all_is_refused_and_acks_1_is_served(
+def test_acks_all_is_refused_and_acks_1_accepted_below_min_isr(
     nodes: Nodes, unique_name: NameFactory
 ) -> None:
     name = nodes.create(unique_name(), [1, 2], **TWO)
@@ -29,7 +29,7 @@ def test_with_too_few_replicas_acks_all_is_refused_and_acks_1_is_served(
     taken = _produced_until_refused(nodes, name, "b")
     answer = produce(nodes.to(1), name, batch(values("c")), acks=1)
     assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 1 + len(taken))
-    # It is not committed before enough replicas have it: readers do not see it yet.
+    # It is not committed before enough replicas have it, so readers do not see it.
     assert fetch(nodes.to(1), name).high_watermark == 1
     nodes.start(2)
     nodes.await_isr(name, 1, 2)
@@ -38,9 +38,9 @@ def test_with_too_few_replicas_acks_all_is_refused_and_acks_1_is_served(
 
 
 def _produced_until_refused(nodes: Nodes, name: str, value: str) -> list[str]:
-    """What broker 1 appended, and did not acknowledge, before it knew that it was alone.
+    """Return what broker 1 appended without acknowledging, before it was alone in the ISR.
 
-    The metadata of a broker tells of a smaller ISR a moment before its partition goes by it.
+    The metadata shows a smaller ISR a moment before the partition uses it.
     """
     taken: list[str] = []
 
@@ -56,12 +56,12 @@ def _produced_until_refused(nodes: Nodes, name: str, value: str) -> list[str]:
     return taken
 
 
-def test_what_was_appended_when_replicas_went_is_not_acknowledged(
+def test_append_is_not_acknowledged_if_the_isr_shrinks_afterwards(
     nodes: Nodes, unique_name: NameFactory
 ) -> None:
     name = nodes.create(unique_name(), [1, 2], **TWO)
     nodes.pause(2)
-    # There were enough when it came, and too few before all of them had it.
+    # The ISR was large enough at the append, and too small before all replicas had the record.
     answer = produce(nodes.to(1), name, batch(values("a")), timeout_ms=15_000)
     assert answer.error_code == ErrorCode.request_timed_out
     nodes.await_isr(name, 1)
@@ -70,7 +70,7 @@ def test_what_was_appended_when_replicas_went_is_not_acknowledged(
     nodes.await_stored(1, name, "a")
 
 
-def test_one_of_three_may_go(nodes: Nodes, unique_name: NameFactory) -> None:
+def test_one_of_three_replicas_may_fail(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1, 2, 3], **TWO)
     nodes.kill(3)
     append(nodes.to(1), name, batch(values("a")))
@@ -78,9 +78,7 @@ def test_one_of_three_may_go(nodes: Nodes, unique_name: NameFactory) -> None:
     nodes.await_stored(1, name, "a")
 
 
-def test_the_minimum_can_be_changed_while_the_topic_is_used(
-    nodes: Nodes, unique_name: NameFactory
-) -> None:
+def test_min_isr_can_be_changed_at_runtime(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1, 2])
     nodes.pause(2)
     append(nodes.to(1), name, batch(values("a")))
@@ -92,7 +90,7 @@ def test_the_minimum_can_be_changed_while_the_topic_is_used(
     eventually(lambda: produce(nodes.to(1), name, batch(values("c"))).error_code == served)
 
 
-def test_a_minimum_beyond_the_replicas_means_all_of_them(
+def test_min_isr_above_the_replication_factor_means_all_replicas(
     nodes: Nodes, unique_name: NameFactory
 ) -> None:
     name = nodes.create(unique_name(), [1], **TWO)

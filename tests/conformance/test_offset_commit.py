@@ -1,6 +1,6 @@
 """OffsetCommit of consumers that assign partitions themselves.
 
-Such a consumer is no member of its group: generation -1, empty member id.
+Such a consumer is not a member of its group: generation -1, empty member id.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from tests.conformance.wire import only, served
 
 TopicFactory = Callable[..., str]
 METADATA_MAX = 4096
-_NOBODY: dict[str, Any] = {"generation_id_or_member_epoch": 5, "member_id": "nobody"}
+_UNKNOWN_MEMBER: dict[str, Any] = {"generation_id_or_member_epoch": 5, "member_id": "nobody"}
 
 
-def test_what_was_committed_is_returned_in_full(
-    raw: RawConnection, topic: TopicFactory, group: str
-) -> None:
+def test_commit_is_returned_in_full(raw: RawConnection, topic: TopicFactory, group: str) -> None:
     name = topic(partitions=2)
     code = commit(raw, group, name, 17, metadata="read until noon — ünïcödé", leader_epoch=0)
     assert code == ErrorCode.none
@@ -30,21 +28,21 @@ def test_what_was_committed_is_returned_in_full(
     assert committed(raw, group, name, 0, 1) == [(17, "read until noon — ünïcödé", 0), (3, "", -1)]
 
 
-def test_a_leader_epoch_is_kept_whatever_it_is(
-    raw: RawConnection, topic: TopicFactory, group: str
-) -> None:
+def test_any_leader_epoch_is_stored(raw: RawConnection, topic: TopicFactory, group: str) -> None:
     name = topic()
     commit(raw, group, name, 17, leader_epoch=12)
     assert committed(raw, group, name) == [(17, "", 12)]
 
 
-def test_no_metadata_is_empty_metadata(raw: RawConnection, topic: TopicFactory, group: str) -> None:
+def test_null_metadata_is_stored_as_empty(
+    raw: RawConnection, topic: TopicFactory, group: str
+) -> None:
     name = topic()
     assert commit(raw, group, name, 1, metadata=None) == ErrorCode.none
     assert committed(raw, group, name) == [(1, "", -1)]
 
 
-def test_the_last_commit_counts_even_where_it_goes_back(
+def test_last_commit_counts_even_if_the_offset_is_lower(
     raw: RawConnection, topic: TopicFactory, group: str
 ) -> None:
     name = topic()
@@ -53,7 +51,9 @@ def test_the_last_commit_counts_even_where_it_goes_back(
     assert committed(raw, group, name) == [(2, "", -1)]
 
 
-def test_the_offset_need_not_exist(raw: RawConnection, topic: TopicFactory, group: str) -> None:
+def test_committed_offset_need_not_exist(
+    raw: RawConnection, topic: TopicFactory, group: str
+) -> None:
     name = topic()
     assert commit(raw, group, name, 1_000_000) == ErrorCode.none
     assert committed(raw, group, name) == [(1_000_000, "", -1)]
@@ -74,7 +74,7 @@ def test_metadata_has_a_limit(raw: RawConnection, topic: TopicFactory, group: st
     assert committed(raw, group, name) == [(1, "x" * METADATA_MAX, -1)]
 
 
-def test_a_commit_for_an_unknown_topic_or_partition_is_refused(
+def test_commit_for_an_unknown_topic_or_partition_is_refused(
     raw: RawConnection, topic: TopicFactory, group: str, unique_name: Callable[[], str]
 ) -> None:
     unknown = ErrorCode.unknown_topic_or_partition
@@ -86,26 +86,26 @@ def test_a_commit_for_an_unknown_topic_or_partition_is_refused(
     ("version", "error_code"),
     [(8, ErrorCode.illegal_generation), (9, ErrorCode.group_id_not_found)],
 )
-def test_a_member_of_a_group_that_does_not_exist_may_not_commit(
+def test_member_of_a_group_that_does_not_exist_may_not_commit(
     raw: RawConnection, topic: TopicFactory, group: str, version: int, error_code: ErrorCode
 ) -> None:
     name = topic()
-    assert commit(raw, group, name, 1, version=version, **_NOBODY) == error_code
+    assert commit(raw, group, name, 1, version=version, **_UNKNOWN_MEMBER) == error_code
     assert committed(raw, group, name) == [(-1, "", -1)]
 
 
 @pytest.mark.parametrize("version", [8, 9])
-def test_somebody_unknown_may_not_commit_as_a_member(
+def test_unknown_member_may_not_commit(
     raw: RawConnection, topic: TopicFactory, group: str, version: int
 ) -> None:
     name = topic()
     commit(raw, group, name, 2)
-    refused = commit(raw, group, name, 3, version=version, **_NOBODY)
+    refused = commit(raw, group, name, 3, version=version, **_UNKNOWN_MEMBER)
     assert refused == ErrorCode.unknown_member_id
     assert committed(raw, group, name) == [(2, "", -1)]
 
 
-def test_an_empty_group_id_is_a_group_id(raw: RawConnection, topic: TopicFactory) -> None:
+def test_empty_group_id_may_commit(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     found = only(find_coordinator(raw, "").coordinators)
     with RawConnection(f"{found.host}:{found.port}") as coordinator:

@@ -1,4 +1,4 @@
-"""OffsetFetch: of some partitions or all topics, of one group or several (KIP-709)."""
+"""OffsetFetch for some partitions or all topics, of one or several groups (KIP-709)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_version_fetches(raw: RawConnection, topic: TopicFactory, group: s
 
 
 @pytest.mark.parametrize("version", [1, 5, 7, 8, 9])
-def test_an_unknown_group_has_committed_nothing(
+def test_unknown_group_has_no_offsets(
     raw: RawConnection, topic: TopicFactory, group: str, version: int
 ) -> None:
     found = fetch_offsets(raw, group, {topic(): [0]}, version=version)
@@ -39,7 +39,7 @@ def test_an_unknown_group_has_committed_nothing(
     assert answered.metadata == ""
 
 
-def test_a_partition_without_a_commit_has_offset_minus_one(
+def test_partition_without_a_commit_has_offset_minus_one(
     raw: RawConnection, topic: TopicFactory, group: str, unique_name: Callable[[], str]
 ) -> None:
     name = topic(partitions=2)
@@ -48,7 +48,7 @@ def test_a_partition_without_a_commit_has_offset_minus_one(
     assert committed(raw, group, unique_name()) == [(-1, "", -1)]
 
 
-def test_all_topics_are_those_with_a_commit(
+def test_null_topics_return_all_committed_topics(
     raw: RawConnection, topic: TopicFactory, group: str
 ) -> None:
     first, second = topic(partitions=3), topic()
@@ -66,7 +66,7 @@ def test_all_topics_are_those_with_a_commit(
         assert offsets == {(first, 0): 1, (first, 2): 2, (second, 0): 3}, version
 
 
-def test_all_topics_of_an_unknown_group_are_none(raw: RawConnection, group: str) -> None:
+def test_null_topics_of_an_unknown_group_return_nothing(raw: RawConnection, group: str) -> None:
     found = fetch_offsets(raw, group, None)
     assert (found.error_code, found.topics) == (ErrorCode.none, ())
 
@@ -85,7 +85,7 @@ def test_several_groups_in_one_request(
     assert offsets == {group: 1, other: 2, unknown: -1}
 
 
-def test_groups_do_not_see_each_other(
+def test_groups_are_independent(
     raw: RawConnection, topic: TopicFactory, new_group: Callable[[], str]
 ) -> None:
     name = topic()

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where epochs end, and who is refused (KIP-101, KIP-320)."""
+"""OffsetForLeaderEpoch: end offsets of epochs, and fencing (KIP-101, KIP-320)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def end_of_epoch(
     version: int = 4,
     current_leader_epoch: int = -1,
 ) -> Any:
-    """Ask for the end of an epoch; the answer for the one partition."""
+    """Return the end of an epoch of one partition."""
     asked = {
         "partition": partition,
         "leader_epoch": epoch,
@@ -40,13 +40,13 @@ def end_of_epoch(
 
 @pytest.fixture
 def leader_epoch(raw: RawConnection, topic: TopicFactory) -> tuple[str, int]:
-    """A topic of three records, and the epoch that it is in."""
+    """A topic of three records, and its leader epoch."""
     name = topic()
     append(raw, name, batch(values("a", "b", "c")))
     return name, list_offset(raw, name, LATEST).leader_epoch
 
 
-def test_every_version_tells_the_end_of_the_present_epoch(
+def test_every_version_returns_the_end_of_the_current_epoch(
     raw: RawConnection, leader_epoch: tuple[str, int]
 ) -> None:
     name, epoch = leader_epoch
@@ -57,15 +57,13 @@ def test_every_version_tells_the_end_of_the_present_epoch(
 
 
 @pytest.mark.parametrize("epoch", [-1, 1000])
-def test_an_epoch_that_the_log_does_not_know(
-    raw: RawConnection, leader_epoch: tuple[str, int], epoch: int
-) -> None:
+def test_unknown_epoch(raw: RawConnection, leader_epoch: tuple[str, int], epoch: int) -> None:
     name, _ = leader_epoch
     answer = end_of_epoch(raw, name, epoch)
     assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (ErrorCode.none, -1, -1)
 
 
-def test_the_epoch_of_the_asker_is_fenced(
+def test_request_with_an_old_current_epoch_is_fenced(
     raw: RawConnection, leader_epoch: tuple[str, int]
 ) -> None:
     name, epoch = leader_epoch

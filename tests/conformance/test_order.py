@@ -1,4 +1,4 @@
-"""Order: records of a partition keep it, and a key always has the same partition."""
+"""Order: each partition keeps it, and a key always maps to the same partition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUNDS = 10
 
 
 def stored(raw: RawConnection, name: str) -> dict[int, list[tuple[str, str]]]:
-    """(key, value) of each partition's records in their order."""
+    """Return (key, value) of each partition's records in order."""
     return {
         partition: [
             ((r.key or b"").decode(), (r.value or b"").decode())
@@ -31,7 +31,7 @@ def stored(raw: RawConnection, name: str) -> dict[int, list[tuple[str, str]]]:
 
 
 def check(raw: RawConnection, name: str) -> dict[str, int]:
-    """Each key is in one partition, its values in the order they were written; where it is."""
+    """Check that each key is in one partition, in written order; return the partitions."""
     found: dict[str, int] = {}
     for partition, records in stored(raw, name).items():
         for key in {key for key, _ in records}:
@@ -63,10 +63,10 @@ def write_with_kafka_python(bootstrap: str, name: str) -> None:
         producer.close()
 
 
-def test_a_key_keeps_partition_and_order_whichever_client_writes(
+def test_all_clients_keep_partition_and_order_of_a_key(
     raw: RawConnection, bootstrap: str, topic: TopicFactory
 ) -> None:
-    # Both hash as the Java client does (murmur2), so that they agree with it and each other.
+    # Both use murmur2 as the Java client does, so all clients choose the same partition.
     first, second = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
     write_with_librdkafka(bootstrap, first)
     write_with_kafka_python(bootstrap, second)

@@ -1,4 +1,4 @@
-"""Ownership: a partition has one owner in a group; groups do not share."""
+"""Ownership: a partition has one owner in a group; groups are independent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_each_partition_has_one_owner_and_surplus_members_idle(
         assert sorted(len(member.owned) for member in joined) == [0, 1, 1]
 
 
-def test_every_record_goes_to_one_member(
+def test_every_record_is_consumed_by_one_member(
     raw: RawConnection, bootstrap: str, topic: TopicFactory, group: str
 ) -> None:
     name = topic(partitions=3)
@@ -42,7 +42,7 @@ def test_every_record_goes_to_one_member(
 
 
 @pytest.mark.parametrize("options", [EAGER, COOPERATIVE], ids=["eager", "cooperative"])
-def test_who_leaves_is_followed_by_who_stays(
+def test_partitions_of_a_leaving_member_are_reassigned(
     raw: RawConnection, bootstrap: str, topic: TopicFactory, group: str, options: dict[str, str]
 ) -> None:
     name = topic(partitions=2)
@@ -58,12 +58,12 @@ def test_who_leaves_is_followed_by_who_stays(
         append(raw, name, batch(values("after")), partition=0)
         append(raw, name, batch(values("after")), partition=1)
         (stays,) = joined
-        # What the other had committed does not come again.
+        # Records committed by the other member are not read again.
         await_taken([stays], 3)
         assert [m.value() for m in stays.taken] == [b"before", b"after", b"after"]
 
 
-def test_independent_groups_see_everything(
+def test_independent_groups_consume_all_records(
     raw: RawConnection,
     bootstrap: str,
     topic: TopicFactory,

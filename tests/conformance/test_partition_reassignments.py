@@ -1,4 +1,4 @@
-"""Partitions move to other brokers while they are used (KIP-455)."""
+"""Reassignment of partitions while they are used (KIP-455)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ slow = pytest.mark.slow
 def reassign(
     raw: RawConnection, name: str, *replicas: Replicas, version: int = 0, **fields: bool
 ) -> Any:
-    """Ask for these replicas of partitions 0 and on; None cancels."""
+    """Request these replicas for partitions 0 and on; None cancels."""
     partitions = [{"partition_index": i, "replicas": r} for i, r in enumerate(replicas)]
     topics = [{"name": name, "partitions": partitions}]
     response = raw.call(
@@ -37,8 +37,10 @@ def reassign_one(raw: RawConnection, name: str, replicas: Replicas) -> Any:
     return only(reassign(raw, name, replicas))
 
 
-def moving(raw: RawConnection, name: str | None, *partitions: int) -> dict[tuple[str, int], Any]:
-    """ListPartitionReassignments: what moves of these partitions, or at all where name is None."""
+def list_reassignments(
+    raw: RawConnection, name: str | None, *partitions: int
+) -> dict[tuple[str, int], Any]:
+    """List the reassignments of these partitions, or all of them where name is None."""
     topics = None if name is None else [{"name": name, "partition_indexes": partitions or (0,)}]
     response = raw.call("list_partition_reassignments", 0, topics=topics, timeout=30_000)
     assert response.error_code == ErrorCode.none
@@ -54,13 +56,13 @@ def moving(raw: RawConnection, name: str | None, *partitions: int) -> dict[tuple
 
 
 def await_replicas(nodes: Nodes, name: str, *replicas: int) -> None:
-    """Return once nothing moves and these are the replicas, all in sync."""
+    """Return once no reassignment is in progress and these replicas are in sync."""
     eventually(lambda: nodes.known(name).replicas == replicas, timeout_s=60)
     nodes.await_isr(name, *replicas)
-    assert moving(nodes.any(), name) == {}
+    assert list_reassignments(nodes.any(), name) == {}
 
 
-def test_nothing_moves_where_nothing_was_asked(raw: RawConnection, topic: TopicFactory) -> None:
+def test_no_reassignments_without_a_request(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(partitions=2)
     for version in served(raw, "list_partition_reassignments"):
         topics = [{"name": name, "partition_indexes": [0, 1]}]
@@ -68,31 +70,31 @@ def test_nothing_moves_where_nothing_was_asked(raw: RawConnection, topic: TopicF
         assert (response.error_code, response.topics) == (ErrorCode.none, ())
 
 
-def test_what_is_unknown_does_not_move_either(raw: RawConnection, unique_name: NameFactory) -> None:
-    assert moving(raw, unique_name()) == {}
+def test_unknown_topics_are_not_listed(raw: RawConnection, unique_name: NameFactory) -> None:
+    assert list_reassignments(raw, unique_name()) == {}
 
 
 @pytest.mark.parametrize(
     "replicas",
     [
         pytest.param([], id="no broker"),
-        pytest.param([77], id="no such broker"),
-        pytest.param([1, 77], id="one that is and one that is not"),
+        pytest.param([77], id="unknown broker"),
+        pytest.param([1, 77], id="a known and an unknown broker"),
         pytest.param([1, 1], id="a broker twice"),
-        pytest.param([-1], id="a negative id"),
-        pytest.param([2**31 - 1], id="the largest id"),
+        pytest.param([-1], id="negative id"),
+        pytest.param([2**31 - 1], id="largest id"),
         pytest.param(list(range(10_000)), id="ten thousand brokers"),
     ],
 )
-def test_impossible_replicas_are_refused(
+def test_invalid_replicas_are_refused(
     raw: RawConnection, topic: TopicFactory, replicas: list[int]
 ) -> None:
     name = topic()
     assert reassign_one(raw, name, replicas) == ErrorCode.invalid_replica_assignment
-    assert moving(raw, name) == {}
+    assert list_reassignments(raw, name) == {}
 
 
-def test_an_unknown_topic_or_partition_is_named_as_such(
+def test_unknown_topic_or_partition(
     raw: RawConnection, topic: TopicFactory, unique_name: NameFactory
 ) -> None:
     unknown = ErrorCode.unknown_topic_or_partition
@@ -100,20 +102,22 @@ def test_an_unknown_topic_or_partition_is_named_as_such(
     assert reassign(raw, topic(), [1], [1]) == [ErrorCode.none, unknown]
 
 
-def test_what_does_not_move_cannot_be_cancelled(raw: RawConnection, topic: TopicFactory) -> None:
+def test_cancelling_without_a_reassignment_is_refused(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
     assert reassign_one(raw, topic(), None) == ErrorCode.no_reassignment_in_progress
 
 
-def test_the_replicas_it_has_are_no_move(raw: RawConnection, topic: TopicFactory) -> None:
+def test_reassignment_to_the_current_replicas_does_nothing(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
     name = topic()
     for version in served(raw, "alter_partition_reassignments"):
         assert only(reassign(raw, name, [1], version=version)) == ErrorCode.none
-    assert moving(raw, name) == {}
+    assert list_reassignments(raw, name) == {}
 
 
-def test_ten_thousand_partitions_are_answered_one_by_one(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_ten_thousand_partitions_get_a_result_each(raw: RawConnection, topic: TopicFactory) -> None:
     codes = reassign(raw, topic(), *([None] * 10_000))
     assert len(codes) == 10_000
     assert codes[0] == ErrorCode.no_reassignment_in_progress
@@ -121,7 +125,7 @@ def test_ten_thousand_partitions_are_answered_one_by_one(
 
 
 @slow
-def test_the_replication_factor_can_be_kept(nodes: Nodes, unique_name: NameFactory) -> None:
+def test_replication_factor_can_be_kept(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1, 2])
 
     def keeping_it(*replicas: int) -> Any:
@@ -136,13 +140,13 @@ def test_the_replication_factor_can_be_kept(nodes: Nodes, unique_name: NameFacto
 
 
 @slow
-def test_a_partition_moves_with_its_records(nodes: Nodes, unique_name: NameFactory) -> None:
+def test_partition_is_reassigned_with_its_records(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1])
     for value in ("a", "b"):
         append(nodes.to(1), name, batch(values(value)))
     assert reassign_one(nodes.any(), name, [2, 3]) == ErrorCode.none
     await_replicas(nodes, name, 2, 3)
-    # Who leads was replaced: one of the new replicas does.
+    # The leader was replaced, so one of the new replicas leads.
     leader = nodes.await_leader(name, 2, 3).leader
     append(nodes.to(leader), name, batch(values("c")))
     for broker_id in (2, 3):
@@ -150,48 +154,48 @@ def test_a_partition_moves_with_its_records(nodes: Nodes, unique_name: NameFacto
 
 
 @slow
-def test_replicas_are_added_and_taken_away(nodes: Nodes, unique_name: NameFactory) -> None:
+def test_replicas_are_added_and_removed(nodes: Nodes, unique_name: NameFactory) -> None:
     name = nodes.create(unique_name(), [1])
     append(nodes.to(1), name, batch(values("a")))
     for replicas in ([1, 2, 3], [1, 3], [3, 1]):
         assert reassign_one(nodes.any(), name, replicas) == ErrorCode.none
         await_replicas(nodes, name, *replicas)
-        # The leader stays where it remains a replica: the first one is only preferred.
+        # The leader stays if it remains a replica: the first replica is only preferred.
         assert nodes.known(name).leader == 1
     nodes.await_stored(3, name, "a")
 
 
 @slow
-def test_while_it_moves_it_is_listed_and_can_be_cancelled(
+def test_reassignment_in_progress_is_listed_and_can_be_cancelled(
     nodes: Nodes, unique_name: NameFactory
 ) -> None:
     name = nodes.create(unique_name(), [1, 2])
     append(nodes.to(1), name, batch([Record(value=b"x" * 1000)]))
     nodes.kill(3)
-    # It cannot arrive: the broker it goes to does not run.
+    # It cannot complete while the target broker is down.
     assert reassign_one(nodes.to(1), name, [1, 3]) == ErrorCode.none
     expected = {(name, 0): ((1, 3, 2), (3,), (2,))}
-    assert moving(nodes.to(1), name) == expected
-    assert moving(nodes.to(1), None) == expected
-    # Meanwhile it has both, and those that were in sync stay so.
+    assert list_reassignments(nodes.to(1), name) == expected
+    assert list_reassignments(nodes.to(1), None) == expected
+    # Meanwhile the partition has both sets, and the in-sync replicas stay in sync.
     eventually(lambda: set(nodes.known(name).replicas) == {1, 2, 3})
     assert nodes.known(name).isr == {1, 2}
     append(nodes.to(1), name, batch(values("meanwhile")))
     assert reassign_one(nodes.to(1), name, None) == ErrorCode.none
     eventually(lambda: nodes.known(name).replicas == (1, 2))
-    assert moving(nodes.to(1), None) == {}
+    assert list_reassignments(nodes.to(1), None) == {}
     assert nodes.known(name).isr == {1, 2}
 
 
 @slow
-def test_a_move_completes_when_its_target_comes_back(
+def test_reassignment_completes_when_its_target_restarts(
     nodes: Nodes, unique_name: NameFactory
 ) -> None:
     name = nodes.create(unique_name(), [1])
     append(nodes.to(1), name, batch(values("a")))
     nodes.stop(3)
     assert reassign_one(nodes.to(1), name, [3]) == ErrorCode.none
-    assert (name, 0) in moving(nodes.to(1), None)
+    assert (name, 0) in list_reassignments(nodes.to(1), None)
     append(nodes.to(1), name, batch(values("b")))
     nodes.start(3)
     await_replicas(nodes, name, 3)

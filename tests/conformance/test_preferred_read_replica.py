@@ -1,4 +1,4 @@
-"""Preferred replica for reading: a reader is sent to a replica in its rack (KIP-392)."""
+"""The preferred read replica: consumers read from a replica in their rack (KIP-392)."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ def fetch_from_rack(nodes: Nodes, broker_id: int, name: str, rack: str, offset: 
 
 @pytest.fixture
 def name(nodes: Nodes, unique_name: NameFactory) -> str:
-    """A topic led by broker 1, with a follower on 2, whose one record both have."""
+    """A topic led by broker 1, with a follower on 2; both have its only record."""
     created = nodes.create(unique_name(), [1, 2])
     append(nodes.to(1), created, batch(values("a")))
     nodes.await_stored(2, created, "a")
     return created
 
 
-def test_brokers_tell_their_racks(nodes: Nodes) -> None:
+def test_metadata_contains_racks(nodes: Nodes) -> None:
     brokers = nodes.any().call("metadata", 9, topics=[]).brokers
     assert {broker.node_id: broker.rack for broker in brokers} == RACKS
 
 
-def test_a_reader_is_sent_to_the_follower_in_its_rack(nodes: Nodes, name: str) -> None:
+def test_reader_is_redirected_to_the_follower_in_its_rack(nodes: Nodes, name: str) -> None:
     def sent() -> bool:
         answer = fetch_from_rack(nodes, 1, name, RACKS[2])
         assert answer.error_code == ErrorCode.none
         return bool(answer.preferred_read_replica == 2 and not answer.records)
 
-    # Once the leader knows that the follower knows that the record is committed.
+    # Once the leader knows that the follower's high watermark covers the record.
     eventually(sent)
     nodes.await_stored(2, name, "a")
 
 
 @pytest.mark.parametrize("rack", [RACKS[1], RACKS[3], "elsewhere", ""])
-def test_where_no_follower_is_in_the_rack_the_leader_serves(
+def test_leader_serves_readers_without_a_follower_in_their_rack(
     nodes: Nodes, name: str, rack: str
 ) -> None:
     answer = fetch_from_rack(nodes, 1, name, rack)
@@ -57,7 +57,7 @@ def test_where_no_follower_is_in_the_rack_the_leader_serves(
     assert answer.records
 
 
-def test_a_follower_that_is_not_in_sync_is_not_preferred(nodes: Nodes, name: str) -> None:
+def test_follower_that_is_not_in_sync_is_not_preferred(nodes: Nodes, name: str) -> None:
     nodes.pause(2)
     append(nodes.to(1), name, batch(values("b")))
     nodes.await_isr(name, 1)
@@ -66,7 +66,7 @@ def test_a_follower_that_is_not_in_sync_is_not_preferred(nodes: Nodes, name: str
     assert answer.records
 
 
-def test_a_follower_says_where_its_log_ends(nodes: Nodes, name: str) -> None:
+def test_follower_returns_its_high_watermark(nodes: Nodes, name: str) -> None:
     assert fetch(nodes.to(2), name, 1).error_code == ErrorCode.none
     assert not fetch(nodes.to(2), name, 1).records
     assert fetch(nodes.to(2), name, 50).error_code in (

@@ -1,4 +1,4 @@
-"""Produce as the broker sees it: what is checked, what is assigned, what is refused."""
+"""Produce: validation, offsets, timestamps and errors."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_offsets_are_assigned_one_by_one(raw: RawConnection, topic: TopicFactory
     )
 
 
-def test_partitions_count_by_themselves(raw: RawConnection, topic: TopicFactory) -> None:
+def test_partitions_have_independent_offsets(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(partitions=2)
     assert append(raw, name, batch(values("a", "b")), partition=0) == 0
     assert append(raw, name, batch(values("c")), partition=1) == 0
     assert append(raw, name, batch(values("d")), partition=0) == 2
 
 
-def test_the_broker_writes_its_leader_epoch_into_the_batch(
+def test_broker_writes_its_leader_epoch_into_the_batch(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -63,7 +63,7 @@ def test_the_broker_writes_its_leader_epoch_into_the_batch(
     assert only(parse(fetch(raw, name).records)).leader_epoch == 0
 
 
-def test_a_batch_comes_back_as_it_was_sent(raw: RawConnection, topic: TopicFactory) -> None:
+def test_batch_is_returned_as_sent(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     records = [
         Record(key=None, value=b"no key", timestamp_ms=NOW_MS + 5),
@@ -82,7 +82,7 @@ def test_a_batch_comes_back_as_it_was_sent(raw: RawConnection, topic: TopicFacto
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_an_acknowledged_record_can_be_read(
+def test_acknowledged_record_can_be_read(
     raw: RawConnection, topic: TopicFactory, acks: int
 ) -> None:
     name = topic()
@@ -93,16 +93,14 @@ def test_an_acknowledged_record_can_be_read(
     assert fetch(raw, name).high_watermark == 1
 
 
-def test_without_acks_there_is_no_answer(raw: RawConnection, topic: TopicFactory) -> None:
+def test_no_response_with_acks_0(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     raw.send_only(produce_request(name, batch(values("a")), acks=0))
-    # The next answer on this connection is that of the next request.
+    # The next response on this connection is that of the next request.
     assert list_offset(raw, name, LATEST).offset == 1
 
 
-def test_without_acks_an_error_closes_the_connection(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_error_with_acks_0_closes_the_connection(raw: RawConnection, topic: TopicFactory) -> None:
     raw.send_only(produce_request(topic(), batch(values("a"), corrupt=True), acks=0))
     assert raw.closed_by_broker()
 
@@ -116,7 +114,7 @@ def test_other_acks_are_refused(raw: RawConnection, topic: TopicFactory, acks: i
     assert list_offset(raw, name, LATEST).offset == 0
 
 
-def test_every_version_takes_a_batch(raw: RawConnection, topic: TopicFactory) -> None:
+def test_every_version_accepts_a_batch(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     versions = served(raw, "produce")
     for count, version in enumerate(versions):
@@ -134,7 +132,7 @@ def test_every_version_takes_a_batch(raw: RawConnection, topic: TopicFactory) ->
     assert list_offset(raw, name, LATEST).offset == len(versions)
 
 
-def test_a_wrong_checksum_is_a_corrupt_message(raw: RawConnection, topic: TopicFactory) -> None:
+def test_wrong_checksum_is_a_corrupt_message(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     answer = produce(raw, name, batch(values("a"), corrupt=True))
     assert (answer.error_code, answer.base_offset) == (ErrorCode.corrupt_message, -1)
@@ -158,7 +156,7 @@ ONE_BATCH = batch(values("a", "b"))
         pytest.param(ONE_BATCH[:40], id="half a header"),
     ],
 )
-def test_a_length_that_does_not_fit_is_refused(
+def test_invalid_batch_length_is_refused(
     raw: RawConnection, topic: TopicFactory, records: bytes
 ) -> None:
     name = topic()
@@ -166,16 +164,14 @@ def test_a_length_that_does_not_fit_is_refused(
     assert list_offset(raw, name, LATEST).offset == 0
 
 
-def test_a_count_that_does_not_fit_the_offsets_is_refused(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_record_count_must_match_the_offsets(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     answer = produce(raw, name, batch(values("a", "b"), last_offset_delta=7))
     assert answer.error_code == ErrorCode.invalid_record
     assert list_offset(raw, name, LATEST).offset == 0
 
 
-def test_more_records_than_there_are_bytes_for_are_refused(
+def test_record_count_above_the_batch_size_is_refused(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -184,9 +180,9 @@ def test_more_records_than_there_are_bytes_for_are_refused(
     assert list_offset(raw, name, LATEST).offset == 0
 
 
-def test_zstd_is_refused_in_versions_before_it(raw: RawConnection, topic: TopicFactory) -> None:
+def test_zstd_is_refused_before_version_7(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
-    packed = batch(values("a"), attributes=ZSTD)  # it is refused unread
+    packed = batch(values("a"), attributes=ZSTD)  # it is refused without decompression
     for version in served(raw, "produce"):
         if 3 <= version < 7:
             answer = produce(raw, name, packed, version=version)
@@ -207,7 +203,7 @@ def test_no_batch_at_all_is_refused(raw: RawConnection, topic: TopicFactory) -> 
     assert list_offset(raw, name, LATEST).offset == 0
 
 
-def test_a_client_may_not_choose_offsets(raw: RawConnection, topic: TopicFactory) -> None:
+def test_client_may_not_choose_offsets(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     answer = produce(raw, name, batch(values("a"), base_offset=1))
     assert (answer.error_code, answer.base_offset) == (ErrorCode.invalid_record, -1)
@@ -215,7 +211,7 @@ def test_a_client_may_not_choose_offsets(raw: RawConnection, topic: TopicFactory
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3])
-def test_other_formats_than_version_2_are_refused(
+def test_formats_other_than_version_2_are_refused(
     raw: RawConnection, topic: TopicFactory, magic: int
 ) -> None:
     name = topic()
@@ -223,12 +219,12 @@ def test_other_formats_than_version_2_are_refused(
     assert list_offset(raw, name, LATEST).offset == 0
 
 
-def test_a_client_may_not_write_control_records(raw: RawConnection, topic: TopicFactory) -> None:
+def test_client_may_not_write_control_records(raw: RawConnection, topic: TopicFactory) -> None:
     answer = produce(raw, topic(), batch(values("a"), attributes=CONTROL))
     assert answer.error_code == ErrorCode.invalid_record
 
 
-def test_an_unknown_topic_or_partition_is_named_as_such(
+def test_unknown_topic_or_partition(
     raw: RawConnection, topic: TopicFactory, unique_name: Callable[[], str]
 ) -> None:
     unknown = ErrorCode.unknown_topic_or_partition
@@ -237,7 +233,7 @@ def test_an_unknown_topic_or_partition_is_named_as_such(
     assert produce(raw, topic(), batch(values("a")), partition=-1).error_code == unknown
 
 
-def test_one_bad_partition_does_not_spoil_the_others(
+def test_one_invalid_partition_does_not_affect_the_others(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic(partitions=3)
@@ -271,7 +267,7 @@ def test_one_bad_partition_does_not_spoil_the_others(
 
 
 @pytest.mark.parametrize("codec", [0, GZIP])
-def test_a_keyless_record_in_a_compacted_topic_is_refused(
+def test_keyless_record_in_a_compacted_topic_is_refused(
     raw: RawConnection, topic: TopicFactory, codec: int
 ) -> None:
     name = topic(**{"cleanup.policy": "compact"})
@@ -283,9 +279,7 @@ def test_a_keyless_record_in_a_compacted_topic_is_refused(
     assert append(raw, name, batch([Record(), Record(key=b"", value=None)], codec=codec)) == 0
 
 
-def test_a_batch_beyond_max_message_bytes_is_too_large(
-    raw: RawConnection, topic: TopicFactory
-) -> None:
+def test_batch_above_max_message_bytes_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic(**{"max.message.bytes": "1000"})
     fits = batch([Record(value=b"x" * 800)])
     too_large = batch([Record(value=b"x" * (801 + 1000 - len(fits)))])
@@ -295,7 +289,7 @@ def test_a_batch_beyond_max_message_bytes_is_too_large(
     assert append(raw, name, batch([Record(value=b"x" * (800 + 1000 - len(fits)))])) == 0
 
 
-def test_the_default_limit_takes_a_record_of_one_mebibyte_less_its_batch(
+def test_default_limit_accepts_one_mebibyte_including_the_batch_header(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -308,7 +302,9 @@ def test_the_default_limit_takes_a_record_of_one_mebibyte_less_its_batch(
     assert only(read.records).value == large.value
 
 
-def test_timestamps_are_the_producers_by_default(raw: RawConnection, topic: TopicFactory) -> None:
+def test_timestamps_of_the_producer_are_kept_by_default(
+    raw: RawConnection, topic: TopicFactory
+) -> None:
     name = topic()
     answer = produce(raw, name, batch(values("a", timestamp_ms=123)))
     assert answer.log_append_time is None
@@ -318,7 +314,7 @@ def test_timestamps_are_the_producers_by_default(raw: RawConnection, topic: Topi
 
 
 @pytest.mark.parametrize("codec", [0, GZIP])
-def test_log_append_time_is_the_brokers(
+def test_log_append_time_is_the_clock_of_the_broker(
     raw: RawConnection, topic: TopicFactory, codec: int
 ) -> None:
     name = topic(**{"message.timestamp.type": "LogAppendTime"})
@@ -335,7 +331,7 @@ def test_log_append_time_is_the_brokers(
     assert {r.timestamp_ms for r in stored.records} == {appended_ms}
 
 
-def test_a_timestamp_too_far_ahead_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
+def test_timestamp_too_far_ahead_is_refused(raw: RawConnection, topic: TopicFactory) -> None:
     name = topic()
     now_ms = int(time.time() * 1000)
     answer = produce(raw, name, batch(values("a", timestamp_ms=now_ms + 2 * HOUR_MS)))
@@ -343,7 +339,7 @@ def test_a_timestamp_too_far_ahead_is_refused(raw: RawConnection, topic: TopicFa
     assert append(raw, name, batch(values("a", timestamp_ms=now_ms + HOUR_MS // 2))) == 0
 
 
-def test_a_timestamp_too_far_back_is_refused_where_configured(
+def test_timestamp_too_far_back_is_refused_if_configured(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic(**{"message.timestamp.before.max.ms": str(HOUR_MS)})

@@ -1,4 +1,4 @@
-"""What a broker still knows after it was stopped, or killed, and started again."""
+"""The state that a broker keeps over a stop or kill and a restart."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONFIGS = {"max.message.bytes": "2000"}
 
 @pytest.fixture(scope="module")
 def own_cluster(cluster_with: ClusterFactory) -> Cluster:
-    """A cluster that may be stopped: nobody else uses it."""
+    """A cluster of its own, which the test may stop."""
     return cluster_with({"broker.session.timeout.ms": str(SESSION_TIMEOUT_MS)})
 
 
@@ -53,7 +53,7 @@ def kill(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("end", [stop, kill])
-def test_everything_acknowledged_is_still_there(
+def test_acknowledged_state_survives_a_restart(
     own_cluster: Cluster,
     connected: RawConnection,
     unique_name: Callable[[], str],
@@ -87,7 +87,7 @@ def test_everything_acknowledged_is_still_there(
         eventually(lambda: list_offset(raw, name, LATEST, partition=2).offset == len(many))
         found = only(describe_topics(raw, name).topics)
         assert (found.topic_id, len(found.partitions)) == (identifier, 3)
-        # Kafka writes log start offsets down once a minute and on a clean stop.
+        # Kafka checkpoints log start offsets once a minute and on a clean shutdown.
         starts = {1} if end is stop else {0, 1}
         assert list_offset(raw, name, EARLIEST).offset in starts
         _check_log(raw, name)
@@ -105,7 +105,7 @@ def _check_log(raw: RawConnection, name: str) -> None:
         record.value for found in parse(fetch(raw, name, 1).records) for record in found.records
     ]
     assert read == [b"a", b"b", b"c", b"d"]
-    # Topic settings are those it was made with.
+    # The topic has the configs of its creation.
     too_large = batch([Record(value=b"x" * 2000)])
     assert produce_error(raw, name, too_large) == ErrorCode.message_too_large
     assert append(raw, name, batch(values("e"))) == 4
@@ -118,13 +118,13 @@ def produce_error(raw: RawConnection, name: str, records: bytes) -> ErrorCode:
 
 
 def _check_producer(raw: RawConnection, producer: Producer) -> None:
-    """Nothing is written twice, sequences go on, and new producer ids are new."""
+    """Check that nothing is duplicated, sequences continue, and new producer ids are new."""
     again = Producer(raw, producer.topic, partition=1)
     assert again.producer_id != producer.producer_id
     again.producer_id = producer.producer_id
     assert again.accepted(4) == 4
     for sequence in range(4):
-        # A snapshot of producers holds the last batch alone: older ones may be known no more.
+        # A producer snapshot contains only the last batch: older ones may be unknown.
         answer = again.send(sequence)
         known = answer.error_code == ErrorCode.none and answer.base_offset == sequence
         assert known or answer.error_code == ErrorCode.out_of_order_sequence_number
@@ -133,9 +133,7 @@ def _check_producer(raw: RawConnection, producer: Producer) -> None:
     assert again.end() == 6
 
 
-def test_an_older_leader_epoch_is_fenced_where_there_is_one(
-    own_cluster: Cluster, unique_name: Callable[[], str]
-) -> None:
+def test_older_leader_epoch_is_fenced(own_cluster: Cluster, unique_name: Callable[[], str]) -> None:
     name = unique_name()
     own_cluster.create_topic(name)
     with RawConnection(own_cluster.bootstrap_servers) as raw:

@@ -1,4 +1,4 @@
-"""Transactions as readers see them: nothing before the end, then all or nothing (KIP-98)."""
+"""Transactions: nothing is visible before the end, then all or nothing (KIP-98)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TopicFactory = Callable[..., str]
 # Produce in a transaction.
 
 
-def test_a_batch_keeps_its_producer_id_epoch_and_sequence(
+def test_batch_keeps_its_producer_id_epoch_and_sequence(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -63,7 +63,7 @@ def test_records_of_an_aborted_transaction_are_never_visible(
     assert read_uncommitted(raw, name) == ["a", "b"]
 
 
-def test_one_transaction_after_the_other(
+def test_consecutive_transactions(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -75,7 +75,7 @@ def test_one_transaction_after_the_other(
     assert [marker.kind for marker in markers(raw, name)] == kinds
 
 
-def test_a_retry_of_a_batch_in_a_transaction_is_written_once(
+def test_retry_of_a_batch_in_a_transaction_is_written_once(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -86,7 +86,7 @@ def test_a_retry_of_a_batch_in_a_transaction_is_written_once(
     await_read(raw, name, "a", "b")
 
 
-def test_a_gap_of_sequences_in_a_transaction_is_refused_and_the_rest_can_be_committed(
+def test_sequence_gap_is_refused_and_the_transaction_can_commit(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -101,7 +101,7 @@ def test_a_gap_of_sequences_in_a_transaction_is_refused_and_the_rest_can_be_comm
 def test_sequences_after_the_end_of_a_transaction(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
-    """Version 1 goes on counting; in version 2 every transaction has an epoch of its own."""
+    """Version 1 continues the sequence; in version 2 every transaction has its own epoch."""
     name = topic()
     before = (producer.producer_id, producer.epoch)
     producer.write(name, "a", "b")
@@ -119,7 +119,7 @@ def test_sequences_after_the_end_of_a_transaction(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_all_partitions_of_all_brokers_are_decided(
+def test_markers_reach_all_partitions_of_all_brokers(
     raw: RawConnection,
     topic: TopicFactory,
     producer: TransactionalProducer,
@@ -142,7 +142,7 @@ def test_all_partitions_of_all_brokers_are_decided(
         assert kinds == [COMMIT if commit else ABORT]
 
 
-def test_the_state_says_complete_only_when_every_partition_has_its_marker(
+def test_state_is_complete_only_after_every_marker(
     topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic(partitions=9, replication_factor=1)
@@ -155,7 +155,7 @@ def test_the_state_says_complete_only_when_every_partition_has_its_marker(
         assert read(leader, name, partition=partition) == ["a"], partition
 
 
-def test_a_partition_that_was_added_and_not_written_gets_a_marker_too(
+def test_partition_without_records_gets_a_marker(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name, other = topic(), topic()
@@ -170,7 +170,7 @@ def test_a_partition_that_was_added_and_not_written_gets_a_marker_too(
 # Control records.
 
 
-def test_a_marker_takes_an_offset_and_names_its_producer(
+def test_marker_has_an_offset_and_its_producer(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -180,7 +180,7 @@ def test_a_marker_takes_an_offset_and_names_its_producer(
     producer.await_complete()
     (marker,) = markers(raw, name)
     assert (marker.offset, marker.kind, marker.producer_id) == (2, COMMIT, producer.producer_id)
-    # In version 2 the marker already has the epoch of the next transaction, which fences the last.
+    # In version 2 the marker already has the next epoch, which fences the last transaction.
     assert marker.producer_epoch == epoch + producer.generation.bumps_epoch
     assert marker.coordinator_epoch >= 0
     last = stored(raw, name)[-1]
@@ -192,7 +192,7 @@ def test_a_marker_takes_an_offset_and_names_its_producer(
     assert list_offset(raw, name, LATEST).offset == 4
 
 
-def test_a_control_batch_from_a_client_is_refused(
+def test_control_batch_from_a_client_is_refused(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()

@@ -1,4 +1,4 @@
-"""Compaction of transactions: what was aborted goes, markers go after their time (KIP-98, KIP-534)."""
+"""Compaction of aborted records and of old transaction markers (KIP-98, KIP-534)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Entry = tuple[str, str]
 
 
 class Compacted:
-    """A compacted topic, of which a test closes the active segment by writing fillers."""
+    """A compacted topic whose active segment a test closes by writing fillers."""
 
     def __init__(self, cluster: Cluster, brokers: Connections, name: str, configs: dict[str, str]):
         self.name = name
@@ -45,18 +45,18 @@ class Compacted:
         self._fillers = itertools.count()
 
     def plain(self, key: str, value: str) -> None:
-        """A record outside of any transaction, in a segment of its own."""
+        """Write a record outside of transactions, into a segment of its own."""
         self.end_segment()
         now_ms = int(time.time() * 1000)
         record = Record(key=key.encode(), value=value.encode(), timestamp_ms=now_ms)
         append(self.raw, self.name, batch([record]))
 
     def end_segment(self) -> None:
-        """Let the segment's time pass: what is written next begins another."""
+        """Let `segment.ms` pass, so that the next write rolls the segment."""
         time.sleep(2 * SEGMENT_MS / 1000)
 
     def entries(self) -> list[Entry]:
-        """Key and value of what is stored, decided or not, but for fillers."""
+        """Return key and value of all stored records except fillers."""
         return [
             ((r.key or b"").decode(), (r.value or b"").decode())
             for b in self._batches()
@@ -66,22 +66,22 @@ class Compacted:
         ]
 
     def kinds(self) -> list[str]:
-        """The markers that are left."""
+        """Return the types of the stored markers."""
         found = (marker_of(b) for b in self._batches() if b.records)
         return [marker.kind for marker in found if marker is not None]
 
     def await_so(self, *entries: Entry, markers: list[str]) -> None:
-        """Return once exactly these are stored; each look closes a segment."""
+        """Return once exactly these are stored; each check closes a segment."""
 
-        def so() -> bool:
+        def holds() -> bool:
             self.plain("filler", f"{next(self._fillers)}")
             return (self.entries(), self.kinds()) == (list(entries), markers)
 
         try:
-            eventually(so)
+            eventually(holds)
         except AssertionError as error:
             left = (self.entries(), self.kinds())
-            raise AssertionError(f"{self.name} has {left}: {error}") from None
+            raise AssertionError(f"{self.name} contains {left}: {error}") from None
 
     def _batches(self) -> list[Batch]:
         return stored(self.raw, self.name)
@@ -91,7 +91,7 @@ class Compacted:
 def make(
     one_broker: Cluster, generation: Generation, unique_name: NameFactory
 ) -> Iterator[tuple[Callable[..., Compacted], Callable[[], TransactionalProducer]]]:
-    """Makes compacted topics, and producers."""
+    """Create compacted topics, and producers."""
     with Connections(one_broker) as brokers:
 
         def topic(**configs: str) -> Compacted:
@@ -106,7 +106,7 @@ def make(
 Make = tuple[Callable[..., Compacted], Callable[[], TransactionalProducer]]
 
 
-def test_aborted_records_go_and_take_no_older_ones_with_them(make: Make) -> None:
+def test_aborted_records_are_removed_and_older_ones_kept(make: Make) -> None:
     log, producer = make[0](), make[1]()
     log.plain("a", "kept")
     producer.write(log.name, "aborted", key="a")
@@ -121,7 +121,7 @@ def test_aborted_records_go_and_take_no_older_ones_with_them(make: Make) -> None
     log.await_so(("a", "kept"), ("c", "committed"), ("d", "2"), markers=[ABORT, COMMIT])
 
 
-def test_a_committed_record_replaces_an_older_one(make: Make) -> None:
+def test_committed_record_replaces_an_older_one(make: Make) -> None:
     log, producer = make[0](), make[1]()
     log.plain("a", "1")
     producer.write(log.name, "2", key="a")
@@ -133,7 +133,7 @@ def test_a_committed_record_replaces_an_older_one(make: Make) -> None:
     log.await_so(("a", "3"), markers=[COMMIT, COMMIT])
 
 
-def test_what_is_not_decided_is_left_as_it_is(make: Make) -> None:
+def test_open_transactions_are_not_compacted(make: Make) -> None:
     log, producer = make[0](), make[1]()
     log.plain("a", "1")
     log.plain("a", "2")
@@ -147,7 +147,7 @@ def test_what_is_not_decided_is_left_as_it_is(make: Make) -> None:
     log.await_so(("a", "4"), markers=[ABORT])
 
 
-def test_markers_go_once_nothing_of_their_transaction_is_left_and_their_time_is_over(
+def test_markers_are_removed_after_their_records_and_retention(
     make: Make,
 ) -> None:
     log, producer = make[0](**{"delete.retention.ms": "0"}), make[1]()
@@ -159,7 +159,7 @@ def test_markers_go_once_nothing_of_their_transaction_is_left_and_their_time_is_
     producer.commit()
     producer.await_complete()
     log.plain("b", "last")
-    # Its last marker is what a partition remembers a producer by: another one writes as well.
+    # The last marker of a producer keeps its state, so another producer writes too.
     other.write(log.name, "kept", key="c")
     other.commit()
     other.await_complete()
@@ -175,12 +175,12 @@ def test_markers_go_once_nothing_of_their_transaction_is_left_and_their_time_is_
 def _await_markers_gone(log: Compacted, producer: TransactionalProducer) -> None:
     expected: list[Entry] = [("b", "last"), ("c", "kept"), ("d", "1")]
 
-    def so() -> bool:
+    def holds() -> bool:
         log.plain("filler", "")
         return log.entries() == expected and ABORT not in log.kinds()
 
     try:
-        eventually(so)
+        eventually(holds)
     except AssertionError as error:
         left = (log.entries(), log.kinds(), producer.producer_id)
-        raise AssertionError(f"{log.name} has {left}: {error}") from None
+        raise AssertionError(f"{log.name} contains {left}: {error}") from None

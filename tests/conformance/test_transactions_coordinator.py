@@ -1,4 +1,4 @@
-"""The coordinator of a transactional id: found by hash, alone in charge (KIP-98, KIP-699)."""
+"""The coordinator of a transactional id, and its exclusivity (KIP-98, KIP-699)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NameFactory = Callable[[], str]
 
 
 def java_hash(text: str) -> int:
-    """Java's String.hashCode: over UTF-16 units, in 32 bits, signed."""
+    """Return Java's String.hashCode over UTF-16 code units, a signed 32-bit number."""
     units = text.encode("utf-16-be")
     value = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -34,12 +34,12 @@ def java_hash(text: str) -> int:
 
 
 def partition_of(text: str, count: int) -> int:
-    """The absolute value of the hash; of the least number, which has none, Kafka takes 0."""
+    """Return the partition by the absolute hash; Kafka uses 0 for Integer.MIN_VALUE."""
     value = java_hash(text)
     return 0 if value == -(1 << 31) else abs(value) % count
 
 
-def test_it_leads_the_partition_that_the_hash_names(
+def test_coordinator_leads_the_partition_of_the_hash(
     raw: RawConnection, cluster: Cluster, unique_name: NameFactory
 ) -> None:
     names = ["a", "ünïcödé-𝄞", "x" * 500, *(unique_name() for _ in range(30))]
@@ -51,13 +51,13 @@ def test_it_leads_the_partition_that_the_hash_names(
         assert coordinator_id(raw, name) == expected, name
 
 
-def test_the_topic_of_states_is_internal(raw: RawConnection, unique_name: NameFactory) -> None:
+def test_transaction_state_topic_is_internal(raw: RawConnection, unique_name: NameFactory) -> None:
     coordinator_id(raw, unique_name())
     found = only(describe_topics(raw, STATE_TOPIC).topics)
     assert (found.error_code, found.is_internal) == (ErrorCode.none, True)
 
 
-def test_what_is_not_said_of_transactions_is_as_kafka_has_it(
+def test_default_transaction_configs_are_those_of_kafka(
     raw: RawConnection, cluster: Cluster, unique_name: NameFactory
 ) -> None:
     coordinator_id(raw, unique_name())
@@ -83,7 +83,7 @@ def test_what_is_not_said_of_transactions_is_as_kafka_has_it(
         assert {config.name: config.value for config in found.configs} == values
 
 
-def test_every_version_finds_it(
+def test_every_version_finds_the_coordinator(
     raw: RawConnection, cluster: Cluster, unique_name: NameFactory
 ) -> None:
     name = unique_name()
@@ -97,7 +97,7 @@ def test_every_version_finds_it(
         assert f"{found.host}:{found.port}" == cluster.address(broker_id), version
 
 
-def test_every_broker_names_the_same(
+def test_every_broker_returns_the_same_coordinator(
     brokers: Connections, cluster: Cluster, unique_name: NameFactory
 ) -> None:
     for _ in range(10):
@@ -106,7 +106,7 @@ def test_every_broker_names_the_same(
         assert len({coordinator_id(brokers.to(b), name) for b in cluster.broker_ids}) == 1, name
 
 
-def test_any_other_broker_refuses(
+def test_other_brokers_refuse(
     brokers: Connections,
     cluster: Cluster,
     producer: TransactionalProducer,
@@ -141,7 +141,7 @@ def test_any_other_broker_refuses(
         assert {code_of(answer) for answer in answers} == {ErrorCode.not_coordinator}
 
 
-def test_any_other_broker_refuses_to_add_partitions(
+def test_other_brokers_refuse_to_add_partitions(
     brokers: Connections,
     cluster: Cluster,
     producer: TransactionalProducer,
@@ -163,7 +163,7 @@ def test_any_other_broker_refuses_to_add_partitions(
 
 
 @pytest.mark.parametrize("api", ["end_txn", "add_offsets_to_txn"])
-def test_an_id_that_was_never_initialised_has_no_producer(
+def test_uninitialized_id_has_no_producer(
     brokers: Connections, unique_name: NameFactory, api: str
 ) -> None:
     name = unique_name()

@@ -1,8 +1,8 @@
-"""Crashes between the steps of an end: what was decided is carried out, nothing else (KIP-98).
+"""Crashes between the steps of EndTxn: a prepared transaction completes as decided (KIP-98).
 
-EndTxn writes PREPARE, then a marker into each partition, then COMPLETE. Proxies before the
-brokers hold the requests between two steps while a broker is killed (`kill -9`), so brokers are
-processes here, whatever the run's cluster is.
+EndTxn writes PREPARE, then a marker into each partition, then COMPLETE. Proxies before the brokers
+hold requests between two steps while a broker is killed (`kill -9`), so brokers are processes
+here, whatever the run's cluster is.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ NONE = ErrorCode.none
 OF_MARKERS = of_api("write_txn_markers")
 STATE_TOPIC = "__transaction_state"
 LOOK_ON_S = 0.3
-"""How long a test looks on while nothing should happen."""
+"""How long a test checks that nothing happens."""
 
 
 class Steps:
-    """Three brokers behind proxies, and a transaction whose end a test stops between two steps."""
+    """Three brokers behind proxies, and a transaction whose end stops between two steps."""
 
     def __init__(
         self, nodes: Nodes, links: ProxiedLinks, generation: Generation, names: NameFactory
@@ -63,7 +63,7 @@ class Steps:
         states = only(describe_topics(nodes.any(), STATE_TOPIC).topics).partitions
         assert all(set(p.replica_nodes) == set(BROKERS) for p in states)
         self.first, self.second = (b for b in BROKERS if b != self.coordinator)
-        # Led by the two others, so that every marker passes a proxy.
+        # The two other brokers lead them, so that every marker passes a proxy.
         self.topic = nodes.create(
             names(),
             [self.first, self.second, self.coordinator],
@@ -72,21 +72,21 @@ class Steps:
         self.group = names()
 
     def write(self) -> None:
-        """One record into each of the two partitions, and an offset of the group."""
+        """Write one record into each of the two partitions, and an offset of the group."""
         for partition, text in enumerate("ab"):
             self.producer.write(self.topic, text, partition=partition)
         self.producer.commit_offsets(self.group, self.topic, {0: 5})
 
     def hold_markers(self, *brokers: int) -> list[Rule]:
-        """Keep markers from these brokers."""
+        """Hold the markers to these brokers."""
         return [self.links.brokers[b].hold_requests(OF_MARKERS) for b in brokers]
 
     def lose_answers_of_markers(self, *brokers: int) -> list[Rule]:
-        """Let markers through, and none of their answers."""
+        """Deliver the markers, but drop the responses."""
         return [self.links.brokers[b].lose_answers(OF_MARKERS, times=None) for b in brokers]
 
     def kill_coordinator(self, rules: list[Rule]) -> None:
-        """End the coordinator, then the faults; return when another one is in charge."""
+        """Kill the coordinator, remove the faults, and wait for the new coordinator."""
         self.nodes.kill(self.coordinator)
         for rule in rules:
             rule.end()
@@ -100,7 +100,7 @@ class Steps:
         )
 
     def check(self, *, commit: bool) -> None:
-        """Partitions and offset are decided in the same way, and the coordinator says so."""
+        """Check partitions, offset and coordinator: all have the same decision."""
         self.producer.await_state("CompleteCommit" if commit else "CompleteAbort")
         for partition, text in enumerate("ab"):
             leader = self.producer.leader(self.topic, partition)
@@ -110,7 +110,7 @@ class Steps:
         eventually(lambda: self._offset() == (NONE, 5 if commit else -1))
 
     def _offset(self) -> tuple[ErrorCode, int]:
-        """The group's offset, for who asks for a stable one."""
+        """Return the group's stable offset."""
         found = only(find_coordinator(self.nodes.any(), self.group).coordinators).node_id
         asked = {"name": self.topic, "partition_indexes": [0]}
         group = only(
@@ -128,8 +128,8 @@ class Steps:
         offset = only(only(group.topics).partitions)
         return offset.error_code, offset.committed_offset
 
-    def goes_on(self) -> None:
-        """The next instance of the id writes and commits."""
+    def write_with_next_instance(self) -> None:
+        """Write and commit with the next instance of the id."""
         producer = self.producer
         again = TransactionalProducer(
             self.nodes, producer.transactional_id, producer.generation
@@ -144,7 +144,7 @@ class Steps:
 def linked_clusters(
     request: pytest.FixtureRequest,
 ) -> Iterator[Callable[[int], tuple[Cluster, ProxiedLinks]]]:
-    """Clusters of processes with a proxy before each broker, each started once."""
+    """Start clusters of processes with a proxy before each broker, each once."""
     with ExitStack() as stack:
         opened: dict[int, tuple[Cluster, ProxiedLinks]] = {}
 
@@ -157,7 +157,7 @@ def linked_clusters(
                         backend=_backend_of_processes(request.config),
                         brokers=3,
                         racks=RACKS,
-                        # A follower that a proxy holds back stays in sync for the whole test.
+                        # A follower held by a proxy stays in sync for the whole test.
                         configs=SETTINGS | {"replica.lag.time.max.ms": "60000"},
                         features={"transaction.version": version},
                         links=links,
@@ -192,7 +192,7 @@ def steps(
 
 @pytest.mark.old_clients
 @pytest.mark.parametrize("commit", [True, False])
-def test_between_prepare_and_every_marker(steps: Steps, commit: bool) -> None:
+def test_crash_between_prepare_and_every_marker(steps: Steps, commit: bool) -> None:
     steps.write()
     rules = steps.hold_markers(steps.first, steps.second)
     steps.producer.end(commit=commit)
@@ -204,10 +204,10 @@ def test_between_prepare_and_every_marker(steps: Steps, commit: bool) -> None:
         assert read(leader, steps.topic, partition=partition) == []
     steps.kill_coordinator(rules)
     steps.check(commit=commit)
-    steps.goes_on()
+    steps.write_with_next_instance()
 
 
-def test_between_one_marker_and_the_other(steps: Steps, commit: bool) -> None:
+def test_crash_between_two_markers(steps: Steps, commit: bool) -> None:
     steps.write()
     rules = steps.hold_markers(steps.second)
     steps.producer.end(commit=commit)
@@ -216,26 +216,26 @@ def test_between_one_marker_and_the_other(steps: Steps, commit: bool) -> None:
     assert steps.producer.describe().state == ("PrepareCommit" if commit else "PrepareAbort")
     steps.kill_coordinator(rules)
     steps.check(commit=commit)
-    steps.goes_on()
+    steps.write_with_next_instance()
 
 
-def test_between_the_markers_and_complete(steps: Steps, commit: bool) -> None:
-    """Every partition has its marker, and the coordinator never learns it."""
+def test_crash_between_markers_and_complete(steps: Steps, commit: bool) -> None:
+    """Every partition has its marker, but the coordinator does not know."""
     steps.write()
     rules = steps.lose_answers_of_markers(steps.first, steps.second)
     steps.producer.end(commit=commit)
     for partition, broker_id in ((0, steps.first), (1, steps.second)):
         raw = steps.nodes.to(broker_id)
-        # The marker is sent, and written, again and again.
+        # The marker is sent and written repeatedly.
         eventually(lambda r=raw, p=partition: last_stable_offset(r, steps.topic, partition=p) >= 2)  # type: ignore[misc]
     assert steps.producer.describe().state == ("PrepareCommit" if commit else "PrepareAbort")
     steps.kill_coordinator(rules)
     steps.check(commit=commit)
-    steps.goes_on()
+    steps.write_with_next_instance()
 
 
-def test_before_prepare_is_on_another_broker(steps: Steps, commit: bool) -> None:
-    """What only the dead coordinator has was never decided: the client may end it otherwise."""
+def test_crash_before_prepare_is_replicated(steps: Steps, commit: bool) -> None:
+    """A prepare that only the dead coordinator has does not count: the client may end again."""
     steps.write()
     proxy = steps.links.brokers[steps.coordinator]
     rules = [proxy.hold_requests(is_follower(b)) for b in (steps.first, steps.second)]
@@ -243,7 +243,7 @@ def test_before_prepare_is_on_another_broker(steps: Steps, commit: bool) -> None
         rule.await_hits()
     asking = threading.Thread(target=_end_in_vain, args=(steps, commit))
     asking.start()
-    # The coordinator has written it, for it waits for its followers: nobody else may end it now.
+    # The coordinator has appended it and waits for followers: no other end is accepted.
     with RawConnection(steps.nodes.cluster.address(steps.coordinator)) as raw:
         eventually(lambda: _is_busy(raw, steps.producer))
     for partition in (0, 1):
@@ -255,7 +255,7 @@ def test_before_prepare_is_on_another_broker(steps: Steps, commit: bool) -> None
     assert found.state == "Ongoing"
     steps.producer.end(commit=not commit)
     steps.check(commit=not commit)
-    steps.goes_on()
+    steps.write_with_next_instance()
 
 
 def _end_in_vain(steps: Steps, commit: bool) -> None:
@@ -280,15 +280,15 @@ def _is_busy(raw: RawConnection, producer: TransactionalProducer) -> bool:
         4,
         transactional_id=producer.transactional_id,
         transaction_timeout=producer.timeout_ms,
-        # Somebody else's: where nothing is under way, this is refused and changes nothing.
+        # An end by another producer: without a pending change it is refused, without effect.
         producer_id=producer.producer_id + 1,
         producer_epoch=producer.epoch,
     )
     return bool(answer.error_code in BUSY)
 
 
-def test_a_partition_is_added_once_every_broker_knows(steps: Steps) -> None:
-    """Else a coordinator that dies would leave a partition that never gets its marker."""
+def test_added_partition_is_acknowledged_after_replication(steps: Steps) -> None:
+    """Otherwise a killed coordinator would leave a partition without its marker."""
     producer = steps.producer
     proxy = steps.links.brokers[steps.coordinator]
     rules = [proxy.hold_requests(is_follower(b)) for b in (steps.first, steps.second)]
@@ -316,10 +316,8 @@ def test_a_partition_is_added_once_every_broker_knows(steps: Steps) -> None:
     assert producer.describe().topics == {steps.topic: [0]}
 
 
-def test_a_marker_that_is_not_replicated_decides_nothing_yet(
-    steps: Steps, unique_name: NameFactory
-) -> None:
-    """The leader has written it; readers see it from the high watermark on."""
+def test_unreplicated_marker_has_no_effect(steps: Steps, unique_name: NameFactory) -> None:
+    """The leader has written it; readers see it once it is replicated."""
     name = steps.nodes.create(unique_name(), [steps.first, steps.second])
     producer, leader = steps.producer, steps.nodes.to(steps.first)
     producer.write(name, "a")
@@ -336,10 +334,10 @@ def test_a_marker_that_is_not_replicated_decides_nothing_yet(
     producer.await_complete()
 
 
-def test_a_follower_that_is_truncated_past_a_marker_gets_it_again(
+def test_marker_truncated_on_a_follower_is_replicated_again(
     steps: Steps, unique_name: NameFactory
 ) -> None:
-    """The leader and one follower have the marker, and the one that leads next has not."""
+    """The leader and one follower have the marker, but the next leader does not."""
     old, ahead = steps.first, steps.second
     behind = steps.coordinator
     name = steps.nodes.create(unique_name(), [old, behind, ahead])
@@ -350,7 +348,7 @@ def test_a_follower_that_is_truncated_past_a_marker_gets_it_again(
     held.await_hits()
     counted = proxy.delay_requests(is_follower(ahead), 0)
     producer.commit()
-    # The leader has written it, and its other follower has asked for what comes after it.
+    # The leader has written it, and its other follower has fetched beyond it.
     eventually(lambda: not _is_open(steps.nodes.to(old), name, producer))
     counted.await_hits(counted.hits + 3)
     steps.nodes.kill(old)
@@ -359,7 +357,7 @@ def test_a_follower_that_is_truncated_past_a_marker_gets_it_again(
     assert leader == behind
     producer.await_state("CompleteCommit")
     await_read(steps.nodes.to(behind), name, "a")
-    # The follower agrees: it serves the same, and has one marker, when it leads in its turn.
+    # The follower serves the same records with one marker, when it leads later.
     steps.nodes.await_isr(name, behind, ahead)
     steps.nodes.stop(behind)
     steps.nodes.await_leader(name, ahead)

@@ -1,4 +1,4 @@
-"""EndTxn: what may be ended, how often, and what is answered to whom (KIP-98, KIP-890)."""
+"""EndTxn: valid ends, retries and errors (KIP-98, KIP-890)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def second(brokers: Connections, unique_name: NameFactory) -> TransactionalProdu
 
 
 def end(producer: TransactionalProducer, *, commit: bool, **changed: int) -> ErrorCode:
-    """One EndTxn, asked again only while the coordinator is busy."""
+    """Send one EndTxn, with retries only while the coordinator is busy."""
     return code_of(retried(lambda: producer.end_once(commit=commit, **changed)))
 
 
@@ -54,7 +54,7 @@ def test_every_version_ends(
     await_read(raw, name, *(f"{version}" for version in versions))
 
 
-def test_another_producer_id_or_epoch_may_not_end(
+def test_end_by_another_producer_id_or_epoch_is_refused(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -72,15 +72,13 @@ def test_another_producer_id_or_epoch_may_not_end(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_without_a_transaction_there_is_nothing_to_end(
-    first: TransactionalProducer, commit: bool
-) -> None:
+def test_end_without_a_transaction_is_refused(first: TransactionalProducer, commit: bool) -> None:
     assert end(first, commit=commit) == ErrorCode.invalid_txn_state
     assert first.describe().state == "Empty"
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_retry_of_the_same_end_is_answered_as_the_first(
+def test_retry_of_an_end_gets_the_same_response(
     raw: RawConnection, topic: TopicFactory, first: TransactionalProducer, commit: bool
 ) -> None:
     name = topic()
@@ -94,7 +92,7 @@ def test_a_retry_of_the_same_end_is_answered_as_the_first(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_other_end_after_the_end_is_refused(
+def test_opposite_end_after_the_end_is_refused(
     raw: RawConnection, topic: TopicFactory, first: TransactionalProducer, commit: bool
 ) -> None:
     name = topic()
@@ -107,7 +105,7 @@ def test_the_other_end_after_the_end_is_refused(
     assert read(raw, name) == (["a"] if commit else [])
 
 
-def test_the_answer_of_old_versions_has_no_identity(
+def test_response_of_old_versions_has_no_producer_id(
     topic: TopicFactory, first: TransactionalProducer
 ) -> None:
     first.write(topic(), "a")
@@ -117,11 +115,11 @@ def test_the_answer_of_old_versions_has_no_identity(
     assert described.producer_epoch == first.epoch
 
 
-# Version 2: every end begins an epoch.
+# Version 2: every end bumps the epoch.
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_every_end_of_version_2_gives_the_next_epoch(
+def test_every_end_of_version_2_returns_the_next_epoch(
     topic: TopicFactory, second: TransactionalProducer, commit: bool
 ) -> None:
     name = topic()
@@ -139,7 +137,7 @@ def test_every_end_of_version_2_gives_the_next_epoch(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_retry_of_an_end_of_version_2_gets_the_same_epoch(
+def test_retry_of_an_end_of_version_2_gets_the_same_epoch(
     raw: RawConnection, topic: TopicFactory, second: TransactionalProducer, commit: bool
 ) -> None:
     name = topic()
@@ -155,7 +153,7 @@ def test_a_retry_of_an_end_of_version_2_gets_the_same_epoch(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_other_end_with_the_old_epoch_is_refused(
+def test_opposite_end_with_the_old_epoch_is_refused(
     topic: TopicFactory, second: TransactionalProducer, commit: bool
 ) -> None:
     second.write(topic(), "a")
@@ -164,10 +162,10 @@ def test_the_other_end_with_the_old_epoch_is_refused(
     assert end(second, commit=not commit) == ErrorCode.invalid_txn_state
 
 
-def test_an_abort_of_nothing_begins_an_epoch_and_a_commit_of_nothing_is_refused(
+def test_empty_abort_bumps_the_epoch_and_empty_commit_is_refused(
     raw: RawConnection, topic: TopicFactory, second: TransactionalProducer
 ) -> None:
-    """A client of version 2 cannot know whether its first produce reached the coordinator."""
+    """A client of version 2 cannot know whether its first produce added a partition."""
     assert end(second, commit=True) == ErrorCode.invalid_txn_state
     for expected in (1, 2):
         answer = retried(lambda: second.end_once(commit=False))
@@ -178,14 +176,14 @@ def test_an_abort_of_nothing_begins_an_epoch_and_a_commit_of_nothing_is_refused(
     second.write(name, "a")
     second.commit()
     await_read(raw, name, "a")
-    # After a transaction the same holds with the epoch that came with its end.
+    # After a transaction the same holds with the epoch of its end.
     second.await_complete()
     assert end(second, commit=True) == ErrorCode.invalid_txn_state
     answer = retried(lambda: second.end_once(commit=False))
     assert (answer.error_code, answer.producer_epoch) == (NONE, second.epoch + 1)
 
 
-def test_the_marker_of_version_2_fences_what_comes_late(
+def test_marker_of_version_2_fences_late_requests(
     raw: RawConnection, topic: TopicFactory, second: TransactionalProducer
 ) -> None:
     name = topic()
@@ -197,13 +195,13 @@ def test_the_marker_of_version_2_fences_what_comes_late(
     (marker,) = markers(raw, name)
     assert marker.producer_epoch == old + 1
     assert second.send_once(name, late).error_code == ErrorCode.invalid_producer_epoch
-    # Also from a client of version 1 in the same name.
+    # Also for a client of version 1 with the same id.
     answer = second.send_once(name, late, version=VERSION_1.produce)
     assert answer.error_code == ErrorCode.invalid_producer_epoch
     assert end(second, commit=True, epoch=old - 1) == ErrorCode.producer_fenced
 
 
-def test_the_next_transaction_of_version_2_needs_the_next_epoch(
+def test_next_transaction_of_version_2_needs_the_next_epoch(
     raw: RawConnection, topic: TopicFactory, second: TransactionalProducer
 ) -> None:
     name = topic()

@@ -1,6 +1,6 @@
-"""What comes when the epochs of a producer id end: another producer id (KIP-360, KIP-890).
+"""Exhausted producer epochs: the producer id is replaced (KIP-360, KIP-890).
 
-The last epoch, 32767, is never given out: it is kept to fence the one before.
+The last epoch, 32767, is reserved for fencing the one before.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ CORRELATION_ID = 1
 def exhausted(
     one_broker: Cluster, unique_name: NameFactory, request: pytest.FixtureRequest
 ) -> Iterator[TransactionalProducer]:
-    """A producer that has the last epoch of its producer id, after as many requests.
+    """A producer with the last epoch of its producer id, after as many requests.
 
-    They are sent many at once: a broker takes them one after another, as they are of one connection.
+    They are pipelined: a broker handles the requests of one connection in order.
     """
     generation: Generation = getattr(request, "param", VERSION_2)
     with Connections(one_broker) as brokers:
@@ -72,7 +72,7 @@ def own_topic(one_broker: Cluster, unique_name: NameFactory) -> str:
 
 
 @pytest.mark.parametrize("exhausted", [VERSION_1], indirect=True, ids=["version-1"])
-def test_version_1_writes_on_with_the_last_epoch_until_the_next_instance_comes(
+def test_version_1_keeps_the_last_epoch_until_the_next_init(
     exhausted: TransactionalProducer, own_topic: str
 ) -> None:
     raw = exhausted.brokers.any()
@@ -92,7 +92,7 @@ def test_version_1_writes_on_with_the_last_epoch_until_the_next_instance_comes(
     assert code_of(answer) == ErrorCode.producer_fenced
 
 
-def test_version_2_gets_another_producer_id_with_the_end_of_the_last_epoch(
+def test_version_2_rotates_the_producer_id_at_the_last_epoch(
     exhausted: TransactionalProducer, own_topic: str
 ) -> None:
     raw = exhausted.brokers.any()
@@ -102,7 +102,7 @@ def test_version_2_gets_another_producer_id_with_the_end_of_the_last_epoch(
     assert answer.error_code == ErrorCode.none
     exhausted.await_complete()
     await_read(raw, own_topic, "a")
-    # The marker has the epoch that nobody gets; the next transaction, another producer id.
+    # The marker has the reserved epoch; the next transaction has another producer id.
     (marker,) = markers(raw, own_topic)
     assert (marker.producer_id, marker.producer_epoch) == (old[0], old[1] + 1)
     assert (answer.producer_id != old[0], answer.producer_epoch) == (True, 0)
@@ -114,7 +114,7 @@ def test_version_2_gets_another_producer_id_with_the_end_of_the_last_epoch(
     await_read(raw, own_topic, "a", "b")
 
 
-def test_a_producer_that_names_itself_gets_another_producer_id_and_the_same_if_it_asks_once_more(
+def test_recovering_producer_gets_a_rotated_producer_id(
     exhausted: TransactionalProducer,
 ) -> None:
     identity = {"producer_id": exhausted.producer_id, "producer_epoch": exhausted.epoch}
@@ -123,11 +123,11 @@ def test_a_producer_that_names_itself_gets_another_producer_id_and_the_same_if_i
     assert len({(a.producer_id, a.producer_epoch) for a in answers}) == 1
     assert answers[0].producer_id != exhausted.producer_id
     assert answers[0].producer_epoch == 0
-    # The answer to that counts as an answer to somebody new: who asks once more was not heard of.
+    # The coordinator treats the rotated id as a new producer, so it does not detect the retry.
     assert code_of(exhausted.init_once(**identity)) == ErrorCode.producer_fenced
 
 
-def test_a_transaction_of_the_last_epoch_can_be_fenced(
+def test_transaction_of_the_last_epoch_can_be_fenced(
     exhausted: TransactionalProducer, own_topic: str
 ) -> None:
     raw = exhausted.brokers.any()

@@ -1,6 +1,6 @@
-"""Transactions when brokers go: nothing decided is lost, nothing undecided becomes visible.
+"""Transactions after broker failures: ended ones are kept, open ones stay invisible.
 
-Brokers are processes, and what ends them is `kill -9`, unless a test says otherwise.
+Brokers are processes, which tests `kill -9` unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def three_brokers(
 def begin(
     nodes: Nodes, generation: Generation, unique_name: NameFactory
 ) -> Callable[..., TransactionalProducer]:
-    """Makes producers whose coordinator is one of these brokers."""
+    """Create producers whose coordinator is one of these brokers."""
 
     def make(*coordinators: int) -> TransactionalProducer:
         while True:
@@ -68,7 +68,7 @@ def begin(
 
 
 def await_other_coordinator(nodes: Nodes, transactional_id: str, gone: int) -> int:
-    """The broker that coordinates the id once it is no longer `gone`."""
+    """Return the new coordinator of the id, once it is not `gone`."""
     eventually(
         lambda: coordinator_id(nodes.any(), transactional_id) not in (gone, -1), timeout_s=60
     )
@@ -78,7 +78,7 @@ def await_other_coordinator(nodes: Nodes, transactional_id: str, gone: int) -> i
 # The coordinator.
 
 
-def test_the_next_coordinator_ends_what_the_last_one_began(
+def test_next_coordinator_completes_prepared_transactions(
     nodes: Nodes,
     unique_name: NameFactory,
     begin: Callable[..., TransactionalProducer],
@@ -104,7 +104,7 @@ def test_the_next_coordinator_ends_what_the_last_one_began(
 
 
 @pytest.mark.full
-def test_epochs_go_on_with_the_next_coordinator(
+def test_epochs_continue_with_the_next_coordinator(
     nodes: Nodes, unique_name: NameFactory, begin: Callable[..., TransactionalProducer]
 ) -> None:
     name = nodes.create(unique_name(), [1, 2, 3], **TWO)
@@ -122,10 +122,10 @@ def test_epochs_go_on_with_the_next_coordinator(
 
 
 @pytest.mark.full
-def test_a_coordinator_that_comes_back_is_one_of_the_others(
+def test_restarted_coordinator_does_not_use_its_old_state(
     nodes: Nodes, unique_name: NameFactory, begin: Callable[..., TransactionalProducer]
 ) -> None:
-    """Its own memory of the time before is nothing that anybody may hear."""
+    """Its memory from before the restart is not used."""
     name = nodes.create(unique_name(), [1, 2, 3], **TWO)
     producer = begin()
     first = coordinator_id(nodes.any(), producer.transactional_id)
@@ -151,7 +151,7 @@ def test_a_coordinator_that_comes_back_is_one_of_the_others(
 
 
 @pytest.mark.full
-def test_a_leader_that_dies_before_the_marker(
+def test_leader_is_killed_before_the_marker(
     nodes: Nodes,
     unique_name: NameFactory,
     begin: Callable[..., TransactionalProducer],
@@ -161,7 +161,7 @@ def test_a_leader_that_dies_before_the_marker(
     producer = begin(2, 3)
     producer.write(name, "a")
     nodes.kill(1)
-    # The leader's death is not known yet: the marker goes to whoever leads in the end.
+    # The failure is not detected yet: the marker goes to the next leader.
     producer.end(commit=commit)
     producer.await_complete()
     leader = nodes.to(nodes.await_leader(name, 2, 3).leader)
@@ -171,10 +171,10 @@ def test_a_leader_that_dies_before_the_marker(
 
 
 @pytest.mark.full
-def test_a_leader_that_dies_after_the_marker(
+def test_leader_is_killed_after_the_marker(
     nodes: Nodes, unique_name: NameFactory, begin: Callable[..., TransactionalProducer]
 ) -> None:
-    """The next one has the same transactions, the aborted list of them, and the same producers."""
+    """The next leader has the same transactions, aborted index and producer state."""
     name = nodes.create(unique_name(), [1, 2, 3], **TWO)
     producer, other = begin(2, 3), begin(2, 3)
     for number in range(6):
@@ -188,7 +188,7 @@ def test_a_leader_that_dies_after_the_marker(
     assert read(leader, name) == ["1", "3", "5"]
     answer = fetch(leader, name, isolation_level=READ_COMMITTED)
     assert sorted(a.first_offset for a in answer.aborted_transactions) == [0, 4, 8]
-    # What is open there stays open; its producer goes on where it was.
+    # Open transactions stay open, and their producers continue.
     append(leader, name, batch(values("plain")))
     assert last_stable_offset(leader, name) == 12
     other.write(name, "open still")
@@ -197,7 +197,7 @@ def test_a_leader_that_dies_after_the_marker(
 
 
 @pytest.mark.full
-def test_a_retry_to_the_next_leader_is_written_once(
+def test_retry_to_the_next_leader_is_written_once(
     nodes: Nodes, unique_name: NameFactory, begin: Callable[..., TransactionalProducer]
 ) -> None:
     name = nodes.create(unique_name(), [1, 2, 3], **TWO)
@@ -254,13 +254,13 @@ def test_pending_offsets_survive_the_groups_coordinator(
 
 
 @pytest.mark.full
-def test_everything_is_there_after_every_broker_was_away(
+def test_transactions_survive_a_restart_of_all_brokers(
     nodes: Nodes,
     unique_name: NameFactory,
     begin: Callable[..., TransactionalProducer],
     transaction_version: int,
 ) -> None:
-    """What is read is what the log says, or, after a stop in good order, what was written then."""
+    """The state is restored from the log, or from the snapshot of a clean shutdown."""
     end = Nodes.stop if transaction_version == 1 else Nodes.kill
     name, group = nodes.create(unique_name(), [1, 2, 3]), unique_name()
     decided, undecided = begin(), begin()

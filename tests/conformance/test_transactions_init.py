@@ -1,7 +1,7 @@
-"""InitProducerId with a transactional id: one instance at a time (KIP-98, KIP-360, KIP-588).
+"""InitProducerId with a transactional id: one active producer (KIP-98, KIP-360, KIP-588).
 
-The same id gives the same producer id with a higher epoch; the older instance is fenced and its
-open transaction aborted.
+The same id gets the same producer id with a higher epoch; the older producer is fenced and its open
+transaction aborted.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ NameFactory = Callable[[], str]
 ProducerFactory = Callable[..., TransactionalProducer]
 TIMEOUT_MAX_MS = 900_000
 SMALLEST_FENCED_VERSION = 4
-"""From here on InitProducerId says PRODUCER_FENCED where it said INVALID_PRODUCER_EPOCH."""
+"""The version from which InitProducerId returns PRODUCER_FENCED, not INVALID_PRODUCER_EPOCH."""
 
 
 @pytest.fixture
 def instance(brokers: Connections, unique_name: NameFactory) -> TransactionalProducer:
-    """A producer that has not asked for its id."""
+    """A producer without a producer id."""
     return TransactionalProducer(brokers, unique_name(), VERSION_1)
 
 
-def test_the_same_id_keeps_the_producer_id_with_a_higher_epoch(
+def test_same_id_keeps_its_producer_id_with_a_higher_epoch(
     new_producer: ProducerFactory,
 ) -> None:
     first = new_producer()
@@ -47,19 +47,21 @@ def test_the_same_id_keeps_the_producer_id_with_a_higher_epoch(
     assert [p.epoch for p in (second, third)] == [1, 2]
 
 
-def test_ids_have_producer_ids_of_their_own(new_producer: ProducerFactory) -> None:
+def test_each_transactional_id_has_its_own_producer_id(new_producer: ProducerFactory) -> None:
     ids = {new_producer().producer_id for _ in range(10)}
     assert len(ids) == 10
 
 
-def test_every_version_initialises(raw: RawConnection, instance: TransactionalProducer) -> None:
+def test_every_version_of_init_producer_id(
+    raw: RawConnection, instance: TransactionalProducer
+) -> None:
     versions = served(raw, "init_producer_id")
     for epoch, version in enumerate(versions):
         instance.init(version=version)
         assert instance.epoch == epoch, version
 
 
-def test_an_older_instance_is_fenced_at_every_request(
+def test_older_instance_is_fenced_at_every_request(
     raw: RawConnection, topic: TopicFactory, group: str, new_producer: ProducerFactory
 ) -> None:
     name = topic()
@@ -69,7 +71,7 @@ def test_an_older_instance_is_fenced_at_every_request(
     new = new_producer(old.transactional_id)
     assert (new.producer_id, new.epoch > old.epoch) == (old.producer_id, True)
     new.write(name, "b")
-    # Where the partition knows the new epoch, it refuses by itself; else the coordinator does.
+    # A partition that knows the new epoch refuses by itself; otherwise the coordinator does.
     assert old.produce_once(name, "x").error_code == ErrorCode.invalid_producer_epoch
     fenced = [ErrorCode.producer_fenced]
     assert old.add_once(name) == fenced
@@ -80,7 +82,7 @@ def test_an_older_instance_is_fenced_at_every_request(
     await_read(raw, name, "a", "b")
 
 
-def test_an_older_instance_is_fenced_where_the_new_one_has_written_nothing(
+def test_older_producer_is_fenced_before_the_new_one_writes(
     raw: RawConnection, topic: TopicFactory, new_producer: ProducerFactory
 ) -> None:
     name = topic()
@@ -95,7 +97,7 @@ def test_an_older_instance_is_fenced_where_the_new_one_has_written_nothing(
     ("version", "error_code"),
     [(1, ErrorCode.invalid_producer_epoch), (2, ErrorCode.producer_fenced)],
 )
-def test_old_clients_are_told_of_a_fence_by_the_code_they_know(
+def test_old_clients_get_invalid_producer_epoch(
     topic: TopicFactory,
     group: str,
     new_producer: ProducerFactory,
@@ -111,14 +113,14 @@ def test_old_clients_are_told_of_a_fence_by_the_code_they_know(
 
 
 @pytest.mark.old_clients
-def test_the_open_transaction_of_the_older_instance_is_aborted(
+def test_open_transaction_of_the_older_instance_is_aborted(
     raw: RawConnection, topic: TopicFactory, new_producer: ProducerFactory
 ) -> None:
     name = topic()
     old = new_producer()
     old.write(name, "a")
     again = old.init_once()
-    # It is told to ask again while the abort goes on; the next answer has the next epoch.
+    # It retries while the transaction is aborted; the response then has the next epoch.
     assert (again.error_code, again.producer_id, again.producer_epoch) == (
         ErrorCode.concurrent_transactions,
         -1,
@@ -146,7 +148,7 @@ def test_two_clients_of_one_id_never_both_commit(
     first.write(name, "first")
     second = new_producer(first.transactional_id)
     second.write(name, "second")
-    # The first asks for its id again and so fences the second, and its transaction with it.
+    # The first gets a new epoch and so fences the second with its transaction.
     first.init()
     assert code_of(second.end_once(commit=True)) == ErrorCode.producer_fenced
     first.write(name, "first again")
@@ -154,7 +156,7 @@ def test_two_clients_of_one_id_never_both_commit(
     await_read(raw, name, "first again")
 
 
-def test_two_clients_that_ask_at_once_never_get_one_epoch(instance: TransactionalProducer) -> None:
+def test_concurrent_inits_never_get_the_same_epoch(instance: TransactionalProducer) -> None:
     instance.init()
     address = instance.coordinator().address
     asked = request(
@@ -177,7 +179,7 @@ def test_two_clients_that_ask_at_once_never_get_one_epoch(instance: Transactiona
     assert sorted(epochs) == list(range(1, len(epochs) + 1))
 
 
-def test_the_next_instance_leaves_a_commit_that_is_under_way_alone(
+def test_init_does_not_affect_a_commit_in_progress(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -192,29 +194,27 @@ def test_the_next_instance_leaves_a_commit_that_is_under_way_alone(
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, TIMEOUT_MAX_MS + 1, 2**31 - 1])
-def test_a_timeout_out_of_bounds_is_refused(
-    instance: TransactionalProducer, timeout_ms: int
-) -> None:
+def test_timeout_out_of_bounds_is_refused(instance: TransactionalProducer, timeout_ms: int) -> None:
     answer = retried(lambda: instance.init_once(transaction_timeout=timeout_ms))
     assert answer.error_code == ErrorCode.invalid_transaction_timeout
     assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
 
 
-def test_the_bounds_themselves_are_served(instance: TransactionalProducer) -> None:
+def test_timeout_bounds_are_inclusive(instance: TransactionalProducer) -> None:
     instance.init(transaction_timeout=TIMEOUT_MAX_MS)
     assert instance.describe().timeout_ms == TIMEOUT_MAX_MS
-    # No longer does the coordinator wait for its own record to be replicated, either.
+    # The coordinator waits no longer for replication of its own record, either.
     answer = retried(lambda: instance.init_once(transaction_timeout=1), frozenset())
     assert answer.error_code in (ErrorCode.none, ErrorCode.coordinator_not_available)
 
 
-def test_the_timeout_is_that_of_the_last_instance(instance: TransactionalProducer) -> None:
+def test_last_init_sets_the_timeout(instance: TransactionalProducer) -> None:
     instance.init(transaction_timeout=30_000)
     instance.init(transaction_timeout=40_000)
     assert instance.describe().timeout_ms == 40_000
 
 
-def test_an_empty_id_is_refused(raw: RawConnection) -> None:
+def test_empty_id_is_refused(raw: RawConnection) -> None:
     for version in served(raw, "init_producer_id"):
         answer = raw.call(
             "init_producer_id", version, transactional_id="", transaction_timeout=60_000
@@ -223,24 +223,24 @@ def test_an_empty_id_is_refused(raw: RawConnection) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"producer_id": 5}, {"producer_epoch": 5}])
-def test_half_an_identity_is_refused(
+def test_incomplete_identity_is_refused(
     instance: TransactionalProducer, fields: dict[str, int]
 ) -> None:
     instance.init()
     assert code_of(instance.init_once(**fields)) == ErrorCode.invalid_request
 
 
-# KIP-360: a producer that knows its id and epoch asks for the next epoch.
+# KIP-360: a producer that sends its id and epoch gets the next epoch.
 
 
-def test_a_producer_that_names_itself_gets_the_next_epoch(instance: TransactionalProducer) -> None:
+def test_recovering_producer_gets_the_next_epoch(instance: TransactionalProducer) -> None:
     instance.init()
     before = (instance.producer_id, instance.epoch)
     instance.init(producer_id=before[0], producer_epoch=before[1])
     assert (instance.producer_id, instance.epoch) == (before[0], before[1] + 1)
 
 
-def test_a_retry_of_that_gets_the_same_epoch(instance: TransactionalProducer) -> None:
+def test_retry_of_recovery_gets_the_same_epoch(instance: TransactionalProducer) -> None:
     instance.init()
     identity = {"producer_id": instance.producer_id, "producer_epoch": instance.epoch}
     for _ in range(3):
@@ -252,7 +252,7 @@ def test_a_retry_of_that_gets_the_same_epoch(instance: TransactionalProducer) ->
         )
 
 
-def test_one_that_was_fenced_may_not_name_itself(instance: TransactionalProducer) -> None:
+def test_fenced_producer_cannot_recover(instance: TransactionalProducer) -> None:
     instance.init()
     identity = {"producer_id": instance.producer_id, "producer_epoch": instance.epoch}
     instance.init()
@@ -261,7 +261,7 @@ def test_one_that_was_fenced_may_not_name_itself(instance: TransactionalProducer
         (SMALLEST_FENCED_VERSION, ErrorCode.producer_fenced),
     ):
         assert code_of(instance.init_once(version=version, **identity)) == code, version
-    # The one in charge has lost nothing.
+    # The active producer is not affected.
     assert instance.epoch == 1
     again = {"producer_id": instance.producer_id, "producer_epoch": instance.epoch}
     instance.init(**again)
@@ -279,7 +279,7 @@ def test_another_identity_is_fenced(
     assert code_of(answer) == ErrorCode.producer_fenced
 
 
-def test_naming_itself_aborts_its_own_transaction(
+def test_recovery_aborts_the_open_transaction(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -291,11 +291,11 @@ def test_naming_itself_aborts_its_own_transaction(
     assert read(raw, name) == []
 
 
-# Producer ids and epochs end.
+# Exhausted producer ids and epochs.
 
 
-def test_producer_ids_go_on_after_the_block_of_a_broker(raw: RawConnection) -> None:
-    """Brokers take ids in blocks of a thousand."""
+def test_producer_ids_continue_after_a_block(raw: RawConnection) -> None:
+    """Brokers allocate ids in blocks of a thousand."""
     seen: set[int] = set()
     for _ in range(1_100):
         answer = retried(

@@ -1,4 +1,4 @@
-"""Isolation: the last stable offset, the list of aborted transactions, ListOffsets (KIP-98)."""
+"""Isolation: last stable offset, aborted transactions, ListOffsets (KIP-98)."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from tests.conformance.wire import (
 TopicFactory = Callable[..., str]
 ProducerFactory = Callable[..., TransactionalProducer]
 LOOK_ON_S = 0.3
-"""How long a test looks on while nothing should happen."""
+"""How long a test checks that nothing happens."""
 
 # The last stable offset.
 
 
-def test_the_last_stable_offset_stops_at_the_first_open_transaction(
+def test_last_stable_offset_stops_at_the_first_open_transaction(
     raw: RawConnection, topic: TopicFactory, new_producer: ProducerFactory
 ) -> None:
     name = topic()
@@ -57,14 +57,14 @@ def test_the_last_stable_offset_stops_at_the_first_open_transaction(
     assert read(raw, name) == ["0"]
     second.commit()
     second.await_complete()
-    # The later one is decided, and still behind the one that is open.
+    # The later one has ended, but is after the open one.
     assert (last_stable_offset(raw, name), read(raw, name)) == (1, ["0"])
     first.commit()
     await_read(raw, name, "0", "1", "2", "3")
     assert last_stable_offset(raw, name) == 6
 
 
-def test_the_last_stable_offset_moves_to_the_next_open_transaction(
+def test_last_stable_offset_moves_to_the_next_open_transaction(
     raw: RawConnection, topic: TopicFactory, new_producer: ProducerFactory
 ) -> None:
     name = topic()
@@ -79,7 +79,7 @@ def test_the_last_stable_offset_moves_to_the_next_open_transaction(
     await_read(raw, name, "1", "2")
 
 
-def test_without_transactions_it_is_the_high_watermark(
+def test_last_stable_offset_is_the_high_watermark_without_transactions(
     raw: RawConnection, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -89,7 +89,7 @@ def test_without_transactions_it_is_the_high_watermark(
     assert not answer.aborted_transactions
 
 
-def test_a_reader_that_waits_is_woken_by_the_commit_alone(
+def test_only_the_commit_wakes_a_waiting_reader(
     raw: RawConnection, raw_address: str, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -112,7 +112,7 @@ def test_a_reader_that_waits_is_woken_by_the_commit_alone(
     eventually(lambda: read(raw, name) == ["a"])
 
 
-def test_an_offset_between_stable_and_high_watermark_is_in_range_and_empty(
+def test_offset_between_stable_and_high_watermark_is_in_range_and_empty(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -125,10 +125,10 @@ def test_an_offset_between_stable_and_high_watermark_is_in_range_and_empty(
     assert beyond.error_code == ErrorCode.offset_out_of_range
 
 
-def test_a_batch_that_only_begins_below_the_last_stable_offset_is_whole(
+def test_last_stable_offset_is_a_batch_boundary(
     raw: RawConnection, topic: TopicFactory, new_producer: ProducerFactory
 ) -> None:
-    """What is below the last stable offset ends with a batch: no part of an open transaction."""
+    """The last stable offset is a batch boundary, so no part of an open transaction is returned."""
     name = topic()
     first, second = new_producer(), new_producer()
     first.write(name, "a", "b", "c")
@@ -143,7 +143,7 @@ def test_a_batch_that_only_begins_below_the_last_stable_offset_is_whole(
 # The aborted list.
 
 
-def test_the_fetch_names_the_aborted_transactions(
+def test_fetch_lists_aborted_transactions(
     raw: RawConnection, topic: TopicFactory, new_producer: ProducerFactory
 ) -> None:
     name = topic()
@@ -166,10 +166,10 @@ def test_the_fetch_names_the_aborted_transactions(
     assert read(raw, name) == ["2"]
 
 
-def test_the_bytes_are_those_of_read_uncommitted(
+def test_bytes_are_those_of_read_uncommitted(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
-    """Leaving out what was aborted is the client's work; the broker sends data and markers."""
+    """The client filters aborted records; the broker sends data and markers."""
     name = topic()
     producer.write(name, "a")
     producer.abort()
@@ -181,7 +181,7 @@ def test_the_bytes_are_those_of_read_uncommitted(
     assert uncommitted.aborted_transactions is None
 
 
-def test_only_what_overlaps_the_fetch_is_named(
+def test_only_overlapping_aborted_transactions_are_listed(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -189,7 +189,7 @@ def test_only_what_overlaps_the_fetch_is_named(
         producer.write(name, f"{number}")
         producer.abort()
         producer.await_complete()
-    # Transactions at 0, 2 and 4, each with its marker behind it.
+    # Transactions at 0, 2 and 4, each followed by its marker.
     found = {
         offset: sorted(
             a.first_offset
@@ -199,14 +199,14 @@ def test_only_what_overlaps_the_fetch_is_named(
         )
         for offset in range(6)
     }
-    # An answer of one batch may name later transactions, but none that ended before it.
+    # A response of one batch may list later transactions, but none that ended before it.
     for offset, firsts in found.items():
         wanted = offset - offset % 2
         assert wanted in firsts, found
         assert min(firsts) == wanted, found
 
 
-def test_a_fetch_that_begins_inside_an_aborted_transaction_names_it(
+def test_fetch_inside_an_aborted_transaction_lists_it(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -221,7 +221,7 @@ def test_a_fetch_that_begins_inside_an_aborted_transaction_names_it(
     ]
 
 
-def test_every_version_names_them(
+def test_every_version_lists_aborted_transactions(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -240,7 +240,7 @@ def test_every_version_names_them(
         assert [a.first_offset for a in answer.aborted_transactions] == [0], version
 
 
-def test_a_fetch_that_waited_names_them_too(
+def test_delayed_fetch_lists_aborted_transactions(
     raw: RawConnection, raw_address: str, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -295,7 +295,7 @@ def test_latest_is_the_last_stable_offset_or_the_high_watermark(
     assert list_offset(raw, name, EARLIEST, isolation_level=READ_COMMITTED).offset == 0
 
 
-def test_a_timestamp_that_is_found_beyond_the_last_stable_offset_is_not_found(
+def test_timestamp_above_the_last_stable_offset_is_not_found(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()

@@ -1,4 +1,4 @@
-"""Clients of both generations on one cluster, and one id used by both (KIP-890)."""
+"""Old and new clients on one cluster, and one transactional id used by both (KIP-890)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ IDS = ["old-then-new", "new-then-old"]
 
 @pytest.fixture(params=BOTH_WAYS, ids=IDS)
 def order(request: pytest.FixtureRequest) -> tuple[Generation, Generation]:
-    """Who is there first."""
+    """The order of the clients."""
     made: tuple[Generation, Generation] = request.param
     return made
 
 
-def test_an_id_passes_from_one_generation_to_the_other_and_back(
+def test_id_is_used_by_old_and_new_clients_in_turn(
     raw: RawConnection,
     topic: TopicFactory,
     group: str,
@@ -57,7 +57,7 @@ def test_an_id_passes_from_one_generation_to_the_other_and_back(
     assert epochs == sorted(set(epochs))
 
 
-def test_the_new_instance_fences_the_old_and_aborts_its_transaction(
+def test_new_instance_fences_the_old_and_aborts_its_transaction(
     raw: RawConnection,
     topic: TopicFactory,
     brokers: Connections,
@@ -92,14 +92,14 @@ def test_both_write_to_one_partition_at_once(
 
 
 @pytest.mark.parametrize("transaction_version", [1], indirect=True, ids=["transactions-1"])
-def test_requests_of_version_2_count_as_such_on_a_cluster_of_version_1(
+def test_version_2_requests_on_a_version_1_cluster(
     raw: RawConnection,
     topic: TopicFactory,
     group: str,
     brokers: Connections,
     transaction_version: int,
 ) -> None:
-    """Clients find out before what a cluster has finalized; brokers go by the request alone."""
+    """Clients check the finalized features; brokers use the version of the request."""
     name = topic()
     producer = TransactionalProducer(brokers, f"id of {name}", VERSION_2).init()
     assert code_of(producer.produce_once(name, "a")) == ErrorCode.none
@@ -116,14 +116,14 @@ def test_requests_of_version_2_count_as_such_on_a_cluster_of_version_1(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_client_that_adds_by_itself_may_end_as_the_new_do(
+def test_old_client_may_end_with_the_new_version(
     raw: RawConnection,
     topic: TopicFactory,
     brokers: Connections,
     unique_name: NameFactory,
     commit: bool,
 ) -> None:
-    """Versions of requests count one by one: what a client was linked with is nowhere written."""
+    """Each request's version counts: the broker does not store a client's versions."""
     name = topic()
     producer = TransactionalProducer(brokers, unique_name(), VERSION_2).init()
     producer.add(name)

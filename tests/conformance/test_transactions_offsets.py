@@ -1,4 +1,4 @@
-"""Offsets in a transaction: pending until the marker, then committed or gone (KIP-98, KIP-447)."""
+"""Transactional offsets: pending until the marker, then committed or dropped (KIP-98, KIP-447)."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ NOTHING = [(-1, "", -1)]
 
 @pytest.fixture
 def explicit(brokers: Connections, unique_name: NameFactory) -> TransactionalProducer:
-    """A producer whose client adds its groups before it commits their offsets."""
+    """A producer whose client adds its groups before committing offsets."""
     return TransactionalProducer(brokers, unique_name(), VERSION_1).init()
 
 
 @pytest.fixture
 def implicit(brokers: Connections, unique_name: NameFactory) -> TransactionalProducer:
-    """A producer whose client leaves that to the group's coordinator."""
+    """A producer whose client lets the group coordinator add the group."""
     return TransactionalProducer(brokers, unique_name(), VERSION_2).init()
 
 
 def await_committed(raw: RawConnection, group: str, topic: str, offset: int) -> None:
-    """Return once the group's offset is this."""
+    """Return once the group has this offset."""
     eventually(lambda: committed(raw, group, topic)[0][0] == offset)
 
 
 def fetch_stable(
     raw: RawConnection, group: str, topic: str, *partitions: int, version: int = 9
 ) -> list[tuple[int, ErrorCode]]:
-    """(offset, code) of partitions, asked for with require_stable."""
+    """Return (offset, code) of partitions with require_stable."""
     indexes = list(partitions or (0,))
     asked: list[dict[str, Any]] = [{"name": topic, "partition_indexes": indexes}]
     if version >= 10:
@@ -64,10 +64,10 @@ def fetch_stable(
     return [(p.committed_offset, p.error_code) for p in only(found.topics).partitions]
 
 
-# Pending, committed, gone.
+# Pending, committed, dropped.
 
 
-def test_offsets_count_from_the_commit_on(
+def test_offsets_are_visible_after_the_commit(
     raw: RawConnection, topic: TopicFactory, group: str, producer: TransactionalProducer
 ) -> None:
     name = topic(partitions=2)
@@ -78,7 +78,7 @@ def test_offsets_count_from_the_commit_on(
     assert committed(raw, group, name, 0, 1) == [(5, "m", -1), (7, "m", -1)]
 
 
-def test_offsets_of_an_aborted_transaction_are_gone(
+def test_offsets_of_an_aborted_transaction_are_dropped(
     raw: RawConnection, topic: TopicFactory, group: str, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -90,7 +90,7 @@ def test_offsets_of_an_aborted_transaction_are_gone(
     assert committed(raw, group, name)[0][0] == 3
 
 
-def test_the_last_offsets_of_a_transaction_count(
+def test_last_offsets_of_a_transaction_count(
     raw: RawConnection, topic: TopicFactory, group: str, producer: TransactionalProducer
 ) -> None:
     name = topic(partitions=2)
@@ -130,10 +130,10 @@ def test_two_producers_may_have_offsets_pending_for_one_partition(
     eventually(lambda: fetch_stable(raw, group, name) == [(5, NONE)])
 
 
-def test_a_plain_commit_after_a_pending_one_wins(
+def test_plain_commit_after_a_pending_one_wins(
     raw: RawConnection, topic: TopicFactory, group: str, producer: TransactionalProducer
 ) -> None:
-    """What stands later in the log of the group counts, whenever the marker comes."""
+    """The later record in the group's log counts, whenever the marker is written."""
     name = topic()
     producer.commit_offsets(group, name, {0: 5})
     assert commit(raw, group, name, 9) == NONE
@@ -158,7 +158,7 @@ def test_records_and_offsets_are_decided_together(
     assert [m.kind for m in markers(raw, sink)] == [ABORT, COMMIT]
 
 
-def test_the_groups_partition_is_part_of_the_transaction(
+def test_group_partition_is_part_of_the_transaction(
     topic: TopicFactory, group: str, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -199,7 +199,7 @@ def test_require_stable_waits_for_the_marker(
     assert fetch_stable(raw, group, name, 0, 1) == [(5, NONE), (4, NONE)]
 
 
-def test_require_stable_of_all_topics_names_what_is_pending(
+def test_require_stable_of_all_topics_includes_pending_offsets(
     raw: RawConnection, topic: TopicFactory, group: str, producer: TransactionalProducer
 ) -> None:
     stable, pending = topic(), topic()
@@ -214,7 +214,7 @@ def test_require_stable_of_all_topics_names_what_is_pending(
     producer.abort()
 
 
-# What is checked: the transaction.
+# Checks of the transaction.
 
 
 def test_offsets_for_a_group_that_was_never_added_are_refused(
@@ -256,14 +256,14 @@ def test_every_version_adds_a_group_and_commits_its_offsets(
     await_committed(raw, group, name, offset)
 
 
-def test_a_zombies_offsets_are_refused(
+def test_offsets_of_a_fenced_producer_are_refused(
     raw: RawConnection, topic: TopicFactory, group: str, new_producer: ProducerFactory
 ) -> None:
     name = topic()
     zombie = new_producer()
     zombie.commit_offsets(group, name, {0: 5})
     new = new_producer(zombie.transactional_id)
-    # Its transaction was aborted, and what it sends from now on is not taken.
+    # Its transaction was aborted, and its requests are refused.
     (code,) = zombie.commit_offsets_once(group, name, {0: 6})
     assert code == ErrorCode.invalid_producer_epoch
     assert zombie.add_offsets_once(group) == ErrorCode.producer_fenced
@@ -313,7 +313,7 @@ def test_metadata_has_a_limit(
     await_committed(raw, group, name, 4)
 
 
-def test_another_broker_than_the_groups_coordinator_refuses(
+def test_only_the_group_coordinator_accepts_offsets(
     topic: TopicFactory, group: str, producer: TransactionalProducer, brokers: Connections
 ) -> None:
     name = topic()
@@ -335,7 +335,7 @@ def test_another_broker_than_the_groups_coordinator_refuses(
     producer.abort()
 
 
-# What is checked: the group (KIP-447).
+# Checks of the group (KIP-447).
 
 
 @pytest.fixture
@@ -354,7 +354,7 @@ def _as_member(member: GroupMember, **changed: Any) -> dict[str, Any]:
     return fields | changed
 
 
-def test_a_member_of_the_generation_may_commit(
+def test_member_of_the_generation_may_commit(
     raw: RawConnection,
     topic: TopicFactory,
     group: str,
@@ -367,7 +367,7 @@ def test_a_member_of_the_generation_may_commit(
     await_committed(raw, group, name, 5)
 
 
-def test_a_zombie_of_the_group_may_not_commit(
+def test_stale_member_may_not_commit(
     raw: RawConnection, topic: TopicFactory, member: GroupMember, producer: TransactionalProducer
 ) -> None:
     name, group = topic(), member.group
@@ -386,7 +386,7 @@ def test_a_zombie_of_the_group_may_not_commit(
     await_committed(raw, group, name, 5)
 
 
-def test_a_static_member_that_was_replaced_may_not_commit(
+def test_static_member_that_was_replaced_may_not_commit(
     raw: RawConnection,
     raw_address: str,
     topic: TopicFactory,
@@ -407,47 +407,45 @@ def test_a_static_member_that_was_replaced_may_not_commit(
     await_committed(raw, group, name, 5)
 
 
-def test_who_names_no_member_may_commit_where_there_are_members_too(
+def test_commit_without_a_member_id_ignores_members(
     raw: RawConnection,
     topic: TopicFactory,
     group: str,
     member: GroupMember,
     producer: TransactionalProducer,
 ) -> None:
-    """Clients from before KIP-447 name no member: the transaction alone is checked."""
+    """Clients older than KIP-447 send no member: only the transaction is checked."""
     name = topic()
     producer.commit_offsets(group, name, {0: 5})
     producer.commit()
     await_committed(raw, group, name, 5)
 
 
-def test_a_generation_that_never_was_is_refused(
+def test_unknown_generation_is_refused(
     raw: RawConnection, topic: TopicFactory, group: str, producer: TransactionalProducer
 ) -> None:
     name = topic()
     if not producer.generation.adds_implicitly:
         producer.add_offsets(group)
-    somebody: dict[str, Any] = {"generation_id": 3, "member_id": "somebody"}
-    found = producer.commit_offsets_once(group, name, {0: 5}, **somebody)
+    unknown_member: dict[str, Any] = {"generation_id": 3, "member_id": "somebody"}
+    found = producer.commit_offsets_once(group, name, {0: 5}, **unknown_member)
     assert found == [ErrorCode.illegal_generation]
-    # Once the group is there, because somebody committed without being a member:
+    # The group exists after a commit without membership:
     commit(raw, group, name, 3)
-    found = producer.commit_offsets_once(group, name, {0: 5}, **somebody)
+    found = producer.commit_offsets_once(group, name, {0: 5}, **unknown_member)
     assert found == [ErrorCode.unknown_member_id]
-    # Without a generation nobody asks who it is, where there are no members.
-    found = producer.commit_offsets_once(
-        group, name, {0: 6}, generation_id=-1, member_id="somebody"
-    )
+    # Without a generation the member is not checked while the group is empty.
+    found = producer.commit_offsets_once(group, name, {0: 6}, generation_id=-1, member_id="unknown")
     assert found == [NONE]
     producer.commit()
     await_committed(raw, group, name, 6)
 
 
-# With the other requests of groups.
+# Interaction with other group requests.
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_a_deleted_group_loses_its_pending_offsets_too(
+def test_deleted_group_loses_its_pending_offsets_too(
     raw: RawConnection,
     topic: TopicFactory,
     group: str,
@@ -467,7 +465,7 @@ def test_a_deleted_group_loses_its_pending_offsets_too(
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_a_deleted_offset_stays_deleted_after_the_marker(
+def test_deleted_offset_stays_deleted_after_the_marker(
     raw: RawConnection,
     topic: TopicFactory,
     group: str,
@@ -491,7 +489,7 @@ def test_a_deleted_offset_stays_deleted_after_the_marker(
     assert fetch_stable(raw, group, name) == [(-1, NONE)]
 
 
-def test_a_group_of_pending_offsets_alone_is_listed_as_empty(
+def test_group_of_pending_offsets_alone_is_listed_as_empty(
     raw: RawConnection, topic: TopicFactory, group: str, producer: TransactionalProducer
 ) -> None:
     producer.commit_offsets(group, topic(), {0: 5})
@@ -501,7 +499,7 @@ def test_a_group_of_pending_offsets_alone_is_listed_as_empty(
     producer.abort()
 
 
-def test_a_topic_that_is_deleted_meanwhile_holds_no_transaction_up(
+def test_deleted_topic_does_not_block_a_transaction(
     raw: RawConnection, topic: TopicFactory, group: str, producer: TransactionalProducer
 ) -> None:
     gone, name = topic(), topic()

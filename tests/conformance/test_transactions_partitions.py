@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn: recorded before it is answered, verified before a produce (KIP-98, KIP-890)."""
+"""AddPartitionsToTxn, and verification before a produce (KIP-98, KIP-890)."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ NONE = ErrorCode.none
 
 @pytest.fixture
 def explicit(brokers: Connections, unique_name: NameFactory) -> TransactionalProducer:
-    """A producer whose client adds its partitions before it writes."""
+    """A producer whose client adds its partitions before producing."""
     return TransactionalProducer(brokers, unique_name(), VERSION_1).init()
 
 
 @pytest.fixture
 def implicit(brokers: Connections, unique_name: NameFactory) -> TransactionalProducer:
-    """A producer whose client leaves that to the partition's leader."""
+    """A producer whose client lets the partition leader add the partition."""
     return TransactionalProducer(brokers, unique_name(), VERSION_2).init()
 
 
 def added(producer: TransactionalProducer) -> dict[str, list[int]]:
-    """The partitions of the transaction, as the coordinator describes it."""
+    """Return the partitions of the transaction in the coordinator's description."""
     return dict(producer.describe().topics)
 
 
-def test_the_transaction_begins_with_its_first_partition(
+def test_transaction_begins_with_its_first_partition(
     topic: TopicFactory, explicit: TransactionalProducer
 ) -> None:
     name = topic(partitions=3)
@@ -64,7 +64,7 @@ def test_the_transaction_begins_with_its_first_partition(
     assert asked_ms <= begun.start_ms <= time.time() * 1000
 
 
-def test_partitions_may_be_added_at_any_time_and_again(
+def test_partitions_may_be_added_at_any_time_and_repeatedly(
     topic: TopicFactory, explicit: TransactionalProducer
 ) -> None:
     name, other = topic(partitions=3), topic()
@@ -74,11 +74,11 @@ def test_partitions_may_be_added_at_any_time_and_again(
         assert explicit.add_once(name, 0, 1) == [NONE, NONE]
         assert explicit.add_once(other) == [NONE]
     assert added(explicit) == {name: [0, 1], other: [0]}
-    # What is added later does not start the timer anew.
+    # Adding partitions does not restart the timeout.
     assert explicit.describe().start_ms == start
 
 
-def test_every_version_adds(
+def test_every_version_adds_partitions(
     raw: RawConnection, topic: TopicFactory, explicit: TransactionalProducer
 ) -> None:
     versions = served(raw, "add_partitions_to_txn")
@@ -88,7 +88,7 @@ def test_every_version_adds(
         assert added(explicit) == {name: list(range(partition + 1))}
 
 
-def test_one_unknown_partition_keeps_the_others_out(
+def test_one_unknown_partition_prevents_adding_the_others(
     topic: TopicFactory, explicit: TransactionalProducer, unique_name: NameFactory
 ) -> None:
     name = topic(partitions=2)
@@ -99,7 +99,7 @@ def test_one_unknown_partition_keeps_the_others_out(
     assert (explicit.describe().state, added(explicit)) == ("Empty", {})
 
 
-def test_another_producer_id_or_epoch_may_not_add(
+def test_add_by_another_producer_id_or_epoch_is_refused(
     topic: TopicFactory, explicit: TransactionalProducer
 ) -> None:
     name = topic()
@@ -110,7 +110,7 @@ def test_another_producer_id_or_epoch_may_not_add(
     assert explicit.describe().state == "Empty"
 
 
-def test_an_id_that_was_never_initialised_may_not_add(
+def test_uninitialized_id_cannot_add_partitions(
     topic: TopicFactory, brokers: Connections, unique_name: NameFactory
 ) -> None:
     stranger = TransactionalProducer(brokers, unique_name(), VERSION_1)
@@ -118,7 +118,7 @@ def test_an_id_that_was_never_initialised_may_not_add(
     assert stranger.add_once(topic(), producer_id=1, epoch=0) == [code]
 
 
-# Several transactions a request, and questions: how brokers ask (version 4 and on).
+# Several transactions per request, and verification: requests of brokers (version 4 and on).
 
 
 def _transaction(producer: TransactionalProducer, topic: str, *partitions: int) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _codes(transaction: Any) -> dict[int, ErrorCode]:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_brokers_ask_for_several_transactions_at_once(
+def test_brokers_verify_several_transactions_at_once(
     topic: TopicFactory, brokers: Connections, unique_name: NameFactory, version: int
 ) -> None:
     name = topic(partitions=2)
@@ -158,7 +158,7 @@ def test_brokers_ask_for_several_transactions_at_once(
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_question_adds_nothing(
+def test_verify_only_adds_nothing(
     topic: TopicFactory, explicit: TransactionalProducer, version: int
 ) -> None:
     name = topic(partitions=2)
@@ -192,7 +192,7 @@ def test_a_question_adds_nothing(
         (11, ErrorCode.transaction_abortable),
     ],
 )
-def test_a_produce_to_a_partition_that_was_not_added_is_refused(
+def test_produce_to_a_partition_that_was_not_added_is_refused(
     raw: RawConnection,
     topic: TopicFactory,
     explicit: TransactionalProducer,
@@ -208,7 +208,7 @@ def test_a_produce_to_a_partition_that_was_not_added_is_refused(
     explicit.abort()
 
 
-def test_a_produce_outside_of_any_transaction_is_refused(
+def test_produce_outside_of_any_transaction_is_refused(
     raw: RawConnection, topic: TopicFactory, explicit: TransactionalProducer
 ) -> None:
     name = topic()
@@ -216,12 +216,12 @@ def test_a_produce_outside_of_any_transaction_is_refused(
     explicit.write(name, "a")
     explicit.commit()
     explicit.await_complete()
-    # The transaction is over: what comes late would be in none.
+    # The transaction has ended, so a late batch belongs to none.
     assert explicit.produce_once(name, "b").error_code == ErrorCode.transaction_abortable
     assert read_uncommitted(raw, name) == ["a"]
 
 
-def test_a_produce_of_version_2_adds_its_partition(
+def test_produce_of_version_2_adds_its_partition(
     raw: RawConnection, topic: TopicFactory, implicit: TransactionalProducer
 ) -> None:
     name = topic(partitions=2)
@@ -235,10 +235,10 @@ def test_a_produce_of_version_2_adds_its_partition(
     await_read(raw, name, "b", partition=1)
 
 
-def test_a_late_produce_of_version_2_is_of_an_old_epoch(
+def test_late_produce_of_version_2_has_an_old_epoch(
     raw: RawConnection, topic: TopicFactory, implicit: TransactionalProducer
 ) -> None:
-    """What KIP-890 is about: a batch that was delayed cannot become part of the next."""
+    """The purpose of KIP-890: a delayed batch cannot become part of the next transaction."""
     name = topic()
     old = implicit.epoch
     implicit.write(name, "a")
@@ -254,7 +254,7 @@ def test_a_late_produce_of_version_2_is_of_an_old_epoch(
     await_read(raw, name, "b")
 
 
-def test_a_late_produce_of_version_1_after_an_abort_is_refused(
+def test_late_produce_of_version_1_after_an_abort_is_refused(
     raw: RawConnection, topic: TopicFactory, explicit: TransactionalProducer
 ) -> None:
     name = topic()
@@ -267,10 +267,10 @@ def test_a_late_produce_of_version_1_after_an_abort_is_refused(
     await_stable(raw, name, 2)
 
 
-# What else may not be produced.
+# Other refused batches.
 
 
-def test_a_transactional_batch_needs_a_transactional_id(
+def test_transactional_batch_needs_a_transactional_id(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -283,7 +283,7 @@ def test_a_transactional_batch_needs_a_transactional_id(
     assert read_uncommitted(raw, name) == []
 
 
-def test_a_plain_batch_inside_of_a_transaction_is_refused(
+def test_nontransactional_batch_inside_a_transaction_is_refused(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -294,7 +294,7 @@ def test_a_plain_batch_inside_of_a_transaction_is_refused(
     await_read(raw, name, "a")
 
 
-def test_a_transactional_id_may_send_plain_batches_outside_of_transactions(
+def test_transactional_producer_may_send_nontransactional_batches(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -308,10 +308,10 @@ def test_a_transactional_id_may_send_plain_batches_outside_of_transactions(
 
 @pytest.mark.full
 @pytest.mark.timeout(300)
-def test_a_transaction_over_a_thousand_partitions(
+def test_transaction_over_a_thousand_partitions(
     raw: RawConnection, topic: TopicFactory, brokers: Connections, unique_name: NameFactory
 ) -> None:
-    # Of several topics: one of so many partitions takes longer to make than a client waits.
+    # Several topics, because creating one with so many partitions exceeds the client's timeout.
     count, names = 143, [topic(partitions=143) for _ in range(7)]
     assert count * len(names) > 1_000
     ended = []

@@ -1,4 +1,4 @@
-"""Abandoned transactions are aborted, idle ids forgotten, two-phase ones left (KIP-98, KIP-939)."""
+"""Timeouts of transactions, expiration of ids, and two-phase commit (KIP-98, KIP-939)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NOT_FOUND = ErrorCode.transactional_id_not_found
 
 
 class Place:
-    """A cluster of one broker with settings of its own."""
+    """A cluster of one broker with its own configs."""
 
     def __init__(self, cluster: Cluster, brokers: Connections, names: NameFactory) -> None:
         self.cluster = cluster
@@ -71,7 +71,7 @@ _IMPATIENT = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
     "transaction.max.timeout.ms": "120000",
     "transaction.two.phase.commit.enable": "true",
-    # Version 6 of InitProducerId is not finished: brokers have it only where this is on.
+    # Version 6 of InitProducerId is unstable: brokers have it only with this config.
     "unstable.api.versions.enable": "true",
 }
 _FORGETFUL = {
@@ -83,7 +83,7 @@ _FORGETFUL = {
 
 @pytest.fixture(scope="module")
 def clusters(cluster_with: ClusterFactory) -> Callable[..., Cluster]:
-    """Clusters of one broker, each started once: `clusters(transaction_version, **settings)`."""
+    """Clusters of one broker, each started once: `clusters(transaction_version, **configs)`."""
 
     @cache
     def start(transaction_version: int, **settings: str) -> Cluster:
@@ -97,7 +97,7 @@ def clusters(cluster_with: ClusterFactory) -> Callable[..., Cluster]:
 def impatient(
     clusters: Callable[..., Cluster], transaction_version: int, unique_name: NameFactory
 ) -> Iterator[Place]:
-    """A cluster that looks for transactions out of their time all the time."""
+    """A cluster that checks transaction timeouts constantly."""
     opened = clusters(transaction_version, **_IMPATIENT)
     with Connections(opened) as brokers:
         yield Place(opened, brokers, unique_name)
@@ -107,7 +107,7 @@ def impatient(
 def forgetful(
     clusters: Callable[..., Cluster], transaction_version: int, unique_name: NameFactory
 ) -> Iterator[Place]:
-    """A cluster that forgets idle transactional ids within seconds."""
+    """A cluster whose idle transactional ids expire within seconds."""
     opened = clusters(transaction_version, **_FORGETFUL)
     with Connections(opened) as brokers:
         yield Place(opened, brokers, unique_name)
@@ -117,7 +117,7 @@ def forgetful(
 
 
 @pytest.mark.old_clients
-def test_an_abandoned_transaction_is_aborted_and_its_producer_fenced(
+def test_timed_out_transaction_is_aborted_and_its_producer_fenced(
     impatient: Place, generation: Generation
 ) -> None:
     name = impatient.topic()
@@ -130,14 +130,14 @@ def test_an_abandoned_transaction_is_aborted_and_its_producer_fenced(
     (marker,) = markers(impatient.raw, name)
     assert (marker.kind, marker.producer_epoch) == (ABORT, producer.epoch + 1)
     assert read(impatient.raw, name) == []
-    # It learns it with whatever it does next.
+    # Its next request shows it.
     fenced = ErrorCode.producer_fenced
     late = producer.produce_once(name, "b")
     assert late.error_code == ErrorCode.invalid_producer_epoch
     assert producer.add_once(name) == [fenced]
     commit = code_of(producer.end_once(commit=True))
     if generation.bumps_epoch:
-        # An abort with the epoch before the last is a retry of the one that was done already.
+        # An abort with the epoch before the last is a retry of the completed one.
         assert commit == ErrorCode.invalid_txn_state
         again = producer.end_once(commit=False)
         assert (again.error_code, again.producer_epoch) == (NONE, found.producer_epoch)
@@ -151,7 +151,7 @@ def test_an_abandoned_transaction_is_aborted_and_its_producer_fenced(
 
 
 @pytest.mark.old_clients
-def test_a_producer_that_was_too_slow_recovers_by_its_identity_in_version_2_alone(
+def test_timed_out_producer_recovers_only_in_version_2(
     impatient: Place, generation: Generation, transaction_version: int
 ) -> None:
     name = impatient.topic()
@@ -166,7 +166,7 @@ def test_a_producer_that_was_too_slow_recovers_by_its_identity_in_version_2_alon
         assert (answer.error_code, answer.producer_epoch) == (NONE, producer.epoch + 1)
 
 
-def test_others_read_on_once_an_abandoned_transaction_is_aborted(
+def test_readers_continue_after_a_timed_out_transaction(
     impatient: Place, generation: Generation
 ) -> None:
     name = impatient.topic()
@@ -181,25 +181,25 @@ def test_others_read_on_once_an_abandoned_transaction_is_aborted(
     await_read(impatient.raw, name, "plain", "other")
 
 
-def test_the_time_counts_from_the_beginning_of_the_transaction(impatient: Place) -> None:
-    """However busy the producer is."""
+def test_timeout_counts_from_the_start_of_the_transaction(impatient: Place) -> None:
+    """Requests of the producer do not extend the timeout."""
     name = impatient.topic()
     producer = impatient.producer(VERSION_1, timeout_ms=1_000)
     producer.write(name, "0")
     refused: list[ErrorCode] = []
 
-    def goes_on() -> bool:
+    def is_fenced() -> bool:
         code = code_of(producer.produce_once(name, "x"))
         if code != NONE:
             refused.append(code)
         return bool(refused)
 
-    eventually(goes_on)
+    eventually(is_fenced)
     assert refused == [ErrorCode.invalid_producer_epoch]
     assert producer.describe().state in ("PrepareAbort", "CompleteAbort")
 
 
-def test_a_producer_without_a_transaction_has_all_the_time(impatient: Place) -> None:
+def test_idle_producer_does_not_time_out(impatient: Place) -> None:
     name = impatient.topic()
     idle = impatient.producer(VERSION_1, timeout_ms=TIMEOUT_MS)
     ended = impatient.producer(VERSION_1, timeout_ms=TIMEOUT_MS)
@@ -214,7 +214,7 @@ def test_a_producer_without_a_transaction_has_all_the_time(impatient: Place) -> 
 
 
 def _committed_in_time(producer: TransactionalProducer, topic: str) -> bool:
-    """Whether a transaction was faster than its timeout, on a machine that may be slow."""
+    """Return whether a transaction was faster than its timeout, on a possibly slow machine."""
     producer.init()
     producer.add(topic)
     if code_of(producer.end_once(commit=True)) != NONE:
@@ -222,7 +222,7 @@ def _committed_in_time(producer: TransactionalProducer, topic: str) -> bool:
     return producer.await_state("CompleteCommit", "CompleteAbort").state == "CompleteCommit"
 
 
-def test_offsets_of_an_abandoned_transaction_are_gone(
+def test_offsets_of_a_timed_out_transaction_are_dropped(
     impatient: Place, generation: Generation
 ) -> None:
     name = impatient.topic()
@@ -233,14 +233,14 @@ def test_offsets_of_an_abandoned_transaction_are_gone(
     assert committed(impatient.raw, group, name) == [(-1, "", -1)]
 
 
-def test_the_largest_timeout_is_the_brokers(impatient: Place) -> None:
+def test_transaction_max_timeout_is_enforced(impatient: Place) -> None:
     instance = TransactionalProducer(impatient.brokers, impatient.name(), VERSION_1)
     answer = retried(lambda: instance.init_once(transaction_timeout=120_001))
     assert answer.error_code == ErrorCode.invalid_transaction_timeout
     instance.init(transaction_timeout=120_000)
 
 
-# Two-phase commit (KIP-939): the coordinator of another system decides, however long it takes.
+# Two-phase commit (KIP-939): an external system decides, however long it takes.
 
 
 def two_phase(place: Place, **fields: object) -> TransactionalProducer:
@@ -248,7 +248,7 @@ def two_phase(place: Place, **fields: object) -> TransactionalProducer:
     return made.init(version=6, enable2_pc=True, **fields)
 
 
-def test_a_two_phase_transaction_has_no_timeout(impatient: Place) -> None:
+def test_two_phase_transaction_has_no_timeout(impatient: Place) -> None:
     name = impatient.topic()
     patient = two_phase(impatient)
     assert patient.describe().timeout_ms == UNLIMITED_MS
@@ -261,18 +261,18 @@ def test_a_two_phase_transaction_has_no_timeout(impatient: Place) -> None:
     await_read(impatient.raw, name, "a")
 
 
-def test_the_timeout_asked_for_does_not_count_in_two_phases(impatient: Place) -> None:
+def test_requested_timeout_is_ignored_with_two_phase_commit(impatient: Place) -> None:
     two_phase(impatient, transaction_timeout=0)
     instance = two_phase(impatient, transaction_timeout=UNLIMITED_MS)
     assert instance.describe().timeout_ms == UNLIMITED_MS
-    # The next instance of the id may be of one phase again.
+    # The next producer of the id may be without two-phase commit.
     instance.init()
     assert instance.describe().timeout_ms == TIMEOUT_MS
     answer = instance.init_once(version=6, transaction_timeout=UNLIMITED_MS)
     assert code_of(answer) == ErrorCode.invalid_transaction_timeout
 
 
-def test_the_next_instance_aborts_a_two_phase_transaction(impatient: Place) -> None:
+def test_next_instance_aborts_a_two_phase_transaction(impatient: Place) -> None:
     name = impatient.topic()
     old = two_phase(impatient)
     old.write(name, "a")
@@ -283,7 +283,7 @@ def test_the_next_instance_aborts_a_two_phase_transaction(impatient: Place) -> N
 
 
 @pytest.mark.parametrize("enable", [True, False])
-def test_to_keep_what_is_prepared_is_not_served(impatient: Place, enable: bool) -> None:
+def test_keep_prepared_is_not_supported(impatient: Place, enable: bool) -> None:
     instance = TransactionalProducer(impatient.brokers, impatient.name(), VERSION_2)
     answer = retried(
         lambda: instance.init_once(version=6, enable2_pc=enable, keep_prepared_txn=True)
@@ -292,7 +292,7 @@ def test_to_keep_what_is_prepared_is_not_served(impatient: Place, enable: bool) 
     assert (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) == (-1, -1)
 
 
-def test_two_phases_need_a_broker_that_allows_them(forgetful: Place) -> None:
+def test_two_phase_commit_must_be_enabled(forgetful: Place) -> None:
     instance = TransactionalProducer(forgetful.brokers, forgetful.name(), VERSION_2)
     for fields in ({}, {"keep_prepared_txn": True}, {"transaction_timeout": 0}):
         answer = retried(lambda f=fields: instance.init_once(version=6, enable2_pc=True, **f))  # type: ignore[misc]
@@ -301,9 +301,7 @@ def test_two_phases_need_a_broker_that_allows_them(forgetful: Place) -> None:
     assert instance.init(version=6).epoch == 0
 
 
-def test_version_6_is_there_only_where_unstable_versions_are(
-    impatient: Place, raw_address: str
-) -> None:
+def test_version_6_requires_unstable_api_versions(impatient: Place, raw_address: str) -> None:
     assert served(impatient.raw, "init_producer_id")[-1] == 6
     with RawConnection(raw_address) as stable:
         assert served(stable, "init_producer_id")[-1] == 5
@@ -311,39 +309,39 @@ def test_version_6_is_there_only_where_unstable_versions_are(
             stable.call("init_producer_id", 6, transactional_id="x", transaction_timeout=60_000)
 
 
-# Expiry.
+# Expiration.
 
 
-def test_an_idle_id_is_forgotten(forgetful: Place, generation: Generation) -> None:
+def test_idle_id_expires(forgetful: Place, generation: Generation) -> None:
     name = forgetful.topic()
     ended, busy = (forgetful.producer(generation) for _ in range(2))
     ended.write(name, "a")
     ended.commit()
     busy.write(name, "b")
-    # The last of them to be heard of, so that the others' time is over when its own is.
+    # This one is used last, so the others have expired when it expires.
     idle = forgetful.producer(generation)
     for one in (idle, ended):
         eventually(lambda o=one: o.describe().error_code == NOT_FOUND)  # type: ignore[misc]
     gone = ErrorCode.invalid_producer_id_mapping
     assert code_of(idle.end_once(commit=True)) == gone
     assert idle.add_once(name) == [gone]
-    # A transaction that is open keeps its id, however long.
+    # An open transaction keeps its id.
     assert busy.describe().state == "Ongoing"
     busy.commit()
     await_read(forgetful.raw, name, "a", "b")
     assert [m.kind for m in markers(forgetful.raw, name)] == [COMMIT] * 2
 
 
-def test_an_id_that_was_forgotten_begins_anew(forgetful: Place) -> None:
+def test_expired_id_starts_again(forgetful: Place) -> None:
     old = forgetful.producer(VERSION_1)
     eventually(lambda: old.describe().error_code == NOT_FOUND)
-    # A client that recovers names the identity it had: there is nothing left to check it by.
+    # A recovering client sends its previous identity, which cannot be checked.
     again = retried(lambda: old.init_once(producer_id=old.producer_id, producer_epoch=old.epoch))
     assert again.error_code == NONE
     assert (again.producer_id != old.producer_id, again.producer_epoch) == (True, 0)
 
 
-def test_what_was_forgotten_stays_forgotten(forgetful: Place) -> None:
+def test_expiration_survives_a_restart(forgetful: Place) -> None:
     old = forgetful.producer(VERSION_1)
     eventually(lambda: old.describe().error_code == NOT_FOUND)
     forgetful.cluster.stop_broker(1)

@@ -1,4 +1,4 @@
-"""What operators see and do: transactions and producers listed, hanging ones ended (KIP-664)."""
+"""Operator APIs: list transactions and producers, abort hanging transactions (KIP-664)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ TopicFactory = Callable[..., str]
 ProducerFactory = Callable[..., TransactionalProducer]
 NONE = ErrorCode.none
 BY_AN_OPERATOR = -1
-"""The coordinator epoch of a marker that no coordinator wrote, where none wrote before."""
+"""The coordinator epoch of a manually written marker, if the partition had none before."""
 
 
 # DescribeTransactions.
 
 
-def test_a_description_follows_the_transaction(
+def test_description_shows_the_state_of_the_transaction(
     topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic(partitions=2)
@@ -74,7 +74,7 @@ def test_ids_are_described_one_by_one(
 
 
 def listed(raw: RawConnection, *, version: int = 2, **filters: Any) -> dict[str, tuple[str, int]]:
-    """Transactional id to (state, producer id), of one coordinator."""
+    """Return (state, producer id) by transactional id, of one coordinator."""
     answer = raw.call("list_transactions", version, **filters)
     assert answer.error_code == NONE
     return {
@@ -84,7 +84,7 @@ def listed(raw: RawConnection, *, version: int = 2, **filters: Any) -> dict[str,
 
 @pytest.fixture
 def siblings(new_producer: ProducerFactory) -> list[TransactionalProducer]:
-    """Two producers of one coordinator, none of which has begun a transaction."""
+    """Two producers with one coordinator and without transactions."""
     first = new_producer()
     second = new_producer()
     while second.coordinator() is not first.coordinator():
@@ -92,7 +92,7 @@ def siblings(new_producer: ProducerFactory) -> list[TransactionalProducer]:
     return [first, second]
 
 
-def test_a_coordinator_lists_what_it_coordinates(
+def test_coordinator_lists_what_it_coordinates(
     topic: TopicFactory, cluster: Cluster, siblings: list[TransactionalProducer]
 ) -> None:
     idle, busy = siblings
@@ -131,7 +131,7 @@ def test_filters_of_states_and_producer_ids(
     assert found(producer_id_filters=ids[:1], state_filters=["Ongoing"]) == set()
 
 
-def test_states_that_are_none_are_named(siblings: list[TransactionalProducer]) -> None:
+def test_unknown_state_filters_are_returned(siblings: list[TransactionalProducer]) -> None:
     coordinator = siblings[0].coordinator()
     answer = coordinator.call("list_transactions", 2, state_filters=["Foo", "ongoing", "Ongoing"])
     assert (answer.error_code, sorted(answer.unknown_state_filters)) == (NONE, ["Foo", "ongoing"])
@@ -139,7 +139,7 @@ def test_states_that_are_none_are_named(siblings: list[TransactionalProducer]) -
     assert (answer.unknown_state_filters, answer.transaction_states) == (("Foo",), ())
 
 
-def test_a_filter_of_durations_keeps_what_runs_longer(
+def test_duration_filter_keeps_longer_transactions(
     topic: TopicFactory, siblings: list[TransactionalProducer]
 ) -> None:
     _, busy = siblings
@@ -154,7 +154,7 @@ def test_a_filter_of_durations_keeps_what_runs_longer(
     assert listed(coordinator, duration_filter=20).keys() >= mine
 
 
-def test_a_pattern_matches_the_whole_id(siblings: list[TransactionalProducer]) -> None:
+def test_pattern_matches_the_whole_id(siblings: list[TransactionalProducer]) -> None:
     first, second = siblings
     coordinator = first.coordinator()
     whole = first.transactional_id.replace("[", ".").replace("]", ".")
@@ -162,12 +162,12 @@ def test_a_pattern_matches_the_whole_id(siblings: list[TransactionalProducer]) -
     assert listed(coordinator, transactional_id_pattern=whole[:-1]) == {}
     both = {first.transactional_id, second.transactional_id}
     assert listed(coordinator, transactional_id_pattern="").keys() >= both
-    assert listed(coordinator, transactional_id_pattern="test_a_pattern.*").keys() >= both
+    assert listed(coordinator, transactional_id_pattern="test_pattern.*").keys() >= both
     answer = coordinator.call("list_transactions", 2, transactional_id_pattern="(")
     assert answer.error_code == ErrorCode.invalid_regular_expression
 
 
-def test_a_dot_of_a_pattern_is_not_the_end_of_a_line(
+def test_pattern_dot_does_not_match_a_newline(
     new_producer: ProducerFactory, unique_name: Callable[[], str]
 ) -> None:
     odd = new_producer(f"{unique_name()}\n")
@@ -181,19 +181,19 @@ def test_a_dot_of_a_pattern_is_not_the_end_of_a_line(
 
 
 def producers_of(raw: RawConnection, topic: str, partition: int = 0) -> Any:
-    """DescribeProducers of one partition."""
+    """Send DescribeProducers for one partition."""
     asked = [{"name": topic, "partition_indexes": [partition]}]
     return only(only(raw.call("describe_producers", 0, topics=asked).topics).partitions)
 
 
 def the_producer(raw: RawConnection, topic: str, producer: TransactionalProducer) -> Any:
-    """What a partition knows of a producer."""
+    """Return the state of a producer in a partition."""
     answer = producers_of(raw, topic)
     assert answer.error_code == NONE
     return only([p for p in answer.active_producers if p.producer_id == producer.producer_id])
 
 
-def test_a_partition_tells_its_producers_and_their_transactions(
+def test_describe_producers_of_a_partition(
     raw: RawConnection, topic: TopicFactory, new_producer: ProducerFactory
 ) -> None:
     name = topic()
@@ -211,14 +211,14 @@ def test_a_partition_tells_its_producers_and_their_transactions(
     first.await_complete()
     found = the_producer(raw, name, first)
     bumped = first.generation.bumps_epoch
-    # The marker begins the next epoch, in which nothing was written yet.
+    # The marker starts the next epoch, without records.
     assert (found.producer_epoch, found.last_sequence) == (first.epoch, -1 if bumped else 2)
     assert found.current_txn_start_offset == -1
     assert found.coordinator_epoch >= 0
     second.abort()
 
 
-def test_what_is_no_partition_here_has_no_producers(
+def test_unknown_partitions_have_no_producers(
     raw: RawConnection,
     topic: TopicFactory,
     brokers: Connections,
@@ -235,7 +235,7 @@ def test_what_is_no_partition_here_has_no_producers(
         assert answer.error_code == ErrorCode.not_leader_or_follower
 
 
-# WriteTxnMarkers, by which the Java tool ends a transaction that hangs.
+# WriteTxnMarkers, with which the Java tool aborts a hanging transaction.
 
 
 def write_marker(
@@ -250,7 +250,7 @@ def write_marker(
     version: int = 1,
     **more: int,
 ) -> ErrorCode:
-    """One marker for one partition; its code."""
+    """Write one marker to one partition and return its code."""
     marker = {
         "producer_id": producer_id,
         "producer_epoch": epoch,
@@ -264,7 +264,7 @@ def write_marker(
     return code_of(only(only(answer.topics).partitions))
 
 
-def test_a_hanging_transaction_is_ended_by_hand(
+def test_hanging_transaction_is_aborted_with_a_marker(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -284,7 +284,7 @@ def test_a_hanging_transaction_is_ended_by_hand(
     assert the_producer(raw, name, producer).current_txn_start_offset == -1
     (marker,) = markers(raw, name)
     assert (marker.kind, marker.coordinator_epoch) == (ABORT, BY_AN_OPERATOR)
-    # The coordinator knows nothing of it, so the producer may go on and commit what comes now.
+    # The coordinator does not know of it, so the producer may continue and commit.
     assert producer.describe().state == "Ongoing"
     producer.write(name, "b")
     producer.commit()
@@ -293,7 +293,7 @@ def test_a_hanging_transaction_is_ended_by_hand(
 
 
 @pytest.mark.parametrize(("producer_id", "epoch"), [(-1, 0), (5, -1)])
-def test_a_marker_of_nobody_is_refused_and_not_written(
+def test_marker_without_a_valid_producer_is_refused(
     raw: RawConnection, topic: TopicFactory, producer_id: int, epoch: int
 ) -> None:
     name = topic()
@@ -302,7 +302,7 @@ def test_a_marker_of_nobody_is_refused_and_not_written(
     assert list_offset(raw, name, LATEST).offset == 0
 
 
-def test_a_marker_of_an_older_coordinator_is_refused(
+def test_marker_of_an_older_coordinator_is_refused(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -320,7 +320,7 @@ def test_a_marker_of_an_older_coordinator_is_refused(
     assert the_producer(raw, name, producer).coordinator_epoch == 11
 
 
-def test_a_marker_of_an_older_epoch_is_refused(
+def test_marker_of_an_older_epoch_is_refused(
     raw: RawConnection, topic: TopicFactory, new_producer: ProducerFactory
 ) -> None:
     name = topic()
@@ -333,7 +333,7 @@ def test_a_marker_of_an_older_epoch_is_refused(
     new.commit()
 
 
-def test_a_marker_with_a_higher_epoch_ends_the_transaction_and_fences(
+def test_marker_with_a_higher_epoch_ends_the_transaction_and_fences(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -345,10 +345,10 @@ def test_a_marker_with_a_higher_epoch_ends_the_transaction_and_fences(
     assert late.error_code == ErrorCode.invalid_producer_epoch
 
 
-def test_a_marker_of_version_2_must_have_a_higher_epoch(
+def test_marker_of_version_2_must_have_a_higher_epoch(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
-    """Else a marker that was delayed could end the next transaction (KIP-1228)."""
+    """Otherwise a delayed marker could end the next transaction (KIP-1228)."""
     name = topic()
     producer.write(name, "a")
     who: dict[str, Any] = {"producer_id": producer.producer_id, "coordinator_epoch": 0}
@@ -360,7 +360,7 @@ def test_a_marker_of_version_2_must_have_a_higher_epoch(
     await_stable(raw, name, 2)
 
 
-def test_a_marker_of_version_1_may_have_the_same_epoch(
+def test_marker_of_version_1_may_have_the_same_epoch(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -378,7 +378,7 @@ def test_a_marker_of_version_1_may_have_the_same_epoch(
     await_stable(raw, name, 2)
 
 
-def test_a_marker_of_a_producer_nobody_knows_is_written(
+def test_marker_of_an_unknown_producer_is_written(
     raw: RawConnection, topic: TopicFactory, producer: TransactionalProducer
 ) -> None:
     name = topic()
@@ -388,7 +388,7 @@ def test_a_marker_of_a_producer_nobody_knows_is_written(
     assert last_stable_offset(raw, name) == 1
 
 
-def test_markers_are_answered_partition_by_partition(
+def test_markers_get_a_result_for_each_partition(
     raw: RawConnection,
     topic: TopicFactory,
     brokers: Connections,

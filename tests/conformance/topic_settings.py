@@ -1,4 +1,4 @@
-"""What a topic's settings are, and changes of them by both APIs that Kafka has for it."""
+"""Topic configs, and their changes by both APIs of Kafka."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SET, DELETE, APPEND, SUBTRACT, UNKNOWN_OPERATION = 0, 1, 2, 3, 9
 DYNAMIC_TOPIC_CONFIG, DEFAULT_CONFIG = 1, 5
 
 Operation = tuple[str, int, str | None]
-"""The name of a config, what to do with it, and the value to do it with."""
+"""Config name, operation and value."""
 
 
 def replace_settings(
@@ -25,7 +25,7 @@ def replace_settings(
     validate_only: bool = False,
     version: int = 2,
 ) -> Any:
-    """AlterConfigs for one resource: it has these settings and no others afterwards."""
+    """Send AlterConfigs for one resource, which replaces all its configs."""
     resource = {
         "resource_type": resource_type,
         "resource_name": name,
@@ -46,7 +46,7 @@ def change(
     validate_only: bool = False,
     version: int = 1,
 ) -> Any:
-    """IncrementalAlterConfigs for one resource: only what is named changes."""
+    """Send IncrementalAlterConfigs for one resource."""
     resource = changes(name, *operations, resource_type=resource_type)
     return only(
         raw.call(
@@ -59,7 +59,7 @@ def change(
 
 
 def changes(name: str, *operations: Operation, resource_type: int = TOPIC) -> dict[str, Any]:
-    """One resource of an IncrementalAlterConfigs request."""
+    """Return one resource of an IncrementalAlterConfigs request."""
     return {
         "resource_type": resource_type,
         "resource_name": name,
@@ -71,12 +71,12 @@ def changes(name: str, *operations: Operation, resource_type: int = TOPIC) -> di
 
 
 def settings(raw: RawConnection, name: str, keys: Sequence[str] | None = None) -> dict[str, str]:
-    """All settings of a topic or those named, defaults included."""
+    """Return all or the named configs of a topic, defaults included."""
     return {config.name: config.value for config in _configs(raw, name, keys)}
 
 
 def own_settings(raw: RawConnection, name: str) -> dict[str, str]:
-    """What was set for this topic itself."""
+    """Return the configs that are set on this topic."""
     return {
         config.name: config.value
         for config in _configs(raw, name, None)

@@ -1,7 +1,7 @@
-"""What the coordinator says of a transaction: DescribeTransactions, read byte by byte.
+"""DescribeTransactions, decoded by the tests.
 
-Purpose: the answer of version 0, whose start time is -1 where no transaction is open; kio refuses
-to read that. Invariant: nothing of the answer is left unread. What it must not know: producers.
+Purpose: decode version 0, whose start time is -1 without a transaction, which kio rejects.
+Invariant: the whole response is decoded. Must not know: producers.
 Source: KIP-664, DescribeTransactionsResponse.json.
 """
 
@@ -31,10 +31,10 @@ class Description:
 
 
 def describe_transactions(raw: RawConnection, *transactional_ids: str) -> list[Description]:
-    """DescribeTransactions of these ids, in the order of the answer."""
+    """Send DescribeTransactions for these ids; return the descriptions in response order."""
     raw.send_only(request("describe_transactions", 0, transactional_ids=transactional_ids))
     reader = _Reader(raw.receive_frame())
-    reader.take(">i")  # correlation id: one request is under way
+    reader.take(">i")  # correlation id: only one request is in flight
     reader.no_tags()
     reader.take(">i")  # throttle time
     found = [_description(reader) for _ in range(reader.count())]
@@ -44,7 +44,7 @@ def describe_transactions(raw: RawConnection, *transactional_ids: str) -> list[D
 
 
 def describe_transaction(raw: RawConnection, transactional_id: str) -> Description:
-    """DescribeTransactions of one id."""
+    """Return the description of one id."""
     (found,) = describe_transactions(raw, transactional_id)
     return found
 
@@ -72,7 +72,7 @@ def _description(reader: _Reader) -> Description:
 
 
 class _Reader:
-    """Kafka's flexible encoding: compact counts are one more than what they count."""
+    """Kafka's flexible encoding: compact lengths are stored plus one."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

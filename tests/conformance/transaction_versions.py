@@ -1,4 +1,4 @@
-"""The versions of Kafka's transactions (`transaction.version`, KIP-890) that tests are run for."""
+"""The versions of Kafka's transactions (`transaction.version`, KIP-890) that tests run with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 LATEST_TRANSACTION_VERSION: Final = 2
-"""What a new cluster of Apache Kafka 4.3 has finalized."""
+"""The version that a new cluster of Apache Kafka 4.3 finalizes."""
 
 TRANSACTION_VERSIONS: Final = (1, LATEST_TRANSACTION_VERSION)
 
@@ -28,7 +28,7 @@ def _versions(*older_marks: pytest.MarkDecorator) -> pytest.MarkDecorator:
 
 
 both_transaction_versions = _versions()
-"""Run a test on a cluster of each version; see `conftest.py`."""
+"""Runs a test on a cluster of each version; see `conftest.py`."""
 
 older_transaction_version_in_full = _versions(pytest.mark.full)
-"""The same for tests that take long: of the older version only in `make test-all`."""
+"""The same for slow tests: the older version runs only in `make test-all`."""

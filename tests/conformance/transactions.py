@@ -1,10 +1,10 @@
-"""Transactional producers, request by request, as clients of both generations send them.
+"""Transactional producers, request by request, as sent by old and new clients.
 
-Purpose: a producer whose every field a test can choose. What ends in `_once` is sent once and its
-answer returned, whatever it says; the others ask again while the coordinator is busy or moves, as
-clients do, and must succeed. Invariant: batches have the producer id, epoch and sequence that the
-coordinator's answers and earlier batches imply, unless the test says otherwise. What it must not
-know: which cluster serves. Sources: KIP-98, KIP-360, KIP-890.
+Purpose: a producer with fields that a test chooses. A method `..._once` sends one request and
+returns the response, whatever it is; the others retry retriable errors, as clients do, and must
+succeed. Invariant: batches have the producer id, epoch and sequence that follow from earlier
+responses and batches, unless the test overrides them. Must not know: the backend of the cluster.
+Sources: KIP-98, KIP-360, KIP-890.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOVING = frozenset(
     }
 )
 BUSY = _MOVING | {ErrorCode.concurrent_transactions}
-"""What clients take as `ask again`."""
+"""The error codes that clients retry."""
 _PRODUCE_AGAIN = BUSY | {
     ErrorCode.not_leader_or_follower,
     ErrorCode.unknown_topic_or_partition,
@@ -52,7 +52,7 @@ _ATTEMPT_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """The versions that a client speaks, for each request of a transaction."""
+    """The versions of a client's requests."""
 
     init_producer_id: int
     add_partitions_to_txn: int
@@ -68,7 +68,7 @@ class Generation:
 
     @property
     def bumps_epoch(self) -> bool:
-        """Whether every EndTxn begins an epoch (KIP-890)."""
+        """Whether every EndTxn bumps the epoch (KIP-890)."""
         return self.end_txn >= 5
 
 
@@ -91,17 +91,17 @@ VERSION_2 = Generation(
 
 
 class Brokers(Protocol):
-    """Where to send requests; `tests.conformance.nodes.Nodes` is one."""
+    """Connections to brokers; `tests.conformance.nodes.Nodes` is one."""
 
     def to(self, broker_id: int) -> RawConnection:
-        """The connection of this test to a broker."""
+        """Return the test's connection to a broker."""
 
     def any(self) -> RawConnection:
-        """The connection to some broker that runs."""
+        """Return the connection to any running broker."""
 
 
 class Connections:
-    """A connection to each broker of a cluster that nobody ends; use it as a context manager."""
+    """A connection to each broker of a cluster that never stops, as a context manager."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -109,14 +109,14 @@ class Connections:
         self._closing = ExitStack()
 
     def to(self, broker_id: int) -> RawConnection:
-        """The connection to a broker."""
+        """Return the connection to a broker."""
         if broker_id not in self._open:
             made = RawConnection(self._cluster.address(broker_id))
             self._open[broker_id] = self._closing.enter_context(made)
         return self._open[broker_id]
 
     def any(self) -> RawConnection:
-        """The connection to the first broker."""
+        """Return the connection to the first broker."""
         return self.to(self._cluster.broker_ids[0])
 
     def __enter__(self) -> Self:
@@ -132,7 +132,7 @@ class Connections:
 
 
 def coordinator_id(raw: RawConnection, transactional_id: str) -> int:
-    """The broker that FindCoordinator names; -1 for none."""
+    """Return the coordinator in FindCoordinator; -1 for none."""
     found = find_coordinator(raw, transactional_id, key_type=TRANSACTION).coordinators
     return int(only(found).node_id)
 
@@ -143,9 +143,9 @@ def retried(
     *,
     timeout_s: float = _ATTEMPT_TIMEOUT_S,
 ) -> Any:
-    """The first answer whose `error_code` is none of `again`; connections that end count as such.
+    """Retry while `error_code` is in `again` or the connection breaks; return the response.
 
-    An answer may be an `ErrorCode` itself.
+    The response may be an `ErrorCode` itself.
     """
     answers: list[Any] = []
 
@@ -158,12 +158,12 @@ def retried(
     try:
         eventually(answered, timeout_s=timeout_s)
     except AssertionError as error:
-        raise AssertionError(f"{error}: the last answer is {answers}") from None
+        raise AssertionError(f"{error}: the last responses are {answers}") from None
     return answers[0]
 
 
 def code_of(answer: Any) -> ErrorCode:
-    """The error code of an answer."""
+    """Return the error code of a response."""
     code = answer if isinstance(answer, ErrorCode) else answer.error_code
     assert isinstance(code, ErrorCode)
     return code
@@ -189,27 +189,27 @@ class TransactionalProducer:
         self.sequences: dict[tuple[str, int], int] = {}
         self._added: set[tuple[str, int] | str] = set()
 
-    # Where to.
+    # Connections.
 
     def coordinator(self) -> RawConnection:
-        """The connection to the coordinator, asked for anew each time; `OSError` for none."""
+        """Look up the coordinator and return its connection; raise `OSError` without one."""
         return self._to(coordinator_id(self.brokers.any(), self.transactional_id))
 
     def leader(self, topic: str, partition: int = 0) -> RawConnection:
-        """The connection to the partition's leader, asked for anew; `OSError` for none."""
+        """Look up the partition's leader and return its connection; raise `OSError` without one."""
         found = only(describe_topics(self.brokers.any(), topic).topics)
         by_index = {p.partition_index: p.leader_id for p in found.partitions}
         return self._to(by_index.get(partition, NOBODY))
 
     def _to(self, broker_id: int) -> RawConnection:
         if broker_id == NOBODY:
-            raise OSError("nobody leads, for now")
+            raise OSError("there is no leader at the moment")
         return self.brokers.to(broker_id)
 
     # InitProducerId.
 
     def init_once(self, *, version: int | None = None, **fields: Any) -> Any:
-        """One InitProducerId; `fields` replace those of the request."""
+        """Send one InitProducerId; `fields` override those of the request."""
         asked: dict[str, Any] = {
             "transactional_id": self.transactional_id,
             "transaction_timeout": self.timeout_ms,
@@ -218,18 +218,18 @@ class TransactionalProducer:
         return self.coordinator().call("init_producer_id", used, **(asked | fields))
 
     def init(self, *, version: int | None = None, **fields: Any) -> Self:
-        """InitProducerId until it is answered, which must be without an error."""
+        """Send InitProducerId, with retries; it must succeed."""
         answer = retried(lambda: self.init_once(version=version, **fields))
         assert answer.error_code == ErrorCode.none, answer
         self.adopt(answer)
         return self
 
     def adopt(self, answer: Any) -> None:
-        """Go on with the producer id and epoch of an answer."""
+        """Use the producer id and epoch of a response."""
         self.set_identity(int(answer.producer_id), int(answer.producer_epoch))
 
     def set_identity(self, producer_id: int, epoch: int) -> None:
-        """Go on with this producer id and epoch: sequences begin anew where either is another."""
+        """Use this producer id and epoch; sequences restart if either changes."""
         if (producer_id, epoch) != (self.producer_id, self.epoch):
             self.sequences = {}
         self.producer_id, self.epoch = producer_id, epoch
@@ -245,7 +245,7 @@ class TransactionalProducer:
         producer_id: int | None = None,
         epoch: int | None = None,
     ) -> list[ErrorCode]:
-        """One AddPartitionsToTxn; the codes of these partitions (of partition 0)."""
+        """Send one AddPartitionsToTxn; return the codes of these partitions (default: 0)."""
         used = self.generation.add_partitions_to_txn if version is None else version
         fields: dict[str, Any] = {
             "transactional_id": self.transactional_id,
@@ -267,7 +267,7 @@ class TransactionalProducer:
         return [found[partition] for partition in partitions or (0,)]
 
     def add(self, topic: str, *partitions: int) -> None:
-        """AddPartitionsToTxn until the partitions are added."""
+        """Send AddPartitionsToTxn until the partitions are added."""
         code = retried(lambda: _worst(self.add_once(topic, *partitions)))
         assert code == ErrorCode.none, code
         self._added |= {(topic, partition) for partition in partitions or (0,)}
@@ -282,7 +282,7 @@ class TransactionalProducer:
         is_transactional: bool = True,
         key: str = "key",
     ) -> bytes:
-        """A batch of these values, with timestamps of now: a partition forgets old producers."""
+        """Return a batch with current timestamps, because a partition expires old producers."""
         now_ms = int(time.time() * 1000)
         return batch(
             [Record(key=key.encode(), value=t.encode(), timestamp_ms=now_ms) for t in texts],
@@ -303,7 +303,7 @@ class TransactionalProducer:
         is_transactional: bool = True,
         key: str = "key",
     ) -> Any:
-        """One Produce of one batch, adding nothing; an accepted one moves the sequence on."""
+        """Send one Produce of one batch without adding; advance the sequence if accepted."""
         at = (topic, partition)
         first = self.sequences.get(at, 0) if sequence is None else sequence
         data = self.batch(
@@ -317,7 +317,7 @@ class TransactionalProducer:
     def send_once(
         self, topic: str, records: bytes, *, partition: int = 0, version: int | None = None
     ) -> Any:
-        """One Produce of any bytes, in the name of this transactional id."""
+        """Send one Produce of any bytes with this transactional id."""
         return produce(
             self.leader(topic, partition),
             topic,
@@ -328,7 +328,7 @@ class TransactionalProducer:
         )
 
     def write(self, topic: str, *texts: str, partition: int = 0, key: str = "key") -> int:
-        """Produce in the transaction, as clients of the generation do; the base offset."""
+        """Produce in the transaction, as clients of the generation do; return the base offset."""
         if not self.generation.adds_implicitly and (topic, partition) not in self._added:
             self.add(topic, partition)
         answer = retried(
@@ -347,7 +347,7 @@ class TransactionalProducer:
         producer_id: int | None = None,
         epoch: int | None = None,
     ) -> ErrorCode:
-        """One AddOffsetsToTxn."""
+        """Send one AddOffsetsToTxn."""
         return code_of(
             self.coordinator().call(
                 "add_offsets_to_txn",
@@ -360,7 +360,7 @@ class TransactionalProducer:
         )
 
     def add_offsets(self, group: str) -> None:
-        """AddOffsetsToTxn until the group is added."""
+        """Send AddOffsetsToTxn until the group is added."""
         code = retried(lambda: self.add_offsets_once(group))
         assert code == ErrorCode.none, code
         self._added.add(group)
@@ -377,7 +377,7 @@ class TransactionalProducer:
         metadata: str | None = "",
         **member: Any,
     ) -> list[ErrorCode]:
-        """One TxnOffsetCommit of a topic's partitions, adding nothing; their codes in order.
+        """Send one TxnOffsetCommit of a topic's partitions without adding; return their codes.
 
         `member` is generation_id, member_id and group_instance_id, from version 3 on.
         """
@@ -429,7 +429,7 @@ class TransactionalProducer:
         producer_id: int | None = None,
         epoch: int | None = None,
     ) -> Any:
-        """One EndTxn."""
+        """Send one EndTxn."""
         return self.coordinator().call(
             "end_txn",
             self.generation.end_txn if version is None else version,
@@ -440,7 +440,7 @@ class TransactionalProducer:
         )
 
     def end(self, *, commit: bool) -> None:
-        """EndTxn until it is answered, which must be without an error; go on with its epoch."""
+        """Send EndTxn, with retries; it must succeed. Use the epoch of the response."""
         answer = retried(lambda: self.end_once(commit=commit))
         assert answer.error_code == ErrorCode.none, answer
         self._added = set()
@@ -448,35 +448,35 @@ class TransactionalProducer:
             self.adopt(answer)
 
     def commit(self) -> None:
-        """End the transaction; its records become visible a moment later."""
+        """Commit the transaction; its records become visible a moment later."""
         self.end(commit=True)
 
     def abort(self) -> None:
         """Abort the transaction."""
         self.end(commit=False)
 
-    # What the coordinator knows.
+    # State at the coordinator.
 
     def describe(self) -> Description:
-        """The coordinator's DescribeTransactions of this transactional id."""
+        """Return the description of this transactional id."""
         return describe_transaction(self.coordinator(), self.transactional_id)
 
     def await_state(self, *states: str) -> Description:
         """Return the description once the transaction is in one of these states."""
         found: list[Description] = []
 
-        def so() -> bool:
+        def holds() -> bool:
             found[:] = [retried(self.describe)]
             return found[0].state in states
 
         try:
-            eventually(so)
+            eventually(holds)
         except AssertionError as error:
-            raise AssertionError(f"{error}: {self.transactional_id} stays {found}") from None
+            raise AssertionError(f"{error}: {self.transactional_id} is in {found}") from None
         return found[0]
 
     def await_complete(self) -> None:
-        """Return once every partition has its marker and the coordinator has written that."""
+        """Return once every partition has its marker and the completed state is written."""
         self.await_state("CompleteCommit", "CompleteAbort")
 
 

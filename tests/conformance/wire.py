@@ -1,8 +1,8 @@
-"""Requests as tests mean them: one topic, one partition, what is not said left at its default.
+"""Requests for one topic and one partition, with defaults for all other fields.
 
-Purpose: keep the tests about behaviour, not about nesting. Functions return the answer for the
-one partition, group or resource asked about. Default versions are the newest that name topics by
-name; `served` gives all that the broker advertises and kio can write.
+Purpose: keep tests about behaviour, not about nesting. Functions return the result of the one
+partition, group or resource. Default versions are the newest that use topic names; `served` returns
+all versions that the broker advertises and kio can encode.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEBIBYTE = 1024 * 1024
 
 
 def served(raw: RawConnection, api: str) -> list[int]:
-    """The versions of an API that both the broker and kio speak; never empty."""
+    """Return the versions of an API that both the broker and kio support; at least one."""
     by_key = {entry.api_key: entry for entry in raw.call("api_versions", 3, **_SOFTWARE).api_keys}
     entry = by_key[api_key(api)]
     known = [v for v, types in schema_name_map[api].items() if EntityType.request in types]
@@ -37,13 +37,13 @@ _SOFTWARE = {"client_software_name": "conformance", "client_software_version": "
 
 
 def only(items: Sequence[Any]) -> Any:
-    """The one element there must be."""
+    """Return the only element."""
     assert len(items) == 1, items
     return items[0]
 
 
 def topic_id(raw: RawConnection, topic: str) -> uuid.UUID:
-    """The id of an existing topic."""
+    """Return the id of an existing topic."""
     found = only(describe_topics(raw, topic, version=12).topics)
     assert found.error_code == ErrorCode.none
     assert isinstance(found.topic_id, uuid.UUID)
@@ -51,7 +51,7 @@ def topic_id(raw: RawConnection, topic: str) -> uuid.UUID:
 
 
 def describe_topics(raw: RawConnection, *topics: str, version: int = 12) -> Any:
-    """Metadata of these topics, creating none."""
+    """Return the metadata of these topics, without creating any."""
     return raw.call(
         "metadata",
         version,
@@ -61,7 +61,7 @@ def describe_topics(raw: RawConnection, *topics: str, version: int = 12) -> Any:
 
 
 def partitions_led(address: str, topic: str) -> int:
-    """How many partitions of a topic have a leader, as the broker at `address` sees it."""
+    """Return how many partitions of a topic have a leader in the metadata of one broker."""
     with RawConnection(address) as raw:
         found = only(describe_topics(raw, topic).topics)
     return sum(partition.leader_id >= 0 for partition in found.partitions)
@@ -77,7 +77,7 @@ def produce_request(
     timeout_ms: int = 30_000,
     transactional_id: str | None = None,
 ) -> RequestPayload:
-    """Produce to one partition."""
+    """Return a request that produces to one partition."""
     data = {"name": topic, "partition_data": [{"index": partition, "records": records}]}
     return request(
         "produce",
@@ -90,13 +90,13 @@ def produce_request(
 
 
 def produce(raw: RawConnection, topic: str, records: bytes | None, **options: Any) -> Any:
-    """Produce to one partition and return its answer; options as of `produce_request`."""
+    """Produce to one partition and return the result; options as of `produce_request`."""
     response = raw.send(produce_request(topic, records, **options))
     return only(only(response.responses).partition_responses)
 
 
 def append(raw: RawConnection, topic: str, records: bytes, *, partition: int = 0) -> int:
-    """Produce what must succeed; returns the base offset."""
+    """Produce, which must succeed, and return the base offset."""
     answer = produce(raw, topic, records, partition=partition)
     assert answer.error_code == ErrorCode.none, answer
     return int(answer.base_offset)
@@ -114,7 +114,7 @@ def fetch_request(
     session_epoch: int = -1,
     rack_id: str = "",
 ) -> RequestPayload:
-    """Fetch these partitions; each is a mapping of the schema's fields, with useful defaults."""
+    """Return a fetch of these partitions; each is a mapping of the schema's fields."""
     by_id = version >= 13
     fields: dict[str, Any] = {
         "max_wait": max_wait_ms,
@@ -142,7 +142,7 @@ def fetch_request(
 
 
 def fetch(raw: RawConnection, topic: str | uuid.UUID, offset: int = 0, **options: Any) -> Any:
-    """Fetch one partition and return its answer.
+    """Fetch one partition and return the result.
 
     Options are those of `fetch_request` and the fields of a partition.
     """
@@ -163,7 +163,7 @@ def list_offset(
     isolation_level: int = READ_UNCOMMITTED,
     leader_epoch: int = -1,
 ) -> Any:
-    """ListOffsets for one partition; returns its answer."""
+    """Send ListOffsets for one partition and return the result."""
     asked: dict[str, Any] = {"partition_index": partition, "timestamp": timestamp_ms}
     fields: dict[str, Any] = {"replica_id": -1, "topics": [{"name": topic, "partitions": [asked]}]}
     if version >= 2:

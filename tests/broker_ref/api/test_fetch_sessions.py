@@ -13,13 +13,13 @@ from broker_ref.config import BrokerConfig
 from broker_ref.log.partition_log import PartitionLog
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import ZERO_UUID, Uuid
-from broker_ref.replication.fetch_sessions import (
+from broker_ref.replication.fetch_session_cache import (
     INVALID_SESSION_ID,
     MIN_EVICTION_MS,
-    FetchedPartition,
+    CachedPartition,
     FetchPartition,
     FetchSession,
-    FetchSessions,
+    FetchSessionCache,
     PartitionPlace,
     next_epoch,
 )
@@ -36,11 +36,11 @@ MAGIC_POSITION = 16
 # The cache
 
 
-def partitions(count: int) -> dict[PartitionPlace, FetchedPartition]:
-    made: dict[PartitionPlace, FetchedPartition] = {}
+def partitions(count: int) -> dict[PartitionPlace, CachedPartition]:
+    made: dict[PartitionPlace, CachedPartition] = {}
     for index in range(count):
         asked = FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1)
-        made["t", index] = FetchedPartition(
+        made["t", index] = CachedPartition(
             place=("t", index), topic="t", topic_id=ZERO_UUID, asked=asked
         )
     return made
@@ -51,7 +51,7 @@ class Cache:
 
     def __init__(self, slots: int) -> None:
         self._drawn = 0
-        self.sessions = FetchSessions(slots=slots, random_bytes=self._draw)
+        self.sessions = FetchSessionCache(slots=slots, random_bytes=self._draw)
 
     def _draw(self, length: int) -> bytes:
         self._drawn += 1
@@ -77,7 +77,7 @@ class Cache:
 
 def test_ids_are_never_zero_or_taken() -> None:
     drawn = iter([0, 5, 1 << 31, 5, 6])
-    sessions = FetchSessions(slots=9, random_bytes=lambda length: next(drawn).to_bytes(length))
+    sessions = FetchSessionCache(slots=9, random_bytes=lambda length: next(drawn).to_bytes(length))
     made = [
         sessions.create(partitions(1), privileged=False, by_topic_id=False, now_ms=0)
         for _ in range(2)
@@ -309,7 +309,7 @@ def test_damage_at_the_high_watermark_is_answered_immediately(in_session: bool) 
     write(driver, 0)
     partition = driver.broker.replicas.partition("t", 0)
     # A second in-sync replica without records.
-    partition.follow(
+    partition.apply_metadata(
         dataclasses.replace(
             partition.metadata,
             replicas=(1, 2),
@@ -423,7 +423,7 @@ def test_a_followers_position_is_updated_once_before_the_wait(
     ) -> None:
         noted.append((self.key.partition, replica_id, fetch_offset))
 
-    monkeypatch.setattr(Partition, "follower_fetched", note)
+    monkeypatch.setattr(Partition, "update_follower_fetch_state", note)
     first = driver.call(ask({0: 0, 1: 0}, session=(0, 0), replica_id=9))
     assert noted == [(0, 9, 0), (1, 9, 0)]
     noted.clear()
@@ -453,7 +453,7 @@ def test_a_waiting_fetch_checks_changed_partitions_only(monkeypatch: pytest.Monk
     locate = PartitionReader.locate
     read_log = PartitionLog.read
 
-    def spy_locate(self: PartitionReader, wanted: FetchedPartition) -> Partition:
+    def spy_locate(self: PartitionReader, wanted: CachedPartition) -> Partition:
         partition = locate(self, wanted)
         looked.append(partition.key)
         return partition

@@ -14,12 +14,12 @@ from kio.schema.errors import ErrorCode
 from broker_ref.config import BrokerConfig
 from broker_ref.coordination.replies import Reply
 from broker_ref.events import ConnectionOpened, Effect
-from broker_ref.group.offset_commits import OffsetCommits
+from broker_ref.group.offset_metadata_manager import OffsetMetadataManager
 from broker_ref.group.records import OffsetCommitValue, decode_value
 from broker_ref.log.batch import decode_records, parse_batches
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import PartitionKey
-from broker_ref.transaction.verification import Verifications
+from broker_ref.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from integration.raw import request
 from tests.broker_ref.node.driver import HOST, PORT, NodeDriver, only_response
 from tests.broker_ref.node.requests import create_topic
@@ -43,7 +43,7 @@ class TransactionCoordinator:
             )
         )
         create_topic(self.driver, "t", 3)
-        monkeypatch.setattr(Verifications, "verify", self._verify)
+        monkeypatch.setattr(AddPartitionsToTxnManager, "add_or_verify_transaction", self._verify)
 
     def _verify(self, *asked: Any, add: bool) -> Reply[Answer]:
         self.asked.append((*asked, add))
@@ -251,7 +251,7 @@ def test_a_group_that_is_being_loaded(
     def refuse(*_: object) -> None:
         raise loading
 
-    monkeypatch.setattr(OffsetCommits, "commit_transactional", refuse)
+    monkeypatch.setattr(OffsetMetadataManager, "commit_transactional", refuse)
     for version, expected in (
         (1, ErrorCode.coordinator_not_available),
         (2, ErrorCode.coordinator_load_in_progress),

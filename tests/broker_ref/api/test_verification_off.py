@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.config import BrokerConfig
 from broker_ref.coordination.replies import Reply
 from broker_ref.replication.partition import PartitionKey
-from broker_ref.transaction.verification import Answer, Verifications
+from broker_ref.transaction.add_partitions_to_txn_manager import AddPartitionsToTxnManager, Answer
 from integration.raw import request
 from tests.broker_ref.node.driver import NodeDriver
 from tests.broker_ref.node.requests import batch, create_topic, produced
@@ -33,7 +33,7 @@ def test_partitions_are_added_even_if_verification_is_off(
         reply.complete(dict.fromkeys(partitions, ErrorCode.none))
         return reply
 
-    monkeypatch.setattr(Verifications, "verify", verify)
+    monkeypatch.setattr(AddPartitionsToTxnManager, "add_or_verify_transaction", verify)
     records = batch("a", producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
     answer = driver.call(
         request(

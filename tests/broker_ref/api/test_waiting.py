@@ -168,7 +168,7 @@ def partition_of(driver: NodeDriver, topic: str = "t", index: int = 0) -> Partit
 
 def in_sync_with(partition: Partition, *brokers: int, lagging: tuple[int, ...] = ()) -> None:
     """Put other brokers, which have no records yet, into the ISR."""
-    partition.follow(
+    partition.apply_metadata(
         dataclasses.replace(
             partition.metadata,
             replicas=(1, *brokers, *lagging),
@@ -224,7 +224,7 @@ def test_an_appended_batch_returns_its_offset_and_the_new_leader() -> None:
     assert driver.send(waiting, connection_id=WRITER) == []
     moved = dataclasses.replace(partition.metadata, leader=2, leader_epoch=9)
     driver.broker.metadata.topics["t"].partitions[0] = moved
-    partition.follow(moved, START_MS)
+    partition.apply_metadata(moved, START_MS)
     answered = produced(only_response(waiting, driver.advance(800)))
     assert answered.error_code is ErrorCode.not_leader_or_follower
     assert (answered.base_offset, answered.log_start_offset) == (0, 0)

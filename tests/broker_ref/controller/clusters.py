@@ -1,15 +1,15 @@
-"""A controller under test, and brokers that register and send heartbeats by hand."""
+"""A controller under test, with brokers that register and send heartbeats as a test demands."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from broker_ref.config import BrokerConfig
+from broker_ref.controller.alter_partition import IsrProposal
+from broker_ref.controller.broker_heartbeats import Heartbeat, HeartbeatReply, Registration
 from broker_ref.controller.controller import Controller
-from broker_ref.controller.isr_changes import IsrProposal
 from broker_ref.controller.journal import Journal
 from broker_ref.controller.metadata import RECOVERED, ClusterMetadata, PartitionMetadata
-from broker_ref.controller.registrations import Heartbeat, HeartbeatReply, Registration
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from integration.simulation.cluster import seeded_bytes
@@ -20,7 +20,7 @@ JOURNAL = "journal"
 
 
 class ControllerDriver:
-    """A controller with its storage and its time; `restart` opens it anew."""
+    """A controller with its storage and its clock."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ControllerDriver:
 
     @property
     def metadata(self) -> ClusterMetadata:
-        """The cluster as the controller sees it."""
+        """The cluster metadata of the controller."""
         return self.controller.metadata
 
     def restart(self) -> None:
@@ -53,7 +53,7 @@ class ControllerDriver:
         self.controller = self._open()
 
     def register(self, broker_id: int, *, incarnation: int | None = None) -> int:
-        """Register a broker, a new incarnation of it where none is given; its epoch."""
+        """Register a broker and return its epoch; without `incarnation` it is a new one."""
         if incarnation is None:
             self._incarnations += 1
             incarnation = self._incarnations
@@ -85,7 +85,7 @@ class ControllerDriver:
         want_fence: bool = False,
         want_shut_down: bool = False,
     ) -> HeartbeatReply:
-        """A heartbeat of a broker that has read all metadata, where nothing else is said."""
+        """Send a heartbeat, by default of a broker that has applied all metadata."""
         if broker_epoch is None:
             broker_epoch = self.metadata.brokers[broker_id].broker_epoch
         if metadata_offset is None:
@@ -102,12 +102,12 @@ class ControllerDriver:
         )
 
     def advance(self, elapsed_ms: int) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.now_ms += elapsed_ms
         self.controller.tick(self.now_ms)
 
     def expire(self, *brokers: int) -> None:
-        """Let the sessions of these brokers run out while the others go on."""
+        """Let the sessions of these brokers expire while the others keep theirs."""
         timeout_ms = self.config.broker_session_timeout_ms
         self.now_ms += timeout_ms - 1
         for broker in self.metadata.brokers.values():
@@ -124,7 +124,7 @@ class ControllerDriver:
         broker_epochs: Mapping[int, int] | None = None,
         **fields: int,
     ) -> PartitionMetadata | ApiError:
-        """Let the leader propose an ISR, with what it knows but for `fields`; the outcome."""
+        """Propose an ISR as the leader, with `fields` overridden; return the outcome."""
         known = {b.broker_id: b.broker_epoch for b in self.metadata.brokers.values()}
         values = {
             "leader_id": partition.leader,
@@ -145,11 +145,11 @@ class ControllerDriver:
         return outcome
 
     def is_fenced(self, broker_id: int) -> bool:
-        """Whether the controller has fenced a broker."""
+        """Return whether the controller has fenced a broker."""
         return self.metadata.brokers[broker_id].is_fenced
 
     def partition(self, topic: str = "t", partition: int = 0) -> PartitionMetadata:
-        """A partition that there is."""
+        """Return an existing partition."""
         found = self.controller.metadata.partition(topic, partition)
         assert found is not None
         return found

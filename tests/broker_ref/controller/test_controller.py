@@ -1,4 +1,4 @@
-"""What the controller decides about topics, and what it keeps of it."""
+"""The controller's operations on topics, its journal and its snapshots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.controller import controller as controller_module
 from broker_ref.controller.metadata import ClusterMetadata
-from broker_ref.controller.stream import decode_commits, decode_snapshot
+from broker_ref.controller.metadata_batches import decode_commits, decode_snapshot
 from broker_ref.controller.topics import NewTopic
 from broker_ref.log.storage import StorageError
 from broker_ref.protocol.errors import ApiError
@@ -24,12 +24,12 @@ def refused(action: Callable[[], object]) -> ErrorCode:
 
 
 def same(one: ClusterMetadata, other: ClusterMetadata) -> bool:
-    """Whether two views say the same."""
+    """Return whether two views have the same contents."""
     return (one.records(), one.end_offset) == (other.records(), other.end_offset)
 
 
 def followed(driver: ControllerDriver, follower: ClusterMetadata) -> ClusterMetadata:
-    """A follower's view after it has fetched all there is, a batch at a time."""
+    """Bring a follower's view up to date, one batch at a time, and return it."""
     while follower.end_offset < driver.metadata.end_offset:
         data = driver.controller.batches_from(follower.end_offset, 1)
         if data is None:
@@ -51,12 +51,12 @@ def test_replicas_are_spread_over_the_brokers() -> None:
     assert all(set(leaders[first : first + 3]) == {0, 4, 7} for first in (0, 3, 6))
 
 
-def test_defaults_stand_in_for_counts_that_are_not_given() -> None:
+def test_counts_of_minus_one_take_the_defaults() -> None:
     made = ControllerDriver(0, 4, 7).controller.create_topic(NewTopic(name="t"))
     assert (made.partition_count, made.replication_factor) == (2, 2)
 
 
-def test_more_replicas_than_brokers() -> None:
+def test_replication_factor_above_the_number_of_brokers_is_refused() -> None:
     driver = ControllerDriver(0, 4, 7)
     new = NewTopic(name="t", replication_factor=4)
     code = refused(lambda: driver.controller.create_topic(new))
@@ -64,7 +64,7 @@ def test_more_replicas_than_brokers() -> None:
     assert driver.metadata.topics == {}
 
 
-def test_assignments_by_hand() -> None:
+def test_manual_assignments() -> None:
     driver = ControllerDriver(0, 4, 7)
     driver.controller.create_topic(NewTopic(name="t", assignments=((1, (7, 0)), (0, (4, 7)))))
     partitions = driver.metadata.topics["t"].partitions
@@ -99,7 +99,7 @@ def test_replicas_on_fenced_brokers_are_not_in_sync_and_do_not_lead() -> None:
     assert code is ErrorCode.invalid_replication_factor
 
 
-def test_the_metadata_is_what_the_journal_says() -> None:
+def test_metadata_is_restored_from_the_journal() -> None:
     driver = ControllerDriver(0, 4, 7)
     driver.controller.create_topic(NewTopic(name="kept", configs={"retention.ms": "1"}))
     driver.controller.create_topic(NewTopic(name="gone"))
@@ -107,14 +107,14 @@ def test_the_metadata_is_what_the_journal_says() -> None:
     driver.controller.delete_topic(gone)
     block = driver.controller.allocate_producer_ids(0, 0)
     before = driver.metadata
-    for _ in range(2):  # the journal as it was appended to, then as it was rewritten
+    for _ in range(2):  # the journal as appended, then as rewritten
         driver.restart()
         assert same(driver.metadata, before)
     assert gone.topic_id in driver.metadata.removed_topics
     assert driver.controller.allocate_producer_ids(0, 0).start == block.stop
 
 
-def test_a_broker_follows_by_batches_and_by_a_snapshot_where_they_are_gone() -> None:
+def test_broker_follows_by_batches_or_by_a_snapshot_once_they_are_dropped() -> None:
     driver = ControllerDriver(0, 4, 7)
     driver.controller.create_topic(NewTopic(name="t", configs={"retention.ms": "1"}))
     follower = followed(driver, ClusterMetadata())
@@ -126,7 +126,7 @@ def test_a_broker_follows_by_batches_and_by_a_snapshot_where_they_are_gone() -> 
     assert same(followed(driver, follower), driver.metadata)
 
 
-def test_a_snapshot_stays_the_same_while_the_batches_after_it_are_kept() -> None:
+def test_snapshot_stays_the_same_while_the_batches_after_it_are_kept() -> None:
     driver = ControllerDriver(0, 4, 7)
     first = driver.controller.snapshot()
     driver.controller.create_topic(NewTopic(name="t"))
@@ -134,7 +134,7 @@ def test_a_snapshot_stays_the_same_while_the_batches_after_it_are_kept() -> None
     assert driver.controller.batches_from(first[0], 1 << 20)
 
 
-def test_no_more_is_kept_than_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller_module, "BYTES_BETWEEN_SNAPSHOTS", 2_000)
     driver = ControllerDriver(0)
     end_offset, _ = driver.controller.snapshot()
@@ -148,7 +148,7 @@ def test_no_more_is_kept_than_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert same(driver.metadata, before)
 
 
-def test_what_cannot_be_written_down_has_not_happened() -> None:
+def test_failed_journal_write_changes_nothing() -> None:
     driver = ControllerDriver(0)
     before = driver.metadata.records()
     driver.storage.fail_on("flush")
@@ -160,7 +160,7 @@ def test_what_cannot_be_written_down_has_not_happened() -> None:
         driver.controller.allocate_producer_ids(0, 0)
 
 
-def test_ids_that_kafka_reserves_are_never_drawn() -> None:
+def test_reserved_topic_ids_are_never_used() -> None:
     dash = bytes([0b11111000]) + bytes(15)
     good = bytes(range(16))
     draws = iter([dash, good])
@@ -171,16 +171,16 @@ def test_ids_that_kafka_reserves_are_never_drawn() -> None:
     assert drawn not in (Uuid(int=0), Uuid(int=1))
 
 
-def test_a_commit_stands_where_the_journal_cannot_be_rewritten_after_it(
+def test_commit_is_kept_where_the_journal_rewrite_after_it_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(controller_module, "BYTES_BETWEEN_SNAPSHOTS", 0)
     driver = ControllerDriver(0)
-    told: list[bool] = []
-    driver.controller.on_change = lambda: told.append("t" in driver.metadata.topics)
+    changes: list[bool] = []
+    driver.controller.on_change = lambda: changes.append("t" in driver.metadata.topics)
     driver.storage.fail_on("write")
     driver.controller.create_topic(NewTopic(name="t", replication_factor=1))
-    assert told == [True]
+    assert changes == [True]
     assert "No space left" in (driver.controller.failure or "")
     driver.storage.fail_on(None)
     driver.restart()

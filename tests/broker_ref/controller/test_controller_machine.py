@@ -1,4 +1,4 @@
-"""Whatever brokers and admins do, in whatever order, the metadata stays sound."""
+"""The metadata stays consistent under random operations of brokers and admins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOME_BROKERS = st.lists(BROKERS, min_size=1, max_size=4, unique=True)
 
 
 class ControllerMachine(RuleBasedStateMachine):
-    """Four brokers, two topics, one of which allows unclean leaders."""
+    """Four brokers and two topics; one topic allows unclean leader elections."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Leaders and in-sync replicas as brokers come and go."""
+"""Leader elections and ISR changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNCLEAN = {"unclean.leader.election.enable": "true"}
 
 
 def cluster(*replicas: int, configs: dict[str, str | None] | None = None) -> ControllerDriver:
-    """Three brokers and the topic t with one partition on these."""
+    """Start three brokers and create topic t with one partition on `replicas`."""
     driver = ControllerDriver(1, 2, 3)
     new = NewTopic(name="t", assignments=((0, replicas),), configs=configs or {})
     driver.controller.create_topic(new)
@@ -23,7 +23,7 @@ def cluster(*replicas: int, configs: dict[str, str | None] | None = None) -> Con
 
 
 def seen(driver: ControllerDriver) -> tuple[int, tuple[int, ...], int]:
-    """Leader, ISR and leader epoch."""
+    """Return leader, ISR and leader epoch."""
     partition = driver.partition()
     return partition.leader, partition.isr, partition.leader_epoch
 
@@ -33,14 +33,14 @@ def code(outcome: PartitionMetadata | ApiError) -> ErrorCode:
     return outcome.error_code
 
 
-def test_the_next_replica_in_sync_leads_when_the_leader_is_fenced() -> None:
+def test_next_replica_in_sync_leads_when_the_leader_is_fenced() -> None:
     driver = cluster(2, 3, 1)
     driver.propose(driver.partition(), (2, 1))
     driver.expire(2)
     assert seen(driver) == (1, (1,), 1)
 
 
-def test_a_follower_that_is_fenced_leaves_the_isr_in_the_same_leader_epoch() -> None:
+def test_fenced_follower_leaves_the_isr_without_a_new_leader_epoch() -> None:
     driver = cluster(1, 2, 3)
     before = driver.partition()
     driver.expire(2)
@@ -48,7 +48,7 @@ def test_a_follower_that_is_fenced_leaves_the_isr_in_the_same_leader_epoch() -> 
     assert driver.partition().partition_epoch == before.partition_epoch + 1
 
 
-def test_the_last_in_sync_stays_in_the_isr_without_leading() -> None:
+def test_last_in_sync_replica_stays_in_the_isr_without_leading() -> None:
     driver = cluster(1, 2)
     driver.expire(2)
     driver.expire(1)
@@ -59,16 +59,16 @@ def test_the_last_in_sync_stays_in_the_isr_without_leading() -> None:
     assert seen(driver) == (1, (1,), 2)
 
 
-def test_a_crashed_broker_leads_in_a_new_epoch() -> None:
+def test_crashed_broker_leads_in_a_new_epoch() -> None:
     driver = cluster(1)
-    driver.now_ms += 9_000  # over, but not fenced yet
+    driver.now_ms += 9_000  # the session has expired, but the broker is not fenced yet
     driver.register(1)
     assert seen(driver) == (-1, (1,), 1)
     driver.heartbeat(1)
     assert seen(driver) == (1, (1,), 2)
 
 
-def test_a_broker_that_started_anew_has_left_the_isr() -> None:
+def test_restarted_broker_has_left_the_isr() -> None:
     driver = cluster(1, 2)
     for broker in (1, 3):
         driver.now_ms += 8_999
@@ -77,7 +77,7 @@ def test_a_broker_that_started_anew_has_left_the_isr() -> None:
     assert seen(driver) == (1, (1,), 0)
 
 
-def test_an_unclean_leader_only_where_the_topic_says_so() -> None:
+def test_unclean_leader_is_elected_only_where_the_topic_allows_it() -> None:
     for configs, expected in ((None, (-1, (1,), 1)), (UNCLEAN, (2, (2,), 1))):
         driver = cluster(1, 2, configs=configs)  # type: ignore[arg-type]
         driver.propose(driver.partition(), (1,))
@@ -87,7 +87,7 @@ def test_an_unclean_leader_only_where_the_topic_says_so() -> None:
         assert driver.partition().leader_recovery_state == recovery
 
 
-def test_a_topic_that_comes_to_allow_unclean_leaders_gets_one_in_time() -> None:
+def test_unclean_leader_is_elected_once_the_topic_allows_it() -> None:
     driver = cluster(1, 2)
     driver.propose(driver.partition(), (1,))
     driver.expire(1)
@@ -100,7 +100,7 @@ def test_a_topic_that_comes_to_allow_unclean_leaders_gets_one_in_time() -> None:
     assert seen(driver) == (2, (2,), 2)
 
 
-def test_recovery_ends_with_the_leaders_word() -> None:
+def test_leader_ends_the_recovery() -> None:
     driver = cluster(1, 2, 3, configs=UNCLEAN)  # type: ignore[arg-type]
     driver.propose(driver.partition(), (1,))
     driver.expire(1)
@@ -114,7 +114,7 @@ def test_recovery_ends_with_the_leaders_word() -> None:
     assert code(back) is ErrorCode.invalid_request
 
 
-def test_an_isr_changes_in_the_same_leader_epoch() -> None:
+def test_isr_change_keeps_the_leader_epoch() -> None:
     driver = cluster(1, 2, 3)
     for isr in ((1, 2), (1, 2, 3)):
         before = driver.partition()
@@ -125,11 +125,11 @@ def test_an_isr_changes_in_the_same_leader_epoch() -> None:
     assert driver.propose(driver.partition(), (1, 2, 3)) == driver.partition()
 
 
-def test_proposals_that_are_refused_change_nothing_and_say_why() -> None:
+def test_refused_isr_proposals_change_nothing() -> None:
     driver = cluster(1, 2, 3)
     driver.propose(driver.partition(), (1, 2))
     driver.expire(3)
-    driver.register(3)  # fenced still
+    driver.register(3)  # still fenced
     partition = driver.partition()
     end_offset = driver.metadata.end_offset
     cases = {
@@ -157,14 +157,14 @@ def test_proposals_that_are_refused_change_nothing_and_say_why() -> None:
     assert driver.metadata.end_offset == end_offset
 
 
-def test_a_leader_that_was_fenced_cannot_change_the_isr() -> None:
+def test_fenced_leader_cannot_change_the_isr() -> None:
     driver = cluster(1, 2, 3)
     before = driver.partition()
     driver.expire(1)
     assert code(driver.propose(before, (1, 2))) is ErrorCode.fenced_leader_epoch
 
 
-def test_preferred_leaders_lead_again_in_time() -> None:
+def test_preferred_leaders_are_elected_periodically() -> None:
     driver = cluster(1, 2, 3)
     driver.expire(1)
     driver.start(1)
@@ -177,7 +177,7 @@ def test_preferred_leaders_lead_again_in_time() -> None:
     assert seen(driver) == (1, (2, 3, 1), 2)
 
 
-def test_a_rebalance_can_be_switched_off() -> None:
+def test_auto_leader_rebalance_can_be_disabled() -> None:
     driver = ControllerDriver(1, 2, auto_leader_rebalance_enable="false")
     driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
     driver.expire(1)
@@ -194,7 +194,7 @@ def test_a_rebalance_can_be_switched_off() -> None:
     ("unclean", "expected"),
     [(False, "preferred_leader_not_available"), (True, "election_not_needed")],
 )
-def test_elections_that_cannot_be(unclean: bool, expected: str) -> None:
+def test_refused_elections(unclean: bool, expected: str) -> None:
     driver = cluster(1, 2, 3)
     driver.expire(1)
     (refusal,) = driver.controller.elect_leaders([("t", 0)], unclean=unclean)
@@ -202,7 +202,7 @@ def test_elections_that_cannot_be(unclean: bool, expected: str) -> None:
     assert refusal.error_code is ErrorCode[expected]
 
 
-def test_an_unclean_election_on_demand_needs_no_config() -> None:
+def test_requested_unclean_election_needs_no_config() -> None:
     driver = cluster(1, 2)
     driver.propose(driver.partition(), (1,))
     driver.expire(1)
@@ -215,7 +215,7 @@ def test_an_unclean_election_on_demand_needs_no_config() -> None:
     assert refusal.error_code is ErrorCode.eligible_leaders_not_available
 
 
-def test_a_reassignment_ends_when_the_new_replicas_are_in_sync() -> None:
+def test_reassignment_completes_when_the_new_replicas_are_in_sync() -> None:
     driver = cluster(1, 2)
     assert driver.controller.alter_reassignments({("t", 0): (3, 2)}) == [None]
     moving = driver.partition()
@@ -231,7 +231,7 @@ def test_a_reassignment_ends_when_the_new_replicas_are_in_sync() -> None:
     assert (done.leader, done.leader_epoch) == (3, 1)
 
 
-def test_a_reassignment_that_keeps_the_leader_raises_the_epoch_for_the_one_dropped() -> None:
+def test_reassignment_that_keeps_the_leader_increases_the_leader_epoch() -> None:
     driver = cluster(1, 2)
     driver.controller.alter_reassignments({("t", 0): (1, 3)})
     outcome = driver.propose(driver.partition(), (1, 2, 3))
@@ -240,7 +240,7 @@ def test_a_reassignment_that_keeps_the_leader_raises_the_epoch_for_the_one_dropp
     assert driver.partition().replicas == (1, 3)
 
 
-def test_replicas_in_another_order_or_fewer_of_them_take_no_time() -> None:
+def test_reassignment_that_only_reorders_or_drops_replicas_completes_at_once() -> None:
     driver = cluster(1, 2, 3)
     driver.controller.alter_reassignments({("t", 0): (2, 1, 3)})
     assert (driver.partition().replicas, seen(driver)) == ((2, 1, 3), (1, (1, 2, 3), 0))
@@ -248,7 +248,7 @@ def test_replicas_in_another_order_or_fewer_of_them_take_no_time() -> None:
     assert (driver.partition().replicas, seen(driver)) == ((2, 3), (2, (2, 3), 1))
 
 
-def test_a_cancelled_reassignment_leaves_what_was_there() -> None:
+def test_cancelled_reassignment_restores_the_previous_replicas() -> None:
     driver = cluster(1, 2)
     driver.controller.alter_reassignments({("t", 0): (3,)})
     assert driver.controller.alter_reassignments({("t", 0): None}) == [None]
@@ -260,7 +260,7 @@ def test_a_cancelled_reassignment_leaves_what_was_there() -> None:
     assert refusal.error_code is ErrorCode.no_reassignment_in_progress
 
 
-def test_a_reassignment_is_not_cancelled_at_the_cost_of_records() -> None:
+def test_reassignment_is_not_cancelled_if_records_would_be_lost() -> None:
     driver = cluster(1, 2)
     driver.controller.alter_reassignments({("t", 0): (1, 3)})
     driver.expire(2)
@@ -273,7 +273,7 @@ def test_a_reassignment_is_not_cancelled_at_the_cost_of_records() -> None:
     assert refusal.error_code is ErrorCode.invalid_replica_assignment
 
 
-def test_a_topic_that_allows_unclean_leaders_may_lose_records_to_a_cancellation() -> None:
+def test_reassignment_is_cancelled_with_loss_if_the_topic_allows_unclean_elections() -> None:
     driver = cluster(1, 2, configs=UNCLEAN)  # type: ignore[arg-type]
     driver.propose(driver.partition(), (1,))
     driver.controller.alter_reassignments({("t", 0): (3, 2)})
@@ -285,7 +285,7 @@ def test_a_topic_that_allows_unclean_leaders_may_lose_records_to_a_cancellation(
     assert driver.partition().leader_recovery_state == RECOVERED
 
 
-def test_topics_and_partitions_that_are_not_there() -> None:
+def test_unknown_topics_and_partitions() -> None:
     driver = cluster(1)
     refusals = driver.controller.alter_reassignments({("t", 1): (1,), ("u", 0): None})
     assert [refusal.error_code for refusal in refusals if refusal is not None] == [

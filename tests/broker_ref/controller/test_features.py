@@ -1,4 +1,4 @@
-"""Features: what a new cluster finalizes, and what may become of it."""
+"""Features: the defaults of a new cluster, and updates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.broker_ref.controller.test_controller import followed
 
 
 def refusal(act: Callable[[], object]) -> str:
-    """The message of what is refused as INVALID_UPDATE_VERSION."""
+    """Return the message of an INVALID_UPDATE_VERSION error."""
     with pytest.raises(ApiError) as refused:
         act()
     assert refused.value.error_code is ErrorCode.invalid_update_version
@@ -39,14 +39,14 @@ def update(
     driver.controller.update_features([wanted], validate_only=validate_only)
 
 
-def test_a_new_cluster_finalizes_what_kafka_does() -> None:
+def test_new_cluster_finalizes_the_features_of_kafka() -> None:
     driver = ControllerDriver()
     assert driver.metadata.finalized_features == DEFAULT_FEATURES == {"transaction.version": 2}
     assert driver.metadata.transaction_version == 2
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_a_new_cluster_finalizes_what_is_asked_for_and_followers_hear_of_it(version: int) -> None:
+def test_new_cluster_finalizes_requested_features_and_followers_see_them(version: int) -> None:
     driver = ControllerDriver(1, features={TRANSACTION_VERSION: version})
     expected = {TRANSACTION_VERSION: version} if version else {}
     assert driver.metadata.finalized_features == expected
@@ -58,22 +58,22 @@ def test_a_new_cluster_finalizes_what_is_asked_for_and_followers_hear_of_it(vers
     assert by_snapshot.transaction_version == version
 
 
-def test_a_cluster_in_use_keeps_its_own_features() -> None:
+def test_existing_cluster_keeps_its_features() -> None:
     driver = ControllerDriver(1, features={TRANSACTION_VERSION: 1})
     driver.features = {TRANSACTION_VERSION: 2}
     driver.restart()
     assert driver.metadata.transaction_version == 1
-    # Nor does one from before there were features, in which no record says anything of them.
+    # This also holds for an older journal, which contains no feature records.
     driver = ControllerDriver(1, features={TRANSACTION_VERSION: 0})
     driver.features = None
     driver.restart()
     assert driver.metadata.finalized_features == {}
 
 
-def test_what_is_finalized_survives_that_the_journal_is_rewritten() -> None:
+def test_finalized_features_survive_a_journal_rewrite() -> None:
     driver = ControllerDriver(1)
     update(driver, 1, UpgradeType.SAFE_DOWNGRADE)
-    for _ in range(2):  # the journal as it was appended to, then as it was rewritten
+    for _ in range(2):  # the journal as appended, then as rewritten
         driver.restart()
         assert driver.metadata.transaction_version == 1
     update(driver, 0, UpgradeType.UNSAFE_DOWNGRADE)
@@ -83,7 +83,7 @@ def test_what_is_finalized_survives_that_the_journal_is_rewritten() -> None:
     assert driver.metadata.finalized_features == {}
 
 
-def test_a_follower_that_takes_a_snapshot_forgets_what_is_not_finalized_any_more() -> None:
+def test_snapshot_removes_features_that_are_no_longer_finalized() -> None:
     driver = ControllerDriver(1)
     follower = followed(driver, ClusterMetadata())
     update(driver, 0, UpgradeType.SAFE_DOWNGRADE)
@@ -92,15 +92,15 @@ def test_a_follower_that_takes_a_snapshot_forgets_what_is_not_finalized_any_more
     assert followed(driver, follower).finalized_features == {}
 
 
-def test_an_update_goes_the_way_that_was_asked_for() -> None:
+def test_update_must_match_its_upgrade_type() -> None:
     driver = ControllerDriver(1, features={TRANSACTION_VERSION: 1})
     before = driver.metadata.end_offset
-    assert "below 1" in refusal(lambda: update(driver, 0))
-    assert "above 1" in refusal(lambda: update(driver, 2, UpgradeType.SAFE_DOWNGRADE))
-    assert "above 1" in refusal(lambda: update(driver, 2, UpgradeType.UNSAFE_DOWNGRADE))
+    assert "below" in refusal(lambda: update(driver, 0))
+    assert "above" in refusal(lambda: update(driver, 2, UpgradeType.SAFE_DOWNGRADE))
+    assert "above" in refusal(lambda: update(driver, 2, UpgradeType.UNSAFE_DOWNGRADE))
     assert "upgrade type 0" in refusal(lambda: update(driver, 2, 0))
     assert "0 to 2" in refusal(lambda: update(driver, 3))
-    assert "0 or more" in refusal(lambda: update(driver, -1))
+    assert "-1" in refusal(lambda: update(driver, -1))
     assert "not support" in refusal(lambda: update(driver, 0, feature="group.version"))
     assert "not support" in refusal(lambda: update(driver, 1, feature="group.version"))
     assert driver.metadata.end_offset == before
@@ -110,7 +110,7 @@ def test_an_update_goes_the_way_that_was_asked_for() -> None:
     assert driver.metadata.transaction_version == 2
 
 
-def test_updates_are_made_all_or_none() -> None:
+def test_updates_are_applied_all_or_none() -> None:
     driver = ControllerDriver(1, features={TRANSACTION_VERSION: 1})
     updates = [
         FeatureUpdate(feature=TRANSACTION_VERSION, version=2),
@@ -120,6 +120,6 @@ def test_updates_are_made_all_or_none() -> None:
     assert driver.metadata.transaction_version == 1
 
 
-def test_a_cluster_that_cannot_have_its_features_does_not_start() -> None:
+def test_cluster_with_unsupported_features_does_not_start() -> None:
     assert "group.version" in refusal(lambda: ControllerDriver(features={"group.version": 1}))
     assert "version 3" in refusal(lambda: ControllerDriver(features={TRANSACTION_VERSION: 3}))

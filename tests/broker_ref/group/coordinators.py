@@ -1,4 +1,4 @@
-"""A coordinator on a log in memory, in virtual time, with replicas that lag when told to."""
+"""A group coordinator on a log in memory, in virtual time, with replicas that can lag."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from broker_ref.config import BrokerConfig
 from broker_ref.controller.metadata import OFFSETS_TOPIC
 from broker_ref.group.coordinator import GroupCoordinator
 from broker_ref.group.members import JoinRequest, MemberProtocol, SyncRequest
-from broker_ref.group.offset_commits import Committer
+from broker_ref.group.offset_metadata_manager import Committer
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
-from broker_ref.group.shard import Transaction
+from broker_ref.group.shard import TransactionalProducer
 from broker_ref.log.batch import NO_SEQUENCE
 from broker_ref.log.control import EndTransactionMarker, Marker
 from broker_ref.replication.partition import Partition
@@ -28,7 +28,7 @@ CONFIG = BrokerConfig(
 
 
 class Coordinators:
-    """One coordinator at a time over the same log; `restart` reads the log again."""
+    """One coordinator at a time on the same log; `restart` loads the log again."""
 
     def __init__(self, config: BrokerConfig = CONFIG) -> None:
         self.driver = NodeDriver(config)
@@ -59,7 +59,7 @@ class Coordinators:
         return self.driver.broker.replicas.partition(OFFSETS_TOPIC, 0)
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass, deadline by deadline."""
+        """Advance the clock, deadline by deadline."""
         target_ms = self.now_ms + milliseconds
         while (due_ms := self.schedule.next_deadline_ms()) is not None and due_ms <= target_ms:
             self.now_ms = max(self.now_ms, due_ms)
@@ -125,11 +125,11 @@ class Coordinators:
         producer_epoch: int = 0,
         **committer: Any,
     ) -> Any:
-        """Commit offsets of topic t, by partition, in a transaction that is verified."""
-        guard = self.partition.begin_verification(
+        """Commit offsets of topic t, by partition, in a verified transaction."""
+        guard = self.partition.maybe_start_transaction_verification(
             producer_id, producer_epoch, NO_SEQUENCE, supports_epoch_bump=False
         )
-        transaction = Transaction(
+        transaction = TransactionalProducer(
             producer_id=producer_id, producer_epoch=producer_epoch, guard=guard
         )
         return self.groups.commit_transactional(
@@ -137,8 +137,8 @@ class Coordinators:
         )
 
     def commit_unverified(self, offsets: dict[int, int], group: str = "g") -> Any:
-        """As `commit_in_transaction`, without having asked."""
-        transaction = Transaction(producer_id=7, producer_epoch=0)
+        """Commit as `commit_in_transaction`, without verification."""
+        transaction = TransactionalProducer(producer_id=7, producer_epoch=0)
         return self.groups.commit_transactional(
             group, Committer(), self._offsets(offsets), transaction, self.now_ms
         )
@@ -163,17 +163,17 @@ class Coordinators:
         )
 
     def offset_of(self, group: str = "g", partition: int = 0) -> int | None:
-        """What readers see of an offset of topic t."""
+        """Return the replicated offset of a partition of topic t."""
         found = self.groups.committed(group, TopicPartition(topic="t", partition=partition))
         return None if found is None else found.offset
 
     def is_pending(self, group: str = "g", partition: int = 0) -> bool:
-        """Whether an offset of topic t is in an open transaction."""
+        """Return whether an open transaction has committed an offset of topic t."""
         return self.groups.has_pending(group, TopicPartition(topic="t", partition=partition))
 
     def move(self) -> None:
-        """Give the groups up and read them again, as another coordinator would."""
-        self.groups.resigned(self.partition, self.now_ms)
+        """Unload the groups and load them again, as another coordinator would."""
+        self.groups.on_resignation(self.partition, self.now_ms)
         self.restart()
 
     def _offsets(self, offsets: dict[int, int]) -> dict[TopicPartition, OffsetCommitValue]:
@@ -185,7 +185,7 @@ class Coordinators:
         }
 
     def stable(self, count: int) -> tuple[list[str], int]:
-        """A stable group of so many members; their ids, the leader's first, and the generation."""
+        """Form a stable group; return the member ids, the leader's first, and the generation."""
         joins = [self.join() for _ in range(count)]
         self.advance(self.config.group_initial_rebalance_delay_ms * 2)
         results = [join.result for join in joins]

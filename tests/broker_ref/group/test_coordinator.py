@@ -1,4 +1,4 @@
-"""The coordinator in virtual time: waiting, replication, leadership, retention, cost."""
+"""The group coordinator in virtual time: waiting, replication, leadership, retention, cost."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
-from broker_ref.coordination import replay
+from broker_ref.coordination import loader
 from broker_ref.group import rebalance
 from broker_ref.group.members import MemberIdentity, MemberProtocol
-from broker_ref.group.offset_commits import Committer
+from broker_ref.group.offset_metadata_manager import Committer
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
 from broker_ref.protocol.errors import ApiError
@@ -43,21 +43,21 @@ def offset_of(made: Coordinators, group: str = "g") -> int | None:
     return None if found is None else found.offset
 
 
-def test_the_first_generation_waits_for_members_that_keep_coming() -> None:
+def test_initial_rebalance_delay_is_extended_by_joining_members() -> None:
     made = Coordinators()
     joins = [made.join(rebalance_timeout_ms=8_000)]
     for _ in range(2):
         made.advance(2_999)
         joins.append(made.join(rebalance_timeout_ms=8_000))
         assert not joins[0].is_done
-    made.advance(2_001)  # Eight seconds are over: a member that came does not extend it.
+    made.advance(2_001)  # Eight seconds have passed: a known member does not extend the delay.
     assert not joins[0].is_done
     made.advance(1_001)
     assert {join.result.generation_id for join in joins} == {1}
     assert len(joins[0].result.members) == 3
 
 
-def test_nobody_else_coming_ends_the_first_wait() -> None:
+def test_initial_rebalance_delay_ends_without_further_members() -> None:
     made = Coordinators()
     join = made.join()
     made.advance(2_999)
@@ -67,7 +67,7 @@ def test_nobody_else_coming_ends_the_first_wait() -> None:
     assert join in made.woken
 
 
-def test_a_new_member_whose_join_waits_for_long_is_dropped(
+def test_new_member_whose_join_waits_too_long_is_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rebalance, "NEW_MEMBER_JOIN_TIMEOUT_MS", 1_000)
@@ -84,7 +84,7 @@ def replicas_lag(monkeypatch: pytest.MonkeyPatch, made: Coordinators) -> int:
     return high_watermark
 
 
-def test_an_assignment_counts_when_it_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assignment_is_sent_when_it_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Coordinators()
     join = made.join()
     made.advance(3_000)
@@ -99,7 +99,7 @@ def test_an_assignment_counts_when_it_is_replicated(monkeypatch: pytest.MonkeyPa
     assert made.groups.describe("g").group_state == "Stable"
 
 
-def test_an_assignment_that_is_not_replicated_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assignment_that_is_not_replicated_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Coordinators()
     join = made.join()
     made.advance(3_000)
@@ -110,7 +110,7 @@ def test_an_assignment_that_is_not_replicated_in_time(monkeypatch: pytest.Monkey
     assert made.groups.describe("g").group_state == "PreparingRebalance"
 
 
-def test_readers_see_what_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offset_fetch_returns_replicated_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Coordinators()
     assert commit(made, 1).result is ErrorCode.none
     with monkeypatch.context() as lagging:
@@ -129,22 +129,22 @@ def test_readers_see_what_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None
     assert offset_of(made) is None
 
 
-def test_who_waits_finds_the_new_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_requests_fail_with_not_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Coordinators()
     join = made.join()
     replicas_lag(monkeypatch, made)
     written = commit(made, 1, group="other")
-    made.groups.resigned(made.partition, made.now_ms)
+    made.groups.on_resignation(made.partition, made.now_ms)
     assert join.result.error_code is ErrorCode.not_coordinator
     assert written.result is ErrorCode.not_coordinator
     assert made.heartbeat("x", 1) is ErrorCode.not_coordinator
     assert made.join().result.error_code is ErrorCode.not_coordinator
-    made.advance(DAY_MS)  # Timers of what was given up do nothing.
-    made.groups.became_leader(made.partition, made.now_ms)
+    made.advance(DAY_MS)  # Timers of unloaded groups do nothing.
+    made.groups.on_election(made.partition, made.now_ms)
     assert made.heartbeat("x", 1) is ErrorCode.unknown_member_id
 
 
-def test_members_outlive_their_coordinator() -> None:
+def test_members_survive_a_coordinator_change() -> None:
     made = Coordinators()
     ids, generation_id = made.stable(3)
     made.restart()
@@ -158,12 +158,12 @@ def test_members_outlive_their_coordinator() -> None:
     assert made.heartbeat(ids[0], generation_id) is ErrorCode.rebalance_in_progress
 
 
-def test_a_large_log_is_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_log_is_loaded_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Coordinators()
     ids, generation_id = made.stable(2)
     for number in range(20):
         commit(made, number, group=f"g{number}")
-    monkeypatch.setattr(replay, "STEP_BYTES", 100)
+    monkeypatch.setattr(loader, "STEP_BYTES", 100)
     made.restart()
     assert made.heartbeat(ids[0], generation_id) is ErrorCode.none
     loads = ErrorCode.coordinator_load_in_progress
@@ -180,7 +180,7 @@ def test_a_large_log_is_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert offset_of(made, "g7") == 7
 
 
-def test_retention_of_a_group_that_members_left() -> None:
+def test_retention_of_an_empty_group() -> None:
     made = Coordinators(
         BrokerConfig(offsets_topic_num_partitions=1, offsets_retention_check_interval_ms=60_000)
     )
@@ -197,7 +197,7 @@ def test_retention_of_a_group_that_members_left() -> None:
     assert made.groups.groups() == []
 
 
-def test_retention_while_a_group_has_members() -> None:
+def test_retention_of_a_group_with_members() -> None:
     made = Coordinators(
         BrokerConfig(offsets_topic_num_partitions=1, offsets_retention_minutes=1,
                      group_max_session_timeout_ms=2**31 - 1)
@@ -218,7 +218,7 @@ def test_retention_while_a_group_has_members() -> None:
     assert made.groups.committed("g", other) is None
 
 
-def test_an_offset_may_have_a_retention_of_its_own() -> None:
+def test_offset_with_its_own_retention() -> None:
     made = Coordinators()
     short = value(1, made.now_ms, expire_timestamp_ms=made.now_ms + 1_000)
     made.groups.commit("g", Committer(), {T0: short}, made.now_ms)
@@ -228,7 +228,7 @@ def test_an_offset_may_have_a_retention_of_its_own() -> None:
     assert offset_of(made) is None
 
 
-def test_a_heartbeat_costs_the_same_however_many_members() -> None:
+def test_cost_of_a_heartbeat_does_not_depend_on_the_number_of_members() -> None:
     made = Coordinators()
     ids, generation_id = made.stable(500)
     assert len(ids) == 500
@@ -244,7 +244,7 @@ def test_a_heartbeat_costs_the_same_however_many_members() -> None:
     assert made.heartbeat(ids[0], generation_id) is ErrorCode.none
 
 
-def test_ten_thousand_partitions_in_one_commit() -> None:
+def test_commit_of_ten_thousand_partitions() -> None:
     made = Coordinators()
     offsets = {
         TopicPartition(topic="t", partition=partition): value(partition, made.now_ms)
@@ -257,7 +257,7 @@ def test_ten_thousand_partitions_in_one_commit() -> None:
     assert made.groups.groups() == []
 
 
-def test_names_that_no_record_can_hold() -> None:
+def test_names_that_are_too_long_for_a_record() -> None:
     made = Coordinators()
     long = "x" * 40_000
     assert made.join(group_id=long).result.error_code is ErrorCode.invalid_group_id
@@ -270,7 +270,7 @@ def test_names_that_no_record_can_hold() -> None:
     assert made.groups.groups() == []
 
 
-def test_an_assignment_that_no_batch_can_hold() -> None:
+def test_assignment_that_is_too_large_for_a_batch() -> None:
     made = Coordinators()
     join = made.join()
     made.advance(3_000)
@@ -279,19 +279,19 @@ def test_an_assignment_that_no_batch_can_hold() -> None:
     assert made.groups.describe("g").group_state == "PreparingRebalance"
 
 
-def test_a_group_deleted_before_all_replicas_knew_stays_away(
+def test_deleted_group_stays_deleted_after_a_leader_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = Coordinators()
     assert commit(made, 1).result is ErrorCode.none
     replicas_lag(monkeypatch, made)
     made.groups.delete("g", made.now_ms)
-    # The next leader has the deletion, and not yet heard from its followers that they have it.
+    # The next leader has the tombstone, but does not know yet that its followers have it.
     made.restart()
     assert [group.group_id for group in made.groups.groups()] == []
 
 
-def test_a_static_member_of_the_empty_name_is_not_every_dynamic_member() -> None:
+def test_static_member_with_an_empty_instance_id_is_not_a_dynamic_member() -> None:
     made = Coordinators()
     static = made.join(group_instance_id="")
     dynamic = made.join()
@@ -302,7 +302,7 @@ def test_a_static_member_of_the_empty_name_is_not_every_dynamic_member() -> None
     assert {m.member_id for m in made.groups.describe("g").members} == members
 
 
-def test_a_subscription_of_a_negative_number_of_topics_is_one_that_cannot_be_read() -> None:
+def test_subscription_with_a_negative_number_of_topics_is_invalid() -> None:
     made = Coordinators()
     assert commit(made, 1).result is ErrorCode.none
     protocols = (MemberProtocol(name="range", metadata=b"\0\0\xff\xff\xff\xff"),)

@@ -1,4 +1,4 @@
-"""Members that do anything at any time: what holds of a group all the same."""
+"""A group stays consistent under random operations of its members."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
 from broker_ref.group.members import MemberIdentity, MemberProtocol
-from broker_ref.group.offset_commits import Committer
+from broker_ref.group.offset_metadata_manager import Committer
 from broker_ref.group.offsets import TopicPartition
 from broker_ref.group.records import OffsetCommitValue
 from broker_ref.group.states import STATES_OF_A_GENERATION, GroupState
@@ -22,7 +22,7 @@ picks = st.integers(0, 50)
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """One group, of members that are known by what they were last told."""
+    """One group whose members are known by the responses that they last received."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class GroupMachine(RuleBasedStateMachine):
         protocols = (MemberProtocol(name="range", metadata=metadata),)
         join = self.made.join(member_id, protocols=protocols)
         superseded = self.last_join.get(member_id)
-        if superseded in self.joins:  # Nobody is told anything of that one any more.
+        if superseded in self.joins:  # That request never completes.
             self.joins.remove(superseded)
         self.joins.append(join)
         self.last_join[member_id] = join
@@ -104,9 +104,9 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def the_coordinator_moves(self) -> None:
-        """What the log has is what the next coordinator has."""
+        """Loading the log restores the coordinator's state."""
         before = self._group()
-        self.made.groups.resigned(self.made.partition, self.made.now_ms)
+        self.made.groups.on_resignation(self.made.partition, self.made.now_ms)
         assert all(join.result is not None for join in self.joins)
         self.made.restart()
         after = self._group()
@@ -143,7 +143,7 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def the_group_is_sound(self) -> None:
         group = self._group()
-        if group is None:  # Retention removes one without members and offsets; it begins anew.
+        if group is None:  # Retention deletes a group without members and offsets.
             self.highest_generation = 0
             return
         assert group.generation_id >= self.highest_generation

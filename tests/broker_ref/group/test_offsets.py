@@ -1,4 +1,4 @@
-"""Committed offsets through the node: kept, found again, and gone with their topic."""
+"""Committed offsets through a node: stored, loaded, and deleted with their topic."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def commit(
     member: str = "",
     metadata: str | None = "m",
 ) -> list[ErrorCode]:
-    """Commit (partition, offset) pairs of topic t; the answers."""
+    """Commit (partition, offset) pairs of topic t and return the results."""
     pairs: Any = offsets
     name: Any = "t"
     epoch: Any = 2
@@ -68,7 +68,7 @@ Found = dict[tuple[str, int], tuple[int, int, str]]
 def committed(
     driver: NodeDriver, group: str = "g", topics: dict[str, tuple[int, ...]] | None = None
 ) -> Found:
-    """Offset, leader epoch and metadata by topic and partition."""
+    """Return offset, leader epoch and metadata by topic and partition."""
     named: Any = topics
     wanted = None
     if topics is not None:
@@ -100,7 +100,7 @@ NOTHING = (-1, -1, "")
 
 
 @pytest.mark.parametrize("stop", ["none", "clean", "crash"])
-def test_offsets_are_found_again(driver: NodeDriver, stop: str) -> None:
+def test_offsets_survive_a_restart(driver: NodeDriver, stop: str) -> None:
     assert commit(driver, (0, 5), (2, 7)) == [ErrorCode.none, ErrorCode.none]
     assert commit(driver, (0, 6), metadata=None) == [ErrorCode.none]
     assert commit(driver, (0, 1), group="other") == [ErrorCode.none]
@@ -118,7 +118,7 @@ def test_offsets_are_found_again(driver: NodeDriver, stop: str) -> None:
     assert committed(driver, "unknown") == {}
 
 
-def test_what_is_wrong_does_not_keep_the_rest_from_being_committed(driver: NodeDriver) -> None:
+def test_invalid_partitions_do_not_prevent_other_commits(driver: NodeDriver) -> None:
     assert commit(driver, (0, 5), (9, 1)) == [
         ErrorCode.none,
         ErrorCode.unknown_topic_or_partition,
@@ -127,7 +127,7 @@ def test_what_is_wrong_does_not_keep_the_rest_from_being_committed(driver: NodeD
     assert committed(driver) == {("t", 0): (5, 2, "m")}
 
 
-def test_members_of_generations_that_there_are_not(driver: NodeDriver) -> None:
+def test_members_of_unknown_generations(driver: NodeDriver) -> None:
     assert commit(driver, (0, 5), group="new", generation=3) == [ErrorCode.illegal_generation]
     assert commit(driver, (0, 5), member="m") == [ErrorCode.none]
     assert commit(driver, (0, 6), generation=3) == [ErrorCode.unknown_member_id]
@@ -140,7 +140,7 @@ def delete_topic(driver: NodeDriver, name: str) -> None:
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_offsets_go_with_their_topic(driver: NodeDriver, crash: bool) -> None:
+def test_offsets_are_deleted_with_their_topic(driver: NodeDriver, crash: bool) -> None:
     commit(driver, (0, 5))
     delete_topic(driver, "t")
     create_topic(driver, "t")
@@ -149,8 +149,8 @@ def test_offsets_go_with_their_topic(driver: NodeDriver, crash: bool) -> None:
     assert committed(driver) == {}
 
 
-def test_offsets_are_of_the_topic_that_they_were_committed_for() -> None:
-    """Where a crash kept the tombstones of a deleted topic's offsets from the disk."""
+def test_offsets_of_a_deleted_topic_do_not_apply_to_a_new_one() -> None:
+    """The tombstones of the deleted topic's offsets are lost in a crash."""
     storage = MemoryStorage()
     driver = NodeDriver(storage=storage)
     create_topic(driver, "t")
@@ -167,7 +167,7 @@ def test_offsets_are_of_the_topic_that_they_were_committed_for() -> None:
     assert committed(driver) == {}
 
 
-def test_more_tombstones_than_a_batch_holds() -> None:
+def test_more_tombstones_than_fit_into_a_batch() -> None:
     driver = NodeDriver(BrokerConfig(offsets_topic_num_partitions=1, message_max_bytes=200))
     create_topic(driver, "t", 20)
     driver.call(request(10, 2, key="g", key_type=0))
@@ -185,7 +185,7 @@ def end_of_offsets_log(driver: NodeDriver) -> int:
     return offsets.check_coordinator("g").log.log_end_offset
 
 
-def test_offsets_that_cannot_be_removed_do_not_keep_their_topic(
+def test_failed_tombstones_do_not_prevent_the_deletion_of_a_topic(
     driver: NodeDriver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert commit(driver, (0, 5)) == [ErrorCode.none]
@@ -193,13 +193,13 @@ def test_offsets_that_cannot_be_removed_do_not_keep_their_topic(
     delete_topic(driver, "t")
     monkeypatch.undo()
     create_topic(driver, "t", 3)
-    assert "group 'g' for the deleted topic 't': the log is full" in caplog.text
+    assert "group 'g' for the deleted topic 't'" in caplog.text
     assert committed(driver) == {}
     driver.crash()
     assert committed(driver) == {}
 
 
-def test_a_topic_that_stays_keeps_its_offsets(
+def test_existing_topic_keeps_its_offsets(
     driver: NodeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert commit(driver, (0, 5)) == [ErrorCode.none]
@@ -213,13 +213,13 @@ def refuse(*_: object, **__: object) -> None:
     raise ApiError(ErrorCode.kafka_storage_error, "the log is full")
 
 
-def test_without_the_offsets_topic_nobody_coordinates() -> None:
+def test_no_coordinator_without_the_offsets_topic() -> None:
     driver = NodeDriver()
     create_topic(driver, "t")
     assert commit(driver, (0, 5)) == [ErrorCode.not_coordinator]
 
 
-def test_more_offsets_than_a_batch_holds() -> None:
+def test_more_offsets_than_fit_into_a_batch() -> None:
     driver = NodeDriver(BrokerConfig(offsets_topic_num_partitions=1, message_max_bytes=100))
     create_topic(driver, "t", 3)
     driver.call(request(10, 2, key="g", key_type=0))
@@ -228,7 +228,7 @@ def test_more_offsets_than_a_batch_holds() -> None:
     assert committed(driver) == {}
 
 
-def test_a_group_name_that_no_record_can_hold(driver: NodeDriver) -> None:
+def test_group_id_that_is_too_long_for_a_record(driver: NodeDriver) -> None:
     name: Any = "t"
     zero: Any = 0
     partition = commit_v9.OffsetCommitRequestPartition(

@@ -30,13 +30,13 @@ VALUE = bytes.fromhex(
 TOPIC_ID = Uuid("93ecc133-1837-42a1-973a-02e4873480fe")
 
 
-def test_a_key_that_kafka_wrote() -> None:
+def test_offset_key_is_encoded_as_by_kafka() -> None:
     key = OffsetCommitKey(group="g1", topic="p1", partition=1)
     assert decode_key(KEY) == key
     assert encode_key(key) == KEY
 
 
-def test_a_value_that_kafka_wrote() -> None:
+def test_offset_value_is_encoded_as_by_kafka() -> None:
     value = OffsetCommitValue(
         offset=5,
         leader_epoch=2,
@@ -48,7 +48,7 @@ def test_a_value_that_kafka_wrote() -> None:
     assert encode_value(value) == VALUE
 
 
-def test_values_of_older_versions() -> None:
+def test_older_versions_of_offset_values() -> None:
     tail = bytes.fromhex("0004 6d657461 000001a1fb903440".replace(" ", ""))
     offset = bytes.fromhex("0000000000000005")
     older = decode_value(b"\x00\x02" + offset + tail)
@@ -67,7 +67,7 @@ GROUP_VALUE = bytes.fromhex(
 )
 
 
-def test_a_group_that_kafka_wrote() -> None:
+def test_group_is_encoded_as_by_kafka() -> None:
     member = MemberMetadata(
         member_id=MEMBER_ID,
         group_instance_id="i1",
@@ -92,7 +92,7 @@ def test_a_group_that_kafka_wrote() -> None:
     assert encode_group_value(value) == GROUP_VALUE
 
 
-def test_groups_of_other_versions() -> None:
+def test_other_versions_of_groups() -> None:
     start = bytes.fromhex("0001 63 00000005 0001 72 0001 6d 00000001 0001 6d 0001 63 0001 68")
     end = bytes.fromhex("00000007 00000001 73 00000001 61")
     oldest = decode_group_value(bytes(2) + start + end)
@@ -108,7 +108,7 @@ def test_groups_of_other_versions() -> None:
     assert (newest.leader, newest.members[0].session_timeout_ms) == ("m", 7)
 
 
-def test_records_about_other_things_have_no_key() -> None:
+def test_records_of_other_types_have_no_key() -> None:
     assert decode_key(b"\x00\x03\x00\x02g1") is None
 
 
@@ -137,23 +137,21 @@ def test_values_round_trip(offset: int, leader_epoch: int, metadata: str, topic_
     assert decode_value(encode_value(value)) == value
 
 
-def test_groups_go_to_the_partition_that_kafka_chose() -> None:
-    # Seen on Apache Kafka 4.3 with 50 partitions.
+def test_partitions_of_groups_are_those_of_kafka() -> None:
+    # Observed on Apache Kafka 4.3 with 50 partitions.
     chosen = {name: partition_of(name, 50) for name in ("g1", "newg2", "newg3", "")}
     assert chosen == {"g1": 42, "newg2": 3, "newg3": 4, "": 0}
 
 
 @pytest.mark.parametrize(
     ("name", "value", "partition"),
-    # The second has the least hash there is.
+    # The hash of the second is Integer.MIN_VALUE.
     [("producer", -1003761774, 24), ("polygenelubricants", -(2**31), 0)],
 )
-def test_a_negative_hash_counts_by_its_absolute_value(
-    name: str, value: int, partition: int
-) -> None:
+def test_absolute_value_of_a_negative_hash(name: str, value: int, partition: int) -> None:
     assert (java_hash(name), partition_of(name, 50)) == (value, partition)
 
 
-def test_the_hash_is_of_utf16_units() -> None:
+def test_hash_uses_utf16_code_units() -> None:
     # "😀".hashCode() is 0xD83D * 31 + 0xDE00.
     assert java_hash("\U0001f600") == 0xD83D * 31 + 0xDE00

@@ -1,4 +1,4 @@
-"""The table of states: what it allows, and that a group moves along it alone."""
+"""The transitions of a group's states."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from broker_ref.group.group import Group
+from broker_ref.group.classic_group import ClassicGroup
 from broker_ref.group.states import HEARTBEAT_ANSWERS, TARGETS, TRANSITIONS, GroupState
 
 KAFKA_VALID_PREVIOUS_STATES = {
@@ -23,10 +23,8 @@ KAFKA_VALID_PREVIOUS_STATES = {
 
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(GroupState, GroupState)))
-def test_every_move_is_allowed_or_refused_as_in_kafka(
-    source: GroupState, target: GroupState
-) -> None:
-    group = Group("g", state=source, state_timestamp_ms=1)
+def test_transitions_are_allowed_as_in_kafka(source: GroupState, target: GroupState) -> None:
+    group = ClassicGroup("g", state=source, state_timestamp_ms=1)
     if source in KAFKA_VALID_PREVIOUS_STATES[target]:
         group.transition_to(target, 7)
         assert (group.state, group.previous_state, group.state_timestamp_ms) == (target, source, 7)
@@ -35,7 +33,7 @@ def test_every_move_is_allowed_or_refused_as_in_kafka(
             group.transition_to(target, 7)
 
 
-def test_the_table_says_everything_once() -> None:
+def test_table_has_no_duplicates() -> None:
     assert len({(row.source, row.target) for row in TRANSITIONS}) == len(TRANSITIONS)
     assert set(TARGETS) == set(HEARTBEAT_ANSWERS) == set(GroupState)
     assert not TARGETS[GroupState.DEAD]

@@ -1,4 +1,4 @@
-"""Offsets in transactions at the coordinator: pending, decided, refused, and read again."""
+"""Transactional offsets at the coordinator: pending, committed, aborted, refused, loaded."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from broker_ref.config import BrokerConfig
-from broker_ref.coordination import replay
+from broker_ref.coordination import loader
 from broker_ref.group.offsets import TopicPartition
-from broker_ref.group.pending import PendingOffset, PendingOffsets
+from broker_ref.group.pending_offsets import PendingOffset, PendingOffsets
 from broker_ref.group.records import OffsetCommitValue
 from broker_ref.log.control import Marker
 from broker_ref.log.errors import LogError
@@ -30,7 +30,9 @@ def made() -> Coordinators:
 
 @pytest.mark.parametrize("move", [False, True])
 @pytest.mark.parametrize("marker", Marker)
-def test_the_marker_decides(made: Coordinators, marker: Marker, move: bool) -> None:
+def test_marker_commits_or_drops_pending_offsets(
+    made: Coordinators, marker: Marker, move: bool
+) -> None:
     made.commit(1)
     assert made.commit_in_transaction({0: 5, 1: 6}).result is ErrorCode.none
     if move:
@@ -46,8 +48,8 @@ def test_the_marker_decides(made: Coordinators, marker: Marker, move: bool) -> N
 
 
 @pytest.mark.parametrize("move", [False, True])
-def test_a_commit_behind_the_pending_one_stays(made: Coordinators, move: bool) -> None:
-    """By the order of the records: compaction keeps the last one of a key."""
+def test_later_commit_overrides_the_pending_one(made: Coordinators, move: bool) -> None:
+    """The order of the records decides, because compaction keeps the last one of a key."""
     made.commit_in_transaction({0: 5})
     made.commit(2)
     if move:
@@ -67,7 +69,7 @@ def test_transactions_of_several_producers(made: Coordinators) -> None:
     assert (made.offset_of(), made.is_pending()) == (6, False)
 
 
-def test_a_marker_without_offsets_and_one_that_comes_twice(made: Coordinators) -> None:
+def test_markers_without_offsets_and_repeated_markers(made: Coordinators) -> None:
     assert made.end(Marker.COMMIT).result is ErrorCode.none
     made.commit_in_transaction({0: 5})
     made.end(Marker.COMMIT)
@@ -81,7 +83,7 @@ def lag(monkeypatch: pytest.MonkeyPatch, made: Coordinators) -> None:
 
 
 @pytest.mark.parametrize("marker", Marker)
-def test_a_decision_counts_when_it_is_replicated(
+def test_marker_takes_effect_when_it_is_replicated(
     made: Coordinators, monkeypatch: pytest.MonkeyPatch, marker: Marker
 ) -> None:
     made.commit(1)
@@ -98,10 +100,10 @@ def test_a_decision_counts_when_it_is_replicated(
     assert made.offset_of() == (5 if marker is Marker.COMMIT else 1)
 
 
-def test_what_the_end_of_a_transaction_answers(
+def test_error_codes_of_end_transaction(
     made: Coordinators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the words of leaders: who asks does not know what coordinators of groups say."""
+    """The transaction coordinator expects the error codes of partition leaders."""
     made.commit_in_transaction({0: 5})
     with monkeypatch.context() as lagging:
         lag(lagging, made)
@@ -109,19 +111,19 @@ def test_what_the_end_of_a_transaction_answers(
         made.advance(made.config.offsets_commit_timeout_ms)
         assert late.result is ErrorCode.request_timed_out
         given_up = made.end(Marker.ABORT, producer_id=8)
-        made.groups.resigned(made.partition, made.now_ms)
+        made.groups.on_resignation(made.partition, made.now_ms)
         assert given_up.result is ErrorCode.not_leader_or_follower
     assert made.end(Marker.ABORT).result is ErrorCode.not_leader_or_follower
     assert made.end(Marker.ABORT, partition_index=3).result is ErrorCode.not_leader_or_follower
 
 
-def test_no_marker_is_written_before_the_log_is_read(
+def test_no_marker_is_written_while_the_log_is_loaded(
     made: Coordinators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would be lost to the shard: reading ends where the log ended at first."""
+    """The shard would miss it, because loading stops at the initial log end offset."""
     made.commit_in_transaction({0: 5})
     made.commit_in_transaction({1: 6})
-    monkeypatch.setattr(replay, "STEP_BYTES", 1)
+    monkeypatch.setattr(loader, "STEP_BYTES", 1)
     made.move()
     end_offset = made.partition.log.log_end_offset
     assert made.end(Marker.COMMIT).result is ErrorCode.not_leader_or_follower
@@ -138,9 +140,7 @@ def refusing(error: Exception) -> Callable[..., Any]:
     return refuse
 
 
-def test_what_the_log_refuses_changes_nothing(
-    made: Coordinators, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_append_changes_nothing(made: Coordinators, monkeypatch: pytest.MonkeyPatch) -> None:
     fenced = ErrorCode.invalid_producer_epoch
     with monkeypatch.context() as refused:
         refused.setattr(Partition, "append", refusing(LogError(fenced, "old")))
@@ -155,7 +155,7 @@ def test_what_the_log_refuses_changes_nothing(
     assert made.is_pending()
 
 
-def test_a_zombie_neither_commits_nor_ends(made: Coordinators) -> None:
+def test_fenced_producer_neither_commits_nor_ends(made: Coordinators) -> None:
     made.commit_in_transaction({0: 5}, producer_epoch=1)
     assert made.commit_unverified({0: 4}).result is ErrorCode.invalid_producer_epoch
     assert made.end(Marker.ABORT, producer_epoch=0).result is ErrorCode.invalid_producer_epoch
@@ -165,8 +165,8 @@ def test_a_zombie_neither_commits_nor_ends(made: Coordinators) -> None:
     assert stale.result is ErrorCode.transaction_coordinator_fenced
 
 
-def test_a_transaction_begins_with_the_guard_alone(made: Coordinators) -> None:
-    """A commit that comes late, after its transaction's marker, opens nothing (KIP-890)."""
+def test_transaction_begins_only_with_a_verification_guard(made: Coordinators) -> None:
+    """A late commit, after its transaction's marker, begins no transaction (KIP-890)."""
     made.commit_in_transaction({0: 5})
     made.end(Marker.ABORT)
     late = made.commit_unverified({0: 5})
@@ -174,7 +174,7 @@ def test_a_transaction_begins_with_the_guard_alone(made: Coordinators) -> None:
     assert not made.is_pending()
 
 
-def test_members_are_checked_where_they_say_so(made: Coordinators) -> None:
+def test_members_are_checked_if_the_request_names_them(made: Coordinators) -> None:
     (member_id,), generation_id = made.stable(1)
     answers: list[tuple[dict[str, Any], ErrorCode]] = [
         ({}, ErrorCode.none),
@@ -196,7 +196,7 @@ def test_members_are_checked_where_they_say_so(made: Coordinators) -> None:
         assert reply.result is expected, group
 
 
-def test_a_static_member_that_was_replaced_is_fenced(made: Coordinators) -> None:
+def test_replaced_static_member_is_fenced(made: Coordinators) -> None:
     old = made.join(group_instance_id="i")
     made.advance(3_000)
     generation_id = old.result.generation_id
@@ -212,21 +212,23 @@ def test_a_static_member_that_was_replaced_is_fenced(made: Coordinators) -> None
         assert reply.result is expected
 
 
-def test_a_rebalance_does_not_count_and_no_commit_is_a_sign_of_life(made: Coordinators) -> None:
+def test_transactional_commit_ignores_rebalances_and_does_not_extend_the_session(
+    made: Coordinators,
+) -> None:
     (member_id,), generation_id = made.stable(1)
     member: dict[str, Any] = {"member_id": member_id, "generation_id": generation_id}
     made.advance(9_000)
     made.join()
     assert made.groups.describe("g").group_state == "PreparingRebalance"
     assert made.commit_in_transaction({0: 5}, **member).result is ErrorCode.none
-    made.advance(1_500)  # The session of ten seconds is over.
+    made.advance(1_500)  # The session of ten seconds has expired.
     assert made.groups.describe("g").group_state == "CompletingRebalance"
     gone = made.commit_in_transaction({0: 5}, **member).result
     assert gone is ErrorCode.unknown_member_id
 
 
 @pytest.mark.parametrize("move", [False, True])
-def test_what_is_deleted_does_not_come_back(made: Coordinators, move: bool) -> None:
+def test_deleted_offsets_stay_deleted(made: Coordinators, move: bool) -> None:
     made.commit_in_transaction({0: 5, 1: 6})
     codes, reply = made.groups.delete_offsets("g", [T0], made.now_ms)
     assert (codes, reply.result) == ({T0: ErrorCode.none}, ErrorCode.none)
@@ -238,7 +240,7 @@ def test_what_is_deleted_does_not_come_back(made: Coordinators, move: bool) -> N
 
 
 @pytest.mark.parametrize("move", [False, True])
-def test_a_group_is_deleted_with_what_is_pending(made: Coordinators, move: bool) -> None:
+def test_group_is_deleted_with_its_pending_offsets(made: Coordinators, move: bool) -> None:
     made.commit_in_transaction({0: 5})
     assert made.groups.delete("g", made.now_ms).result is ErrorCode.none
     if move:
@@ -249,28 +251,28 @@ def test_a_group_is_deleted_with_what_is_pending(made: Coordinators, move: bool)
 
 
 @pytest.mark.parametrize("move", [False, True])
-def test_a_deleted_topic_takes_what_is_pending(made: Coordinators, move: bool) -> None:
+def test_pending_offsets_of_a_deleted_topic_are_deleted(made: Coordinators, move: bool) -> None:
     made.commit_in_transaction({0: 5})
-    made.groups.forget_topic("t", made.now_ms)
+    made.groups.delete_topic_offsets("t", made.now_ms)
     if move:
         made.move()
     made.end(Marker.COMMIT)
     assert made.offset_of() is None
 
 
-def test_a_deleted_topic_that_the_log_does_not_hear_of(
+def test_deleted_topic_whose_tombstones_cannot_be_written(
     made: Coordinators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made.commit_in_transaction({0: 5})
     with monkeypatch.context() as refused:
         full = ApiError(ErrorCode.kafka_storage_error, "the log is full")
         refused.setattr(Partition, "append", refusing(full))
-        made.groups.forget_topic("t", made.now_ms)
+        made.groups.delete_topic_offsets("t", made.now_ms)
     made.end(Marker.COMMIT)
     assert made.offset_of() is None
 
 
-def test_what_is_pending_keeps_its_group_and_the_offset() -> None:
+def test_pending_offsets_prevent_expiration() -> None:
     made = Coordinators(
         BrokerConfig(
             offsets_topic_num_partitions=1,
@@ -291,9 +293,7 @@ def test_what_is_pending_keeps_its_group_and_the_offset() -> None:
 
 
 @pytest.mark.parametrize("end", [None, Marker.ABORT])
-def test_a_group_of_pending_offsets_alone_is_read_again(
-    made: Coordinators, end: Marker | None
-) -> None:
+def test_group_with_only_pending_offsets_is_loaded(made: Coordinators, end: Marker | None) -> None:
     made.commit_in_transaction({0: 5})
     if end is not None:
         made.end(end)
@@ -304,8 +304,8 @@ def test_a_group_of_pending_offsets_alone_is_read_again(
     assert list(made.groups.groups()) == []
 
 
-def test_nothing_is_left_of_what_has_ended() -> None:
-    """As many transactions as there ever are take no room."""
+def test_ended_transactions_leave_no_state() -> None:
+    """Memory does not grow with the number of transactions."""
     pending = PendingOffsets()
     value = OffsetCommitValue(offset=1, leader_epoch=-1, metadata="", commit_timestamp_ms=0)
     for producer_id in range(3):

@@ -1,4 +1,4 @@
-"""Commits in and out of transactions in any order: what readers see, before and after a move."""
+"""Random commits inside and outside of transactions, and what readers see of them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Place = tuple[str, int]
 
 
 class TransactionalOffsetsMachine(RuleBasedStateMachine):
-    """The model: a place has a committed offset, and one that is pending for each producer.
+    """The model: each partition has a committed offset and a pending one for each producer.
 
-    Each offset is its record's place in the log: of two, the larger one counts.
+    Each offset equals its record's offset in the log, so the larger one is the later one.
     """
 
     def __init__(self) -> None:

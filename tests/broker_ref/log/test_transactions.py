@@ -61,7 +61,7 @@ def state(log: PartitionLog) -> object:
 
 def begin(log: PartitionLog, **fields: int | bool) -> VerificationGuard | None:
     asked = {"producer_id": 7, "epoch": 0, "sequence": 0, "supports_epoch_bump": False} | fields
-    return log.producers.begin_verification(
+    return log.producers.maybe_start_transaction_verification(
         asked["producer_id"],
         asked["epoch"],
         asked["sequence"],

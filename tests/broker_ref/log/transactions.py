@@ -42,7 +42,7 @@ class Writer:
     sequence: int = field(default=0)
 
     def guard(self) -> VerificationGuard | None:
-        return self.log.producers.begin_verification(
+        return self.log.producers.maybe_start_transaction_verification(
             self.producer_id, self.epoch, self.sequence, supports_epoch_bump=False, now_ms=NOW_MS
         )
 

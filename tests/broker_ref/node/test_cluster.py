@@ -585,7 +585,7 @@ def test_a_broker_keeps_following_after_an_exception_on_metadata(
         raise RuntimeError(f"a bug met at {now_ms}")
 
     with monkeypatch.context() as patched:
-        patched.setattr(broker.replicas, "follow_metadata", fail)
+        patched.setattr(broker.replicas, "apply_metadata", fail)
         with pytest.raises(RuntimeError, match="a bug"):
             clients.create_topic("t", 1, 2, through=2)
     cluster.advance(1_000)

@@ -91,7 +91,7 @@ def test_a_new_topic_does_not_inherit_a_log_that_could_not_be_removed(
     storage.fail_on(operation)
     with caplog.at_level(logging.WARNING):
         delete(driver)
-    assert f"The log t-0 of a topic that is gone stays on storage for now: Cannot {operation}" in (
+    assert f"The log t-0 of a deleted topic cannot be removed for now: Cannot {operation}" in (
         caplog.text
     )
     storage.fail_on(None)
@@ -151,7 +151,7 @@ def test_a_log_without_a_topic_is_renamed_to_stray(
     with caplog.at_level(logging.WARNING):
         driver.crash()
     stray = f"{topic_id}-0-stray"
-    assert f"it is kept as {stray}" in caplog.text
+    assert stray in caplog.text
     assert storage.read(f"{stray}/00000000000000000000.log") == records
     create_topic(driver, "t")
     assert high_watermark(driver) == 0

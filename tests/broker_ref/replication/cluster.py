@@ -1,8 +1,8 @@
-"""Brokers that replicate, in one process: disks in memory, virtual time, every message on the wire.
+"""Brokers that replicate in one process, with disks in memory and in virtual time.
 
 Each broker is a `ReplicaManager` with its outbox, schedule and purgatory, and serves Fetch and
-ListOffsets with the broker's own handlers. The controller decides as little as tests need: it
-publishes metadata, answers AlterPartition, and elects from the in-sync replicas.
+ListOffsets with the broker's own handlers. The controller is minimal: it publishes metadata,
+answers AlterPartition, and elects leaders from the in-sync replicas.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from broker_ref.protocol.frames import (
     response_frame,
 )
 from broker_ref.protocol.reader import Cursor, read_message
-from broker_ref.replication.fetch_sessions import FetchSessions
-from broker_ref.replication.isr_changes import (
+from broker_ref.replication.alter_partition_manager import (
     AlterPartitionRequest,
     AlterPartitionResponse,
-    AlterPartitions,
+    DefaultAlterPartitionManager,
     PartitionAnswer,
     PartitionChange,
     TopicAnswers,
 )
-from broker_ref.replication.partition import Appended, Partition, PartitionKey
+from broker_ref.replication.fetch_session_cache import FetchSessionCache
+from broker_ref.replication.partition import Partition, PartitionKey, PendingReplication
 from broker_ref.replication.purgatory import Purgatory
 from broker_ref.replication.replica_manager import ReplicaManager
 from broker_ref.schedule import Schedule
@@ -61,7 +61,7 @@ Reply = Callable[[bytes], None]
 
 
 class VirtualBroker:
-    """One life of a broker."""
+    """One incarnation of a broker."""
 
     def __init__(self, cluster: VirtualCluster, broker_id: int, storage: MemoryStorage) -> None:
         self.id = broker_id
@@ -80,7 +80,7 @@ class VirtualBroker:
             config=config,
             storage=storage,
             metadata=self.metadata,
-            isr_changes=AlterPartitions(
+            alter_partition_manager=DefaultAlterPartitionManager(
                 broker_id=broker_id,
                 broker_epoch=lambda: self.epoch,
                 controller=ControllerClient(outbox=self.outbox, host="controller", port=1),
@@ -105,16 +105,16 @@ class VirtualBroker:
         return self.replicas.partition(TOPIC, 0)
 
     def forget_sessions(self) -> int:
-        """Drop the fetch sessions that were opened with this broker; how many."""
+        """Drop the fetch sessions of this broker; return how many there were."""
         forgotten = len(self._contract.fetch_sessions)
         self._contract.fetch_sessions = self._new_sessions()
         return forgotten
 
-    def _new_sessions(self) -> FetchSessions:
-        return FetchSessions(slots=100, random_bytes=Random(self.epoch).randbytes)
+    def _new_sessions(self) -> FetchSessionCache:
+        return FetchSessionCache(slots=100, random_bytes=Random(self.epoch).randbytes)
 
     def ask(self, api: Api[Any], request: object) -> object:
-        """What a handler answers a client."""
+        """Return a handler's response to a client."""
         call = Call(version=api.versions[-1], client_id="test", now_ms=self._cluster.now_ms)
         return api.handle(self._contract, call, request)
 
@@ -180,7 +180,7 @@ class _Delivery:
 
 
 class VirtualCluster:
-    """Brokers 1 to n with topic `t`, partition 0, and a controller that is always right."""
+    """Brokers 1 to n with topic `t`, partition 0, and a controller."""
 
     def __init__(
         self,
@@ -214,26 +214,30 @@ class VirtualCluster:
             self.brokers[broker_id] = VirtualBroker(self, broker_id, MemoryStorage())
         self.publish()
 
-    # What tests do
+    # Operations of tests
 
     @property
     def leader(self) -> VirtualBroker:
         return self.brokers[self.state.leader]
 
-    def produce(self, value: bytes = b"v", *, acks_all: bool = True, count: int = 1) -> Appended:
-        """Append as a client of the leader."""
+    def produce(
+        self, value: bytes = b"v", *, acks_all: bool = True, count: int = 1
+    ) -> PendingReplication:
+        """Append records as a client of the leader."""
         leader = self.leader
         result = leader.partition.append(
             batch(count, value=value, timestamp=self.now_ms),
             all_replicas=acks_all,
             now_ms=self.now_ms,
         )
-        appended = Appended(partition=leader.partition, required_offset=result.last_offset + 1)
+        appended = PendingReplication(
+            partition=leader.partition, required_offset=result.last_offset + 1
+        )
         self.step()
         return appended
 
     def crash(self, broker_id: int, *, random: Random | None = None, fence: bool = True) -> None:
-        """Kill a broker; with `random`, the machine: what was not flushed may be lost."""
+        """Kill a broker. With `random`, its machine loses some unflushed data too."""
         broker = self.brokers.pop(broker_id)
         if random is not None:
             broker.storage = broker.storage.crash(random)
@@ -251,13 +255,13 @@ class VirtualCluster:
         return broker
 
     def isolate(self, broker_id: int) -> None:
-        """Cut a broker off from the others, but not from the controller."""
+        """Cut a broker off from the other brokers, but not from the controller."""
         for other in self.brokers:
             if other != broker_id:
                 self.cut_links.update({(other, broker_id), (broker_id, other)})
 
     def fence(self, broker_id: int) -> None:
-        """The broker leaves the ISR, but for its last member; an in-sync one leads."""
+        """Remove the broker from the ISR unless it is the last member; elect an in-sync one."""
         self.registered[broker_id] = dataclasses.replace(self.registered[broker_id], is_fenced=True)
         state = self.state
         isr = tuple(member for member in state.isr if member != broker_id) or state.isr
@@ -281,12 +285,12 @@ class VirtualCluster:
         self.publish()
 
     def publish(self) -> None:
-        """Let every broker have the metadata that is not held from it."""
+        """Send the metadata to every broker from which it is not held back."""
         for broker in list(self.brokers.values()):
             if broker.id in self.held_metadata:
                 continue
             self.fill(broker.metadata)
-            broker.replicas.follow_metadata(self.now_ms)
+            broker.replicas.apply_metadata(self.now_ms)
         self.step()
 
     def fill(self, metadata: ClusterMetadata) -> None:
@@ -302,7 +306,7 @@ class VirtualCluster:
         metadata.topics_by_id[TOPIC_ID] = topic
 
     def run(self, milliseconds: int) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         target_ms = self.now_ms + milliseconds
         self.step()
         while True:
@@ -322,7 +326,7 @@ class VirtualCluster:
             self.step()
         self.now_ms = target_ms
 
-    # What brokers need
+    # Services for brokers
 
     def next_broker_epoch(self) -> int:
         self._epochs += 1
@@ -341,7 +345,7 @@ class VirtualCluster:
         self.fill(broker.metadata)
 
     def step(self) -> None:
-        """Carry out what brokers ask of each other."""
+        """Deliver the requests between brokers."""
         for broker in list(self.brokers.values()):
             broker.settle()
             for effect in broker.outbox.take_effects():
@@ -444,7 +448,7 @@ class VirtualCluster:
 
 
 def values(partition: Partition, *, until: int | None = None) -> dict[int, bytes]:
-    """What a replica's log holds, by offset."""
+    """Return the values in a replica's log by offset."""
     log = partition.log
     end_offset = log.log_end_offset if until is None else until
     found: dict[int, bytes] = {}

@@ -1,4 +1,4 @@
-"""Logs that have parted come together again, by leader epochs and never by high watermarks."""
+"""Diverged logs are truncated by leader epochs, never by high watermarks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from broker_ref.protocol.errors import ApiError
-from broker_ref.replication.partition import DivergingEpoch, Isolation, Partition
+from broker_ref.replication.partition import DivergingEpoch, FetchIsolation, Partition
 from tests.broker_ref.log.batches import batch
 from tests.broker_ref.replication.cluster import VirtualCluster, values
 
 
 def agree(cluster: VirtualCluster) -> dict[int, bytes]:
-    """What all replicas hold, which is the same."""
+    """Return the records of the replicas, which must be equal."""
     first, *others = (broker.partition for broker in cluster.brokers.values())
     for other in others:
         assert values(other) == values(first)
@@ -23,13 +23,13 @@ def agree(cluster: VirtualCluster) -> dict[int, bytes]:
 
 
 def epochs(partition: Partition) -> list[tuple[int, int]]:
-    """The epochs that have records, and where they begin."""
+    """Return the epochs with records, and their start offsets."""
     log = partition.log
     return [entry for entry in log.leader_epochs.entries if entry[1] < log.log_end_offset]
 
 
 def write_behind(cluster: VirtualCluster, broker_id: int, *records: bytes) -> None:
-    """Let a leader write what no follower gets to see."""
+    """Append records on a leader that no follower fetches."""
     cluster.isolate(broker_id)
     for record in records:
         cluster.brokers[broker_id].partition.append(
@@ -39,8 +39,8 @@ def write_behind(cluster: VirtualCluster, broker_id: int, *records: bytes) -> No
     cluster.run(2000)
 
 
-def test_a_restart_before_the_high_watermark_came_loses_nothing() -> None:
-    """KIP-101, scenario 1: a follower with a high watermark that is late truncates nothing."""
+def test_restart_before_the_high_watermark_arrives_loses_nothing() -> None:
+    """KIP-101, scenario 1: a follower with an old high watermark truncates nothing."""
     cluster = VirtualCluster(brokers=2)
     cluster.run(100)
     appended = cluster.produce(b"a")
@@ -59,7 +59,7 @@ def test_a_restart_before_the_high_watermark_came_loses_nothing() -> None:
     assert agree(cluster) == {0: b"a"}
 
 
-def test_a_tail_that_was_lost_and_replaced_is_cut_where_it_was_kept() -> None:
+def test_lost_and_replaced_tail_is_truncated_on_the_other_replica() -> None:
     """KIP-101, scenario 2: two logs of the same length with different records."""
     cluster = VirtualCluster(brokers=2)
     cluster.produce(b"a")
@@ -74,7 +74,7 @@ def test_a_tail_that_was_lost_and_replaced_is_cut_where_it_was_kept() -> None:
 
 
 def test_two_elections_in_a_row_leave_no_stray_records() -> None:
-    """KIP-279: each leader wrote something that no other got; the epochs in between are skipped."""
+    """KIP-279: each leader wrote records that no other received, in different epochs."""
     cluster = VirtualCluster(brokers=3)
     cluster.produce(b"a")
     cluster.run(1000)
@@ -95,7 +95,7 @@ def test_two_elections_in_a_row_leave_no_stray_records() -> None:
     assert agree(cluster) == {0: b"a", 1: b"two"}
 
 
-def test_an_epoch_without_records_of_its_own_is_cut() -> None:
+def test_epoch_without_records_is_truncated() -> None:
     cluster = VirtualCluster(brokers=2)
     cluster.produce(b"a")
     cluster.run(1000)
@@ -107,7 +107,7 @@ def test_an_epoch_without_records_of_its_own_is_cut() -> None:
     assert cluster.brokers[2].partition.log.leader_epochs.entries == ((0, 0), (2, 1))
 
 
-def test_a_diverging_answer_truncates_and_does_nothing_else() -> None:
+def test_diverging_response_only_truncates() -> None:
     cluster = VirtualCluster(brokers=2)
     for record in (b"a", b"b", b"c"):
         cluster.produce(record)
@@ -118,7 +118,7 @@ def test_a_diverging_answer_truncates_and_does_nothing_else() -> None:
     assert (follower.log.log_end_offset, follower.high_watermark) == (2, 2)
 
 
-def test_the_leader_tells_where_logs_part() -> None:
+def test_leader_returns_the_diverging_epoch() -> None:
     cluster = VirtualCluster(brokers=2)
     cluster.produce(b"a")
     cluster.run(1000)
@@ -128,7 +128,7 @@ def test_the_leader_tells_where_logs_part() -> None:
     def read(offset: int, epoch: int) -> object:
         return leader.read(
             offset,
-            isolation=Isolation.READ_UNCOMMITTED,
+            isolation=FetchIsolation.READ_UNCOMMITTED,
             replica_id=2,
             last_fetched_epoch=epoch,
             max_bytes=1000,
@@ -142,7 +142,7 @@ def test_the_leader_tells_where_logs_part() -> None:
     assert unknown.value.error_code is ErrorCode.offset_out_of_range
 
 
-def test_a_follower_below_the_leaders_log_starts_anew_there() -> None:
+def test_follower_below_the_leaders_log_start_restarts_there() -> None:
     cluster = VirtualCluster(brokers=2, isr=(1,), topic_configs={"segment.bytes": "1048576"})
     cluster.run(100)
     cluster.crash(2)
@@ -160,7 +160,7 @@ def test_a_follower_below_the_leaders_log_starts_anew_there() -> None:
     assert cluster.state.isr == (1, 2)
 
 
-def test_a_log_start_within_a_batch_brings_the_whole_batch() -> None:
+def test_log_start_inside_a_batch_fetches_the_whole_batch() -> None:
     cluster = VirtualCluster(brokers=2, isr=(1,))
     cluster.run(100)
     cluster.crash(2)
@@ -173,7 +173,7 @@ def test_a_log_start_within_a_batch_brings_the_whole_batch() -> None:
     assert (follower.log.log_start_offset, follower.log.log_end_offset) == (6, 10)
 
 
-def test_an_unclean_leader_with_less_makes_the_others_cut() -> None:
+def test_followers_truncate_to_an_unclean_leader() -> None:
     cluster = VirtualCluster(brokers=2)
     cluster.produce(b"a")
     cluster.run(1000)
@@ -185,7 +185,7 @@ def test_an_unclean_leader_with_less_makes_the_others_cut() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_follower_that_lost_its_unsynced_tail_fetches_it_again(seed: int) -> None:
+def test_follower_fetches_its_lost_unsynced_tail_again(seed: int) -> None:
     cluster = VirtualCluster(brokers=3)
     for index in range(6):
         cluster.produce(b"%d" % index)
@@ -201,7 +201,7 @@ def test_a_follower_that_lost_its_unsynced_tail_fetches_it_again(seed: int) -> N
 # Epochs
 
 
-def test_requests_of_other_epochs_are_fenced() -> None:
+def test_requests_with_another_epoch_are_fenced() -> None:
     cluster = VirtualCluster(brokers=2)
     cluster.elect(1)
     leader = cluster.leader.partition
@@ -224,7 +224,7 @@ def test_requests_of_other_epochs_are_fenced() -> None:
     assert another_life.value.error_code is ErrorCode.not_leader_or_follower
 
 
-def test_a_follower_with_old_metadata_waits_for_new() -> None:
+def test_follower_with_old_metadata_waits_for_new_metadata() -> None:
     cluster = VirtualCluster(brokers=2)
     cluster.run(1000)
     cluster.held_metadata.add(2)
@@ -232,7 +232,7 @@ def test_a_follower_with_old_metadata_waits_for_new() -> None:
     cluster.leader.requests.clear()
     cluster.produce(b"a")
     cluster.run(10_000)
-    # Fenced once; it does not ask again in an epoch that is over.
+    # It is fenced once and does not fetch again in the old epoch.
     assert len(cluster.leader.requests) <= 1
     cluster.held_metadata.clear()
     cluster.publish()
@@ -240,7 +240,7 @@ def test_a_follower_with_old_metadata_waits_for_new() -> None:
     assert agree(cluster) == {0: b"a"}
 
 
-def test_a_follower_ahead_of_its_leaders_metadata_asks_again() -> None:
+def test_follower_ahead_of_its_leaders_metadata_retries() -> None:
     cluster = VirtualCluster(brokers=2)
     cluster.run(1000)
     cluster.held_metadata.add(1)
@@ -253,7 +253,7 @@ def test_a_follower_ahead_of_its_leaders_metadata_asks_again() -> None:
     assert agree(cluster) == {0: b"a"}
 
 
-def test_a_session_that_the_leader_forgot_is_begun_anew() -> None:
+def test_follower_opens_a_new_session_if_the_leader_dropped_it() -> None:
     cluster = VirtualCluster(brokers=2)
     cluster.run(1000)
     sessions = cluster.leader.forget_sessions()
@@ -264,7 +264,7 @@ def test_a_session_that_the_leader_forgot_is_begun_anew() -> None:
     assert cluster.leader.requests[-1].session_epoch > 0
 
 
-def test_a_fenced_broker_does_not_join_the_isr() -> None:
+def test_fenced_broker_does_not_join_the_isr() -> None:
     cluster = VirtualCluster(brokers=2, isr=(1,))
     cluster.fence(2)
     cluster.run(5000)

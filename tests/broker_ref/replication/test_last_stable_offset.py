@@ -1,4 +1,4 @@
-"""Transactions across replicas: what is stable, when, and after a leader has gone."""
+"""The last stable offset on replicas and after a leader change."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from kio.schema.errors import ErrorCode
 from broker_ref.log.control import EndTransactionMarker, Marker
 from broker_ref.log.errors import LogError
 from broker_ref.protocol.errors import ApiError
-from broker_ref.replication.partition import Appended, Isolation, Partition
+from broker_ref.replication.partition import FetchIsolation, Partition, PendingReplication
 from tests.broker_ref.log.transactions import transactional
 from tests.broker_ref.replication.cluster import VirtualCluster
 
 PRODUCER = 7
 
 
-def write(cluster: VirtualCluster, sequence: int = 0, *, epoch: int = 0) -> Appended:
+def write(cluster: VirtualCluster, sequence: int = 0, *, epoch: int = 0) -> PendingReplication:
     partition = cluster.leader.partition
-    guard = partition.begin_verification(PRODUCER, epoch, sequence, supports_epoch_bump=False)
+    guard = partition.maybe_start_transaction_verification(
+        PRODUCER, epoch, sequence, supports_epoch_bump=False
+    )
     result = partition.append(
         transactional(PRODUCER, sequence=sequence, epoch=epoch),
         all_replicas=True,
         now_ms=cluster.now_ms,
         guard=guard,
     )
-    return Appended(partition=partition, required_offset=result.last_offset + 1)
+    return PendingReplication(partition=partition, required_offset=result.last_offset + 1)
 
 
 def end(
     cluster: VirtualCluster, marker: Marker = Marker.COMMIT, *, coordinator_epoch: int = 0
-) -> Appended:
+) -> PendingReplication:
     partition = cluster.leader.partition
     result = partition.append_end_marker(
         EndTransactionMarker(marker=marker, coordinator_epoch=coordinator_epoch),
@@ -38,10 +40,10 @@ def end(
         transaction_version=1,
         now_ms=cluster.now_ms,
     )
-    return Appended(partition=partition, required_offset=result.last_offset + 1)
+    return PendingReplication(partition=partition, required_offset=result.last_offset + 1)
 
 
-def outcome(appended: Appended) -> ErrorCode | None:
+def outcome(appended: PendingReplication) -> ErrorCode | None:
     return appended.outcome
 
 
@@ -49,7 +51,7 @@ def stable(partition: Partition) -> tuple[int, int]:
     return partition.last_stable_offset, partition.high_watermark
 
 
-def test_a_transaction_becomes_stable_with_its_replicated_marker() -> None:
+def test_last_stable_offset_moves_with_the_replicated_marker() -> None:
     cluster = VirtualCluster()
     leader = cluster.leader.partition
     cluster.produce()
@@ -65,17 +67,17 @@ def test_a_transaction_becomes_stable_with_its_replicated_marker() -> None:
     assert {stable(broker.partition) for broker in cluster.brokers.values()} == {(3, 3)}
 
 
-def test_read_committed_ends_there_and_replicas_read_on() -> None:
+def test_read_committed_is_limited_and_replicas_are_not() -> None:
     cluster = VirtualCluster()
     write(cluster)
     cluster.run(600)
     leader = cluster.leader.partition
-    assert leader.end_offset_for(Isolation.READ_COMMITTED) == 0
-    assert leader.end_offset_for(Isolation.READ_UNCOMMITTED) == 1
-    assert leader.end_offset_for(Isolation.READ_COMMITTED, replica_id=2) == 1
+    assert leader.end_offset_for(FetchIsolation.READ_COMMITTED) == 0
+    assert leader.end_offset_for(FetchIsolation.READ_UNCOMMITTED) == 1
+    assert leader.end_offset_for(FetchIsolation.READ_COMMITTED, replica_id=2) == 1
 
 
-def test_the_next_leader_knows_open_and_aborted_transactions() -> None:
+def test_next_leader_knows_open_and_aborted_transactions() -> None:
     cluster = VirtualCluster()
     write(cluster)
     end(cluster, Marker.ABORT, coordinator_epoch=5)
@@ -88,7 +90,10 @@ def test_the_next_leader_knows_open_and_aborted_transactions() -> None:
     assert stable(leader) == (2, 3)
     (aborted,) = leader.aborted_transactions(0, 3)
     assert (aborted.producer_id, aborted.first_offset) == (PRODUCER, 0)
-    assert leader.begin_verification(PRODUCER, 0, 2, supports_epoch_bump=False) is None
+    assert (
+        leader.maybe_start_transaction_verification(PRODUCER, 0, 2, supports_epoch_bump=False)
+        is None
+    )
     with pytest.raises(LogError) as error:
         end(cluster, coordinator_epoch=4)
     assert error.value.error_code is ErrorCode.transaction_coordinator_fenced
@@ -97,7 +102,7 @@ def test_the_next_leader_knows_open_and_aborted_transactions() -> None:
     assert stable(leader) == (4, 4)
 
 
-def test_a_marker_that_only_the_old_leader_had_is_taken_back() -> None:
+def test_marker_only_on_the_old_leader_is_truncated() -> None:
     cluster = VirtualCluster()
     write(cluster)
     cluster.run(600)
@@ -117,11 +122,11 @@ def test_a_marker_that_only_the_old_leader_had_is_taken_back() -> None:
     assert len(old.aborted_transactions(0, 2)) == 1
 
 
-def test_a_verification_is_of_no_use_once_another_leader_has_decided() -> None:
+def test_verification_guard_is_invalid_after_a_leader_change() -> None:
     cluster = VirtualCluster(brokers=2)
     cluster.run(20)
     first = cluster.leader.partition
-    guard = first.begin_verification(PRODUCER, 0, 0, supports_epoch_bump=False)
+    guard = first.maybe_start_transaction_verification(PRODUCER, 0, 0, supports_epoch_bump=False)
     cluster.elect(2, isr=(1, 2))
     cluster.run(100)
     late = transactional(PRODUCER)

@@ -1,4 +1,4 @@
-"""Requests that wait, by themselves."""
+"""The purgatory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker_ref.replication.purgatory import Completion, Failed, Purgatory
 
 
 class Waiting:
-    """Done when asked; where it is `broken` asking raises."""
+    """An operation that completes when tried; a `broken` one raises."""
 
     def __init__(self, *, is_broken: bool = False) -> None:
         self._is_broken = is_broken
@@ -39,11 +39,11 @@ def expected(now_ms: int) -> list[Completion[str]]:
     ]
 
 
-def test_one_that_fails_takes_no_other_answer_away(purgatory: Purgatory[str]) -> None:
+def test_failing_operation_does_not_affect_others(purgatory: Purgatory[str]) -> None:
     assert purgatory.check(["key"], 5) == expected(5)
     assert len(purgatory) == 0
 
 
-def test_one_that_fails_to_expire_takes_no_other_answer_away(purgatory: Purgatory[str]) -> None:
+def test_operation_failing_to_expire_does_not_affect_others(purgatory: Purgatory[str]) -> None:
     assert purgatory.expire(10) == expected(10)
     assert purgatory.next_deadline_ms() is None

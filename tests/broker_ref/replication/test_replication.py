@@ -1,4 +1,4 @@
-"""Followers get what the leader has; the high watermark says what they are known to have."""
+"""Replication, high watermarks and the ISR."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from broker_ref.api.k21_delete_records import (
     RequestedTopic,
 )
 from broker_ref.protocol.errors import ApiError
-from broker_ref.replication.isr import Committed, IsrState, PendingExpand, PendingShrink
-from broker_ref.replication.partition import Appended, Partition
+from broker_ref.replication.partition import Partition, PendingReplication
+from broker_ref.replication.partition_state import (
+    CommittedPartitionState,
+    PartitionState,
+    PendingExpandIsr,
+    PendingShrinkIsr,
+)
 from tests.broker_ref.replication.cluster import TOPIC, VirtualCluster, values
 
 
@@ -23,13 +28,13 @@ def isr_of(cluster: VirtualCluster) -> set[int]:
     return set(cluster.state.isr)
 
 
-def outcome_of(appended: Appended) -> ErrorCode | None:
-    """As it is now: a type checker would take the property for unchanging."""
+def outcome_of(appended: PendingReplication) -> ErrorCode | None:
+    """Return the current outcome; a property would be narrowed by the type checker."""
     return appended.outcome
 
 
-def isr_state_of(partition: Partition) -> IsrState | None:
-    return partition.isr_state
+def isr_state_of(partition: Partition) -> PartitionState | None:
+    return partition.partition_state
 
 
 def test_acks_all_waits_for_every_in_sync_replica() -> None:
@@ -42,11 +47,11 @@ def test_acks_all_waits_for_every_in_sync_replica() -> None:
     assert [values(broker.partition) for broker in cluster.brokers.values()] == [{0: b"a"}] * 3
 
 
-def test_the_high_watermark_reaches_followers_one_fetch_late() -> None:
+def test_high_watermark_reaches_followers_one_fetch_later() -> None:
     cluster = VirtualCluster(brokers=2)
     cluster.run(20)
     cluster.produce(b"a")
-    # The fetch that brought the batch told of a high watermark without it.
+    # The response with the batch contained the high watermark before it.
     cluster.run(3)
     follower = cluster.brokers[2].partition
     assert (follower.log.log_end_offset, follower.high_watermark) == (1, 0)
@@ -58,7 +63,7 @@ def test_the_high_watermark_reaches_followers_one_fetch_late() -> None:
     assert follower.high_watermark == 2
 
 
-def test_an_idle_follower_sends_empty_incremental_fetches() -> None:
+def test_idle_follower_sends_empty_incremental_fetches() -> None:
     cluster = VirtualCluster(brokers=2)
     cluster.produce()
     cluster.run(2000)
@@ -70,7 +75,7 @@ def test_an_idle_follower_sends_empty_incremental_fetches() -> None:
     assert not any(request.topics or request.forgotten_topics_data for request in leader.requests)
 
 
-def test_a_follower_that_stops_leaves_the_isr_after_the_lag_time() -> None:
+def test_stopped_follower_leaves_the_isr_after_the_lag_time() -> None:
     cluster = VirtualCluster(min_isr=2)
     cluster.run(1000)
     cluster.cut_links.add((3, 1))
@@ -84,8 +89,8 @@ def test_a_follower_that_stops_leaves_the_isr_after_the_lag_time() -> None:
     assert outcome_of(appended) is ErrorCode.none
 
 
-def test_a_follower_that_has_everything_stays_in_the_isr() -> None:
-    """As in Kafka: without new records a replica that is silent is not missed."""
+def test_caught_up_follower_stays_in_the_isr() -> None:
+    """As in Kafka, a silent replica stays in sync while there are no new records."""
     cluster = VirtualCluster()
     cluster.run(1000)
     cluster.cut_links.add((3, 1))
@@ -93,7 +98,7 @@ def test_a_follower_that_has_everything_stays_in_the_isr() -> None:
     assert isr_of(cluster) == {1, 2, 3}
 
 
-def test_a_follower_that_is_back_joins_the_isr_again() -> None:
+def test_restarted_follower_rejoins_the_isr() -> None:
     cluster = VirtualCluster(isr=(1, 2))
     cluster.produce()
     cluster.run(100)
@@ -101,13 +106,13 @@ def test_a_follower_that_is_back_joins_the_isr_again() -> None:
     assert cluster.isr_requests[0].new_isr_with_epochs[2].broker_epoch == cluster.brokers[3].epoch
 
 
-def test_a_joining_follower_counts_before_the_controller_says_so() -> None:
+def test_joining_follower_counts_before_the_controller_confirms() -> None:
     cluster = VirtualCluster(brokers=2, isr=(1,))
     cluster.isr_is_silent = True
     cluster.run(10)
     leader = cluster.leader.partition
-    assert isinstance(leader.isr_state, PendingExpand)
-    assert leader.isr_state.isr == {1}
+    assert isinstance(leader.partition_state, PendingExpandIsr)
+    assert leader.partition_state.isr == {1}
     cluster.cut_links.add((2, 1))
     appended = cluster.produce()
     cluster.run(20)
@@ -116,7 +121,7 @@ def test_a_joining_follower_counts_before_the_controller_says_so() -> None:
     assert outcome_of(appended) is None, "a member of the maximal ISR does not have it"
 
 
-def test_a_leaving_follower_counts_until_the_controller_says_so() -> None:
+def test_leaving_follower_counts_until_the_controller_confirms() -> None:
     cluster = VirtualCluster(brokers=2)
     cluster.run(1000)
     cluster.isr_is_silent = True
@@ -124,42 +129,42 @@ def test_a_leaving_follower_counts_until_the_controller_says_so() -> None:
     appended = cluster.produce()
     cluster.run(46_000)
     leader = cluster.leader.partition
-    assert isinstance(leader.isr_state, PendingShrink)
+    assert isinstance(leader.partition_state, PendingShrinkIsr)
     assert outcome_of(appended) is None
 
 
 @pytest.mark.parametrize(
     "error_code", [ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted]
 )
-def test_a_change_that_was_not_made_is_forgotten_and_made_anew(error_code: ErrorCode) -> None:
+def test_refused_isr_change_is_proposed_again(error_code: ErrorCode) -> None:
     cluster = VirtualCluster(brokers=2, isr=(1,))
     cluster.isr_refusals = [error_code]
     cluster.run(8)
-    assert isinstance(cluster.leader.partition.isr_state, Committed)
+    assert isinstance(cluster.leader.partition.partition_state, CommittedPartitionState)
     assert isr_of(cluster) == {1}
     cluster.run(1200)
     assert isr_of(cluster) == {1, 2}
 
 
-def test_a_change_that_is_out_of_date_waits_for_metadata() -> None:
+def test_outdated_isr_change_waits_for_metadata() -> None:
     cluster = VirtualCluster(brokers=2, isr=(1,))
     cluster.isr_refusals = [ErrorCode.invalid_update_version]
     cluster.run(5000)
-    assert isinstance(cluster.leader.partition.isr_state, PendingExpand)
+    assert isinstance(cluster.leader.partition.partition_state, PendingExpandIsr)
     assert len(cluster.isr_requests) == 1
     cluster.elect(1)
     cluster.run(1500)
     assert isr_of(cluster) == {1, 2}
 
 
-def test_an_unknown_error_of_the_controller_is_a_reason_to_ask_again() -> None:
+def test_unknown_error_of_the_controller_is_retried() -> None:
     cluster = VirtualCluster(brokers=2, isr=(1,))
     cluster.isr_refusals = [ErrorCode.unknown_server_error] * 3
     cluster.run(100)
     assert isr_of(cluster) == {1, 2}
 
 
-def test_too_small_an_isr_refuses_before_the_append() -> None:
+def test_append_fails_below_min_isr() -> None:
     cluster = VirtualCluster(min_isr=2)
     cluster.crash(2)
     cluster.crash(3)
@@ -169,11 +174,11 @@ def test_too_small_an_isr_refuses_before_the_append() -> None:
     assert cluster.leader.partition.log.log_end_offset == 0
     cluster.produce(acks_all=False)
     cluster.run(100)
-    # The high watermark stays where it is: what is written now is not safe.
+    # The high watermark does not move, because new records are not safe.
     assert cluster.leader.partition.high_watermark == 0
 
 
-def test_an_isr_that_shrinks_after_the_append_is_told() -> None:
+def test_isr_that_shrinks_after_the_append_is_reported() -> None:
     cluster = VirtualCluster(min_isr=2)
     cluster.run(100)
     appended = cluster.produce()
@@ -184,7 +189,7 @@ def test_an_isr_that_shrinks_after_the_append_is_told() -> None:
     assert outcome_of(appended) is ErrorCode.not_enough_replicas_after_append
 
 
-def test_who_waits_learns_that_the_leader_has_moved() -> None:
+def test_pending_append_fails_when_the_leader_changes() -> None:
     cluster = VirtualCluster()
     cluster.run(100)
     old = cluster.leader
@@ -195,12 +200,10 @@ def test_who_waits_learns_that_the_leader_has_moved() -> None:
     assert not old.partition.is_leader
     assert cluster.leader.partition.is_leader
     cluster.elect(1)
-    assert outcome_of(appended) is ErrorCode.not_leader_or_follower, (
-        "it may have been cut meanwhile"
-    )
+    assert outcome_of(appended) is ErrorCode.not_leader_or_follower, "it may have been truncated"
 
 
-def test_a_changed_config_reaches_the_log_and_the_leader() -> None:
+def test_changed_config_reaches_the_log_and_the_leader() -> None:
     cluster = VirtualCluster()
     cluster.topic_configs.update({"segment.bytes": "2000000", "min.insync.replicas": "3"})
     cluster.publish()
@@ -218,7 +221,7 @@ def test_high_watermarks_survive_a_crash() -> None:
     assert cluster.restart(3).partition.high_watermark == 1
 
 
-def test_a_failed_storage_ends_the_leadership_and_acknowledges_nothing() -> None:
+def test_failed_storage_ends_the_leadership_and_acknowledges_nothing() -> None:
     cluster = VirtualCluster()
     cluster.run(100)
     leader = cluster.leader
@@ -237,7 +240,7 @@ def test_a_failed_storage_ends_the_leadership_and_acknowledges_nothing() -> None
     assert offline.value.error_code is ErrorCode.kafka_storage_error
 
 
-def test_a_failed_storage_of_a_follower_ends_its_fetches() -> None:
+def test_failed_storage_of_a_follower_ends_its_fetches() -> None:
     cluster = VirtualCluster(brokers=2)
     cluster.run(100)
     cluster.brokers[2].storage.fail_on("append")
@@ -249,7 +252,7 @@ def test_a_failed_storage_of_a_follower_ends_its_fetches() -> None:
     assert not cluster.leader.requests
 
 
-def test_a_leader_that_comes_back_elsewhere_is_found_there() -> None:
+def test_leader_with_a_new_address_is_found() -> None:
     cluster = VirtualCluster()
     cluster.run(100)
     cluster.crash(1, fence=False)
@@ -261,7 +264,7 @@ def test_a_leader_that_comes_back_elsewhere_is_found_there() -> None:
     assert outcome_of(appended) is ErrorCode.none
 
 
-def test_a_follower_follows_the_leaders_log_start() -> None:
+def test_follower_applies_the_leaders_log_start() -> None:
     cluster = VirtualCluster(brokers=2)
     for _ in range(4):
         cluster.produce()
@@ -274,8 +277,8 @@ def test_a_follower_follows_the_leaders_log_start() -> None:
     assert leader.low_watermark == 3
 
 
-def test_a_follower_joins_only_with_all_from_before_the_leaders_epoch() -> None:
-    """What a new leader has may be committed though its high watermark does not say so yet."""
+def test_follower_joins_only_with_all_records_before_the_leader_epoch() -> None:
+    """These may be committed, although the new leader's high watermark is lower."""
     cluster = VirtualCluster(isr=(1, 2))
     cluster.isolate(3)
     cluster.run(20)
@@ -287,20 +290,20 @@ def test_a_follower_joins_only_with_all_from_before_the_leaders_epoch() -> None:
     leader = cluster.leader.partition
     assert (leader.high_watermark, leader.log.log_end_offset) == (0, 3)
     epoch = cluster.brokers[3].epoch
-    leader.follower_fetched(3, epoch, fetch_offset=2, now_ms=cluster.now_ms)
-    assert isr_state_of(leader) == Committed(isr=frozenset({1, 2}))
-    leader.follower_fetched(3, epoch, fetch_offset=3, now_ms=cluster.now_ms)
-    assert isinstance(isr_state_of(leader), PendingExpand)
+    leader.update_follower_fetch_state(3, epoch, fetch_offset=2, now_ms=cluster.now_ms)
+    assert isr_state_of(leader) == CommittedPartitionState(isr=frozenset({1, 2}))
+    leader.update_follower_fetch_state(3, epoch, fetch_offset=3, now_ms=cluster.now_ms)
+    assert isinstance(isr_state_of(leader), PendingExpandIsr)
 
 
-def test_metadata_that_is_known_already_leaves_a_proposal_pending() -> None:
+def test_known_metadata_keeps_a_proposal_pending() -> None:
     cluster = VirtualCluster(brokers=2, isr=(1,))
     cluster.isr_is_silent = True
     cluster.run(10)
-    pending = cluster.leader.partition.isr_state
-    assert isinstance(pending, PendingExpand)
+    pending = cluster.leader.partition.partition_state
+    assert isinstance(pending, PendingExpandIsr)
     cluster.publish()
-    assert cluster.leader.partition.isr_state is pending
+    assert cluster.leader.partition.partition_state is pending
 
 
 def delete_records(offset: int, *, timeout_ms: int) -> DeleteRecordsRequest:
@@ -327,7 +330,7 @@ def test_delete_records_waits_for_the_followers() -> None:
     assert deleted(wait.operation.try_complete(cluster.now_ms)) == (2, ErrorCode.none)
 
 
-def test_delete_records_does_not_wait_for_a_broker_that_is_down() -> None:
+def test_delete_records_ignores_a_fenced_broker() -> None:
     cluster = VirtualCluster()
     cluster.produce()
     cluster.run(1000)
@@ -338,7 +341,7 @@ def test_delete_records_does_not_wait_for_a_broker_that_is_down() -> None:
     assert deleted(wait.operation.try_complete(cluster.now_ms)) == (1, ErrorCode.none)
 
 
-def test_delete_records_times_out_and_tells_of_a_moved_leader() -> None:
+def test_delete_records_times_out_and_reports_a_leader_change() -> None:
     cluster = VirtualCluster(brokers=2)
     cluster.produce()
     cluster.run(1000)
@@ -355,7 +358,7 @@ def test_delete_records_times_out_and_tells_of_a_moved_leader() -> None:
     assert deleted(moved) == (-1, ErrorCode.not_leader_or_follower)
 
 
-def test_a_compacted_topic_is_compacted_on_every_replica() -> None:
+def test_compacted_topic_is_compacted_on_every_replica() -> None:
     cluster = VirtualCluster(
         configs={"log_cleaner_backoff_ms": 1000},
         topic_configs={

@@ -1,7 +1,7 @@
-"""Whatever happens to three replicas, what was acknowledged stays, and logs agree where committed.
+"""Three replicas keep acknowledged records and equal committed logs under random failures.
 
-Leaders move, brokers are cut off, killed and bounced; a machine that goes down loses what was not
-flushed, but never the last in-sync replica's, which nobody could make up for.
+Leaders move, brokers are cut off, killed and restarted at once. A machine that crashes loses its
+unflushed data, except that of the last in-sync replica.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kio.schema.errors import ErrorCode
 
 from broker_ref.protocol.errors import ApiError
-from broker_ref.replication.partition import Appended
+from broker_ref.replication.partition import PendingReplication
 from tests.broker_ref.replication.cluster import VirtualCluster, values
 
 BROKERS = (1, 2, 3)
@@ -23,13 +23,13 @@ brokers = st.sampled_from(BROKERS)
 
 
 class ReplicationMachine(RuleBasedStateMachine):
-    """`promised` is what acks=all was told to be safe, by offset."""
+    """`promised` contains the records acknowledged with acks=all, by offset."""
 
     @initialize(min_isr=st.integers(1, 2), seed=st.integers(0, 1000))
     def begin(self, min_isr: int, seed: int) -> None:
         self.cluster = VirtualCluster(min_isr=min_isr, configs={"replica_lag_time_max_ms": 3000})
         self.random = Random(seed)
-        self.waiting: list[tuple[Appended, bytes]] = []
+        self.waiting: list[tuple[PendingReplication, bytes]] = []
         self.promised: dict[int, bytes] = {}
         self.high_watermarks: dict[tuple[int, int], int] = {}
         self.written = 0
@@ -45,7 +45,7 @@ class ReplicationMachine(RuleBasedStateMachine):
         try:
             appended = self.cluster.produce(value, acks_all=acks_all)
         except ApiError:
-            return  # Too few are in sync, or the leader does not know yet that it is one.
+            return  # Too few replicas are in sync, or the leader does not know of its election.
         if acks_all:
             self.waiting.append((appended, value))
 
@@ -84,7 +84,7 @@ class ReplicationMachine(RuleBasedStateMachine):
 
     @rule(broker=brokers)
     def bounce(self, broker: int) -> None:
-        """Killed and back before the controller has noticed."""
+        """Kill and restart before the controller notices."""
         if broker in self.cluster.brokers:
             self.cluster.crash(broker, fence=False)
             self.cluster.restart(broker)
@@ -131,12 +131,12 @@ class ReplicationMachine(RuleBasedStateMachine):
         for broker in self.cluster.brokers.values():
             partition = broker.partition
             if partition.is_leader:
-                key = (broker.epoch, partition.tenure)
+                key = (broker.epoch, partition.leadership_count)
                 assert partition.high_watermark >= self.high_watermarks.get(key, 0)
                 self.high_watermarks[key] = partition.high_watermark
 
     def teardown(self) -> None:
-        """In peace all come together: one log, all in sync, and writes go through."""
+        """Without failures the logs become equal, all replicas are in sync, and writes succeed."""
         if not hasattr(self, "cluster"):
             return
         cluster = self.cluster

@@ -1,7 +1,7 @@
-"""An idempotent acks=all producer in the background, and the proof that nothing it was told is lost.
+"""A background producer with acks=all, and a check that nothing acknowledged is lost.
 
-`Load` numbers its records per partition. What is acknowledged must be on the log where it was said
-to be, once, and in order; what was refused may be there or not.
+`Load` numbers its records per partition. An acknowledged record must be at its offset, once, and
+in order; a failed one may be in the log or not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PADDING: Final = b"." * 200
 IN_FLIGHT_MAX: Final = 500
 DELIVERY_TIMEOUT_S: Final = 60.0
 FOREIGN: Final = -1
-"""The number of a record that is not of a load."""
+"""The number of a record that no load wrote."""
 POLL_S: Final = 0.005
 
 Number = int
@@ -29,7 +29,7 @@ Place = tuple[int, int]
 
 
 class Load:
-    """Records of `topic`, one partition after the other, until `stop`."""
+    """Writes records to the partitions of `topic` in turn, until `stop`."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self.topic = topic
@@ -50,12 +50,12 @@ class Load:
                 "retry.backoff.max.ms": 200,
                 "topic.metadata.refresh.interval.ms": 500,
                 "message.timeout.ms": int(DELIVERY_TIMEOUT_S * 1000),
-                "log_level": 2,  # That a broker is gone is no news here.
+                "log_level": 2,  # Disconnections are expected here.
             }
         )
 
     def run(self) -> None:
-        """Send until stopped, then until everything is answered."""
+        """Send until stopped, then wait for all results."""
         while not self._is_stopped.is_set():
             for partition in self.sent:
                 if len(self._producer) < IN_FLIGHT_MAX:
@@ -63,14 +63,14 @@ class Load:
             self._producer.poll(POLL_S)
         left = self._producer.flush(DELIVERY_TIMEOUT_S)
         if left:
-            self.failures.append(f"{left} records were not answered")
+            self.failures.append(f"{left} records have no result")
 
     def stop(self) -> None:
-        """Let `run` come to its end."""
+        """Make `run` end."""
         self._is_stopped.set()
 
     def await_more(self, count: int, *, timeout_s: float = DELIVERY_TIMEOUT_S) -> None:
-        """Return once so many more records are acknowledged than now."""
+        """Return once `count` more records are acknowledged."""
         with self._progress:
             target = len(self.acknowledged) + count
             reached = self._progress.wait_for(
@@ -101,19 +101,19 @@ class Load:
         offset: int | None,
     ) -> None:
         if error is None and offset is None:
-            # A later batch was acknowledged, hence this one too: librdkafka was not told where.
+            # A later batch was acknowledged, so this one was too; librdkafka has no offset for it.
             self.acknowledged_somewhere += 1
         elif error is not None or offset is None:
             self.failures.append(f"record {number} of partition {partition}: {error}")
         elif (partition, offset) in self.acknowledged:
-            self.failures.append(f"offset {offset} of partition {partition} was given twice")
+            self.failures.append(f"offset {offset} of partition {partition} was returned twice")
         else:
             self.acknowledged[partition, offset] = number
 
 
 @contextmanager
 def under_load(bootstrap_servers: str, topic: str, partitions: int) -> Iterator[Load]:
-    """A load in a thread of its own; at the end all it sent is acknowledged."""
+    """Run a load in a thread; at the end all its records are acknowledged."""
     load = Load(bootstrap_servers, topic, partitions)
     thread = threading.Thread(target=load.run)
     thread.start()
@@ -127,7 +127,7 @@ def under_load(bootstrap_servers: str, topic: str, partitions: int) -> Iterator[
 
 
 def read_all(bootstrap_servers: str, topic: str, partitions: int) -> dict[Place, Number]:
-    """Every record of the topic, after a check that each partition gives them in order."""
+    """Read all records of the topic, and check the order within each partition."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -145,7 +145,7 @@ def read_all(bootstrap_servers: str, topic: str, partitions: int) -> dict[Place,
         unfinished = set(range(partitions))
         deadline_s = time.monotonic() + DELIVERY_TIMEOUT_S
         while unfinished:
-            assert time.monotonic() < deadline_s, f"the ends of {unfinished} did not come"
+            assert time.monotonic() < deadline_s, f"the ends of {unfinished} were not reached"
             for message in consumer.consume(10_000, timeout=0.5):
                 partition, offset, error = message.partition(), message.offset(), message.error()
                 value = message.value()
@@ -166,9 +166,9 @@ def read_all(bootstrap_servers: str, topic: str, partitions: int) -> dict[Place,
 
 
 def await_all_read(load: Load, read: Callable[[], dict[Place, Number]]) -> None:
-    """Everything acknowledged is read where it was put; every number sent once, and in order.
+    """Wait until all acknowledged records are read at their offsets, each number once, in order.
 
-    A leader that has just been elected may know of less as committed than its predecessor did.
+    The high watermark of a newly elected leader may be lower than its predecessor's for a while.
     """
     assert len(load.acknowledged) + load.acknowledged_somewhere == sum(load.sent.values())
     deadline_s = time.monotonic() + DELIVERY_TIMEOUT_S

@@ -1,7 +1,7 @@
-"""The logs of a partition's replicas as they are on disk, byte for byte.
+"""The logs of a partition's replicas on disk, byte for byte.
 
-Replicas may divide their logs into segments in different places, and have different indexes; the
-batches up to the high watermark are the same bytes, one after the other.
+Replicas may have different segments and indexes, but the batches below the high watermark are the
+same bytes in the same order.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _HEAD: Final = struct.Struct(">qi")
 
 
 def committed_bytes(directory: Path, topic: str, partition: int, end_offset: int) -> bytes:
-    """The whole batches of a replica that begin below `end_offset`, in order.
+    """Return the whole batches of a replica that start below `end_offset`, in order.
 
-    Fails where what is there has a gap, or ends before.
+    Fail if the log has a gap or ends before.
     """
     data = b"".join(path.read_bytes() for path in sorted(_log(directory, topic, partition)))
     position = expected_offset = 0
@@ -27,19 +27,19 @@ def committed_bytes(directory: Path, topic: str, partition: int, end_offset: int
         assert position + 61 <= len(data), f"{directory.name} ends at offset {expected_offset}"
         base_offset, length = _HEAD.unpack_from(data, position)
         (last_offset_delta,) = struct.unpack_from(">i", data, position + 23)
-        assert base_offset == expected_offset, f"{directory.name} has no {expected_offset}"
+        assert base_offset == expected_offset, f"{directory.name} lacks offset {expected_offset}"
         expected_offset = base_offset + last_offset_delta + 1
         position += _HEAD.size + length
-    assert expected_offset == end_offset, f"{end_offset} is within a batch of {directory.name}"
+    assert expected_offset == end_offset, f"{end_offset} is inside a batch of {directory.name}"
     return data[:position]
 
 
 def assert_replicas_agree(
     directories: Collection[Path], topic: str, high_watermarks: Mapping[int, int]
 ) -> None:
-    """Every broker's log of every partition has the same bytes up to the high watermark.
+    """Assert that all replicas have the same bytes up to the high watermark.
 
-    Brokers may run; they are given time to write what they have fetched.
+    Brokers may be running; they get time to write what they have fetched.
     """
     for partition, end_offset in high_watermarks.items():
         first, *others = [

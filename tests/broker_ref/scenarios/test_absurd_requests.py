@@ -1,4 +1,4 @@
-"""Requests that make no sense, drawn from a seed: each entry has its error, nothing is changed."""
+"""Random invalid requests: each entry gets its error code, and nothing changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.broker_ref.scenarios.three_brokers import BROKERS, TOPIC, ThreeBroker
 
 MANY = 10_000
 CPU_SECONDS_MAX = 5.0
-"""Ten times what 10,000 entries take."""
+"""Ten times the time that 10,000 entries take."""
 
 INVALID_NAMES = ("", ".", "..", "a b", "a/b", "../t-0", "a\0b", "ü", "x" * 250, "a\nb", "t:1")
 INVALID_CONFIGS = (
@@ -34,13 +34,13 @@ INVALID_CONFIGS = (
 
 @pytest.fixture(scope="module")
 def cluster() -> ThreeBrokers:
-    """One for all: what is refused leaves no trace in it."""
+    """One cluster for all tests, because refused requests do not change it."""
     return ThreeBrokers()
 
 
 @pytest.fixture(autouse=True)
 def unchanged(cluster: ThreeBrokers) -> Any:
-    """Metadata is what it was, and the topic is written and replicated as before."""
+    """Check that the metadata is unchanged, and that writes are replicated as before."""
     end_offset = cluster.controller.side.metadata.end_offset
     yield
     assert cluster.controller.side.metadata.end_offset == end_offset
@@ -50,7 +50,7 @@ def unchanged(cluster: ThreeBrokers) -> Any:
 
 
 def absurd_assignments(random: Random) -> list[list[int]]:
-    """Replica lists of which none is possible."""
+    """Return invalid replica lists."""
     unknown = [random.choice((-1, 0, 4, 3000, 2**31 - 1, -(2**31))) for _ in range(3)]
     return [[], [1, 1], [random.choice(BROKERS)] * 50, unknown, [1, unknown[0]], list(range(1_000))]
 
@@ -108,7 +108,7 @@ def test_absurd_assignments_are_refused(cluster: ThreeBrokers, seed: int) -> Non
         assert grown.error_code is ErrorCode.invalid_replica_assignment, replicas
 
 
-def test_indexes_that_do_not_begin_at_0_or_leave_one_out_are_refused(
+def test_partition_indexes_with_gaps_are_refused(
     cluster: ThreeBrokers,
 ) -> None:
     for indexes in ([1], [0, 2], [0, 0], [-1], [2**31 - 1]):
@@ -122,7 +122,7 @@ def test_indexes_that_do_not_begin_at_0_or_leave_one_out_are_refused(
 
 
 def everything_of(random: Random) -> dict[str, Any]:
-    """Requests about 10,000 partitions, of which partition 0 of the topic alone exists."""
+    """Return requests about 10,000 partitions, of which only partition 0 of the topic exists."""
     indexes = random.sample(range(1, 2**31 - 1), MANY - 1)
     fetched = [{"partition": each, "fetch_offset": 0} for each in indexes]
     listed = [{"partition_index": each, "timestamp": -1} for each in indexes]
@@ -157,7 +157,7 @@ def everything_of(random: Random) -> dict[str, Any]:
 
 
 def codes_in(answer: Any) -> list[ErrorCode]:
-    """The error codes of all partitions in an answer, whatever its fields are called."""
+    """Return the error codes of all partitions in a response, whatever its fields are called."""
     topics = next(
         getattr(answer, name) for name in ("responses", "topics") if hasattr(answer, name)
     )
@@ -181,7 +181,7 @@ def codes_in(answer: Any) -> list[ErrorCode]:
         "delete_records",
     ],
 )
-def test_ten_thousand_partitions_are_answered_one_by_one(
+def test_ten_thousand_partitions_get_a_result_each(
     cluster: ThreeBrokers, seed: int, api: str
 ) -> None:
     asked = everything_of(Random(seed))[api]
@@ -195,10 +195,10 @@ def test_ten_thousand_partitions_are_answered_one_by_one(
     assert set(codes) <= expected
 
 
-def test_more_than_ten_thousand_partitions_are_not_made_in_one_request(
+def test_more_than_ten_thousand_partitions_in_one_request_are_refused(
     cluster: ThreeBrokers,
 ) -> None:
-    """Kafka's `MAX_PARTITIONS_PER_BATCH`, counted over all topics of the request."""
+    """The limit is Kafka's `MAX_PARTITIONS_PER_BATCH`, over all topics of the request."""
     topics = [
         {"name": f"wide-{number}", "num_partitions": partitions, "replication_factor": 3}
         for number, partitions in enumerate((MANY, 1))

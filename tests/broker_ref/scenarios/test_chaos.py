@@ -1,8 +1,8 @@
-"""Faults in any order: links, processes and machines fail as a seed says, under acks=all load.
+"""Random failures of links, processes and machines under an acks=all load.
 
-Invariants: an acknowledged record is where its answer said, for ever; in the end all replicas have
-the same bytes. One thing is kept from happening, since nobody could make up for it, here or in
-Kafka: that the last in-sync replica's disk forgets.
+Invariants: an acknowledged record stays at its offset, and finally all replicas have the same
+bytes. The last in-sync replica never loses its disk here, because neither this broker nor Kafka
+could recover the records.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NODES = (*BROKERS, 0)
 
 
 class Chaos:
-    """A cluster to which a seed does something at every step."""
+    """A cluster with one random operation per step."""
 
     def __init__(self, random: Random) -> None:
         self.cluster = ThreeBrokers()
@@ -34,16 +34,16 @@ class Chaos:
         self.history: list[str] = []
         self.down: set[int] = set()
         self.healed_ms = self.cluster.now_ms
-        """When links that were cut were mended last."""
+        """When the links were last healed."""
 
     def run(self) -> None:
-        """Do everything, mend everything, and check."""
+        """Run all steps, heal everything, and check."""
         doings: list[Callable[[], None]] = [self.wait, self.cut, self.heal]
         doings += [self.kill, self.start, self.forget, self.bounce_controller]
         for _ in range(STEPS):
             self.write()
             self.random.choice(doings)()
-        self.history.append("mend everything")
+        self.history.append("heal everything")
         self.cluster.heal()
         for broker_id in sorted(self.down):
             self.cluster.start_broker(broker_id)
@@ -52,7 +52,7 @@ class Chaos:
         self.check()
 
     def check(self) -> None:
-        """What was acknowledged is where it was said to be; logs are the same, as are epochs."""
+        """Check acknowledged records, and that logs and epochs are equal."""
         cluster = self.cluster
         assert set(cluster.state.isr) == set(BROKERS)
         cluster.agreed()
@@ -61,12 +61,12 @@ class Chaos:
             assert not cluster.is_open(asked), value
             if cluster.outcome(asked) is ErrorCode.none:
                 found = log.get(produced(asked.answer).base_offset)
-                assert found == value.encode(), f"{value} was acknowledged and is lost"
+                assert found == value.encode(), f"the acknowledged record {value} is lost"
 
-    # What is done
+    # Operations
 
     def write(self) -> None:
-        """A record to everyone who takes itself for the leader."""
+        """Write a record to every broker that considers itself the leader."""
         for broker_id in BROKERS:
             if self.cluster.leads(broker_id):
                 value = f"{len(self.asked)}"
@@ -105,12 +105,12 @@ class Chaos:
             self.down.discard(broker_id)
 
     def forget(self) -> None:
-        """A machine loses power; it is back at once, or when others have found out."""
+        """Cut the power of a machine; it restarts at once, or after the others have noticed."""
         cluster = self.cluster
         victim = self.random.choice(BROKERS)
         if cluster.cut or victim in self.down:
             return
-        # Who was cut off is not healthy before a heartbeat: its session may be about to expire.
+        # A broker that was cut off is not safe before a heartbeat: its session may expire.
         cluster.advance(max(0, self.healed_ms + HEARTBEAT_MS - cluster.now_ms))
         healthy = set(cluster.state.isr) - {victim}
         if not healthy or self.in_sync() & self.down:
@@ -131,14 +131,14 @@ class Chaos:
             )
 
     def in_sync(self) -> set[int]:
-        """Who is in the ISR, or will be when the controller hears what the leader has asked.
+        """Return the brokers that are in the ISR, or join it when the controller is reached.
 
-        Until a broker registers anew the controller cannot know that it is another life of it.
+        Until a broker registers again, the controller does not know that it restarted.
         """
         cluster = self.cluster
         found = set(cluster.state.isr)
         for broker_id in filter(cluster.leads, BROKERS):
-            asked = cluster.replica(broker_id).isr_state
+            asked = cluster.replica(broker_id).partition_state
             found |= asked.maximal_isr if asked is not None else set()
         return found
 
@@ -159,12 +159,12 @@ def run(seed: int) -> None:
 
 
 @pytest.mark.parametrize("run_number", range(12))
-def test_what_was_acknowledged_stays(run_number: int, seed: int) -> None:
+def test_acknowledged_records_survive(run_number: int, seed: int) -> None:
     run(seed * 1_000 + run_number)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-def test_what_was_acknowledged_stays_in_many_runs(seed: int) -> None:
+def test_acknowledged_records_survive_in_many_runs(seed: int) -> None:
     for run_number in range(12, 300):
         run(seed * 1_000 + run_number)

@@ -1,4 +1,4 @@
-"""A leader that nobody hears, and clients that still do: over real sockets, with real time."""
+"""A leader cut off from the controller while clients still reach it, over real sockets."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def cluster() -> Iterator[broker_ref.Cluster]:
 
 
 def leader_seen_by(cluster: broker_ref.Cluster, broker_id: int) -> int:
-    """Who leads the partition, as one broker has it."""
+    """Return the partition's leader in the metadata of one broker."""
     with RawConnection(cluster.address(broker_id)) as raw:
         (partition,) = only(describe_topics(raw, "load").topics).partitions
         return int(partition.leader_id)
 
 
 def isr_seen_by(cluster: broker_ref.Cluster, broker_id: int) -> set[int]:
-    """Who is in sync, as one broker has it."""
+    """Return the ISR in the metadata of one broker."""
     with RawConnection(cluster.address(broker_id)) as raw:
         (partition,) = only(describe_topics(raw, "load").topics).partitions
         return set(partition.isr_nodes)
 
 
-@pytest.mark.parametrize("also_cut_off_from", ["nobody else", "its followers"])
-def test_a_leader_cut_off_from_the_controller(
+@pytest.mark.parametrize("also_cut_off_from", ["the controller only", "its followers"])
+def test_leader_cut_off_from_the_controller(
     cluster: broker_ref.Cluster, also_cut_off_from: str
 ) -> None:
     cluster.create_topic("load", configs=TOPIC_CONFIGS)
@@ -66,11 +66,11 @@ def test_a_leader_cut_off_from_the_controller(
     others = [broker_id for broker_id in cluster.broker_ids if broker_id != old]
     with under_load(cluster.bootstrap_servers, "load", 1) as load:
         load.await_more(200)
-        peers = [] if also_cut_off_from == "nobody else" else others
+        peers = [] if also_cut_off_from == "the controller only" else others
         cluster.faults.isolate(old, [CONTROLLER_ID, *peers])
         eventually(lambda: leader_seen_by(cluster, others[0]) in others)
-        # The old leader still leads, for all it knows; what it takes in, it cannot commit. A
-        # client that is connected to it alone, as the load may be, hears of no other.
+        # The old leader still considers itself leader, but cannot commit what it appends. A client
+        # that is connected to it alone, as the load may be, does not learn of the new leader.
         assert leader_seen_by(cluster, old) == old
         with RawConnection(cluster.address(old)) as raw:
             refused = produce(raw, "load", STRAY, timeout_ms=TIMED_OUT_MS)

@@ -1,4 +1,4 @@
-"""Disks that forget, fill up and come back with something else than the others have."""
+"""Disks that lose data or fill up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kio.schema.errors import ErrorCode
 from tests.broker_ref.scenarios.three_brokers import BROKERS, ThreeBrokers
 
 
-def test_two_failures_in_a_row_that_need_truncation() -> None:
-    """KIP-279: each of two leaders dies with something that nobody else has."""
+def test_two_leader_failures_in_a_row_require_truncation() -> None:
+    """KIP-279: each of two leaders dies with records that no other replica has."""
     cluster = ThreeBrokers()
     cluster.written(1, "a")
     for leader, strays in ((1, ("1x", "1y")), (2, ("2x",))):
@@ -21,8 +21,8 @@ def test_two_failures_in_a_row_that_need_truncation() -> None:
             assert cluster.outcome(cluster.write(leader, stray, acks=1)) is ErrorCode.none
         cluster.kill(leader)
         cluster.heal()
-        cluster.await_leader(leader + 1)  # The next replica in sync.
-    # Alone it takes nothing for acks=all; the epochs of all three leaders are in the logs.
+        cluster.await_leader(leader + 1)  # The next in-sync replica.
+    # Alone it refuses acks=all; the epochs of all three leaders are in the logs.
     assert cluster.outcome(cluster.write(3, "b")) is ErrorCode.not_enough_replicas
     assert cluster.outcome(cluster.write(3, "c", acks=1)) is ErrorCode.none
     cluster.start_broker(2)
@@ -35,8 +35,8 @@ def test_two_failures_in_a_row_that_need_truncation() -> None:
     assert entries[0] == entries[1] == entries[2]
 
 
-def test_a_follower_that_was_cut_learns_what_is_committed_where_nothing_is_written() -> None:
-    """Killed before it noted its high watermark: that it diverges is not all it must be told."""
+def test_truncated_follower_learns_the_high_watermark_without_new_records() -> None:
+    """It was killed before its checkpoint, so it needs more than the diverging epoch."""
     cluster = ThreeBrokers()
     cluster.written(1, "a")
     cluster.separate(1, 2, 3)
@@ -51,8 +51,8 @@ def test_a_follower_that_was_cut_learns_what_is_committed_where_nothing_is_writt
 
 @pytest.mark.parametrize("victim", BROKERS)
 @pytest.mark.parametrize("returns", ["at once", "when it is known to be gone"])
-def test_a_disk_that_lost_its_unsynced_tail(victim: int, returns: str, seed: int) -> None:
-    """What it lost is nowhere else lost, also where all the others die thereafter."""
+def test_disk_that_lost_its_unsynced_tail(victim: int, returns: str, seed: int) -> None:
+    """No acknowledged record is lost, even if all other brokers die afterwards."""
     random = Random(seed)
     cluster = ThreeBrokers()
     for number in range(20):
@@ -61,7 +61,7 @@ def test_a_disk_that_lost_its_unsynced_tail(victim: int, returns: str, seed: int
     if returns == "when it is known to be gone":
         cluster.await_out_of_sync(victim)
     cluster.start_broker(victim)
-    # Nobody takes its log for complete before it has caught up.
+    # It does not count as in sync before it has caught up.
     cluster.run_until(lambda: cluster.runs(victim))
     cluster.run_until(lambda: cluster.leads(cluster.state.leader))
     assert cluster.state.leader != victim
@@ -76,8 +76,8 @@ def test_a_disk_that_lost_its_unsynced_tail(victim: int, returns: str, seed: int
     assert cluster.agreed() == [*(f"{number}" for number in range(20)), "more"]
 
 
-def test_the_controllers_disk_has_what_it_said(seed: int) -> None:
-    """Its journal is flushed before anything is answered: an unsynced tail is nobody's."""
+def test_controller_journal_is_synced_before_responses(seed: int) -> None:
+    """A power loss of the controller loses nothing that it has acknowledged."""
     random = Random(seed)
     cluster = ThreeBrokers()
     cluster.written(1, "a")
@@ -99,8 +99,8 @@ def test_the_controllers_disk_has_what_it_said(seed: int) -> None:
 
 
 @pytest.mark.parametrize("operation", ["append", "flush"])
-def test_a_full_disk_of_the_leader_acknowledges_nothing(operation: str) -> None:
-    """Not what was refused, nor what waited for a follower when the disk failed."""
+def test_full_disk_of_the_leader_acknowledges_nothing(operation: str) -> None:
+    """Neither the refused record nor the one that waited for a follower is acknowledged."""
     cluster = ThreeBrokers(topic_configs={"flush.messages": "1"})
     cluster.written(1, "a")
     cluster.separate(1, 2)
@@ -118,10 +118,10 @@ def test_a_full_disk_of_the_leader_acknowledges_nothing(operation: str) -> None:
     cluster.repair(1)
     cluster.start_broker(1)
     cluster.settle()
-    assert cluster.agreed() == ["a", "d"]  # Broker 3 had "b" as well, and cut it.
+    assert cluster.agreed() == ["a", "d"]  # Broker 3 had "b" too, and truncated it.
 
 
-def test_a_full_disk_of_a_follower_ends_its_part_and_nothing_else() -> None:
+def test_full_disk_of_a_follower_stops_only_that_follower() -> None:
     cluster = ThreeBrokers()
     cluster.written(1, "a")
     cluster.let_fail(3, "append")
@@ -136,8 +136,8 @@ def test_a_full_disk_of_a_follower_ends_its_part_and_nothing_else() -> None:
     assert cluster.agreed() == ["a", "b"]
 
 
-def test_a_disk_full_in_the_middle_of_a_batch_leaves_no_half_of_it(seed: int) -> None:
-    """The bytes that did get there are cut at the next start, whoever leads then."""
+def test_disk_full_in_the_middle_of_a_batch_leaves_no_partial_batch(seed: int) -> None:
+    """The next start truncates the partial batch, whoever leads then."""
     cluster = ThreeBrokers()
     cluster.written(1, "a")
     cluster.let_fail(1, "append")

@@ -1,4 +1,4 @@
-"""kill -9 of every broker in turn under load: what was acknowledged stays, and replicas agree."""
+"""kill -9 of every broker in turn under load: no acknowledged record is lost, logs are equal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def nodes() -> Iterator[Nodes]:
 
 
 def create(nodes: Nodes, topic: str) -> None:
-    """A topic of which each broker leads a partition."""
+    """Create a topic with a partition led by each broker."""
     nodes.create(topic, [1, 2, 3], [2, 3, 1], [3, 1, 2], **TOPIC_CONFIGS)
 
 
@@ -48,7 +48,7 @@ def await_all_in_sync(nodes: Nodes, topic: str) -> None:
 
 
 def check(nodes: Nodes, load: Load) -> None:
-    """All that was acknowledged is there, and every replica has it, byte for byte."""
+    """Check that all acknowledged records are on every replica, byte for byte."""
     cluster = nodes.cluster
     await_all_read(load, lambda: read_all(cluster.bootstrap_servers, load.topic, PARTITIONS))
     await_all_in_sync(nodes, load.topic)
@@ -58,7 +58,7 @@ def check(nodes: Nodes, load: Load) -> None:
 
 
 def kill_in_turn(nodes: Nodes, cluster: Cluster, load: Load, random: Random) -> None:
-    """Each broker once, in a drawn order, each at a drawn moment of the load."""
+    """Kill each broker once, in random order, at random moments of the load."""
     for victim in random.sample(cluster.broker_ids, 3):
         load.await_more(random.randint(1, 1500))
         nodes.kill(victim)
@@ -67,7 +67,7 @@ def kill_in_turn(nodes: Nodes, cluster: Cluster, load: Load, random: Random) -> 
         await_all_in_sync(nodes, load.topic)
 
 
-def test_every_broker_in_turn(nodes: Nodes, seed: int) -> None:
+def test_kill_every_broker_in_turn(nodes: Nodes, seed: int) -> None:
     create(nodes, "load")
     with under_load(nodes.cluster.bootstrap_servers, "load", PARTITIONS) as load:
         kill_in_turn(nodes, nodes.cluster, load, Random(seed))
@@ -77,8 +77,8 @@ def test_every_broker_in_turn(nodes: Nodes, seed: int) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_rounds_of_brokers_and_the_controller(nodes: Nodes, seed: int) -> None:
-    """As above, for longer; one goes before another is in sync again, the controller with them."""
+def test_kill_brokers_and_controller_in_rounds(nodes: Nodes, seed: int) -> None:
+    """As above, for longer; a broker is killed before the last is in sync, as is the controller."""
     random = Random(seed)
     cluster = nodes.cluster
     create(nodes, "load")
@@ -91,7 +91,7 @@ def test_rounds_of_brokers_and_the_controller(nodes: Nodes, seed: int) -> None:
             nodes.kill(first)
             cluster.start_controller()
             nodes.start(first)
-            nodes.kill(second)  # `first` may have nothing yet of what was written meanwhile.
+            nodes.kill(second)  # `first` may lack the records written meanwhile.
             nodes.start(second)
             load.await_more(random.randint(1, 1000))
             await_all_in_sync(nodes, "load")

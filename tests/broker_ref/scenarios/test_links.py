@@ -1,4 +1,4 @@
-"""Brokers that cannot reach each other, or the controller."""
+"""Brokers that cannot reach each other or the controller."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NOT_ACKNOWLEDGED = {
 }
 
 
-def test_a_follower_cut_off_for_longer_than_the_lag_time_and_then_back() -> None:
+def test_follower_cut_off_for_longer_than_the_lag_time() -> None:
     cluster = ThreeBrokers()
     cluster.written(1, "a")
     cluster.separate(3, 1)
     late = cluster.write(1, "b")
-    assert cluster.is_open(late)  # It is in sync still: without it nothing is committed.
+    assert cluster.is_open(late)  # The follower is still in sync, so nothing is committed.
     cluster.advance(2 * LAG_MS)
     assert set(cluster.state.isr) == {1, 2}
     assert not cluster.is_open(late)
@@ -38,7 +38,7 @@ def test_a_follower_cut_off_for_longer_than_the_lag_time_and_then_back() -> None
     assert cluster.agreed() == ["a", "b", "c"]
 
 
-def test_both_followers_cut_off_leave_too_few_to_commit_anything() -> None:
+def test_both_followers_cut_off_leave_too_few_replicas_to_commit() -> None:
     cluster = ThreeBrokers()
     cluster.separate(1, 2, 3)
     began = cluster.write(1, "a", timeout_ms=20_000)
@@ -52,15 +52,15 @@ def test_both_followers_cut_off_leave_too_few_to_commit_anything() -> None:
     cluster.settle()
     cluster.written(1, "c")
     cluster.settle()
-    assert cluster.agreed() == ["a", "c"]  # What was not acknowledged may be there.
+    assert cluster.agreed() == ["a", "c"]  # Unacknowledged records may be kept.
 
 
-def test_a_leader_cut_off_from_the_controller_commits_nothing_that_could_be_lost() -> None:
-    """It leads on for its followers until they hear of another; then it has nobody."""
+def test_leader_cut_off_from_the_controller_commits_nothing_unsafe() -> None:
+    """It leads its followers until they learn of the new leader."""
     cluster = ThreeBrokers()
     cluster.written(1, "a")
     cluster.separate(1, CONTROLLER)
-    cluster.written(1, "b")  # Its followers are in sync, and the others lead from there.
+    cluster.written(1, "b")  # Its followers are in sync, and the next leader has the record.
     cluster.run_until(lambda: cluster.leads(2) or cluster.leads(3))
     assert cluster.leads(1)
     stray = cluster.write(1, "stray", timeout_ms=5_000)
@@ -68,8 +68,8 @@ def test_a_leader_cut_off_from_the_controller_commits_nothing_that_could_be_lost
     cluster.written(new_leader, "c")
     cluster.advance(SESSION_MS + LAG_MS)
     assert cluster.outcome(stray) is ErrorCode.request_timed_out
-    # That the followers lag changes nothing: to leave the ISR they need the controller.
-    isr = cluster.replica(1).isr_state
+    # The lagging followers stay in the ISR, because a change needs the controller.
+    isr = cluster.replica(1).partition_state
     assert isr is not None
     assert isr.maximal_isr == {1, 2, 3}
     assert cluster.replica(1).high_watermark == 2
@@ -80,13 +80,13 @@ def test_a_leader_cut_off_from_the_controller_commits_nothing_that_could_be_lost
     assert set(cluster.state.isr) == {1, 2, 3}
 
 
-def test_a_leader_cut_off_from_everybody_acknowledges_nothing_and_truncates() -> None:
+def test_leader_cut_off_from_all_acknowledges_nothing_and_truncates() -> None:
     cluster = ThreeBrokers()
     cluster.written(1, "a")
     cluster.separate(1, CONTROLLER, 2, 3)
     strays = [cluster.write(1, f"stray {number}", timeout_ms=60_000) for number in range(3)]
     alone = cluster.write(1, "acks=1", acks=1)
-    assert cluster.outcome(alone) is ErrorCode.none  # Which is not told to be safe, and is not.
+    assert cluster.outcome(alone) is ErrorCode.none  # acks=1 promises nothing.
     cluster.run_until(lambda: cluster.leads(2) or cluster.leads(3))
     leader = cluster.state.leader
     cluster.written(leader, "b")
@@ -100,7 +100,7 @@ def test_a_leader_cut_off_from_everybody_acknowledges_nothing_and_truncates() ->
     assert cluster.agreed() == ["a", "b", "c"]
 
 
-def test_who_was_cut_off_does_not_lead_where_all_in_sync_are_gone() -> None:
+def test_replica_out_of_sync_does_not_lead_when_the_isr_is_gone() -> None:
     cluster = ThreeBrokers()
     cluster.separate(3, 1, 2)
     cluster.advance(2 * LAG_MS)
@@ -113,7 +113,7 @@ def test_who_was_cut_off_does_not_lead_where_all_in_sync_are_gone() -> None:
     assert not cluster.leads(3)
     assert cluster.outcome(cluster.write(3, "b", acks=1)) is ErrorCode.not_leader_or_follower
     cluster.heal()
-    cluster.start_broker(1)  # It had "a", but who is to know that.
+    cluster.start_broker(1)  # It has "a", but the controller cannot know that.
     cluster.advance(3 * SESSION_MS)
     assert cluster.state.leader == -1
     cluster.start_broker(2)
@@ -121,7 +121,7 @@ def test_who_was_cut_off_does_not_lead_where_all_in_sync_are_gone() -> None:
     assert cluster.agreed() == ["a"]
 
 
-def test_a_cluster_without_its_controller_goes_on_as_it_is() -> None:
+def test_cluster_without_controller_keeps_its_leaders() -> None:
     cluster = ThreeBrokers()
     cluster.kill_controller()
     cluster.advance(3 * SESSION_MS)
@@ -129,7 +129,7 @@ def test_a_cluster_without_its_controller_goes_on_as_it_is() -> None:
     cluster.kill(3)
     waiting = cluster.write(1, "b", timeout_ms=60_000)
     cluster.advance(3 * SESSION_MS)
-    assert cluster.is_open(waiting)  # Nobody can say that broker 3 is not needed.
+    assert cluster.is_open(waiting)  # Without controller broker 3 cannot leave the ISR.
     cluster.start_controller()
     cluster.run_until(lambda: not cluster.is_open(waiting))
     assert cluster.outcome(waiting) is ErrorCode.none
@@ -138,7 +138,7 @@ def test_a_cluster_without_its_controller_goes_on_as_it_is() -> None:
     assert cluster.agreed() == ["a", "b"]
 
 
-def test_a_broker_that_is_late_for_the_controller_keeps_what_it_leads() -> None:
+def test_broker_with_late_heartbeats_keeps_its_leadership() -> None:
     cluster = ThreeBrokers()
     cluster.separate(1, CONTROLLER)
     cluster.advance(SESSION_MS - 2 * HEARTBEAT_MS)

@@ -1,4 +1,4 @@
-"""Members of groups that do not do what they should: others go on, and no offset is touched."""
+"""Misbehaving group members: other members continue, and committed offsets stay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REBALANCE_MS = 10_000
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Member:
-    """A member of `group` as it is told to the coordinator, right or wrong."""
+    """A member of `group` that may send wrong requests."""
 
     cluster: ThreeBrokers
     coordinator: int
@@ -27,7 +27,7 @@ class Member:
     generation_id: int = -1
 
     def send_join(self, *, metadata: bytes = b"") -> Asked:
-        """JoinGroup, which may wait for others."""
+        """Send JoinGroup, which may wait for other members."""
         return self.cluster.ask(
             self.coordinator,
             request(
@@ -38,18 +38,18 @@ class Member:
         )  # fmt: skip
 
     def take(self, joined: Asked) -> Any:
-        """The answer to a join, which the member goes by from then on."""
+        """Return the response to a JoinGroup, and use its id and generation from then on."""
         answer = self.cluster.answered(joined)
         if answer.error_code in {ErrorCode.none, ErrorCode.member_id_required}:
             self.member_id, self.generation_id = answer.member_id, answer.generation_id
         return answer
 
-    def get_id(self) -> None:
-        """Have an id given out."""
+    def request_member_id(self) -> None:
+        """Request a member id."""
         assert self.take(self.send_join()).error_code is ErrorCode.member_id_required
 
     def sync(self) -> Asked:
-        """SyncGroup, with everything for this member."""
+        """Send SyncGroup, which assigns everything to this member."""
         everything = {"member_id": self.member_id, "assignment": b"all"}
         return self.cluster.ask(
             self.coordinator,
@@ -62,7 +62,7 @@ class Member:
 
     def become_stable(self) -> None:
         """Join and sync as the only member."""
-        self.get_id()
+        self.request_member_id()
         assert self.take(self.send_join()).error_code is ErrorCode.none
         assert self.cluster.answered(self.sync()).error_code is ErrorCode.none
 
@@ -78,7 +78,7 @@ class Member:
         return code
 
     def commit(self, offset: int, **wrong: Any) -> ErrorCode:
-        """Commit as this member; `wrong` changes fields of the request."""
+        """Commit as this member; `wrong` overrides fields of the request."""
         fields: dict[str, Any] = {
             "group_id": self.group,
             "generation_id_or_member_epoch": self.generation_id,
@@ -93,7 +93,7 @@ class Member:
         return code
 
     def committed(self) -> int:
-        """The offset that the group has committed."""
+        """Return the committed offset of the group."""
         groups = [{"group_id": self.group, "topics": [{"name": TOPIC, "partition_indexes": [0]}]}]
         asked = self.cluster.ask(self.coordinator, request("offset_fetch", 9, groups=groups))
         answer = self.cluster.answered(asked).groups[0]
@@ -102,7 +102,7 @@ class Member:
 
 
 class Groups:
-    """A cluster with a coordinator, which is the same for all groups."""
+    """A cluster with one coordinator for all groups."""
 
     def __init__(self) -> None:
         self.cluster = ThreeBrokers(group_initial_rebalance_delay_ms=100)
@@ -113,7 +113,7 @@ class Groups:
         return Member(cluster=self.cluster, coordinator=self.coordinator, group=group)
 
     def find_coordinator(self) -> bool:
-        """Learn who coordinates; whether there is one."""
+        """Look up the coordinator; return whether there is one."""
         find = request("find_coordinator", 4, key_type=0, coordinator_keys=["any"])
         asked = self.cluster.ask(BROKERS[0], find)
         found = self.cluster.answered(asked).coordinators[0]
@@ -126,12 +126,12 @@ def groups() -> Groups:
     return Groups()
 
 
-def test_a_consumer_that_never_polls_again_loses_its_part(groups: Groups) -> None:
-    """It neither answers the rebalance nor gives a sign of life; the other does not wait long."""
+def test_consumer_that_stops_polling_loses_its_partitions(groups: Groups) -> None:
+    """It neither rejoins nor sends heartbeats; the other member does not wait long."""
     idle, eager = groups.member("g"), groups.member("g")
     idle.become_stable()
     assert idle.commit(5) is ErrorCode.none
-    eager.get_id()
+    eager.request_member_id()
     joined = eager.send_join()
     began_ms = groups.cluster.now_ms
     answer = eager.take(joined)
@@ -143,11 +143,11 @@ def test_a_consumer_that_never_polls_again_loses_its_part(groups: Groups) -> Non
     assert eager.committed() == 5
 
 
-def test_a_consumer_that_heartbeats_but_never_rejoins_is_left_behind(groups: Groups) -> None:
-    """Its thread is alive, its loop is not: the rebalance timeout is what counts."""
+def test_consumer_that_heartbeats_but_never_rejoins_is_removed(groups: Groups) -> None:
+    """Its heartbeat thread runs, its poll loop does not: the rebalance timeout counts."""
     stuck, eager = groups.member("g"), groups.member("g")
     stuck.become_stable()
-    eager.get_id()
+    eager.request_member_id()
     joined = eager.send_join()
     began_ms = groups.cluster.now_ms
     while groups.cluster.is_open(joined):
@@ -158,51 +158,51 @@ def test_a_consumer_that_heartbeats_but_never_rejoins_is_left_behind(groups: Gro
     assert stuck.heartbeat() is ErrorCode.unknown_member_id
 
 
-def test_a_member_that_joins_twice_is_one_member(groups: Groups) -> None:
+def test_member_that_joins_twice_is_one_member(groups: Groups) -> None:
     member, other = groups.member("g"), groups.member("g")
     member.become_stable()
-    other.get_id()
+    other.request_member_id()
     first = member.send_join(metadata=b"1")
     second = member.send_join(metadata=b"2")
     others = other.send_join()
     answer = member.take(second)
     ids = [each.member_id for each in answer.members or groups.cluster.answered(others).members]
     assert sorted(ids) == sorted([member.member_id, other.member_id])
-    # As in Kafka, nobody is told anything more of the first request: the second took its place.
+    # As in Kafka, the first request gets no response, because the second replaces it.
     assert groups.cluster.is_open(first)
     assert other.take(others).generation_id == member.generation_id
 
 
 @pytest.mark.parametrize("generation_id", [-1, 0, 2, 2**31 - 1])
-def test_a_wrong_generation_commits_nothing(groups: Groups, generation_id: int) -> None:
+def test_wrong_generation_commits_nothing(groups: Groups, generation_id: int) -> None:
     member = groups.member("g")
     member.become_stable()
     assert member.commit(5) is ErrorCode.none
-    right = member.generation_id
-    assert right == 1
+    generation_id_before = member.generation_id
+    assert generation_id_before == 1
     member.generation_id = generation_id
     assert member.commit(99) is ErrorCode.illegal_generation
     assert member.heartbeat() is ErrorCode.illegal_generation
     assert groups.cluster.answered(member.sync()).error_code is ErrorCode.illegal_generation
     assert member.committed() == 5
-    member.generation_id = right
+    member.generation_id = generation_id_before
     assert member.heartbeat() is ErrorCode.none
 
 
-def test_a_member_of_one_group_commits_nothing_for_another(groups: Groups) -> None:
+def test_member_of_one_group_commits_nothing_for_another(groups: Groups) -> None:
     victim, intruder = groups.member("victim"), groups.member("intruder")
     victim.become_stable()
     intruder.become_stable()
     assert victim.commit(5) is ErrorCode.none
     assert intruder.commit(99, group_id="victim") is ErrorCode.unknown_member_id
-    # Nor may anybody without a member id, while the group has members.
+    # A commit without member id is refused too, while the group has members.
     anonymous = {"member_id": "", "generation_id_or_member_epoch": -1}
     assert intruder.commit(99, group_id="victim", **anonymous) is ErrorCode.unknown_member_id
     assert (victim.committed(), intruder.committed()) == (5, -1)
     assert victim.heartbeat() is ErrorCode.none
 
 
-def test_commits_outlive_every_coordinator_in_turn(groups: Groups) -> None:
+def test_commits_survive_every_coordinator_in_turn(groups: Groups) -> None:
     member = groups.member("g")
     cluster = groups.cluster
     for offset in (5, 7, 9):

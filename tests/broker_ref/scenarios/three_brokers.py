@@ -1,8 +1,8 @@
-"""Three brokers and their controller in virtual time, with links that break and disks that fail.
+"""Three brokers and their controller in virtual time, with failing links and disks.
 
-Purpose: the whole of a cluster for scenarios that need a moment chosen exactly or a disk that
-forgets. All nodes are real, as are all requests; time, network and disks are the test's. One topic,
-`t`, with one partition on all three.
+Purpose: a whole cluster for scenarios that need exact timing or a disk that loses data. Nodes and
+requests are real; time, network and disks are simulated. The only topic `t` has one partition on
+all three brokers.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ LAG_MS: Final = 2_000
 SESSION_MS: Final = 3_000
 HEARTBEAT_MS: Final = 500
 SETTLED_MS: Final = 12_000
-"""Enough for a session to expire, a leader to be elected and replicas to come in sync."""
+"""Enough time for a session to expire, an election, and replicas to come in sync."""
 
 STEPS_MAX: Final = 5_000
-"""Events within one moment: more are nodes that send each other the same for ever."""
+"""The maximum number of events in one moment; more mean an endless loop between nodes."""
 
 
 class ThreeBrokers(VirtualCluster):
-    """Three running brokers that all know topic `t`, led by broker 1."""
+    """Three running brokers that know topic `t`, led by broker 1."""
 
     def __init__(self, *, topic_configs: Mapping[str, str] | None = None, **configs: Any) -> None:
-        """`configs` are fields of `BrokerConfig`; `min.insync.replicas` is 2 if not said."""
+        """`configs` are fields of `BrokerConfig`; the default of `min.insync.replicas` is 2."""
         settings: dict[str, Any] = {
             "replica_lag_time_max_ms": LAG_MS,
             "broker_session_timeout_ms": SESSION_MS,
@@ -85,81 +85,81 @@ class ThreeBrokers(VirtualCluster):
     # Clients
 
     def ask(self, broker_id: int, asked: Any) -> Asked:
-        """Send a request on a connection of its own."""
+        """Send a request on a new connection."""
         return self._clients.ask(broker_id, asked)
 
     def write(
         self, broker_id: int, value: str, *, acks: int = -1, timeout_ms: int = 30_000
     ) -> Asked:
-        """Produce a record to a broker that may lead or not."""
+        """Produce a record to a broker, leader or not."""
         return self.ask(broker_id, produce(batch(value), acks=acks, timeout=timeout_ms))
 
     def answered(self, asked: Asked) -> Any:
-        """The answer, as time goes on."""
+        """Advance the clock until there is a response, and return it."""
         self.run_until(lambda: not self.is_open(asked))
         assert not asked.is_closed
         return asked.answer
 
     def written(self, broker_id: int, value: str) -> None:
-        """Produce with acks=all what must be acknowledged."""
+        """Produce with acks=all; it must succeed."""
         asked = self.write(broker_id, value)
         self.answered(asked)
         assert self.outcome(asked) is ErrorCode.none
 
     def outcome(self, asked: Asked) -> ErrorCode | None:
-        """What a produce request of one partition was answered; None: nothing so far, or ever."""
+        """Return the error code of a produce request to one partition; None without response."""
         if self.is_open(asked) or asked.is_closed:
             return None
         code: ErrorCode = produced(asked.answer).error_code
         return code
 
     def is_open(self, asked: Asked) -> bool:
-        """Whether no answer has come so far."""
+        """Return whether there is no response yet."""
         return self._clients.is_open(asked)
 
-    # What is so
+    # State
 
     @property
     def state(self) -> PartitionMetadata:
-        """The partition as the controller has it."""
+        """The partition in the controller's metadata."""
         found = self.controller.side.metadata.partition(TOPIC, 0)
         assert found is not None
         return found
 
     def replica(self, broker_id: int) -> Partition:
-        """The replica on a broker that runs."""
+        """Return the replica on a running broker."""
         broker = self.broker(broker_id).broker
         assert broker is not None
         return broker.replicas.partition(TOPIC, 0)
 
     def leads(self, broker_id: int) -> bool:
-        """Whether a broker runs and takes itself for the leader."""
+        """Return whether a broker runs and considers itself the leader."""
         node = self._nodes.get(address_of(broker_id))
         if node is None or self.broker(broker_id).broker is None:
             return False
         return self.replica(broker_id).is_leader
 
     def broker_epoch(self, broker_id: int) -> int:
-        """Of the registration that the controller knows; another for each life."""
+        """Return the registered broker epoch, which differs for each incarnation."""
         return self.controller.side.metadata.brokers[broker_id].broker_epoch
 
     def runs(self, broker_id: int) -> bool:
-        """Whether a broker has been started, served its way in, and has not ended."""
+        """Return whether a broker has started and not stopped."""
         return (
             address_of(broker_id) in self._nodes
             and self.broker(broker_id).state is BrokerState.RUNNING
         )
 
     def await_leader(self, broker_id: int) -> None:
-        """Let time pass until a broker leads and knows it."""
+        """Advance the clock until a broker leads and knows it."""
         self.run_until(lambda: self.state.leader == broker_id and self.leads(broker_id))
 
     def await_out_of_sync(self, broker_id: int) -> None:
-        """Let time pass until a broker is out of sync, as the controller has it."""
+        """Advance the clock until a broker has left the controller's ISR."""
         self.run_until(lambda: broker_id not in self.state.isr)
 
     def agreed(self) -> list[str]:
-        """The values in the log, which is the same, byte for byte, on every replica."""
+        """Return the values in the log, which must be the same bytes on every replica."""
         replicas = [self.replica(broker_id) for broker_id in BROKERS]
         ends = [(replica.log.log_end_offset, replica.high_watermark) for replica in replicas]
         assert {each for pair in ends for each in pair} == {ends[0][0]}, f"ends differ: {ends}"
@@ -168,13 +168,13 @@ class ThreeBrokers(VirtualCluster):
         return [value.decode() for value in values(self.replica(1)).values()]
 
     def settle(self) -> None:
-        """Let everything that follows of itself happen."""
+        """Advance the clock until nothing more happens."""
         self.advance(SETTLED_MS)
 
-    # Faults
+    # Injected faults
 
     def separate(self, one: int, *others: int) -> None:
-        """Cut a broker off from others, or from the controller (0): what is under way is lost."""
+        """Cut a broker off from others, or from the controller (0); messages in flight are lost."""
         for other in others:
             ends = frozenset((_address(one), _address(other)))
             self.cut.add(ends)
@@ -185,43 +185,43 @@ class ThreeBrokers(VirtualCluster):
         self.deliver()
 
     def heal(self) -> None:
-        """Mend every link."""
+        """Restore every link."""
         self.cut.clear()
 
     def kill(self, broker_id: int, *, forgets: Random | None = None) -> None:
-        """End a broker; with `forgets`, its machine, which loses what was not flushed."""
+        """Kill a broker; with `forgets`, its machine, which loses unflushed data."""
         self.crash(address_of(broker_id))
         if forgets is not None:
             storage = self.disk(broker_id)
             self.storages[broker_id] = storage.crash(forgets)
 
     def crash(self, address: Address) -> None:
-        """As a virtual cluster does; who waits for an answer from there gets none."""
+        """Crash as a virtual cluster does; requests to this address get no response."""
         super().crash(address)
         for broker_id in BROKERS:
             if address_of(broker_id) == address:
                 self._clients.hang_up(broker_id)
 
     def kill_controller(self, *, forgets: Random | None = None) -> None:
-        """End the controller; with `forgets`, its machine."""
+        """Kill the controller; with `forgets`, its machine."""
         self.crash(CONTROLLER)
         if forgets is not None:
             assert isinstance(self.controller_storage, MemoryStorage)
             self.controller_storage = self.controller_storage.crash(forgets)
 
     def disk(self, broker_id: int) -> MemoryStorage:
-        """The disk of a broker."""
+        """Return the disk of a broker."""
         storage: Storage = self.storages[broker_id]
         assert isinstance(storage, MemoryStorage)
         return storage
 
     def let_fail(self, broker_id: int, operation: str) -> None:
-        """Let the disk refuse this below `t-0` from now on; the broker may end of it."""
+        """Make the disk refuse this operation below `t-0`; the broker may stop."""
         self._failing.add(address_of(broker_id))
         self.disk(broker_id).fail_below(f"{TOPIC}-0/", operation)
 
     def repair(self, broker_id: int) -> None:
-        """Let the disk work again."""
+        """Make the disk work again."""
         self._failing.discard(address_of(broker_id))
         self.disk(broker_id).fail_on(None)
 
@@ -236,14 +236,14 @@ class ThreeBrokers(VirtualCluster):
             return
         for effect in node.handle(event, self.now_ms):
             self._queue.append((address, effect))
-        if node.failure is not None:  # What it said last goes out; then it ends, as at the edge.
+        if node.failure is not None:  # Its last messages are sent; then it stops, as in `io`.
             self.deliver()
             if address in self._nodes:
                 self.crash(address)
 
 
 def committed(replica: Partition) -> bytes:
-    """The bytes of a replica's log up to its high watermark."""
+    """Return the bytes of a replica's log up to its high watermark."""
     found = b""
     offset = replica.log.log_start_offset
     end_offset = replica.high_watermark
@@ -251,14 +251,14 @@ def committed(replica: Partition) -> bytes:
         data = replica.log.read(
             offset, end_offset=end_offset, max_bytes=1 << 20, at_least_one_batch=True
         )
-        assert data, f"nothing at offset {offset} of {end_offset}"
+        assert data, f"there is no batch at offset {offset} below {end_offset}"
         found += data
         offset = _end_of(data)
     return found
 
 
 def _end_of(data: bytes) -> int:
-    """One past the last offset of whole batches."""
+    """Return the offset after the last record of whole batches."""
     end_offset = position = 0
     while position < len(data):
         base_offset = int.from_bytes(data[position : position + 8])

@@ -1,4 +1,4 @@
-"""Transactional producers of a virtual cluster, by the wire: each request is seen alone."""
+"""Transactional producers of a virtual cluster that send single requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Producer = tuple[int, int]
 
 
 class Producers:
-    """A cluster, its topics `t` (led by broker 1) and `u` (led by the last), and its producers."""
+    """A cluster with topics `t` (led by broker 1) and `u` (led by the last), and producers."""
 
     def __init__(
         self, brokers: int = 1, *, transaction_version: int = 2, **configs: int | bool
@@ -61,10 +61,10 @@ class Producers:
         self.clients.create_topic("u", *reversed(ids))
         self.find()
 
-    # Where things are
+    # Coordinators and partitions
 
     def find(self) -> int:
-        """The coordinator, once there is one."""
+        """Return the coordinator, once there is one."""
         found = -1
 
         def is_known() -> bool:
@@ -81,13 +81,13 @@ class Producers:
         self.cluster.run_until(is_known)
         return found
 
-    def coordinator(self, broker_id: int) -> Inside:
+    def coordinator(self, broker_id: int) -> CoordinatorState:
         broker = self.cluster.broker(broker_id).broker
         assert broker is not None
-        return Inside(broker.transactions)
+        return CoordinatorState(broker.transactions)
 
     def partition(self, topic: str = "t", index: int = 0) -> Partition:
-        """The partition at its leader."""
+        """Return the partition on its leader."""
         for broker_id in self.cluster.running:
             broker = self.cluster.broker(broker_id).broker
             assert broker is not None
@@ -95,10 +95,10 @@ class Producers:
                 key = partition.key
                 if (key.topic, key.partition) == (topic, index) and partition.is_leader:
                     return partition
-        raise AssertionError(f"nobody leads {topic}-{index}")
+        raise AssertionError(f"no broker leads {topic}-{index}")
 
     def markers(self, topic: str = "t", index: int = 0) -> list[tuple[Marker, int, int]]:
-        """How transactions ended in a partition: what, the epoch, the coordinator's epoch."""
+        """Return the markers in a partition: type, producer epoch, coordinator epoch."""
         log = self.partition(topic, index).log
         data = log.read(
             0, end_offset=log.log_end_offset, max_bytes=1 << 24, at_least_one_batch=True
@@ -121,20 +121,20 @@ class Producers:
         return self.clients.outcome(self.send(api, version, **fields))
 
     def start(self, *, version: int = 5, was: Producer = (-1, -1), **fields: Any) -> Any:
-        """InitProducerId; the response."""
+        """Send InitProducerId and return the response."""
         values: dict[str, Any] = {"transactional_id": NAME, "transaction_timeout": 60_000}
         if version >= 3:
             values |= {"producer_id": was[0], "producer_epoch": was[1]}
         return self.call("init_producer_id", version, **(values | fields))
 
-    def draw_producer_id(self) -> int:
-        """An id of the coordinator's block, for a producer without transactions."""
+    def generate_producer_id(self) -> int:
+        """Return an id of the coordinator's block, for a producer without transactions."""
         answer = self.start(version=1, transactional_id=None)
         assert answer.error_code is ErrorCode.none
         return int(answer.producer_id)
 
     def started(self, **fields: Any) -> Producer:
-        """A producer, asked for until it is there."""
+        """Start a producer, with retries, and return its id and epoch."""
         answer: Any = None
 
         def is_there() -> bool:
@@ -150,7 +150,7 @@ class Producers:
         assert answer.error_code is ErrorCode.none, answer
         return answer.producer_id, answer.producer_epoch
 
-    def ask_to_add(
+    def send_add_partitions(
         self, producer: Producer, *partitions: tuple[str, int], version: int = 3
     ) -> Asked:
         topics: dict[str, list[int]] = {}
@@ -168,8 +168,10 @@ class Producers:
         )
 
     def add(self, producer: Producer, *partitions: tuple[str, int], version: int = 3) -> Any:
-        """AddPartitionsToTxn; the codes of the partitions, one where they are the same."""
-        answer = self.clients.outcome(self.ask_to_add(producer, *partitions, version=version))
+        """Send AddPartitionsToTxn; return the codes of the partitions, one if they are equal."""
+        answer = self.clients.outcome(
+            self.send_add_partitions(producer, *partitions, version=version)
+        )
         return only(
             result.partition_error_code
             for topic in answer.results_by_topic_v3_and_below
@@ -187,7 +189,7 @@ class Producers:
         ).error_code
         return code
 
-    def ask_to_end(self, producer: Producer, *, commit: bool, version: int) -> Asked:
+    def send_end(self, producer: Producer, *, commit: bool, version: int) -> Asked:
         return self.send(
             "end_txn",
             version,
@@ -198,8 +200,8 @@ class Producers:
         )
 
     def end(self, producer: Producer, *, commit: bool = True, version: int = 4) -> Any:
-        """EndTxn; the response."""
-        asked = self.ask_to_end(producer, commit=commit, version=version)
+        """Send EndTxn and return the response."""
+        asked = self.send_end(producer, commit=commit, version=version)
         return self.clients.outcome(asked)
 
     def produce(
@@ -211,7 +213,7 @@ class Producers:
         sequence: int = 0,
         version: int = 11,
     ) -> ErrorCode:
-        """Produce one record within the transaction."""
+        """Produce one record in the transaction."""
         records = batch(
             value,
             producer_id=producer[0],
@@ -237,7 +239,7 @@ class Producers:
         return code
 
     def describe(self, name: str = NAME) -> Any:
-        """DescribeTransactions; the only state. kio cannot read one without a start."""
+        """Return the only state of DescribeTransactions. kio cannot read one without a start."""
         (state,) = self.call(
             "describe_transactions", 0, transactional_ids=[name]
         ).transaction_states
@@ -245,7 +247,7 @@ class Producers:
 
     @property
     def state(self) -> str:
-        """The state by its title; none where the id is not known."""
+        """The title of the state; empty for an unknown id."""
         value = self.coordinator(self.find()).value
         return "" if value is None else value.state.title
 
@@ -255,15 +257,15 @@ class Producers:
     def listed(self, version: int = 2, **filters: Any) -> Any:
         return self.call("list_transactions", version, **filters)
 
-    # Faults
+    # Injected faults
 
     def kill(self, broker_id: int) -> None:
-        """End a broker at once; unsynced writes stay, as after kill -9."""
+        """Kill a broker; unsynced writes stay, as after kill -9."""
         self.cluster.crash(address_of(broker_id))
         self.clients.hang_up(broker_id)
 
-    def look_again(self) -> None:
-        """Have the coordinator see how far the replicas of its partition are."""
+    def check_replication(self) -> None:
+        """Make the coordinator check the high watermark of its partition."""
         broker_id = self.find()
         partition = self.partition(TRANSACTION_STATE_TOPIC)
         broker = self.cluster.broker(broker_id).broker
@@ -272,7 +274,7 @@ class Producers:
         self.cluster.handle(broker_id, TimePassed())
 
     def restart_all(self) -> None:
-        """Read everything again from storage."""
+        """Restart all brokers, which load everything from storage."""
         for broker_id in self.cluster.running:
             self.cluster.stop_broker(broker_id)
         for broker_id in self.cluster.configs:
@@ -281,23 +283,23 @@ class Producers:
         self.find()
 
 
-class Inside:
-    """What tests read of a coordinator beside its answers."""
+class CoordinatorState:
+    """The internal state of a coordinator."""
 
     def __init__(self, coordinator: TransactionCoordinator) -> None:
         self._coordinator = coordinator
 
     def is_ready(self) -> bool:
-        """Whether it leads the only partition, and has read it."""
+        """Return whether it has loaded the only partition."""
         return [shard.is_active for shard in self._coordinator._shards.values()] == [True]
 
     @property
     def value(self) -> Transaction | None:
-        """What it has of the transactional id."""
+        """Return the state of the transactional id."""
         return self._coordinator.transactions().get(NAME)
 
 
 def only(codes: Any) -> Any:
-    """The code that all of these are; all of them where they differ."""
+    """Return the code if all of these are equal, else all of them."""
     found = list(codes)
     return found[0] if len(set(found)) == 1 else found

@@ -1,4 +1,4 @@
-"""The coordinator by the wire, in virtual time: what it answers, and what becomes of it."""
+"""The transaction coordinator in virtual time: its responses and their effects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker_ref.log.batch import encode_batch
 from broker_ref.log.control import Marker
 from broker_ref.log.records import Record
 from broker_ref.node.registration import BrokerState
-from broker_ref.transaction import decisions, loading, transitions
+from broker_ref.transaction import loading, request_validation, transitions
 from broker_ref.transaction.records import encode_key
 from integration.raw import request
 from tests.broker_ref.node.clients import Clients
@@ -30,7 +30,7 @@ MARKERS = Match(api_keys=frozenset({WRITE_TXN_MARKERS}))
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_transaction_from_start_to_end(version: int, commit: bool) -> None:
+def test_transaction_from_start_to_end(version: int, commit: bool) -> None:
     made = Producers(transaction_version=1 if version == 4 else 2)
     producer = made.started()
     assert made.add(producer, ("t", 0), ("u", 0)) is NONE
@@ -50,7 +50,7 @@ def test_a_transaction_from_start_to_end(version: int, commit: bool) -> None:
     assert described.topics == ()
 
 
-def test_a_second_instance_fences_the_first() -> None:
+def test_second_producer_fences_the_first() -> None:
     made = Producers(transaction_version=1)
     first = made.started()
     assert made.add(first) is NONE
@@ -66,7 +66,7 @@ def test_a_second_instance_fences_the_first() -> None:
     assert made.start(was=first, version=3).error_code is ErrorCode.invalid_producer_epoch
 
 
-def test_what_nobody_can_mean_is_refused() -> None:
+def test_invalid_requests_are_refused() -> None:
     made = Producers()
     invalid = ErrorCode.invalid_request
     assert made.start(transactional_id="").error_code is invalid
@@ -84,7 +84,7 @@ def test_what_nobody_can_mean_is_refused() -> None:
     assert made.describe("").error_code is invalid
 
 
-def test_a_cluster_with_too_few_brokers_has_no_coordinator_until_the_others_come(
+def test_no_coordinator_until_there_are_enough_brokers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster = VirtualCluster(
@@ -121,7 +121,7 @@ def test_a_cluster_with_too_few_brokers_has_no_coordinator_until_the_others_come
     cluster.run_until(lambda: clients.call(made, asked).error_code is NONE)
 
 
-def test_two_phase_commit_is_off_until_it_is_wanted() -> None:
+def test_two_phase_commit_is_disabled_by_default() -> None:
     made = Producers()
     asked = made.send(
         "init_producer_id", 6, transactional_id=NAME, transaction_timeout=1, enable2_pc=True
@@ -136,7 +136,7 @@ def test_two_phase_commit_is_off_until_it_is_wanted() -> None:
     assert kept.error_code is ErrorCode.unsupported_version
 
 
-def test_a_transaction_of_two_phase_commit_never_times_out() -> None:
+def test_transaction_with_two_phase_commit_never_times_out() -> None:
     made = Producers(unstable_api_versions_enable=True, transaction_two_phase_commit_enable=True)
     producer = made.started(version=6, enable2_pc=True, transaction_timeout=0)
     assert made.add(producer) is NONE
@@ -186,7 +186,7 @@ def test_several_transactions_in_one_request() -> None:
     assert codes(other) == [ErrorCode.invalid_request]
 
 
-def test_offsets_bring_the_groups_partition_in() -> None:
+def test_add_offsets_adds_the_partition_of_the_group() -> None:
     made = Producers()
     producer = made.started()
     made.clients.call(1, request("find_coordinator", 2, key="g", key_type=0))
@@ -195,19 +195,19 @@ def test_offsets_bring_the_groups_partition_in() -> None:
     assert topic.topic == "__consumer_offsets"
 
 
-def test_an_abandoned_transaction_is_aborted_in_time() -> None:
+def test_open_transaction_is_aborted_after_its_timeout() -> None:
     made = Producers(transaction_version=1)
     producer = made.started(transaction_timeout=15_000)
     assert made.add(producer) is NONE
     made.cluster.advance(14_000)
     assert made.state == "Ongoing"
-    made.cluster.advance(12_000)  # Looked for every ten seconds.
+    made.cluster.advance(12_000)  # The check runs every ten seconds.
     assert made.state == "CompleteAbort"
     assert made.markers() == [(ABORT, producer[1] + 1, 0)]
     assert made.add(producer) is ErrorCode.producer_fenced
 
 
-def test_partitions_that_are_added_later_do_not_prolong_a_transaction() -> None:
+def test_adding_partitions_does_not_extend_the_timeout() -> None:
     made = Producers()
     producer = made.started(transaction_timeout=15_000)
     assert made.add(producer, ("t", 0)) is NONE
@@ -217,7 +217,7 @@ def test_partitions_that_are_added_later_do_not_prolong_a_transaction() -> None:
     assert made.state == "CompleteAbort"
 
 
-def test_an_id_that_nobody_uses_is_forgotten() -> None:
+def test_unused_transactional_id_expires() -> None:
     made = Producers(
         transactional_id_expiration_ms=60_000,
         transaction_remove_expired_transaction_cleanup_interval_ms=40_000,
@@ -227,13 +227,13 @@ def test_an_id_that_nobody_uses_is_forgotten() -> None:
     assert made.state == "Empty"
     made.cluster.advance(40_000)
     assert made.describe().error_code is ErrorCode.transactional_id_not_found
-    made.restart_all()  # The log says so, too.
+    made.restart_all()  # The log contains the tombstone.
     assert made.state == ""
     producer_id, epoch = made.started()
     assert (producer_id > 0, epoch) == (True, 0)
 
 
-def test_an_open_transaction_keeps_its_id() -> None:
+def test_transactional_id_does_not_expire_in_a_transaction() -> None:
     made = Producers(
         unstable_api_versions_enable=True,
         transaction_two_phase_commit_enable=True,
@@ -246,7 +246,7 @@ def test_an_open_transaction_keeps_its_id() -> None:
     assert made.state == "Ongoing"
 
 
-def test_a_coordinator_that_comes_back_knows_all() -> None:
+def test_restarted_coordinator_loads_its_state() -> None:
     made = Producers()
     producer = made.started(transaction_timeout=45_000)
     assert made.add(producer, ("t", 0), ("u", 0)) is NONE
@@ -258,7 +258,7 @@ def test_a_coordinator_that_comes_back_knows_all() -> None:
     assert [marker for marker, _, _ in made.markers("u")] == [COMMIT]
 
 
-def test_many_ids_are_read_in_steps_between_which_others_are_served(
+def test_large_log_is_loaded_in_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = Producers()
@@ -279,7 +279,7 @@ def test_many_ids_are_read_in_steps_between_which_others_are_served(
     assert {state.transactional_id for state in made.listed().transaction_states} == names
 
 
-def test_records_of_other_versions_are_left_alone() -> None:
+def test_records_of_unknown_versions_are_ignored() -> None:
     made = Producers()
     producer = made.started()
     foreign = [
@@ -293,7 +293,9 @@ def test_records_of_other_versions_are_left_alone() -> None:
     assert made.add(producer) is NONE
 
 
-def test_an_id_that_cannot_be_read_has_no_coordinator(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_record_leaves_the_partition_without_coordinator(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     made = Producers()
     made.started(transactional_id="other")
     damaged = [Record(timestamp=1, key=encode_key(NAME), value=b"\x00\x01no")]
@@ -318,12 +320,12 @@ def test_an_id_that_cannot_be_read_has_no_coordinator(caplog: pytest.LogCaptureF
     )
     assert answer.error_code is ErrorCode.not_coordinator
     assert (
-        f"__transaction_state-0 have no coordinator: the log cannot be read at offset "
+        "__transaction_state-0 failed: the log cannot be read at offset "
         f"{appended.base_offset}:" in caplog.text
     )
 
 
-def test_what_is_asked_while_markers_are_on_their_way() -> None:
+def test_requests_while_markers_are_being_sent() -> None:
     made = Producers()
     producer = made.started()
     assert made.add(producer) is NONE
@@ -336,19 +338,19 @@ def test_what_is_asked_while_markers_are_on_their_way() -> None:
         assert made.add(next_producer) is CONCURRENT
         assert made.end(producer, version=5).error_code is CONCURRENT
     made.wait_for("CompleteCommit")
-    assert made.end(producer, version=5).error_code is NONE  # It asks again.
+    assert made.end(producer, version=5).error_code is NONE  # A retry succeeds.
     assert made.end(producer, commit=False, version=5).error_code is ErrorCode.invalid_txn_state
     assert made.add(next_producer) is NONE
 
 
 def use_up_producer_ids(made: Producers) -> None:
-    """This broker has handed out its block, and the next one has yet to come."""
+    """Use up the broker's block of producer ids while the next one is not allocated."""
     broker = made.cluster.broker(1).broker
     assert broker is not None
     broker.producer_ids._block, broker.producer_ids._next_block = range(0), None
 
 
-def test_who_starts_when_a_block_of_producer_ids_is_used_up_waits_for_the_next() -> None:
+def test_init_producer_id_waits_for_the_next_block() -> None:
     made = Producers()
     first = made.started()
     use_up_producer_ids(made)
@@ -357,7 +359,7 @@ def test_who_starts_when_a_block_of_producer_ids_is_used_up_waits_for_the_next()
         given_up = made.send("init_producer_id", 2, **begin)
         made.cluster.advance(900)
         patient = made.send("init_producer_id", 2, **begin)
-        assert made.start(was=first).producer_epoch == 1  # Who has an id needs none.
+        assert made.start(was=first).producer_epoch == 1  # An existing producer needs no id.
         assert made.clients.is_open(given_up)
         made.cluster.advance(100)
         assert made.clients.outcome(given_up).error_code is ErrorCode.coordinator_load_in_progress
@@ -367,10 +369,10 @@ def test_who_starts_when_a_block_of_producer_ids_is_used_up_waits_for_the_next()
     assert answer.producer_id > first[0]
 
 
-def test_a_transaction_stays_open_until_there_is_the_producer_id_that_its_end_needs(
+def test_transaction_stays_open_until_its_end_gets_a_producer_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (decisions, transitions):
+    for module in (request_validation, transitions):
         monkeypatch.setattr(module, "LAST_PRODUCERS_EPOCH", 0)
     made = Producers()
     producer = made.started(transaction_timeout=15_000)
@@ -379,7 +381,7 @@ def test_a_transaction_stays_open_until_there_is_the_producer_id_that_its_end_ne
     with made.cluster.faults.hold(BLOCKS):
         ended = made.end(producer, version=5)
         assert ended.error_code is ErrorCode.coordinator_load_in_progress
-        made.cluster.advance(30_000)  # Its time is over, too.
+        made.cluster.advance(30_000)  # The transaction has timed out too.
         assert made.state == "Ongoing"
     made.wait_for("CompleteAbort")
     value = made.coordinator(1).value
@@ -397,7 +399,7 @@ def test_a_transaction_stays_open_until_there_is_the_producer_id_that_its_end_ne
         ErrorCode.unknown_server_error,
     ],
 )
-def test_markers_are_sent_until_every_partition_has_them(error_code: ErrorCode) -> None:
+def test_markers_are_retried_until_every_partition_has_them(error_code: ErrorCode) -> None:
     made = Producers()
     producer = made.started()
     assert made.add(producer, ("t", 0), ("u", 0)) is NONE
@@ -409,7 +411,7 @@ def test_markers_are_sent_until_every_partition_has_them(error_code: ErrorCode) 
     assert [len(made.markers(topic)) for topic in ("t", "u")] == [1, 1]
 
 
-def test_a_marker_whose_answer_is_lost_is_sent_again() -> None:
+def test_marker_is_sent_again_after_a_lost_response() -> None:
     made = Producers()
     producer = made.started()
     assert made.add(producer) is NONE
@@ -419,7 +421,7 @@ def test_a_marker_whose_answer_is_lost_is_sent_again() -> None:
     assert {marker for marker, _, _ in made.markers()} == {COMMIT}
 
 
-def test_a_topic_that_is_gone_needs_no_marker() -> None:
+def test_deleted_topic_needs_no_marker() -> None:
     made = Producers()
     producer = made.started()
     assert made.add(producer, ("t", 0), ("u", 0)) is NONE
@@ -432,7 +434,7 @@ def test_a_topic_that_is_gone_needs_no_marker() -> None:
     assert len(made.markers("t")) == 1
 
 
-def test_what_is_listed() -> None:
+def test_list_transactions_filters() -> None:
     made = Producers()
     made.started(transactional_id="one")
     producer = made.started()
@@ -449,12 +451,12 @@ def test_what_is_listed() -> None:
     assert names(state_filters=["ongoing"]) == []
     assert names(producer_id_filters=[producer[0]]) == [NAME]
     assert names(duration_filter=4_999) == ["one", NAME]
-    assert names(duration_filter=5_000) == ["one"]  # It has no start: open since ever.
+    assert names(duration_filter=5_000) == ["one"]  # Without a start it counts as the oldest.
     assert names(transactional_id_pattern="o.*") == ["one"]
     assert names(transactional_id_pattern="n") == []
     assert names(transactional_id_pattern="") == ["one", NAME]
     made.started(transactional_id="of two\nlines")
-    assert names(transactional_id_pattern="of.*") == []  # A dot is no line's end, as with Kafka.
+    assert names(transactional_id_pattern="of.*") == []  # As in Kafka, `.` matches no newline.
     assert "of two\nlines" in names()
     unknown = made.listed(state_filters=["Nothing", "Dead", "PrepareEpochFence"])
     assert (unknown.unknown_state_filters, unknown.transaction_states) == (("Nothing",), ())
@@ -462,7 +464,7 @@ def test_what_is_listed() -> None:
     assert wrong.error_code is ErrorCode.invalid_regular_expression
 
 
-def test_version_2_needs_its_feature() -> None:
+def test_transaction_version_2_requires_its_feature() -> None:
     made = Producers(transaction_version=0)
     producer = made.started()
     assert made.add(producer) is NONE
@@ -471,7 +473,7 @@ def test_version_2_needs_its_feature() -> None:
     assert made.end(producer).error_code is NONE
 
 
-def test_a_partition_joins_when_it_is_produced_to() -> None:
+def test_produce_adds_the_partition_in_version_2() -> None:
     made = Producers()
     producer = made.started()
     assert made.produce(producer, version=12) is NONE

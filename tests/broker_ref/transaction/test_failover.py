@@ -1,4 +1,4 @@
-"""Coordinators and leaders that die or fall behind between any two steps of a transaction."""
+"""Coordinators and leaders that are killed or lag between any two steps of a transaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker_ref.faults import Match
 from broker_ref.log.control import Marker
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import Partition
-from broker_ref.transaction import markers
+from broker_ref.transaction import marker_channel_manager
 from tests.broker_ref.transaction.producers import (
     DATA,
     NAME,
@@ -30,7 +30,7 @@ MARKERS = Match(api_keys=frozenset({WRITE_TXN_MARKERS}))
 
 
 def begun(made: Producers, **fields: Any) -> Producer:
-    """A producer that has written to both topics."""
+    """Start a producer that has written to both topics."""
     producer = made.started(**fields)
     assert made.add(producer, ("t", 0), ("u", 0)) is NONE
     assert made.produce(producer, topic="t") is NONE
@@ -54,7 +54,7 @@ def both(marker: Marker) -> dict[str, set[Marker]]:
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("version", [4, 5])
-def test_killed_between_the_decision_and_the_markers(version: int, commit: bool) -> None:
+def test_coordinator_is_killed_between_prepare_and_markers(version: int, commit: bool) -> None:
     made = Producers(3)
     producer = begun(made)
     with made.cluster.faults.hold(MARKERS):
@@ -64,13 +64,13 @@ def test_killed_between_the_decision_and_the_markers(version: int, commit: bool)
     made.find()
     made.wait_for("CompleteCommit" if commit else "CompleteAbort")
     assert ends(made) == both(COMMIT if commit else ABORT)
-    # Its producer goes on where the next coordinator has left it.
+    # The producer continues with the next coordinator.
     epoch = producer[1] + (1 if version == 5 else 0)
     assert made.add((producer[0], epoch)) is NONE
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_killed_between_the_markers_and_the_end(version: int) -> None:
+def test_coordinator_is_killed_between_markers_and_complete(version: int) -> None:
     made = Producers(3)
     producer = begun(made)
     with made.cluster.faults.lose_answer(MARKERS) as losing:
@@ -81,23 +81,23 @@ def test_killed_between_the_markers_and_the_end(version: int) -> None:
     made.find()
     made.wait_for("CompleteCommit")
     assert ends(made) == both(COMMIT)
-    assert len(made.markers()) >= 2  # The next coordinator could not know.
+    assert len(made.markers()) >= 2  # The next coordinator sends the markers again.
 
 
-def test_killed_before_the_decision_is_replicated() -> None:
+def test_coordinator_is_killed_before_prepare_is_replicated() -> None:
     made = Producers(3)
     producer = begun(made, transaction_timeout=30_000)
     coordinator = made.find()
     others = {1, 2, 3} - {coordinator}
     for other in others:
         made.cluster.faults.cut(coordinator, other)
-    asked = made.ask_to_end(producer, commit=True, version=5)
+    asked = made.send_end(producer, commit=True, version=5)
     made.cluster.advance(100)
     assert made.clients.is_open(asked)
     made.kill(coordinator)
     made.cluster.faults.heal_all()
     made.find()
-    assert made.state == "Ongoing"  # Nobody was told otherwise.
+    assert made.state == "Ongoing"  # The client got no response.
     made.wait_for("CompleteAbort")
     survivors = [topic for topic in ("t", "u") if made.markers(topic)]
     assert survivors
@@ -105,7 +105,7 @@ def test_killed_before_the_decision_is_replicated() -> None:
 
 
 @pytest.mark.parametrize("step", ["init", "add"])
-def test_killed_before_a_step_is_replicated(step: str) -> None:
+def test_coordinator_is_killed_before_a_write_is_replicated(step: str) -> None:
     made = Producers(3)
     producer = made.started()
     coordinator = made.find()
@@ -121,17 +121,17 @@ def test_killed_before_a_step_is_replicated(step: str) -> None:
             producer_epoch=-1,
         )
     else:
-        asked = made.ask_to_add(producer)
+        asked = made.send_add_partitions(producer)
     made.cluster.advance(100)
     assert made.clients.is_open(asked)
     made.kill(coordinator)
     made.cluster.faults.heal_all()
     made.find()
     assert made.state == "Empty"
-    assert made.add(producer) is NONE  # Nothing has fenced it.
+    assert made.add(producer) is NONE  # The producer is not fenced.
 
 
-def test_the_leader_of_a_partition_is_killed_before_the_marker() -> None:
+def test_partition_leader_is_killed_before_the_marker() -> None:
     made = Producers(3)
     producer = begun(made)
     leader = made.partition("u").metadata.leader
@@ -146,7 +146,7 @@ def test_the_leader_of_a_partition_is_killed_before_the_marker() -> None:
     assert ends(made) == both(COMMIT)
 
 
-def test_a_partition_without_a_leader_gets_its_marker_later() -> None:
+def test_partition_without_leader_gets_its_marker_later() -> None:
     made = Producers(3)
     producer = made.started()
     made.clients.create_topic("alone", 3, through=made.find())
@@ -168,7 +168,7 @@ def test_a_partition_without_a_leader_gets_its_marker_later() -> None:
     assert [marker for marker, _, _ in made.markers("alone")] == [COMMIT]
 
 
-def test_an_older_coordinator_cannot_end_a_transaction_again() -> None:
+def test_old_coordinator_cannot_end_a_transaction_again() -> None:
     made = Producers(3)
     producer = begun(made)
     old = made.find()
@@ -191,19 +191,19 @@ def test_an_older_coordinator_cannot_end_a_transaction_again() -> None:
 @pytest.mark.parametrize(
     "error_code", [ErrorCode.transaction_coordinator_fenced, ErrorCode.invalid_producer_epoch]
 )
-def test_a_coordinator_that_is_told_of_a_newer_one_gives_up(error_code: ErrorCode) -> None:
+def test_fenced_coordinator_stops_sending_markers(error_code: ErrorCode) -> None:
     made = Producers()
     producer = begun(made)
     with made.cluster.faults.refuse(error_code, MARKERS, times=1):
         assert made.end(producer).error_code is NONE
         made.cluster.advance(30_000)
     assert made.state == "PrepareCommit"
-    made.restart_all()  # Whoever comes next has another epoch.
+    made.restart_all()  # The next coordinator has another epoch.
     made.wait_for("CompleteCommit")
 
 
 class Lag:
-    """Replicas of the state topic that have nothing above an offset."""
+    """Limits the high watermark of the state topic."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, high_watermark: int) -> None:
         plain: Any = Partition.high_watermark
@@ -217,12 +217,12 @@ class Lag:
         monkeypatch.setattr(Partition, "high_watermark", property(lagging))
 
 
-def test_answers_wait_for_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responses_wait_for_replication(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Producers()
     producer = made.started(transaction_timeout=20_000)
     with monkeypatch.context() as patched:
         Lag(patched, made.partition(TRANSACTION_STATE_TOPIC).high_watermark)
-        asked = made.ask_to_add(producer)
+        asked = made.send_add_partitions(producer)
         made.cluster.advance(19_000)
         assert made.clients.is_open(asked)
         assert made.state == "Empty"
@@ -233,13 +233,13 @@ def test_answers_wait_for_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
             topic.results_by_partition for topic in asked.answer.results_by_topic_v3_and_below
         )
         assert result.partition_error_code is ErrorCode.coordinator_not_available
-        # It is in the log: nothing else may happen before that is known to count, or not.
+        # It is in the log, so other changes are refused until it is replicated.
         assert made.add(producer) is ErrorCode.concurrent_transactions
-    made.look_again()
+    made.check_replication()
     assert made.state == "Ongoing"
 
 
-def test_a_decision_that_took_long_is_carried_out_all_the_same(
+def test_prepare_that_replicates_after_the_timeout_is_completed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = Producers()
@@ -250,43 +250,43 @@ def test_a_decision_that_took_long_is_carried_out_all_the_same(
         ended = made.end(producer, version=5)
         assert ended.error_code is ErrorCode.coordinator_not_available
         assert made.markers() == []
-    made.look_again()
+    made.check_replication()
     made.wait_for("CompleteCommit")
     assert [marker for marker, _, _ in made.markers()] == [COMMIT]
     assert made.end(producer, version=5).error_code is NONE
 
 
 def next_leader_epoch(made: Producers) -> None:
-    """This broker is elected once more, without another in between."""
+    """Elect the same broker in a new leader epoch."""
     partition = made.partition(TRANSACTION_STATE_TOPIC)
     partition.metadata = dataclasses.replace(
         partition.metadata, leader_epoch=partition.leader_epoch + 1
     )
     broker = made.cluster.broker(made.cluster.running[0]).broker
     assert broker is not None
-    broker.transactions.follow_metadata(made.cluster.now_ms)
+    broker.transactions.on_metadata_update(made.cluster.now_ms)
 
 
-def test_who_waits_is_sent_away_when_the_coordinator_changes(
+def test_waiting_requests_fail_when_the_coordinator_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = Producers()
     producer = made.started()
     with monkeypatch.context() as patched:
         Lag(patched, made.partition(TRANSACTION_STATE_TOPIC).high_watermark)
-        asked = made.ask_to_add(producer)
+        asked = made.send_add_partitions(producer)
         assert made.clients.is_open(asked)
         next_leader_epoch(made)
         answer = made.clients.outcome(asked)
     ((result,),) = (topic.results_by_partition for topic in answer.results_by_topic_v3_and_below)
     assert result.partition_error_code is ErrorCode.not_coordinator
-    assert made.state == "Ongoing"  # As the log has it.
+    assert made.state == "Ongoing"  # The state in the log.
     assert made.end(producer).error_code is NONE
     made.wait_for("CompleteCommit")
     assert made.markers() == [(COMMIT, producer[1], 1)]
 
 
-def test_ids_that_are_forgotten_meanwhile_do_not_stop_the_search_for_timed_out_transactions(
+def test_expiration_during_the_search_for_timed_out_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = Producers(transactional_id_expiration_ms=1_000)
@@ -297,15 +297,15 @@ def test_ids_that_are_forgotten_meanwhile_do_not_stop_the_search_for_timed_out_t
     assert broker is not None
     with monkeypatch.context() as patched:
         Lag(patched, made.partition(TRANSACTION_STATE_TOPIC).high_watermark)
-        broker.transactions.forget_expired(made.cluster.now_ms)
-    # The tombstone counts by now, which is seen when the abort is written.
-    broker.transactions.abort_timed_out(made.cluster.now_ms + 2)
+        broker.transactions.remove_expired_transactional_ids(made.cluster.now_ms)
+    # The tombstone is replicated now, which is noticed when the abort is written.
+    broker.transactions.abort_timed_out_transactions(made.cluster.now_ms + 2)
     made.wait_for("CompleteAbort")
     names = {state.transactional_id for state in made.listed().transaction_states}
     assert names == {NAME}
 
 
-def test_an_end_that_cannot_be_written_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_of_the_completed_state_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Producers()
     producer = begun(made)
     plain = Partition.append
@@ -327,7 +327,7 @@ def test_an_end_that_cannot_be_written_is_written_later(monkeypatch: pytest.Monk
     assert made.state == "CompleteCommit"
 
 
-def test_markers_that_come_meanwhile_go_with_the_next_request() -> None:
+def test_queued_markers_are_sent_with_the_next_request() -> None:
     made = Producers()
     others = [f"other-{index}" for index in range(3)]
     identities = {}
@@ -364,7 +364,7 @@ def test_markers_that_come_meanwhile_go_with_the_next_request() -> None:
     assert len(made.markers()) == 3
 
 
-def test_markers_of_a_decision_that_was_read_wait_until_it_is_safe(
+def test_markers_of_a_loaded_prepare_wait_until_it_is_replicated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = Producers(3)
@@ -379,13 +379,13 @@ def test_markers_of_a_decision_that_was_read_wait_until_it_is_safe(
             made.cluster.advance(2_000)
             assert made.state == "PrepareCommit"
             assert ends(made) == {"t": set(), "u": set()}
-        made.look_again()
+        made.check_replication()
     made.wait_for("CompleteCommit")
     assert ends(made) == both(COMMIT)
 
 
-def test_a_transaction_of_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(markers, "PARTITIONS_PER_REQUEST_MAX", 100)
+def test_transaction_with_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marker_channel_manager, "PARTITIONS_PER_REQUEST_MAX", 100)
     made = Producers()
     made.call(
         "create_topics",

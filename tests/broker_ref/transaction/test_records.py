@@ -1,4 +1,4 @@
-"""The bytes of `__transaction_state`, beside those that Apache Kafka 4.3.0 writes."""
+"""The bytes of `__transaction_state`, compared with those of Apache Kafka 4.3.0."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ WRITTEN_BY_KAFKA = [
 
 
 @pytest.mark.parametrize(("value", "version", "written"), WRITTEN_BY_KAFKA)
-def test_values_are_those_of_kafka(value: Transaction, version: int, written: str) -> None:
+def test_values_are_encoded_as_by_kafka(value: Transaction, version: int, written: str) -> None:
     assert encode_value(value, version=version).hex() == written
     kept = dataclasses.replace(value, last_producer_epoch=-1)
     if version == 0:
@@ -107,12 +107,12 @@ def test_values_are_those_of_kafka(value: Transaction, version: int, written: st
     assert decode_value(bytes.fromhex(written)) == kept
 
 
-def test_keys_are_those_of_kafka() -> None:
+def test_keys_are_encoded_as_by_kafka() -> None:
     assert encode_key("tx-1").hex() == "0000000474782d31"
     assert decode_key(bytes.fromhex("0000000474782d31")) == "tx-1"
 
 
-def test_other_versions_are_read_over() -> None:
+def test_unknown_versions_are_ignored() -> None:
     assert decode_key(b"\x00\x01\x00\x00") is None
     assert not is_known(b"\x00\x02anything")
     assert is_known(encode_value(DONE, version=0))
@@ -120,7 +120,7 @@ def test_other_versions_are_read_over() -> None:
         decode_value(b"\x00\x02anything")
 
 
-def test_the_epoch_that_comes_with_a_next_producer_id_is_read_over() -> None:
+def test_next_producer_epoch_is_ignored() -> None:
     written = encode_value(PREPARED, version=1)
     tagged = b"\x03\x00\x08"
     position = written.index(tagged)
@@ -136,7 +136,7 @@ def test_the_epoch_that_comes_with_a_next_producer_id_is_read_over() -> None:
         "0000000000000000000700000000ea6006ffffffff0000018bcfe56800ffffffffffffffff",
     ],
 )
-def test_damage_is_told(damaged: str) -> None:
+def test_corrupt_value_is_reported(damaged: str) -> None:
     with pytest.raises(UnreadableTransactionError, match="__transaction_state"):
         decode_value(bytes.fromhex(damaged))
 
@@ -167,5 +167,5 @@ keys = st.builds(
         client_transaction_version=st.integers(0, 2),
     )
 )
-def test_what_is_written_is_read(value: Transaction) -> None:
+def test_values_round_trip(value: Transaction) -> None:
     assert decode_value(encode_value(value, version=1)) == value

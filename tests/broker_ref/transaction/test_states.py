@@ -1,4 +1,4 @@
-"""The table of states, beside Kafka's own."""
+"""The transitions of transaction states, compared with Kafka's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATES = list(itertools.product(TransactionState, TransactionState))
 
 
 @pytest.mark.parametrize(("source", "target"), STATES)
-def test_every_step_is_allowed_or_refused_as_in_kafka(
+def test_transitions_are_allowed_as_in_kafka(
     source: TransactionState, target: TransactionState
 ) -> None:
     current = Transaction(
@@ -42,12 +42,12 @@ def test_every_step_is_allowed_or_refused_as_in_kafka(
             _step(current, target)
 
 
-def test_the_table_says_everything_once() -> None:
+def test_table_has_no_duplicates() -> None:
     assert len({(row.source, row.target) for row in CHANGES}) == len(CHANGES)
     assert set(TARGETS) == set(TransactionState)
 
 
-def test_states_have_the_names_that_kafka_tells_clients() -> None:
+def test_states_have_the_names_of_kafka() -> None:
     assert {
         "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
         "Dead", "PrepareEpochFence",

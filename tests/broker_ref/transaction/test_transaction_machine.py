@@ -1,8 +1,8 @@
-"""Producers that do anything in any order, beside a model of what Kafka says to them.
+"""Random operations of producers, compared with a model of Kafka's responses.
 
-The model has the rules of KIP-98, KIP-360 and KIP-890 once more, for one transactional id whose
-markers are held back at times and whose coordinator starts anew. The epochs of a producer id end
-at 4 here, so that they are used up.
+The model implements the rules of KIP-98, KIP-360 and KIP-890 again, for one transactional id. Its
+markers are sometimes held back and its coordinator restarts. The highest epoch of a producer id is
+4 here, so that epochs are exhausted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from broker_ref.faults import Match, Rule
 from broker_ref.log import producer_state
 from broker_ref.log.control import Marker
-from broker_ref.transaction import decisions, transitions
+from broker_ref.transaction import request_validation, transitions
 from tests.broker_ref.transaction.producers import WRITE_TXN_MARKERS, Producer, Producers
 
 EPOCH_MAX = 4
@@ -32,7 +32,7 @@ MAPPING = ErrorCode.invalid_producer_id_mapping
 INVALID = ErrorCode.invalid_txn_state
 
 NEW = -2
-"""A producer id that the cluster draws, until it is seen which."""
+"""A producer id that the cluster allocates; unknown until it is observed."""
 NOBODY = -1
 
 COMPLETE = {Marker.COMMIT: "CompleteCommit", Marker.ABORT: "CompleteAbort"}
@@ -42,7 +42,7 @@ TOPICS = ("t", "u")
 
 @dataclass
 class Model:
-    """The transactional id; each method says with which code it is answered."""
+    """The transactional id; each method returns the expected error code."""
 
     server_version: int
     state: str = ""
@@ -58,8 +58,8 @@ class Model:
     is_held: bool = False
 
     @property
-    def told(self) -> Producer:
-        """Who the producer is from now on."""
+    def current_producer(self) -> Producer:
+        """The current producer."""
         return (self.id, self.epoch) if self.next_id == NOBODY else (self.next_id, 0)
 
     @property
@@ -78,15 +78,15 @@ class Model:
         if self.state == "Ongoing":
             self._decide(Marker.ABORT, fences=True, version=self.server_version)
             return CONCURRENT
-        says = None if expected is None else expected[1]
-        id_before, last_epoch = self.id, -1 if says is None else self.epoch
+        expected_epoch = None if expected is None else expected[1]
+        id_before, last_epoch = self.id, -1 if expected_epoch is None else self.epoch
         if self.epoch >= LAST_EPOCH:
-            if says not in (None, self.epoch):
+            if expected_epoch not in (None, self.epoch):
                 return ErrorCode.unknown_server_error
             self.id, self.epoch = NEW, 0
-        elif says in (None, self.epoch):
+        elif expected_epoch in (None, self.epoch):
             self.epoch += 1
-        elif says == self.last_epoch:
+        elif expected_epoch == self.last_epoch:
             last_epoch = self.last_epoch
         else:
             return FENCED
@@ -144,7 +144,7 @@ class Model:
             self.complete()
 
     def complete(self) -> None:
-        """Every partition gets its marker."""
+        """Write the markers of every partition."""
         marker = self.marker
         if marker is None:
             return
@@ -159,12 +159,12 @@ identities = st.integers(0, 30)
 
 
 class TransactionMachine(RuleBasedStateMachine):
-    """One transactional id, and everybody who was ever told to be its producer."""
+    """One transactional id with all its current and former producers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.patches = pytest.MonkeyPatch()
-        for module in (transitions, decisions):
+        for module in (transitions, request_validation):
             self.patches.setattr(module, "LAST_PRODUCERS_EPOCH", LAST_EPOCH)
         for module in (transitions, producer_state):
             self.patches.setattr(module, "EPOCH_MAX", EPOCH_MAX)
@@ -180,13 +180,13 @@ class TransactionMachine(RuleBasedStateMachine):
         self.model = Model(server_version=server_version)
 
     def _pick(self, number: int) -> Producer:
-        """Mostly the producer that is, or one that was."""
+        """Return mostly the current producer, sometimes a former one."""
         if self.known and number % 4:
             return self.known[-1 - (number // 4) % min(len(self.known), 4)]
         return (number % 3, number % 5)
 
     def _resolve(self) -> None:
-        """Let markers arrive that are on their way, and see which producer ids were drawn."""
+        """Let the pending markers arrive, and observe allocated producer ids."""
         if self.model.state in COMPLETE.values():
             self.made.wait_for(self.model.state)
         value = self.made.coordinator(1).value
@@ -203,9 +203,9 @@ class TransactionMachine(RuleBasedStateMachine):
         self._resolve()
         assert answer.error_code is expected
         if expected is NONE:
-            told = (answer.producer_id, answer.producer_epoch)
-            assert told == self.model.told
-            self.known.append(told)
+            current_producer = (answer.producer_id, answer.producer_epoch)
+            assert current_producer == self.model.current_producer
+            self.known.append(current_producer)
 
     @rule()
     def start(self) -> None:
@@ -254,9 +254,9 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def coordinator_starts_anew(self) -> None:
-        """What the log does not keep is gone: who may ask again for an epoch."""
+        """The log does not contain the epoch that may be retried, so it is lost."""
         self.made.restart_all()
-        self.made.draw_producer_id()  # The next block is there.
+        self.made.generate_producer_id()  # The next block is allocated.
         self.model.last_epoch = -1
         self._finish()
 
@@ -292,7 +292,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
 
 def once(markers: list[tuple[Marker, int]]) -> list[tuple[Marker, int]]:
-    """Without those that come again at once: a coordinator that starts anew repeats itself."""
+    """Drop repeated markers, because a restarted coordinator sends them again."""
     return [marker for marker, _ in itertools.groupby(markers)]
 
 

@@ -1,8 +1,7 @@
-"""What is in a topic, for who reads what is committed and for who reads all.
+"""Reading a topic with read_committed or read_uncommitted, through librdkafka.
 
-Purpose: write what is to be copied, and read whole partitions by a client that others wrote
-(librdkafka), from their beginning to where they end at that moment. What it must not know: who
-wrote.
+Purpose: write records that tools copy, and read whole partitions up to their current end. Must not
+know: the writer.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Values = dict[int, list[str]]
 
 
 def new_topic(cluster: Cluster, unique_name: Callable[[], str], *, partitions: int) -> str:
-    """A topic with a replica on each broker."""
+    """Create a topic with a replica on each broker."""
     name = unique_name()
     cluster.create_topic(
         name, partitions=partitions, replication_factor=min(3, len(cluster.broker_ids))
@@ -31,7 +30,7 @@ def new_topic(cluster: Cluster, unique_name: Callable[[], str], *, partitions: i
 
 
 def fill(cluster: Cluster, topic: str, *, partitions: int, count: int) -> Values:
-    """Write `count` records to each partition; the values."""
+    """Write `count` records to each partition and return the values."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True}
     )
@@ -47,7 +46,7 @@ def fill(cluster: Cluster, topic: str, *, partitions: int, count: int) -> Values
 
 
 def read(cluster: Cluster, topic: str, *, partitions: int, committed: bool = True) -> Values:
-    """What is in a topic now, up to the last stable offset where only what is committed counts."""
+    """Read a topic up to its current end, which is the last stable offset if `committed`."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -64,7 +63,7 @@ def read(cluster: Cluster, topic: str, *, partitions: int, committed: bool = Tru
         consumer.assign([confluent_kafka.TopicPartition(topic, each, 0) for each in left])
         while left:
             message = consumer.poll(TIMEOUT_S)
-            assert message is not None, f"partitions {left} of {topic} do not end"
+            assert message is not None, f"partitions {left} of {topic} did not reach their end"
             error = message.error()
             if error is None:
                 found[message.partition() or 0].append((message.value() or b"").decode())
@@ -78,21 +77,21 @@ def read(cluster: Cluster, topic: str, *, partitions: int, committed: bool = Tru
 
 
 def await_read(cluster: Cluster, topic: str, expected: Values, *, partitions: int) -> None:
-    """Return once just this is read: a commit is answered before its markers are written."""
+    """Return once `expected` is read, because the response to a commit precedes its markers."""
     found: Values = {}
 
-    def so() -> bool:
+    def holds() -> bool:
         nonlocal found
         found = read(cluster, topic, partitions=partitions)
         return found == expected
 
     with suppress(AssertionError):
-        eventually(so)
+        eventually(holds)
     assert found == expected
 
 
 def committed_offsets(cluster: Cluster, group: str, topic: str, *, partitions: int) -> list[int]:
-    """The group's offset for each partition, negative where it has none."""
+    """Return the group's offset of each partition, negative without a commit."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": cluster.bootstrap_servers, "group.id": group}
     )

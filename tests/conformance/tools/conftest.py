@@ -1,4 +1,4 @@
-"""A cluster of processes, as operators have them, and Apache Kafka's tools for it."""
+"""A cluster of processes, as operators run it, and Apache Kafka's tools for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.conftest import BROKERS_OF_CONFORMANCE
 
 @pytest.fixture(scope="package")
 def processes_of_package() -> Iterator[Callable[[int], Cluster]]:
-    """The reference cluster as processes, one cluster for each version of transactions."""
+    """Start a reference cluster of processes, one for each transaction version."""
     with ExitStack() as stack:
         opened: dict[int, Cluster] = {}
 
@@ -48,7 +48,7 @@ def processes(
 
 @pytest.fixture(scope="package")
 def tools(processes: Cluster) -> Iterator[KafkaTools]:
-    """Apache Kafka's tools; a test that asks is skipped where they cannot be had."""
+    """Apache Kafka's tools; tests are skipped where they are missing."""
     try:
         opened = KafkaTools(processes.bootstrap_servers)
     except clusters.ClusterUnavailableError as reason:
@@ -59,5 +59,5 @@ def tools(processes: Cluster) -> Iterator[KafkaTools]:
 
 @pytest.fixture
 def replicas(processes: Cluster) -> int:
-    """How many replicas a topic can have here."""
+    """The highest possible replication factor."""
     return len(processes.broker_ids)

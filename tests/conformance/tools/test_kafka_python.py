@@ -1,4 +1,4 @@
-"""kafka-python at work on a cluster of three: producing, consuming in a group, administration."""
+"""kafka-python on a cluster of three: producing, consuming in a group, administration."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def topic(admin: Any, processes: Cluster, unique_name: Callable[[], str], replic
     name = unique_name()
     options = {"num_partitions": PARTITIONS, "replication_factor": replicas}
     admin.create_topics({name: options})
-    # A consumer that asks a broker which has not heard of a topic yet has nothing to assign.
+    # A consumer has no partitions to assign while its broker does not know the topic.
     addresses = [processes.address(broker_id) for broker_id in processes.broker_ids]
     eventually(lambda: all(partitions_led(address, name) == PARTITIONS for address in addresses))
     return name
@@ -86,7 +86,7 @@ def poll(consumer: Any) -> set[bytes]:
     return {record.value for records in polled.values() for record in records}
 
 
-def test_what_is_produced_is_consumed_by_a_group(
+def test_group_consumes_the_produced_records(
     processes: Cluster, topic: str, unique_name: Callable[[], str]
 ) -> None:
     values, group = produce(processes, topic), unique_name()
@@ -103,7 +103,7 @@ def test_what_is_produced_is_consumed_by_a_group(
 
             def shared() -> bool:
                 again = poll(first) | poll(second)
-                assert not again, "what was committed was read again"
+                assert not again, "committed records were read again"
                 shares = [len(first.assignment()), len(second.assignment())]
                 return shares == [PARTITIONS // 2, PARTITIONS // 2]
 
@@ -115,7 +115,7 @@ def test_what_is_produced_is_consumed_by_a_group(
         )
 
 
-def test_groups_are_administered(
+def test_group_administration(
     processes: Cluster, admin: Any, topic: str, unique_name: Callable[[], str]
 ) -> None:
     values, group = produce(processes, topic), unique_name()
@@ -141,13 +141,13 @@ def test_groups_are_administered(
 
 
 def raise_errors(result: Any) -> None:
-    """The first error of a result that has one for each group."""
+    """Raise the first error of a result with one for each group."""
     for error in result.values():
         if error != "OK" and error is not None:
             raise kafka.errors.KafkaError(str(error))
 
 
-def test_topics_are_administered(admin: Any, topic: str, replicas: int) -> None:
+def test_topic_administration(admin: Any, topic: str, replicas: int) -> None:
     assert topic in admin.list_topics()
     assert leaders(admin, topic) == set(range(1, replicas + 1))
     admin.create_partitions({topic: PARTITIONS + 1})
@@ -165,7 +165,7 @@ def test_topics_are_administered(admin: Any, topic: str, replicas: int) -> None:
     eventually(lambda: topic not in admin.list_topics())
 
 
-def test_records_are_deleted_and_offsets_found(processes: Cluster, admin: Any, topic: str) -> None:
+def test_delete_records_and_list_offsets(processes: Cluster, admin: Any, topic: str) -> None:
     produce(processes, topic)
     consumer = kafka.KafkaConsumer(bootstrap_servers=processes.bootstrap_servers, **PYTHON_SILENT)
     partitions = [kafka.TopicPartition(topic, number) for number in range(PARTITIONS)]

@@ -1,6 +1,6 @@
-"""Apache Kafka's own tools, and so its Java clients, at work on a cluster of three.
+"""Apache Kafka's command-line tools, and so its Java clients, on a cluster of three.
 
-On the reference cluster each broker is a process here, as it is where an operator uses the tools.
+On the reference cluster each broker is a process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def topic(tools: KafkaTools, unique_name: Callable[[], str], replicas: int) -> s
 
 
 def described(tools: KafkaTools, topic: str) -> list[dict[str, str]]:
-    """What `kafka-topics --describe` says of each partition."""
+    """Return the rows of `kafka-topics --describe` for each partition."""
     lines = tools.run("topics", "--describe", "--topic", topic).lines
     assert lines, topic
     return [
@@ -45,7 +45,7 @@ def described(tools: KafkaTools, topic: str) -> list[dict[str, str]]:
 
 
 def table(output: Output) -> list[dict[str, str]]:
-    """A table of a tool, as one mapping for each of its rows."""
+    """Return the rows of a tool's table as mappings."""
     header, *rows = output.rows
     return [dict(zip(header, row, strict=False)) for row in rows]
 
@@ -61,7 +61,7 @@ def produce(tools: KafkaTools, topic: str, count: int = RECORDS) -> None:
 
 
 def consume(tools: KafkaTools, topic: str, group: str, count: int = RECORDS) -> list[str]:
-    """Read `count` records in a group, of one member, and commit them; the events seen."""
+    """Consume and commit `count` records in a group of one member; return the events."""
     output = tools.run(
         "verifiable-consumer",
         *("--topic", topic, "--group-id", group, "--max-messages", str(count)),
@@ -80,7 +80,7 @@ def end_offsets(tools: KafkaTools, topic: str, *, time: str = "-1") -> dict[int,
     return {int(line.split(":")[1]): int(line.split(":")[2]) for line in lines}
 
 
-def test_topics_are_created_listed_described_grown_and_deleted(
+def test_create_list_describe_grow_and_delete_topics(
     tools: KafkaTools, topic: str, replicas: int
 ) -> None:
     assert topic in tools.run("topics", "--list").lines
@@ -97,7 +97,7 @@ def test_topics_are_created_listed_described_grown_and_deleted(
     eventually(lambda: topic not in tools.run("topics", "--list").lines)
 
 
-def test_what_a_tool_must_refuse_it_refuses(tools: KafkaTools, topic: str) -> None:
+def test_invalid_requests_of_tools_are_refused(tools: KafkaTools, topic: str) -> None:
     arguments = ("--create", "--topic", topic, "--partitions", "1")
     output, status = tools.attempt("topics", *arguments)
     assert status == 1
@@ -107,7 +107,7 @@ def test_what_a_tool_must_refuse_it_refuses(tools: KafkaTools, topic: str) -> No
     assert "InvalidPartitionsException" in output.stdout + output.stderr
 
 
-def test_the_verifiable_producer_and_consumer_agree(
+def test_verifiable_producer_and_consumer_agree(
     tools: KafkaTools, topic: str, unique_name: Callable[[], str]
 ) -> None:
     produce(tools, topic)
@@ -118,7 +118,7 @@ def test_the_verifiable_producer_and_consumer_agree(
     assert "shutdown_complete" in names
 
 
-def test_the_console_producer_and_consumer_agree(tools: KafkaTools, topic: str) -> None:
+def test_console_producer_and_consumer_agree(tools: KafkaTools, topic: str) -> None:
     tools.run(
         "console-producer",
         *("--topic", topic, "--reader-property", "parse.key=true"),
@@ -133,7 +133,7 @@ def test_the_console_producer_and_consumer_agree(tools: KafkaTools, topic: str) 
     assert sorted(output.rows) == sorted([f"k{number}", f"v{number}"] for number in range(20))
 
 
-def test_groups_are_listed_described_reset_and_deleted(
+def test_list_describe_reset_and_delete_groups(
     tools: KafkaTools, topic: str, unique_name: Callable[[], str]
 ) -> None:
     group = unique_name()
@@ -173,7 +173,7 @@ def test_groups_are_listed_described_reset_and_deleted(
     assert group not in {row["GROUP"] for row in left}
 
 
-def test_records_are_deleted(tools: KafkaTools, topic: str) -> None:
+def test_delete_records(tools: KafkaTools, topic: str) -> None:
     produce(tools, topic)
     ends = end_offsets(tools, topic)
     partition = max(ends, key=ends.__getitem__)
@@ -186,7 +186,7 @@ def test_records_are_deleted(tools: KafkaTools, topic: str) -> None:
     assert end_offsets(tools, topic) == ends
 
 
-def test_a_preferred_leader_is_elected(tools: KafkaTools, topic: str, replicas: int) -> None:
+def test_preferred_leader_election(tools: KafkaTools, topic: str, replicas: int) -> None:
     elect = ("--election-type", "preferred", "--topic", topic, "--partition", "0")
     output = tools.run("leader-election", *elect)
     assert f"Valid replica already elected for partitions {topic}-0" in output.stdout
@@ -207,7 +207,7 @@ def test_a_preferred_leader_is_elected(tools: KafkaTools, topic: str, replicas: 
     eventually(lambda: described(tools, topic)[0]["Leader"] == second)
 
 
-def test_a_partition_is_reassigned(
+def test_partition_reassignment(
     tools: KafkaTools, unique_name: Callable[[], str], processes: Cluster
 ) -> None:
     topic, ids = unique_name(), processes.broker_ids
@@ -226,7 +226,7 @@ def test_a_partition_is_reassigned(
     assert end_offsets(tools, topic) == {0: RECORDS}
 
 
-def test_topic_configs_are_altered_described_and_reset(tools: KafkaTools, topic: str) -> None:
+def test_alter_describe_and_reset_topic_configs(tools: KafkaTools, topic: str) -> None:
     entity = ("--entity-type", "topics", "--entity-name", topic)
 
     def dynamic() -> set[str]:
@@ -244,7 +244,7 @@ def test_topic_configs_are_altered_described_and_reset(tools: KafkaTools, topic:
     assert "InvalidConfigurationException" in output.stdout + output.stderr
 
 
-def test_broker_configs_are_described(tools: KafkaTools, processes: Cluster) -> None:
+def test_describe_broker_configs(tools: KafkaTools, processes: Cluster) -> None:
     broker_id = processes.broker_ids[-1]
     entity = ("--entity-type", "brokers", "--entity-name", str(broker_id))
     lines = tools.run("configs", "--describe", *entity, "--all").lines
@@ -253,7 +253,7 @@ def test_broker_configs_are_described(tools: KafkaTools, processes: Cluster) -> 
     assert "num.partitions=1" in configs
 
 
-def test_log_directories_are_described(
+def test_describe_log_directories(
     tools: KafkaTools, topic: str, processes: Cluster, replicas: int
 ) -> None:
     produce(tools, topic)
@@ -266,7 +266,7 @@ def test_log_directories_are_described(
     assert sum(part["size"] for part in found) > RECORDS
 
 
-def test_every_broker_tells_its_api_versions(tools: KafkaTools, processes: Cluster) -> None:
+def test_every_broker_reports_its_api_versions(tools: KafkaTools, processes: Cluster) -> None:
     lines = tools.run("broker-api-versions").lines
     brokers = [line for line in lines if "(id: " in line]
     assert len(brokers) == len(processes.broker_ids)

@@ -1,6 +1,6 @@
-"""The transactional producers of librdkafka and kafka-python at work on a cluster of three.
+"""The transactional producers of librdkafka and kafka-python on a cluster of three.
 
-What they have written is read by librdkafka's consumer (`committed`) and by kafka-python's.
+Their records are read by the consumers of both.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ TRANSACTIONS = 9
 TRANSACTION_TIMEOUT_MS = 30_000
 
 
-class Fenced(Exception):  # noqa: N818
-    """Another producer has taken the transactional id."""
+class FencedError(Exception):
+    """Another producer uses the transactional id."""
 
 
 class Transactional(Protocol):
-    """A transactional producer that is ready, and a consumer in a group that reads committed."""
+    """An initialized transactional producer, and a read_committed consumer in a group."""
 
     def begin(self) -> None: ...
 
     def write(self, topic: str, partition: int, value: str) -> None: ...
 
     def commit(self) -> None:
-        """Raises `Fenced`."""
+        """Commit; raise `FencedError`."""
 
     def abort(self) -> None: ...
 
     def read_some(self) -> list[tuple[int, str]]:
-        """The next records, of which there must be some: partition and value."""
+        """Return partition and value of the next records, at least one."""
 
     def send_offsets(self) -> None:
-        """Make what was read a part of the transaction."""
+        """Add the offsets of consumed records to the transaction."""
 
     def go_back(self, topic: str) -> None:
-        """Read on from what is committed."""
+        """Seek to the committed offsets."""
 
     def close(self) -> None: ...
 
@@ -96,7 +96,7 @@ class Confluent:
             self._producer.commit_transaction(TIMEOUT_S)
         except confluent_kafka.KafkaException as error:
             if error.args[0].fatal():
-                raise Fenced from error
+                raise FencedError from error
             raise
 
     def abort(self) -> None:
@@ -157,7 +157,7 @@ class KafkaPython:
         try:
             self._producer.commit_transaction()
         except (kafka.errors.ProducerFencedError, kafka.errors.InvalidProducerEpochError) as error:
-            raise Fenced from error
+            raise FencedError from error
 
     def abort(self) -> None:
         self._producer.abort_transaction()
@@ -189,7 +189,7 @@ class KafkaPython:
 def producing(
     request: pytest.FixtureRequest, processes: Cluster
 ) -> Callable[..., closing[Transactional]]:
-    """Make a transactional producer of a client that we did not write, to be closed."""
+    """Create a transactional producer of a third-party client, and close it."""
 
     def make(transactional_id: str, source: str | None = None) -> closing[Transactional]:
         made: Transactional = request.param(processes.bootstrap_servers, transactional_id, source)
@@ -202,7 +202,7 @@ Producing = Callable[..., closing[Transactional]]
 
 
 @older_transaction_version_in_full
-def test_what_is_committed_is_seen_and_what_is_aborted_is_not(
+def test_committed_records_are_visible_and_aborted_ones_are_not(
     processes: Cluster, producing: Producing, unique_name: NameFactory, transaction_version: int
 ) -> None:
     topic = new_topic(processes, unique_name, partitions=PARTITIONS)
@@ -240,18 +240,18 @@ def python_reader(processes: Cluster, topic: str) -> Iterator[Any]:
 
 
 def read_by_python(consumer: Any, count: int) -> dict[int, list[str]]:
-    """All records of the partitions, of which there must be so many."""
+    """Return `count` records by partition."""
     found: dict[int, list[str]] = {partition: [] for partition in range(PARTITIONS)}
     while sum(map(len, found.values())) < count:
         polled = consumer.poll(TIMEOUT_S * 1000)
-        assert polled, f"of {count} records came {found}"
+        assert polled, f"of {count} records, {found} arrived"
         for partition, records in polled.items():
             found[partition.partition] += [record.value.decode() for record in records]
     return found
 
 
 @older_transaction_version_in_full
-def test_what_is_read_is_written_once_with_its_offsets(
+def test_consume_transform_produce_writes_each_record_once(
     processes: Cluster, producing: Producing, unique_name: NameFactory, transaction_version: int
 ) -> None:
     source, target = (new_topic(processes, unique_name, partitions=PARTITIONS) for _ in range(2))
@@ -276,7 +276,7 @@ def test_what_is_read_is_written_once_with_its_offsets(
 
 
 @older_transaction_version_in_full
-def test_a_second_producer_of_an_id_fences_the_first(
+def test_second_producer_with_the_same_id_fences_the_first(
     processes: Cluster, producing: Producing, unique_name: NameFactory, transaction_version: int
 ) -> None:
     topic, transactional_id = new_topic(processes, unique_name, partitions=1), unique_name()
@@ -286,7 +286,7 @@ def test_a_second_producer_of_an_id_fences_the_first(
         with producing(transactional_id) as second:
             second.begin()
             second.write(topic, 0, "second")
-            with pytest.raises(Fenced):
+            with pytest.raises(FencedError):
                 first.commit()
             second.commit()
     await_read(processes, topic, {0: ["second"]}, partitions=1)

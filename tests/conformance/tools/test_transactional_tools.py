@@ -1,6 +1,6 @@
-"""Apache Kafka's own tools for transactions, at work on a cluster of three.
+"""Apache Kafka's tools for transactions on a cluster of three.
 
-On the reference cluster each broker is a process here, as it is where an operator uses the tools.
+On the reference cluster each broker is a process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HOUR_MS = 3_600_000
 
 
 def copier(source: str, target: str, group: str, transactional_id: str) -> list[str]:
-    """The arguments of one that copies partition 0, and aborts about every third transaction."""
+    """Return the arguments of a copier of partition 0 that aborts about a third of transactions."""
     return [
         *("--input-topic", source, "--input-partition", "0", "--output-topic", target),
         *("--consumer-group", group, "--transactional-id", transactional_id),
@@ -52,7 +52,7 @@ def copier(source: str, target: str, group: str, transactional_id: str) -> list[
 
 
 @older_transaction_version_in_full
-def test_a_copier_that_aborts_at_random_copies_each_record_once(
+def test_copier_with_random_aborts_copies_each_record_once(
     tools: KafkaTools, processes: Cluster, unique_name: NameFactory, transaction_version: int
 ) -> None:
     source, target = (new_topic(processes, unique_name, partitions=1) for _ in range(2))
@@ -62,13 +62,13 @@ def test_a_copier_that_aborts_at_random_copies_each_record_once(
     assert output.events[-1]["totalProcessed"] == RECORDS
     await_read(processes, target, written, partitions=1)
     assert committed_offsets(processes, group, source, partitions=1) == [RECORDS]
-    # Of 30 transactions and more, none is aborted in one run of 200,000.
+    # With 30 or more transactions, one run of 200,000 aborts none.
     assert len(read(processes, target, partitions=1, committed=False)[0]) > RECORDS
 
 
 @contextmanager
 def copiers(tools: KafkaTools, source: str, target: str, group: str) -> Iterator[Callable[[], str]]:
-    """Two copiers in one group, at work; what is called waits for their end: their output."""
+    """Run two copiers in one group; the yielded function waits and returns their output."""
     started = []
     options = ["--group-mode", "--use-group-metadata", "--transaction-timeout", "10000"]
     for number in range(2):
@@ -98,11 +98,11 @@ def copiers(tools: KafkaTools, source: str, target: str, group: str) -> Iterator
 
 @pytest.mark.full
 @older_transaction_version_in_full
-def test_copiers_of_a_group_copy_each_record_once_while_its_coordinator_is_killed(
+def test_copiers_copy_each_record_once_while_their_coordinator_is_killed(
     tools: KafkaTools, processes: Cluster, unique_name: NameFactory, transaction_version: int
 ) -> None:
     if len(processes.broker_ids) < 3:
-        pytest.skip("without the others, what a broker leads has no leader")
+        pytest.skip("a single broker's partitions have no other leader")
     partitions = 4
     source, target = (new_topic(processes, unique_name, partitions=partitions) for _ in range(2))
     written = fill(processes, source, partitions=partitions, count=RECORDS)
@@ -124,7 +124,7 @@ def test_copiers_of_a_group_copy_each_record_once_while_its_coordinator_is_kille
 
 
 @older_transaction_version_in_full
-def test_what_a_transactional_load_has_sent_is_committed(
+def test_records_of_a_transactional_load_are_committed(
     tools: KafkaTools, processes: Cluster, unique_name: NameFactory, transaction_version: int
 ) -> None:
     topic, transactional_id = new_topic(processes, unique_name, partitions=1), unique_name()
@@ -141,12 +141,12 @@ def test_what_a_transactional_load_has_sent_is_committed(
     assert markers >= 2
     (described,) = table(tools.run("transactions", "describe", *of_id(transactional_id)))
     assert described["TransactionState"] == "CompleteCommit"
-    # Version 2 raises the epoch with each transaction, version 1 at the start of a producer.
+    # Version 2 bumps the epoch with each transaction, version 1 when a producer starts.
     assert int(described["ProducerEpoch"]) == (markers if transaction_version == 2 else 0)
 
 
 def end_offset(cluster: Cluster, topic: str) -> int:
-    """The end of partition 0 for who reads all."""
+    """Return the end offset of partition 0 for read_uncommitted."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -166,14 +166,14 @@ def of_id(transactional_id: str) -> tuple[str, str]:
 
 
 def table(output: Output) -> list[dict[str, str]]:
-    """A table of the tool, in which tabs part the columns, as one mapping for each row."""
+    """Return the rows of a tool's tab-separated table as mappings."""
     header, *rows = ([cell.strip() for cell in line.split("\t")] for line in output.lines)
     return [dict(zip(header, row, strict=False)) for row in rows]
 
 
 @contextmanager
 def open_transaction(cluster: Cluster, topic: str, transactional_id: str) -> Iterator[object]:
-    """A producer of librdkafka's in the midst of a transaction that has one record."""
+    """Open a transaction with one record through librdkafka."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -189,7 +189,7 @@ def open_transaction(cluster: Cluster, topic: str, transactional_id: str) -> Ite
 
 
 @older_transaction_version_in_full
-def test_an_open_transaction_is_found_described_and_aborted(
+def test_open_transaction_is_found_described_and_aborted(
     tools: KafkaTools, processes: Cluster, unique_name: NameFactory, transaction_version: int
 ) -> None:
     topic, transactional_id = new_topic(processes, unique_name, partitions=1), unique_name()
@@ -224,7 +224,7 @@ def test_an_open_transaction_is_found_described_and_aborted(
         assert "Could not find any open transactions starting at offset 0" in again.stderr
 
 
-def test_a_transaction_is_ended_by_its_id(
+def test_transaction_is_forcibly_terminated_by_its_id(
     tools: KafkaTools, processes: Cluster, unique_name: NameFactory
 ) -> None:
     topic, transactional_id = new_topic(processes, unique_name, partitions=1), unique_name()
@@ -239,7 +239,7 @@ def test_a_transaction_is_ended_by_its_id(
         assert fenced.value.args[0].fatal()
 
 
-def test_an_unknown_transactional_id_is_told(tools: KafkaTools, unique_name: NameFactory) -> None:
+def test_unknown_transactional_id_is_reported(tools: KafkaTools, unique_name: NameFactory) -> None:
     output, status = tools.attempt("transactions", "describe", *of_id(unique_name()))
     assert status == 1
     assert "the ID could not be found" in output.stderr
@@ -247,11 +247,11 @@ def test_an_unknown_transactional_id_is_told(tools: KafkaTools, unique_name: Nam
 
 @pytest.fixture(scope="module")
 def without_verification(cluster_with: ClusterFactory) -> Cluster:
-    """A cluster as Kafka was before KIP-890, where a transaction may hang."""
+    """A cluster without verification, as before KIP-890, where a transaction may hang."""
     return cluster_with({"transaction.partition.verification.enable": "false"})
 
 
-def test_a_hanging_transaction_is_found_and_aborted(
+def test_hanging_transaction_is_found_and_aborted(
     without_verification: Cluster, unique_name: NameFactory
 ) -> None:
     cluster, topic = without_verification, unique_name()
@@ -288,7 +288,7 @@ def test_a_hanging_transaction_is_found_and_aborted(
     assert read(cluster, topic, partitions=1) == {0: ["0-0"]}
 
 
-def test_features_are_described_and_changed(tools: KafkaTools, processes: Cluster) -> None:
+def test_describe_and_change_features(tools: KafkaTools, processes: Cluster) -> None:
     addresses = [processes.address(broker_id) for broker_id in processes.broker_ids]
     before = finalized(addresses[0])
     feature = "transaction.version"

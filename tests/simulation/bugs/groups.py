@@ -9,8 +9,8 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.coordination.replies import Reply
 from broker_ref.group import membership
+from broker_ref.group.classic_group import ClassicGroup
 from broker_ref.group.coordinator import GroupCoordinator
-from broker_ref.group.group import Group
 from integration.simulation.plan import Settings
 from tests.simulation.bugs.bug import Bug
 
@@ -29,12 +29,12 @@ def _take_commits_of_any_generation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _begin_generations_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = Group.__init__
+    make = ClassicGroup.__init__
 
     def forget(self: Any, *what: Any, **how: Any) -> None:
         make(self, *what, **{**how, "generation_id": 0})
 
-    monkeypatch.setattr(Group, "__init__", forget)
+    monkeypatch.setattr(ClassicGroup, "__init__", forget)
 
 
 def has_members(settings: Settings) -> bool:

@@ -10,10 +10,10 @@ from kio.schema.errors import ErrorCode
 from broker_ref.api import k02_list_offsets
 from broker_ref.controller import controller, elections
 from broker_ref.log.errors import LogError
-from broker_ref.replication.fetcher import Fetcher
-from broker_ref.replication.isr import PendingExpand, PendingShrink
 from broker_ref.replication.leader import Leader
 from broker_ref.replication.partition import DivergingEpoch, Partition
+from broker_ref.replication.partition_state import PendingExpandIsr, PendingShrinkIsr
+from broker_ref.replication.replica_fetcher import ReplicaFetcher
 from tests.simulation.bugs.bug import Bug
 
 
@@ -22,7 +22,7 @@ def _truncate_to_own_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
         if partition.high_watermark < partition.log.log_end_offset:
             partition.truncate_to(partition.high_watermark, now_ms=self._clock())
 
-    monkeypatch.setattr(Fetcher, "_truncate_without_epochs", truncate)
+    monkeypatch.setattr(ReplicaFetcher, "_truncate_without_epochs", truncate)
 
 
 def _compare_offsets_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,27 +47,29 @@ def _compare_ends_of_epochs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _ignore_who_joins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PendingExpand, "maximal_isr", property(lambda self: self.committed.isr))
+    monkeypatch.setattr(PendingExpandIsr, "maximal_isr", property(lambda self: self.committed.isr))
     monkeypatch.setattr(Leader, "_is_about_to_join", lambda *_: False)
 
 
 def _shrink_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     shrunk = property(lambda self: self.committed.isr - self.leaving)
-    monkeypatch.setattr(PendingShrink, "maximal_isr", shrunk)
-    monkeypatch.setattr(PendingShrink, "isr", shrunk)
+    monkeypatch.setattr(PendingShrinkIsr, "maximal_isr", shrunk)
+    monkeypatch.setattr(PendingShrinkIsr, "isr", shrunk)
 
 
 def _answer_in_a_later_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = Partition.replication_outcome
+    outcome = Partition.check_enough_replicas_reach_offset
 
-    def in_any_tenure(self: Partition, required_offset: int, tenure: int) -> ErrorCode | None:
+    def in_any_leadership(
+        self: Partition, required_offset: int, leadership_count: int
+    ) -> ErrorCode | None:
         if self.is_leader:
-            return outcome(self, required_offset, self.tenure)
+            return outcome(self, required_offset, self.leadership_count)
         # As one that fails a request at its deadline alone.
-        del tenure
+        del leadership_count
         return None
 
-    monkeypatch.setattr(Partition, "replication_outcome", in_any_tenure)
+    monkeypatch.setattr(Partition, "check_enough_replicas_reach_offset", in_any_leadership)
 
 
 def _tell_a_high_watermark_that_lags(monkeypatch: pytest.MonkeyPatch) -> None:

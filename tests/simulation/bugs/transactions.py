@@ -13,13 +13,13 @@ from broker_ref.api.delayed_fetch import DelayedFetch
 from broker_ref.api.partition_reader import PartitionReader
 from broker_ref.coordination.replies import Reply
 from broker_ref.group.coordinator import GroupCoordinator
-from broker_ref.group.pending import PendingOffsets
+from broker_ref.group.pending_offsets import PendingOffsets
 from broker_ref.log.producer_log import ProducerLog
 from broker_ref.log.producer_state import ProducerStateManager
 from broker_ref.replication.partition import Partition
-from broker_ref.transaction import coordinator, decisions, transitions
+from broker_ref.transaction import coordinator, request_validation, transitions
 from broker_ref.transaction.coordinator import TransactionCoordinator
-from broker_ref.transaction.markers import MarkerSender
+from broker_ref.transaction.marker_channel_manager import TransactionMarkerChannelManager
 from integration.simulation.plan import Settings
 from tests.simulation.bugs.bug import Bug
 
@@ -68,18 +68,18 @@ def _acknowledge_marker_before_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _verify_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProducerLog, "begin_verification", lambda *_, **__: None)
+    monkeypatch.setattr(ProducerLog, "maybe_start_transaction_verification", lambda *_, **__: None)
     monkeypatch.setattr(ProducerLog, "allows", lambda *_: True)
 
 
 def _abort_without_epoch_bump(monkeypatch: pytest.MonkeyPatch) -> None:
-    fenced = transitions.fenced
+    fenced = transitions.prepare_fence_producer_epoch
 
     def without_bump(current: Any, **how: Any) -> Any:
         aborting = fenced(current, **how)
         return dataclasses.replace(aborting, producer_epoch=current.producer_epoch)
 
-    monkeypatch.setattr(decisions, "fenced", without_bump)
+    monkeypatch.setattr(request_validation, "prepare_fence_producer_epoch", without_bump)
 
 
 def _answer_before_prepare_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def _answer_before_prepare_is_replicated(monkeypatch: pytest.MonkeyPatch) -> Non
         del write, now_ms
         reply.complete(result)
 
-    monkeypatch.setattr(coordinator, "_tell", tell)
+    monkeypatch.setattr(coordinator, "_complete_reply", tell)
 
 
 def _take_markers_of_old_coordinators(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,35 +105,35 @@ def _forget_aborted_index_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def _forget_what_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TransactionCoordinator, "_end_prepared", lambda *_: None)
+    monkeypatch.setattr(TransactionCoordinator, "_send_markers_of_prepared", lambda *_: None)
 
 
 def _let_zombies_live(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_next_epoch = transitions.with_next_epoch
+    prepare_increment_producer_epoch = transitions.prepare_increment_producer_epoch
 
     def same_epoch(current: Any, **how: Any) -> Any:
-        value = with_next_epoch(current, **how)
+        value = prepare_increment_producer_epoch(current, **how)
         return dataclasses.replace(value, producer_epoch=max(current.producer_epoch, 0))
 
-    monkeypatch.setattr(decisions, "with_next_epoch", same_epoch)
+    monkeypatch.setattr(request_validation, "prepare_increment_producer_epoch", same_epoch)
 
 
 def _give_markers_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    def retry_later(self: Any, ending: Any, key: Any) -> None:
+    def retry_later(self: Any, pending_txn: Any, key: Any) -> None:
         del self
-        ending.entry.unmarked.discard(key)
+        pending_txn.entry.unmarked.discard(key)
 
-    monkeypatch.setattr(MarkerSender, "_retry_later", retry_later)
+    monkeypatch.setattr(TransactionMarkerChannelManager, "_retry_later", retry_later)
 
 
 def _end_with_any_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    end = decisions._end
+    end = request_validation._end
 
     def any_epoch(entry: Any, producer: Any, **how: Any) -> Any:
         present = dataclasses.replace(producer, producer_epoch=entry.current.producer_epoch)
         return end(entry, present, **how)
 
-    monkeypatch.setattr(decisions, "_end", any_epoch)
+    monkeypatch.setattr(request_validation, "_end", any_epoch)
 
 
 def _forget_pending_offsets(monkeypatch: pytest.MonkeyPatch) -> None:

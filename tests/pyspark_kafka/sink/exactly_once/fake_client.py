@@ -16,7 +16,7 @@ import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
 from broker_ref.protocol.errors import ApiError
-from broker_ref.transaction.decisions import TransactionalId
+from broker_ref.transaction.request_validation import TransactionMetadata
 from broker_ref.transaction.transitions import (
     NO_TIMEOUT_MS,
 )
@@ -415,7 +415,7 @@ class FakeClient:
         self.close()
 
 
-def _description(entry: TransactionalId) -> TransactionDescription:
+def _description(entry: TransactionMetadata) -> TransactionDescription:
     value = entry.current
     return TransactionDescription(
         transactional_id=entry.name,

@@ -29,15 +29,15 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import PartitionKey
-from broker_ref.transaction import decisions as coordinator
-from broker_ref.transaction.decisions import TransactionalId
+from broker_ref.transaction import request_validation as coordinator
+from broker_ref.transaction.request_validation import TransactionMetadata
 from broker_ref.transaction.states import PREPARED
 from broker_ref.transaction.states import TransactionState as State
 from broker_ref.transaction.transitions import (
     LAST_PRODUCERS_EPOCH,
     Transaction,
-    completed,
-    unused,
+    new_transactional_id,
+    prepare_complete,
 )
 from pyspark_kafka.errors import (
     BrokerUnreachable,
@@ -109,7 +109,7 @@ class FakeCluster:
         self.has_topic_ids = has_topic_ids
         self.broker_config: dict[str, str] | None = dict(BROKER_DEFAULTS)
         self.topics: dict[str, FakeTopic] = {}
-        self.ids: dict[str, TransactionalId] = {}
+        self.ids: dict[str, TransactionMetadata] = {}
         self.groups: dict[tuple[str, TopicPartition], int] = {}
         self.requests: list[Request] = []
         self.now_ms = 1_000_000
@@ -218,15 +218,19 @@ class FakeCluster:
         timeout_ms: int,
         expected: ProducerIdAndEpoch | None,
     ) -> ProducerIdAndEpoch:
-        fresh = unused(self.new_producer_id(), timeout_ms=timeout_ms, now_ms=self.now_ms)
-        entry = self.ids.setdefault(name, TransactionalId(name=name, current=fresh, unmarked=set()))
+        fresh = new_transactional_id(
+            self.new_producer_id(), timeout_ms=timeout_ms, now_ms=self.now_ms
+        )
+        entry = self.ids.setdefault(
+            name, TransactionMetadata(name=name, current=fresh, unmarked=set())
+        )
         for attempt in range(3):
             try:
                 value = coordinator.initialize(
                     entry,
                     timeout_ms=timeout_ms,
                     expected=None if expected is None else _theirs(expected),
-                    draw_producer_id=self.new_producer_id,
+                    generate_producer_id=self.new_producer_id,
                     now_ms=self.now_ms,
                 )
             except ApiError as error:
@@ -266,7 +270,7 @@ class FakeCluster:
             _theirs(end.producer),
             commit=end.is_commit,
             client_transaction_version=end.version,
-            draw_producer_id=self.new_producer_id,
+            generate_producer_id=self.new_producer_id,
             now_ms=self.now_ms,
         )
         if value is not None:
@@ -304,22 +308,22 @@ class FakeCluster:
         pending = self._pending_offsets.setdefault(producer.producer_id, {})
         pending.update({(group_id, partition): offset for partition, offset in offsets.items()})
 
-    def _fence(self, entry: TransactionalId) -> None:
+    def _fence(self, entry: TransactionMetadata) -> None:
         value = coordinator.fence(
             entry,
             transaction_version=self.transaction_version,
-            draw_producer_id=self.new_producer_id,
+            generate_producer_id=self.new_producer_id,
             now_ms=self.now_ms,
         )
         self._decided(entry, value)
 
-    def _decided(self, entry: TransactionalId, value: Transaction) -> None:
+    def _decided(self, entry: TransactionMetadata, value: Transaction) -> None:
         entry.current = value
-        entry.pending = completed(value, now_ms=self.now_ms)
+        entry.pending = prepare_complete(value, now_ms=self.now_ms)
         if not self.holds_markers:
             self._complete(entry)
 
-    def _complete(self, entry: TransactionalId) -> None:
+    def _complete(self, entry: TransactionMetadata) -> None:
         value = entry.current
         commit = value.state is State.PREPARE_COMMIT
         for key in sorted(value.partitions, key=lambda key: (key.topic, key.partition)):
@@ -333,7 +337,7 @@ class FakeCluster:
                     verdict=TransactionResult.COMMIT if commit else TransactionResult.ABORT,
                 )
         entry.pending = None
-        entry.current = completed(value, now_ms=self.now_ms)
+        entry.current = prepare_complete(value, now_ms=self.now_ms)
 
 
 def _key(partition: TopicPartition) -> PartitionKey:

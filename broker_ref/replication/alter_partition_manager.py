@@ -1,10 +1,10 @@
-"""The way to the controller for changes of the in-sync replicas (AlterPartition, API 56).
+"""The client of AlterPartition (API key 56), with which leaders propose ISR changes.
 
-Purpose: `IsrChanges` is the port that leaders propose changes through, `AlterPartitions` the one
-over the network: what is proposed while a request is under way goes out together in the next one.
-Invariant: one request is under way at most, and one change of a partition at most; each change
-gets exactly one outcome, however often the request has to be sent, unless the node stops first.
-What it must not know: what follows from an outcome. Source: Kafka's `AlterPartitionManager`.
+Purpose: `AlterPartitionManager` is the port of the leaders; `DefaultAlterPartitionManager`
+implements it over the network. Proposals made while a request is in flight are sent together in the
+next one. Invariant: at most one request is in flight, with at most one change per partition; each
+change gets exactly one outcome, however often the request is sent, unless the node stops first.
+Must not know: the effects of an outcome. Source: Kafka's `AlterPartitionManager`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ VERSION: Final = 3
 PURPOSE: Final = "alter-partition"
 RETRY_BACKOFF_MS: Final = 50
 RECOVERED: Final = 0
-"""LeaderRecoveryState: no recovery from an unclean election is under way (KIP-704)."""
+"""LeaderRecoveryState: no recovery from an unclean election is in progress (KIP-704)."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrMember:
-    """A broker of the proposed ISR; epoch -1 where the leader does not know it."""
+    """A broker of the proposed ISR; the epoch is -1 where the leader does not know it."""
 
     broker_id: int
     broker_epoch: int
@@ -40,7 +40,7 @@ class IsrMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChange:
-    """The ISR that a leader proposes, and the state of the partition that it starts from."""
+    """An ISR that a leader proposes, and the partition state that it is based on."""
 
     topic_id: Uuid
     partition: int
@@ -51,7 +51,7 @@ class IsrChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrOutcome:
-    """What the controller answered; all but the error code count only without an error."""
+    """The controller's response; with an error, the other fields are undefined."""
 
     error_code: ErrorCode
     leader_epoch: int = -1
@@ -62,19 +62,20 @@ class IsrOutcome:
 OnOutcome = Callable[[IsrOutcome], None]
 
 
-class IsrChanges(Protocol):
-    """Where leaders propose changes of the in-sync replicas."""
+class AlterPartitionManager(Protocol):
+    """The port through which leaders propose ISR changes."""
 
-    def propose(self, change: IsrChange, on_outcome: OnOutcome) -> None:
-        """Ask the controller; `on_outcome` is called once, in a later step.
+    def submit(self, change: IsrChange, on_outcome: OnOutcome) -> None:
+        """Send a proposal; `on_outcome` is called once, in a later step.
 
-        At once with OPERATION_NOT_ATTEMPTED while an earlier change of the partition is open.
+        While an earlier change of the partition is pending, it is called with
+        OPERATION_NOT_ATTEMPTED at once.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChange:
-    """A partition in the request."""
+    """A partition of the request."""
 
     partition_index: int
     leader_epoch: int
@@ -85,7 +86,7 @@ class PartitionChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChanges:
-    """A topic in the request."""
+    """A topic of the request."""
 
     topic_id: Uuid
     partitions: tuple[PartitionChange, ...]
@@ -93,7 +94,7 @@ class TopicChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionRequest:
-    """Changes that this broker proposes as the leader."""
+    """The ISR changes that this broker proposes as leader."""
 
     broker_id: int
     broker_epoch: int
@@ -102,7 +103,7 @@ class AlterPartitionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAnswer:
-    """A partition in the response."""
+    """A partition of the response."""
 
     partition_index: int
     error_code: ErrorCode
@@ -115,7 +116,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAnswers:
-    """A topic in the response."""
+    """A topic of the response."""
 
     topic_id: Uuid
     partitions: tuple[PartitionAnswer, ...]
@@ -123,7 +124,7 @@ class TopicAnswers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionResponse:
-    """What became of the changes."""
+    """The results of the changes."""
 
     error_code: ErrorCode
     topics: tuple[TopicAnswers, ...]
@@ -139,8 +140,8 @@ class _Proposed:
 _Key = tuple[Uuid, int]
 
 
-class AlterPartitions:
-    """`IsrChanges` over a channel to the controller."""
+class DefaultAlterPartitionManager:
+    """Sends ISR changes to the controller over a channel."""
 
     def __init__(
         self,
@@ -159,8 +160,8 @@ class AlterPartitions:
         self._open: dict[_Key, _Proposed] = {}
         self._is_under_way = False
 
-    def propose(self, change: IsrChange, on_outcome: OnOutcome) -> None:
-        """As `IsrChanges.propose`."""
+    def submit(self, change: IsrChange, on_outcome: OnOutcome) -> None:
+        """Send a proposal, as `AlterPartitionManager.submit`."""
         key = (change.topic_id, change.partition)
         if key in self._open:
             on_outcome(IsrOutcome(error_code=ErrorCode.operation_not_attempted))
@@ -183,11 +184,13 @@ class AlterPartitions:
                 topics=_topics(sent),
             ),
             response=AlterPartitionResponse,
-            on_response=lambda response: self._answered(sent, response),
+            on_response=lambda response: self._handle_response(sent, response),
             on_failure=self._send_again,
         )
 
-    def _answered(self, sent: dict[_Key, _Proposed], response: AlterPartitionResponse) -> None:
+    def _handle_response(
+        self, sent: dict[_Key, _Proposed], response: AlterPartitionResponse
+    ) -> None:
         if response.error_code is not ErrorCode.none:
             self._send_again(response.error_code.name)
             return
@@ -202,19 +205,17 @@ class AlterPartitions:
             if answer is not None:
                 del self._open[key]
                 outcomes.append((proposed, _outcome(answer)))
-        # Only now may what follows from an outcome propose anew; one request carries it all.
+        # The callbacks may propose again; one request carries all new proposals.
         for proposed, outcome in outcomes:
             proposed.on_outcome(outcome)
         if outcomes:
             self._is_under_way = False
             self._send()
         else:
-            self._send_again("the answer names no partition that was asked about")
+            self._send_again("the response contains none of the requested partitions")
 
     def _send_again(self, reason: str) -> None:
-        logger.info(
-            "AlterPartition is sent again to the controller in %d ms: %s", RETRY_BACKOFF_MS, reason
-        )
+        logger.info("AlterPartition failed and is retried in %d ms: %s", RETRY_BACKOFF_MS, reason)
         self._schedule.at(self._clock() + RETRY_BACKOFF_MS, self._retry)
 
     def _retry(self, now_ms: int) -> None:

@@ -1,10 +1,9 @@
-"""Which brokers the replicas of new partitions go to.
+"""Placement of the replicas of new partitions.
 
-Purpose: Kafka's StripedReplicaPlacer: one rack after the other, and within a rack one broker after
-the other, so that leaders and followers are spread evenly; each partition begins one further than
-the one before. Fenced brokers are used when a rack has no others left, and never for the first
-replica. Invariant: no broker has two replicas of a partition. What it must not know: topics, and
-where randomness comes from (it is drawn from an argument).
+Purpose: spread leaders and followers evenly over racks, and over the brokers within a rack (Kafka's
+StripedReplicaPlacer). Each partition starts one broker after the previous one. A fenced broker is
+used only where its rack has no others, and never for the first replica. Invariant: a broker has at
+most one replica of a partition. Must not know: topics, the source of randomness (an argument).
 """
 
 from __future__ import annotations
@@ -18,20 +17,21 @@ from broker_ref.controller.metadata import Broker
 from broker_ref.protocol.errors import ApiError
 
 RandomBelow = Callable[[int], int]
-"""Draws a number from 0 up to but not including its argument."""
+"""Returns a random number that is at least 0 and less than its argument."""
 
 
 def random_below(random_bytes: Callable[[int], bytes]) -> RandomBelow:
-    """Numbers made of random bytes."""
+    """Return a generator of random numbers that uses `random_bytes`."""
     return lambda bound: int.from_bytes(random_bytes(8), "big") % bound
 
 
 def place(
     brokers: Iterable[Broker], *, count: int, replication_factor: int, draw: RandomBelow
 ) -> list[tuple[int, ...]]:
-    """The replicas of `count` new partitions, the preferred leader first.
+    """Return the replicas of `count` new partitions, each with the preferred leader first.
 
-    Brokers in controlled shutdown get none until they have stopped. INVALID_REPLICATION_FACTOR where there are too few.
+    Brokers in controlled shutdown are not used. Raise INVALID_REPLICATION_FACTOR where the brokers
+    are too few.
     """
     usable = [b for b in brokers if b.is_fenced or not b.in_controlled_shutdown]
     reason = None
@@ -54,7 +54,7 @@ def place(
 
 
 class _BrokerList:
-    """Brokers taken in turn; each partition (a new `epoch`) begins one further."""
+    """Brokers in round-robin order; each partition (a new `epoch`) starts one further."""
 
     def __init__(self, brokers: Iterable[int], draw: RandomBelow) -> None:
         self.brokers = sorted(brokers)
@@ -63,7 +63,7 @@ class _BrokerList:
         self._epoch = 0
 
     def next(self, epoch: int) -> int | None:
-        """The next broker of this epoch, None where all have been taken."""
+        """Return the next broker of this epoch, or None after the last one."""
         if not self.brokers:
             return None
         if self._epoch != epoch:
@@ -101,9 +101,9 @@ class _RackList:
         self._offset = draw(len(self._racks))
 
     def place(self, replication_factor: int) -> tuple[int, ...]:
-        """The replicas of one more partition; there are brokers enough."""
+        """Return the replicas of one more partition; the caller checks that there are enough."""
         if self._epoch == self._unfenced_count and self._unfenced_count > 1:
-            # As many as there are leaders: another order, so as not to repeat the same replicas.
+            # After as many partitions as leaders, shuffle: the same replica lists would repeat.
             self._shuffle()
             self._epoch = 0
         count = len(self._racks)
@@ -114,7 +114,7 @@ class _RackList:
         position = start
         while len(replicas) < replication_factor:
             if position == leader_rack:
-                leader_rack = None  # passed over once: it has given the leader
+                leader_rack = None  # skip the leader's rack once
             else:
                 broker = self._racks[position].next(self._epoch)
                 if broker is not None:
@@ -130,7 +130,7 @@ class _RackList:
             broker = self._racks[position].unfenced.next(self._epoch)
             if broker is not None:
                 return position, broker
-        raise AssertionError("a partition is to be placed, and every broker is fenced")
+        raise AssertionError("a partition is being placed while every broker is fenced")
 
     def _shuffle(self) -> None:
         _shuffle(self._racks, self._draw)

@@ -1,16 +1,16 @@
-"""Registration, heartbeats, sessions: which brokers the controller takes for alive."""
+"""Broker registrations, heartbeats and sessions."""
 
 from __future__ import annotations
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker_ref.controller.registrations import (
+from broker_ref.controller.broker_heartbeats import (
     TRANSITIONS,
     BrokerControlState,
     Heartbeat,
     Registration,
-    Wish,
+    RequestedState,
 )
 from broker_ref.controller.topics import NewTopic
 from broker_ref.protocol.errors import ApiError
@@ -21,12 +21,14 @@ from tests.broker_ref.controller.test_controller import refused
 SESSION_TIMEOUT_MS = 9_000
 
 
-def test_every_state_has_an_answer_to_every_wish() -> None:
+def test_transitions_cover_every_state_and_requested_state() -> None:
     states = set(BrokerControlState) - {BrokerControlState.SHUTDOWN_NOW}
-    assert TRANSITIONS.keys() == {(state, wish) for state in states for wish in Wish}
+    assert TRANSITIONS.keys() == {
+        (state, requested) for state in states for requested in RequestedState
+    }
 
 
-def test_a_broker_is_unfenced_when_it_has_read_of_its_registration() -> None:
+def test_broker_is_unfenced_once_it_has_applied_its_registration() -> None:
     driver = ControllerDriver(1)
     epoch = driver.register(2)
     assert epoch == driver.metadata.end_offset - 1
@@ -37,7 +39,7 @@ def test_a_broker_is_unfenced_when_it_has_read_of_its_registration() -> None:
     assert not driver.is_fenced(2)
 
 
-def test_a_broker_that_wants_to_stay_fenced_does() -> None:
+def test_broker_stays_fenced_while_it_wants_fence() -> None:
     driver = ControllerDriver(1)
     driver.register(2)
     assert driver.heartbeat(2, want_fence=True).is_fenced
@@ -45,7 +47,7 @@ def test_a_broker_that_wants_to_stay_fenced_does() -> None:
     assert driver.heartbeat(2, want_fence=True).is_fenced
 
 
-def test_registrations_of_another_cluster_are_refused() -> None:
+def test_registration_of_another_cluster_is_refused() -> None:
     driver = ControllerDriver()
     registration = Registration(
         broker_id=1, cluster_id="other", incarnation_id=Uuid(int=7), host="h", port=1, rack=None
@@ -55,12 +57,12 @@ def test_registrations_of_another_cluster_are_refused() -> None:
     assert driver.metadata.brokers == {}
 
 
-def test_another_incarnation_must_wait_for_the_session_to_end() -> None:
+def test_another_incarnation_is_refused_until_the_session_expires() -> None:
     driver = ControllerDriver()
     first = driver.register(1, incarnation=100)
     driver.heartbeat(1)
     again = driver.register(1, incarnation=100)
-    assert again == first  # the same incarnation asks again: it keeps its epoch and its state
+    assert again == first  # the same incarnation keeps its epoch and its state
     assert not driver.is_fenced(1)
     code = refused(lambda: driver.register(1, incarnation=101))
     assert code is ErrorCode.duplicate_broker_registration
@@ -71,20 +73,20 @@ def test_another_incarnation_must_wait_for_the_session_to_end() -> None:
     assert code is ErrorCode.stale_broker_epoch
 
 
-def test_a_fenced_broker_may_come_back_at_once() -> None:
+def test_fenced_broker_may_register_again_at_once() -> None:
     driver = ControllerDriver(1, 2)
     driver.expire(1)
     driver.start(1)
     assert not driver.is_fenced(1)
 
 
-def test_a_heartbeat_of_a_broker_nobody_knows() -> None:
+def test_heartbeat_of_an_unregistered_broker_is_refused() -> None:
     heartbeat = Heartbeat(broker_id=5, broker_epoch=0, current_metadata_offset=0)
     controller = ControllerDriver(1).controller
     assert refused(lambda: controller.heartbeat(heartbeat, 0)) is ErrorCode.stale_broker_epoch
 
 
-def test_a_silent_broker_is_fenced_when_its_session_is_over() -> None:
+def test_broker_without_heartbeats_is_fenced_when_its_session_expires() -> None:
     driver = ControllerDriver(1, 2)
     driver.advance(3_000)
     driver.heartbeat(2)
@@ -97,7 +99,7 @@ def test_a_silent_broker_is_fenced_when_its_session_is_over() -> None:
     assert driver.controller.next_deadline_ms() == driver.now_ms + 3_000
 
 
-def test_sessions_begin_anew_when_the_controller_does() -> None:
+def test_sessions_start_again_when_the_controller_restarts() -> None:
     driver = ControllerDriver(1, 2)
     driver.now_ms += 100 * SESSION_TIMEOUT_MS
     driver.restart()
@@ -109,7 +111,7 @@ def test_sessions_begin_anew_when_the_controller_does() -> None:
     assert not driver.is_fenced(2)
 
 
-def test_a_controlled_shutdown_moves_leaders_and_lets_go_when_others_know() -> None:
+def test_controlled_shutdown_moves_leaders_and_waits_for_the_other_brokers() -> None:
     driver = ControllerDriver(1, 2, 3)
     driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2, 3)),)))
     before = driver.metadata.end_offset - 1
@@ -131,7 +133,7 @@ def test_a_controlled_shutdown_moves_leaders_and_lets_go_when_others_know() -> N
     assert driver.metadata.is_active(1)
 
 
-def test_the_last_in_sync_may_shut_down_and_leads_again_when_it_is_back() -> None:
+def test_last_in_sync_replica_may_shut_down_and_leads_after_its_restart() -> None:
     driver = ControllerDriver(1, 2)
     driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1,)),)))
     driver.heartbeat(1, want_shut_down=True)
@@ -142,7 +144,7 @@ def test_the_last_in_sync_may_shut_down_and_leads_again_when_it_is_back() -> Non
     assert (driver.partition().leader, driver.partition().leader_epoch) == (1, 2)
 
 
-def test_who_was_shutting_down_serves_again_only_as_another_incarnation() -> None:
+def test_broker_in_shutdown_is_unfenced_only_as_a_new_incarnation() -> None:
     driver = ControllerDriver(1)
     driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1,)),)))
     driver.heartbeat(1, want_shut_down=True)
@@ -153,12 +155,12 @@ def test_who_was_shutting_down_serves_again_only_as_another_incarnation() -> Non
     assert driver.partition().leader == 1
 
 
-def test_who_leads_nothing_may_go_at_once() -> None:
+def test_broker_that_leads_nothing_may_shut_down_at_once() -> None:
     driver = ControllerDriver(1, 2)
     assert driver.heartbeat(1, want_shut_down=True).should_shut_down
 
 
-def test_a_broker_in_shutdown_gets_no_replicas() -> None:
+def test_broker_in_shutdown_gets_no_new_replicas() -> None:
     driver = ControllerDriver(1, 2, 3)
     driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1,)),)))
     driver.heartbeat(1, want_shut_down=True)
@@ -169,7 +171,7 @@ def test_a_broker_in_shutdown_gets_no_replicas() -> None:
         driver.controller.create_topic(NewTopic(name="v", replication_factor=3))
 
 
-def test_an_unregistered_broker_leaves_every_isr() -> None:
+def test_unregistered_broker_is_removed_from_every_isr() -> None:
     driver = ControllerDriver(1, 2)
     driver.controller.create_topic(NewTopic(name="t", assignments=((0, (1, 2)),)))
     driver.controller.unregister_broker(1)

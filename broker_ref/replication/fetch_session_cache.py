@@ -1,11 +1,10 @@
-"""Fetch sessions: what a client fetches, kept between its requests (KIP-227).
+"""Fetch sessions, which keep what a client fetches between its requests (KIP-227).
 
-Purpose: the cache of sessions, who is let in when it is full, and the check of ids and epochs; of
-each session the partitions in the order in which they are next served, and what the client was
-last told of each. Invariant: never more than `slots` sessions; an id is unique among them and
-never 0; a session's epoch is the one that its next request must carry. What it must not know:
-logs, responses, and where randomness comes from. Source: Kafka's `FetchSession`, whose cache is
-split into eight shards; this one is one.
+Purpose: the session cache with its eviction, the checks of session ids and epochs, and for each
+session the partitions in the order in which they are served next, with the offsets that the client
+last received. Invariant: there are at most `slots` sessions; a session id is unique and never 0; a
+session's epoch is the one that its next request must have. Must not know: logs, responses, the
+source of randomness. Source: Kafka's `FetchSession`; Kafka splits the cache into eight shards.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ INVALID_SESSION_ID: Final = 0
 """No session: the client sends full requests."""
 
 INITIAL_EPOCH: Final = 0
-"""A full request that asks for a new session."""
+"""A full request that opens a new session."""
 
 FINAL_EPOCH: Final = -1
-"""A full request that wants no session, and ends the one it names."""
+"""A full request without a session, which closes the session that it names."""
 
 MIN_EVICTION_MS: Final = 120_000
-"""A session unused for longer may go for any other; one younger than this has protection."""
+"""A session unused for longer may always be evicted; a younger one is protected."""
 
 _MAX_EPOCH: Final = 2**31 - 1
 
 PartitionPlace = tuple[Uuid | str, int]
-"""A partition as the session knows it: its topic's id, or name before version 13, and its index."""
+"""A partition in a session: the topic's id (its name before version 13) and the partition index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartition:
-    """What a fetch asks of a partition; `log_start_offset` is a follower's own."""
+    """A requested partition; `log_start_offset` is that of a follower's log."""
 
     partition: int
     fetch_offset: int
@@ -50,10 +49,10 @@ class FetchPartition:
 
 
 @dataclass(slots=True, kw_only=True)
-class FetchedPartition:
-    """A partition that is fetched, and what its client was last told of it.
+class CachedPartition:
+    """A partition of a session with the offsets that the client last received.
 
-    `topic` is None as long as no topic with the id is known.
+    `topic` is None while the topic id is unknown.
     """
 
     place: PartitionPlace
@@ -63,19 +62,19 @@ class FetchedPartition:
     high_watermark: int = -1
     log_start_offset: int = -1
 
-    def is_told(self, *, high_watermark: int, log_start_offset: int) -> bool:
-        """Whether the client knows these offsets."""
+    def is_up_to_date(self, *, high_watermark: int, log_start_offset: int) -> bool:
+        """Return whether the client has received these offsets."""
         return self.high_watermark == high_watermark and self.log_start_offset == log_start_offset
 
 
 @dataclass(slots=True, kw_only=True)
 class FetchSession:
-    """The state of one session; followers' are privileged."""
+    """The state of one session; sessions of followers are privileged."""
 
     session_id: int
     privileged: bool
     by_topic_id: bool
-    partitions: dict[PartitionPlace, FetchedPartition]
+    partitions: dict[PartitionPlace, CachedPartition]
     created_ms: int
     last_used_ms: int
     epoch: int
@@ -85,10 +84,10 @@ class FetchSession:
 
     def update(
         self,
-        asked: Mapping[PartitionPlace, FetchedPartition],
+        asked: Mapping[PartitionPlace, CachedPartition],
         forgotten: Iterable[PartitionPlace],
     ) -> None:
-        """Take in what a request adds, changes, and no longer wants."""
+        """Add, update and remove partitions as a request demands."""
         for place, partition in asked.items():
             known = self.partitions.get(place)
             if known is None:
@@ -99,7 +98,7 @@ class FetchSession:
             self.partitions.pop(place, None)
 
     def served(self, place: PartitionPlace) -> None:
-        """Put a partition whose records went out behind all others, so that none starves."""
+        """Move a partition whose records were sent to the end, so that no other one starves."""
         partition = self.partitions.pop(place, None)
         if partition is not None:
             self.partitions[place] = partition
@@ -109,8 +108,8 @@ class FetchSession:
         return self.privileged, self.cached_size, self.session_id
 
 
-class FetchSessions:
-    """The sessions of one broker, at most `slots` of them."""
+class FetchSessionCache:
+    """The sessions of one broker, at most `slots`."""
 
     def __init__(self, *, slots: int, random_bytes: Callable[[int], bytes]) -> None:
         self._slots = slots
@@ -122,13 +121,13 @@ class FetchSessions:
 
     def create(
         self,
-        partitions: dict[PartitionPlace, FetchedPartition],
+        partitions: dict[PartitionPlace, CachedPartition],
         *,
         privileged: bool,
         by_topic_id: bool,
         now_ms: int,
     ) -> int:
-        """The id of a new session, or `INVALID_SESSION_ID` where there is no room for it."""
+        """Create a session and return its id, or `INVALID_SESSION_ID` where the cache is full."""
         if len(self._sessions) >= self._slots and not self._evict_for(
             privileged=privileged, size=len(partitions), now_ms=now_ms
         ):
@@ -147,7 +146,7 @@ class FetchSessions:
         return session.session_id
 
     def remove(self, session_id: int) -> None:
-        """Forget a session, if it is there."""
+        """Remove a session if it exists."""
         self._sessions.pop(session_id, None)
 
     def resume(
@@ -156,21 +155,21 @@ class FetchSessions:
         epoch: int,
         *,
         by_topic_id: bool,
-        asked: Mapping[PartitionPlace, FetchedPartition],
+        asked: Mapping[PartitionPlace, CachedPartition],
         forgotten: Iterable[PartitionPlace],
         now_ms: int,
     ) -> FetchSession | None:
-        """The session with what its next request brings; None where no partition is left in it.
+        """Apply the next request to a session and return it; None where it has no partitions left.
 
-        One without partitions is closed. Raises: ApiError with FETCH_SESSION_ID_NOT_FOUND,
-        INVALID_FETCH_SESSION_EPOCH, or FETCH_SESSION_TOPIC_ID_ERROR where the client went from
-        names to ids or back.
+        A session without partitions is closed. Raise ApiError with FETCH_SESSION_ID_NOT_FOUND,
+        INVALID_FETCH_SESSION_EPOCH, or FETCH_SESSION_TOPIC_ID_ERROR where the client switched
+        between topic names and ids.
         """
         session = self._sessions.get(session_id)
         if session is None:
             raise ApiError(
                 ErrorCode.fetch_session_id_not_found,
-                f"There is no fetch session {session_id}: send a full request.",
+                f"The fetch session {session_id} does not exist. Send a full request.",
             )
         if session.epoch != epoch:
             raise ApiError(
@@ -181,7 +180,7 @@ class FetchSessions:
             raise ApiError(
                 ErrorCode.fetch_session_topic_id_error,
                 f"Fetch session {session_id} names topics by "
-                f"{'id' if session.by_topic_id else 'name'}: begin a new one to change that.",
+                f"{'id' if session.by_topic_id else 'name'}. Open a new session to change that.",
             )
         session.update(asked, forgotten)
         if not session.partitions:
@@ -198,11 +197,11 @@ class FetchSessions:
         session.evictable_by_privileged = not session.privileged or session.evictable_by_all
 
     def _evict_for(self, *, privileged: bool, size: int, now_ms: int) -> bool:
-        """Make room for a new session, which must be worth more than what goes.
+        """Evict a session for a new one; return whether that was possible.
 
-        The least recently used goes if it is stale; otherwise the one that is worth least of
-        those that the newcomer may take the place of: followers' are worth more than consumers',
-        those with more partitions more than those with fewer.
+        The least recently used session is evicted if it is stale. Otherwise the one of least
+        priority is, if it is below the new one's: followers are above consumers, and sessions with
+        more partitions above those with fewer.
         """
         if not self._sessions:
             return False
@@ -229,7 +228,7 @@ class FetchSessions:
 
 
 def next_epoch(epoch: int) -> int:
-    """The epoch after `epoch`; it wraps to 1, as 0 means a new session."""
+    """Return the epoch after `epoch`. It wraps to 1, because 0 means a new session."""
     if epoch < 0:
         return FINAL_EPOCH
     return 1 if epoch == _MAX_EPOCH else epoch + 1

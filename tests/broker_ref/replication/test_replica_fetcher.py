@@ -1,4 +1,4 @@
-"""One fetcher and its partitions, the leader's answers made by hand."""
+"""One fetcher and its partitions; the test plays the leader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from kio.schema.errors import ErrorCode
 from broker_ref.config import BrokerConfig
 from broker_ref.events import Channel
 from broker_ref.log.errors import LogError
-from broker_ref.replication.fetcher import Fetcher, FetcherSurroundings
 from broker_ref.replication.follower_messages import (
     FetchedPartition,
     FetchedTopic,
@@ -21,6 +20,7 @@ from broker_ref.replication.follower_messages import (
     ListedTopic,
     ListOffsetsResponse,
 )
+from broker_ref.replication.replica_fetcher import FetcherContext, ReplicaFetcher
 from broker_ref.schedule import Schedule
 
 TOPIC_ID = UUID(int=7)
@@ -28,7 +28,7 @@ BACKOFF_MS = BrokerConfig().replica_fetch_backoff_ms
 
 
 class Replica:
-    """What a fetcher sees of a partition; `errors` are what its next changes raise."""
+    """The fetcher's view of a partition; `errors` are raised by its next changes."""
 
     leader_epoch = 3
     high_watermark = 0
@@ -54,15 +54,15 @@ class Replica:
 
 
 class Leader:
-    """A fetcher and what it has asked; a session all along."""
+    """A fetcher and its requests, in one session."""
 
     def __init__(self, *replicas: Replica) -> None:
         self.now_ms = 0
         self.asked: list[Any] = []
         self.schedule = Schedule(0)
         outbox: Any = SimpleNamespace(send=lambda _, **asked: self.asked.append(asked))
-        self.fetcher = Fetcher(
-            surroundings=FetcherSurroundings(
+        self.fetcher = ReplicaFetcher(
+            context=FetcherContext(
                 config=BrokerConfig(),
                 outbox=outbox,
                 schedule=self.schedule,
@@ -73,11 +73,11 @@ class Leader:
         )
         for replica in replicas:
             followed: Any = replica
-            self.fetcher.follow(followed)
-        self.fetcher.start()
+            self.fetcher.add_partition(followed)
+        self.fetcher.maybe_fetch()
 
     def answer(self, *indexes: int) -> None:
-        """A byte for each of these partitions."""
+        """Respond with one byte for each of these partitions."""
         got = [
             FetchedPartition(
                 partition_index=index, error_code=ErrorCode.none, high_watermark=0, records=b"x"
@@ -92,7 +92,7 @@ class Leader:
         self.asked[-1]["on_response"](response)
 
     def last_asked(self) -> tuple[list[tuple[int, int]], list[int]]:
-        """Partition and offset of what was asked for anew, and what was forgotten."""
+        """Return (partition, offset) pairs of the last request, and its forgotten partitions."""
         request = self.asked[-1]["request"]
         return (
             [(p.partition, p.fetch_offset) for topic in request.topics for p in topic.partitions],
@@ -108,7 +108,7 @@ class Leader:
     ("error", "has_traceback"),
     [(RuntimeError("a bug"), True), (LogError(ErrorCode.corrupt_message, "damaged"), False)],
 )
-def test_a_partition_that_fails_is_put_off_and_the_others_go_on(
+def test_failing_partition_is_delayed_and_others_continue(
     error: Exception, has_traceback: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad, good = Replica(0), Replica(1)
@@ -127,7 +127,7 @@ def test_a_partition_that_fails_is_put_off_and_the_others_go_on(
     assert bad.log.log_end_offset == 1
 
 
-def test_a_truncation_that_fails_does_not_keep_others_from_being_fetched() -> None:
+def test_failing_truncation_does_not_stop_other_partitions() -> None:
     bad, good = Replica(0), Replica(1)
     bad.log.log_end_offset = 5
     bad.errors.append(RuntimeError("a bug, before the first fetch"))
@@ -137,7 +137,7 @@ def test_a_truncation_that_fails_does_not_keep_others_from_being_fetched() -> No
     leader.pass_time(BACKOFF_MS)
     leader.answer(1)
     assert leader.last_asked() == ([(0, 5), (1, 2)], [])
-    bad.errors.append(RuntimeError("a bug, after the leader told where its log ends"))
+    bad.errors.append(RuntimeError("a bug, after the leader returned its end offset"))
     leader.answer_with(
         FetchedPartition(
             partition_index=0, error_code=ErrorCode.offset_out_of_range, high_watermark=-1

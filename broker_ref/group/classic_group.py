@@ -1,10 +1,10 @@
-"""One classic group: its members, generation, protocol and leader.
+"""A classic group: its members, generation, protocol and leader.
 
-Purpose: the rules about who is in the group and what that makes of it: the vote, the leader,
-static members, who has not joined yet. Invariant: the state changes only along the table in
-`states`; the generation never falls; the leader is a member, as long as there are members; counts
-are kept as members come and go, so that no question about one member costs a walk over all. What it
-must not know: timers, the log, and requests. Source: Kafka's `ClassicGroup`.
+Purpose: the membership rules: protocol selection, the leader, static members, members that have not
+joined yet. Invariant: the state changes only along the table in `states`; the generation never
+decreases; the leader is a member while there are members; counts are maintained incrementally, so
+that a request of one member does not iterate over all. Must not know: timers, the log, requests.
+Source: Kafka's `ClassicGroup`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from broker_ref.schedule import Timer
 logger = logging.getLogger(__name__)
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
-"""The type of groups whose members tell which topics they subscribe to."""
+"""The protocol type of groups whose members report their subscribed topics."""
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
 
-class Group:
-    """A group, Empty and of generation 0 until it is told otherwise.
+class ClassicGroup:
+    """A group, initially Empty and in generation 0.
 
-    `protocol_type` None is a simple group: offsets that consumers without membership committed.
-    `subscribed_topics` None says that the members do not tell.
+    `protocol_type` is None for a simple group, whose offsets were committed without membership.
+    `subscribed_topics` is None where the members do not report them.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Group:
         self._awaiting_join = 0
 
     def transition_to(self, state: GroupState, now_ms: int) -> None:
-        """Move along the table; anything else is a mistake of this broker's."""
+        """Change the state; a transition outside the table is a bug."""
         assert state in TARGETS[self.state], f"{self.group_id}: {self.state} to {state}"
         self.previous_state, self.state = self.state, state
         self.state_timestamp_ms = now_ms
@@ -79,7 +79,7 @@ class Group:
     # Members
 
     def add(self, member: Member, join: Reply[JoinResult] | None = None) -> None:
-        """Take a member in, who waits for `join`; the first one leads."""
+        """Add a member that waits for `join`; the first one becomes leader."""
         assert member.group_instance_id not in self.static_members
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
@@ -92,9 +92,9 @@ class Group:
         self.await_join(member, join)
 
     def remove(self, member_id: str) -> None:
-        """Forget a member, or one that was to be; the oldest of the others leads.
+        """Remove a member or a pending member; the oldest other one becomes leader.
 
-        A request of its own that waits is answered with UNKNOWN_MEMBER_ID.
+        The member's waiting requests complete with UNKNOWN_MEMBER_ID.
         """
         member = self.members.pop(member_id, None)
         if member is not None:
@@ -112,20 +112,20 @@ class Group:
         self.pending_syncs.discard(member_id)
 
     def forget_pending(self, member_id: str) -> None:
-        """Expect a member no more that got its id and has not joined with it."""
+        """Remove a pending member, which has a member id but has not joined with it."""
         timer = self.pending_members.pop(member_id, None)
         if timer is not None:
             timer.cancel()
 
     def update(self, member: Member, protocols: tuple[MemberProtocol, ...]) -> None:
-        """Let a member have other protocols."""
+        """Change the protocols of a member."""
         self._withdraw_support(member)
         member.protocols = protocols
         member.protocol_names = frozenset(protocol.name for protocol in protocols)
         self._supporters.update(member.protocol_names)
 
     def replace_static(self, old: Member, new_id: str) -> Member:
-        """A static member under its new id; whoever waits as the old one is fenced."""
+        """Give a static member its new id; waiting requests of the old id are fenced."""
         assert old.group_instance_id is not None
         fenced = ErrorCode.fenced_instance_id
         self.complete_join(old, JoinResult(member_id=old.member_id, error_code=fenced))
@@ -151,38 +151,38 @@ class Group:
         return member
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> Member:
-        """The member; UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where another took its place."""
+        """Return the member; raise UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if replaced."""
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
             if current is not None and current != member_id:
                 raise ApiError(
                     ErrorCode.fenced_instance_id,
-                    f"Instance {group_instance_id!r} of group {self.group_id!r} is member "
-                    f"{current!r} now, not {member_id!r}.",
+                    f"Instance {group_instance_id!r} of group {self.group_id!r} is now member "
+                    f"{current!r}, not {member_id!r}.",
                 )
         if member_id not in self.members or (
             group_instance_id is not None and group_instance_id not in self.static_members
         ):
             raise ApiError(
                 ErrorCode.unknown_member_id,
-                f"Group {self.group_id!r} has no member {member_id!r} of instance "
+                f"Group {self.group_id!r} has no member {member_id!r} with instance id "
                 f"{group_instance_id!r}. Join again without a member id.",
             )
         return self.members[member_id]
 
     def is_leader(self, member_id: str) -> bool:
-        """Whether this member makes the assignment."""
+        """Return whether this member is the leader, which assigns the partitions."""
         return self.leader_id == member_id
 
     # Joining
 
     def await_join(self, member: Member, join: Reply[JoinResult] | None) -> None:
-        """Let a member wait for the others to join, or wait no more."""
+        """Set or clear the JoinGroup request with which a member waits."""
         self._awaiting_join += (join is not None) - (member.join is not None)
         member.join = join
 
     def complete_join(self, member: Member, result: JoinResult) -> None:
-        """Answer a member's JoinGroup request, where one waits."""
+        """Complete a member's waiting JoinGroup request, if any."""
         reply = member.join
         if reply is not None:
             self.await_join(member, None)
@@ -190,21 +190,21 @@ class Group:
 
     @property
     def awaiting_join(self) -> int:
-        """How many members wait for the others to join."""
+        """The number of members that wait in JoinGroup."""
         return self._awaiting_join
 
     @property
     def has_all_members_joined(self) -> bool:
-        """Whether nobody is waited for."""
+        """Whether all members and pending members have joined."""
         return self._awaiting_join == len(self.members) and not self.pending_members
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long a rebalance may take: what the slowest member asked for."""
+        """The rebalance timeout: the longest one of the members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Have a leader that has joined; False where no member has."""
+        """Replace a leader that has not joined; return False where no member has joined."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].join is not None:
@@ -213,14 +213,14 @@ class Group:
         leader = next(joined, None)
         if leader is not None:
             logger.info(
-                "Group %r: leader %r did not join in time, %r leads.",
+                "Group %r: the leader %r did not join in time; the new leader is %r",
                 self.group_id, self.leader_id, leader.member_id,
             )  # fmt: skip
             self.leader_id = leader.member_id
         return leader is not None
 
     def next_generation(self, now_ms: int) -> None:
-        """Begin a generation: of those that are left, under the protocol most of them prefer."""
+        """Start the next generation of the current members and select its protocol."""
         self.generation_id += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self._subscriptions()
@@ -230,7 +230,7 @@ class Group:
         self.pending_syncs.clear()
 
     def current_members(self) -> tuple[JoinedMember, ...]:
-        """What the leader is told of the members."""
+        """Return the members for the leader's JoinGroup response."""
         assert self.protocol_name is not None
         return tuple(
             JoinedMember(
@@ -244,7 +244,7 @@ class Group:
     # Protocols
 
     def supports(self, protocol_type: str, protocol_names: Iterable[str]) -> bool:
-        """Whether a member with these protocols can be in the group."""
+        """Return whether a member with these protocols can join the group."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in protocol_names)
         return self.protocol_type == protocol_type and any(
@@ -252,7 +252,7 @@ class Group:
         )
 
     def select_protocol(self) -> str:
-        """The protocol that most members prefer of those that all support."""
+        """Return the protocol with the most votes among those that all members support."""
         size = len(self.members)
         candidates = {name for name, count in self._supporters.items() if count == size}
         votes = Counter(member.vote(candidates) for member in self.members.values())
@@ -266,17 +266,17 @@ class Group:
 
     @property
     def uses_consumer_protocol(self) -> bool:
-        """Whether members tell the topics they subscribe to."""
+        """Whether members report their subscribed topics."""
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether some member reads a topic; yes where members should tell and do not."""
+        """Return whether a member subscribes to a topic, or may, as its subscription is unknown."""
         if self.subscribed_topics is None:
             return self.uses_consumer_protocol
         return topic in self.subscribed_topics
 
     def refresh_subscriptions(self) -> None:
-        """Learn the topics from the members, as after reading the group from the log."""
+        """Read the subscribed topics from the members, after the group was loaded."""
         self.subscribed_topics = self._subscriptions()
 
     def _subscriptions(self) -> frozenset[str] | None:
@@ -292,14 +292,15 @@ class Group:
                 topics.update(_topics_of(member.metadata(self.protocol_name)))
         except MalformedRequestError as error:
             logger.warning(
-                "Group %r: a member's subscription under %r cannot be read, so its offsets do not "
-                "expire while it has members: %s", self.group_id, self.protocol_name, error,
+                "Group %r: the subscription of a member under protocol %r is invalid; offsets do "
+                "not expire while the group has members: %s",
+                self.group_id, self.protocol_name, error,
             )  # fmt: skip
             return None
         return frozenset(topics)
 
     def cancel_timers(self) -> None:
-        """Let nothing happen to the group any more."""
+        """Cancel all timers of the group."""
         for member in self.members.values():
             if member.session_timer is not None:
                 member.session_timer.cancel()
@@ -311,7 +312,7 @@ class Group:
 
 
 def _topics_of(subscription: bytes) -> list[str]:
-    """The topics of a ConsumerProtocolSubscription, of which version 0 begins every version."""
+    """Return the topics of a ConsumerProtocolSubscription; all versions start like version 0."""
     cursor = Cursor(subscription)
     cursor.fixed(_INT16, "the version")
     count = cursor.fixed(_INT32, "the number of topics")

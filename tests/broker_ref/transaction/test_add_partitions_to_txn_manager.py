@@ -1,4 +1,4 @@
-"""Questions to coordinators: how they are put together, and what the answers become."""
+"""Verification requests to coordinators, and their results."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from broker_ref.events import Channel
 from broker_ref.outbox import Outbox
 from broker_ref.protocol.identifiers import ZERO_UUID
 from broker_ref.replication.partition import PartitionKey
-from broker_ref.transaction.verification import (
+from broker_ref.transaction.add_partitions_to_txn_manager import (
+    AddPartitionsToTxnManager,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     Answer,
     PartitionResult,
     TopicResult,
     TransactionResult,
-    Verifications,
 )
 
 A, B = PartitionKey(topic="a", partition=3), PartitionKey(topic="b", partition=0)
@@ -28,7 +28,7 @@ NONE = ErrorCode.none
 
 
 class Coordinator(Outbox):
-    """Instead of the way out: requests are kept until a test answers them."""
+    """Replaces the outbox: keeps requests until a test answers them."""
 
     def __init__(self) -> None:
         super().__init__(client_id="test")
@@ -54,7 +54,7 @@ class Coordinator(Outbox):
     def answer(
         self, codes: Mapping[str, ErrorCode] | None = None, *, error_code: ErrorCode = NONE
     ) -> None:
-        """Answer the oldest request that has no answer: a code for each transactional id."""
+        """Answer the oldest open request, with a code for each transactional id."""
         number = len(self.asked) - len(self._answers)
         request = self.asked[number][1]
         results = tuple(
@@ -85,7 +85,7 @@ class Coordinator(Outbox):
 
 
 class Questions:
-    """Verifications of a broker that knows brokers 1 and 2; ids that begin with `2` are of 2."""
+    """A broker that knows brokers 1 and 2; ids that begin with `2` are coordinated by 2."""
 
     def __init__(self) -> None:
         self.coordinator = Coordinator()
@@ -96,7 +96,7 @@ class Questions:
                 incarnation_id=ZERO_UUID, is_fenced=False,
             )  # fmt: skip
         self.woken: list[Hashable] = []
-        self.verifications = Verifications(
+        self.verifications = AddPartitionsToTxnManager(
             outbox=self.coordinator,
             metadata=self.metadata,
             coordinator=lambda name: {"2": 2, "?": None}.get(name[0], 1),
@@ -104,7 +104,7 @@ class Questions:
         )
 
     def verify(self, name: str, *, add: bool = False) -> Reply[Answer]:
-        return self.verifications.verify(name, 7, 1, (A, B), add=add)
+        return self.verifications.add_or_verify_transaction(name, 7, 1, (A, B), add=add)
 
     def asked(self) -> list[list[str]]:
         return [
@@ -117,7 +117,7 @@ def codes(reply: Reply[Answer]) -> set[ErrorCode] | None:
     return None if reply.result is None else set(reply.result.values())
 
 
-def test_a_question_names_the_producer_and_every_partition() -> None:
+def test_request_contains_the_producer_and_every_partition() -> None:
     questions = Questions()
     reply = questions.verify("x", add=True)
     ((channel, request),) = questions.coordinator.asked
@@ -132,13 +132,13 @@ def test_a_question_names_the_producer_and_every_partition() -> None:
     assert questions.woken == [reply]
 
 
-def test_who_adds_by_itself_only_asks() -> None:
+def test_verify_only_does_not_add_partitions() -> None:
     questions = Questions()
     questions.verify("x")
     assert questions.coordinator.asked[0][1].transactions[0].verify_only
 
 
-def test_questions_that_come_meanwhile_go_together_each_id_once() -> None:
+def test_queued_verifications_are_sent_together_with_one_per_id() -> None:
     questions = Questions()
     replies = [questions.verify(name) for name in ("x", "y", "z", "y", "2")]
     assert questions.asked() == [["x"], ["2"]]
@@ -153,14 +153,14 @@ def test_questions_that_come_meanwhile_go_together_each_id_once() -> None:
     ]  # fmt: skip
 
 
-def test_a_fenced_producer_is_told_so_by_the_code_that_producers_know() -> None:
+def test_producer_fenced_becomes_invalid_producer_epoch() -> None:
     questions = Questions()
     reply = questions.verify("x")
     questions.coordinator.answer({"x": ErrorCode.producer_fenced})
     assert codes(reply) == {ErrorCode.invalid_producer_epoch}
 
 
-def test_where_nobody_answers_it_can_be_tried_again() -> None:
+def test_unreachable_coordinator_is_a_retriable_error() -> None:
     questions = Questions()
     assert codes(questions.verify("?")) == {ErrorCode.coordinator_not_available}
     lost, following = questions.verify("x"), questions.verify("y")

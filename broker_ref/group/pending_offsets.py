@@ -1,9 +1,9 @@
-"""Offsets that open transactions have committed, until a marker decides.
+"""Offsets committed by open transactions.
 
-Purpose: hold what TxnOffsetCommit has written to one partition of `__consumer_offsets`, by the
-producer that wrote it. Invariant: an offset is here from its append until its transaction's marker
-or a deletion of the partition's offset, whichever comes first; a producer has one for a group's
-partition, its last. What it must not know: the log, which marker it was, and what readers see.
+Purpose: the offsets that TxnOffsetCommit has written to one partition of `__consumer_offsets`, by
+producer id. Invariant: an offset is pending from its append until its transaction's marker or a
+deletion of the offset; only the last one of a producer, group and partition counts. Must not know:
+the log, the type of a marker, readers.
 Source: `OffsetMetadataManager.pendingTransactionalOffsets` and its `OpenTransactions` in Kafka.
 """
 
@@ -18,7 +18,7 @@ from broker_ref.group.records import OffsetCommitValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingOffset:
-    """An offset whose transaction is open, and where in the log it stands."""
+    """An offset of an open transaction, with the offset of its record."""
 
     value: OffsetCommitValue
     record_offset: int
@@ -28,7 +28,7 @@ PendingOfGroup = Mapping[TopicPartition, PendingOffset]
 
 
 class PendingOffsets:
-    """The pending offsets of groups, by producer id, group and partition."""
+    """The pending offsets by producer id, group and partition."""
 
     def __init__(self) -> None:
         self._producers: dict[int, dict[str, dict[TopicPartition, PendingOffset]]] = {}
@@ -37,14 +37,14 @@ class PendingOffsets:
     def put(
         self, producer_id: int, group: str, topic_partition: TopicPartition, pending: PendingOffset
     ) -> None:
-        """Take in what the log has of an open transaction; the producer's last one counts."""
+        """Add an offset of an open transaction, which replaces the producer's earlier one."""
         of_producer = self._producers.setdefault(producer_id, {})
         of_producer.setdefault(group, {})[topic_partition] = pending
         producers = self._open.setdefault(group, {}).setdefault(topic_partition, set())
         producers.add(producer_id)
 
     def remove(self, group: str, topic_partition: TopicPartition) -> None:
-        """Forget what any transaction committed: the log has a deletion behind it."""
+        """Remove an offset from all transactions, because it was deleted later in the log."""
         for producer_id in self._open.get(group, {}).get(topic_partition, set()).copy():
             self._close(producer_id, group, topic_partition)
             of_producer = self._producers[producer_id]
@@ -55,7 +55,7 @@ class PendingOffsets:
                 del self._producers[producer_id]
 
     def end(self, producer_id: int) -> Mapping[str, PendingOfGroup]:
-        """What the producer's transaction has committed, by group; it is no longer pending."""
+        """Remove and return the offsets of the producer's transaction, by group."""
         ended = self._producers.pop(producer_id, {})
         for group, offsets in ended.items():
             for topic_partition in offsets:
@@ -63,15 +63,15 @@ class PendingOffsets:
         return ended
 
     def has(self, group: str, topic_partition: TopicPartition) -> bool:
-        """Whether an open transaction has committed this offset."""
+        """Return whether an open transaction has committed this offset."""
         return topic_partition in self._open.get(group, {})
 
     def of_group(self, group: str) -> tuple[TopicPartition, ...]:
-        """The partitions whose offsets open transactions have committed."""
+        """Return the partitions of a group with pending offsets."""
         return tuple(self._open.get(group, ()))
 
     def groups(self) -> Iterator[str]:
-        """The groups that have pending offsets."""
+        """Return the groups with pending offsets."""
         return iter(tuple(self._open))
 
     def _close(self, producer_id: int, group: str, topic_partition: TopicPartition) -> None:

@@ -1,9 +1,9 @@
-"""The metadata as brokers fetch it: a log of record batches.
+"""The metadata log as record batches, in the form in which brokers fetch it.
 
-Purpose: both sides of `__cluster_metadata`, the controller's, which writes batches, and the
-brokers', which read them. Invariant: one batch is one commit, so a reader never sees a part of
-one; the base offset of a batch is the offset of its first metadata record. A record's value is
-its JSON. What it must not know: requests, and who reads. Source: KIP-595, KIP-630.
+Purpose: encode and decode batches of `__cluster_metadata`, for the controller and the brokers.
+Invariant: one batch is one commit, so a reader never sees a part of a commit; the base offset of a
+batch is the offset of its first metadata record. A record's value is its JSON. Must not know:
+requests, readers. Source: KIP-595, KIP-630.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ METADATA_TOPIC_ID: Final = Uuid(int=1)
 METADATA_PARTITION: Final = 0
 
 CONTROLLER_EPOCH: Final = 0
-"""There is one controller, which nobody elects: its epoch never changes."""
+"""The only controller is never elected, so its epoch never changes."""
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """One batch of at least one record."""
+    """Encode one commit of at least one record as one batch."""
     return encode_batch(
         [Record(value=encode_record(record)) for record in commit.records],
         base_offset=commit.base_offset,
@@ -40,7 +40,7 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def decode_commits(data: bytes) -> list[Commit]:
-    """The commits of the whole batches in `data`; UnreadableRecordError where they are damaged."""
+    """Decode the commits of the whole batches in `data`; raise UnreadableRecordError."""
     commits, position = [], 0
     try:
         for header in parse_batches(data) if data else ():
@@ -54,10 +54,10 @@ def decode_commits(data: bytes) -> list[Commit]:
 
 
 def encode_snapshot(records: Sequence[MetadataRecord]) -> bytes:
-    """The bytes of a snapshot; offsets in it are places in the snapshot alone."""
+    """Encode a snapshot; its offsets are positions within the snapshot."""
     return encode_commit(Commit(base_offset=0, records=tuple(records)))
 
 
 def decode_snapshot(data: bytes) -> list[MetadataRecord]:
-    """The records of a whole snapshot; UnreadableRecordError where it is damaged."""
+    """Decode the records of a whole snapshot; raise UnreadableRecordError."""
     return [record for commit in decode_commits(data) for record in commit.records]

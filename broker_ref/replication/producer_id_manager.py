@@ -1,8 +1,8 @@
-"""Ids for producers, each handed out once in the life of the cluster.
+"""Allocation of producer ids, each used at most once in the cluster's lifetime.
 
-Purpose: draw ids from blocks that the controller has noted durably, and have the next block before
-the present one is used up. Invariant: after a crash the rest of a block is never used. What it must
-not know: producers. Source: Kafka's `RPCProducerIdManager`.
+Purpose: take ids from blocks that the controller has allocated durably, and request the next block
+before the current one is used up. Invariant: a crash loses the rest of a block. Must not know:
+producers. Source: Kafka's `RPCProducerIdManager`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from kio.schema.errors import ErrorCode
 from broker_ref.controller.client import ControllerClient
 
 PRODUCER_IDS: Final = "producer ids"
-"""What those wait for who want an id and find none."""
+"""The purgatory key of requests that wait for a producer id."""
 
 WAIT_FOR_IDS_MS: Final = 1_000
-"""How long a producer may have to wait for them."""
+"""The longest time that a request waits for a producer id."""
 
 PREFETCH_AT: Final = 0.1
-"""The part of a block that is left when the next one is asked for."""
+"""The remaining part of a block at which the next one is requested."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsRequest:
-    """Who wants a block."""
+    """A request for a block."""
 
     broker_id: int
     broker_epoch: int
@@ -38,15 +38,15 @@ class AllocateProducerIdsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsResponse:
-    """The block, or why there is none."""
+    """The block, or the error code."""
 
     error_code: ErrorCode
     producer_id_start: int
     producer_id_len: int
 
 
-class ProducerIds:
-    """The present block and the next; `wake` is told when a block has come."""
+class ProducerIdManager:
+    """The current and the next block; `wake` is called when a block has arrived."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class ProducerIds:
         self._next_block: range | None = None
         self._is_asking = False
 
-    def next(self) -> int | None:
-        """An id that nobody has had; None where the next block has yet to come."""
+    def generate_producer_id(self) -> int | None:
+        """Return an unused id, or None until the next block arrives."""
         if not self._block and self._next_block is not None:
             self._block, self._next_block = self._next_block, None
             self._ids_left_to_prefetch = int(len(self._block) * PREFETCH_AT)
@@ -75,10 +75,10 @@ class ProducerIds:
             producer_id = self._block[0]
             self._block = self._block[1:]
         if len(self._block) <= self._ids_left_to_prefetch and self._next_block is None:
-            self._ask()
+            self._request_block()
         return producer_id
 
-    def _ask(self) -> None:
+    def _request_block(self) -> None:
         if self._is_asking:
             return
         self._is_asking = True
@@ -90,14 +90,14 @@ class ProducerIds:
                 broker_id=self._broker_id, broker_epoch=self._broker_epoch()
             ),
             response=AllocateProducerIdsResponse,
-            on_response=self._answered,
+            on_response=self._handle_response,
             on_failure=self._failed,
         )
 
-    def _answered(self, response: AllocateProducerIdsResponse) -> None:
+    def _handle_response(self, response: AllocateProducerIdsResponse) -> None:
         self._is_asking = False
         if response.error_code is not ErrorCode.none:
-            logger.warning("the controller gives no producer ids: %s", response.error_code.name)
+            logger.warning("Allocating producer ids failed: %s", response.error_code.name)
             return
         first = response.producer_id_start
         self._next_block = range(first, first + response.producer_id_len)
@@ -105,4 +105,4 @@ class ProducerIds:
 
     def _failed(self, reason: str) -> None:
         self._is_asking = False
-        logger.warning("the controller gives no producer ids: %s", reason)
+        logger.warning("Allocating producer ids failed: %s", reason)

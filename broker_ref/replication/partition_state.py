@@ -1,18 +1,16 @@
-"""What a leader knows of the in-sync replicas, and how a change of them comes about (KIP-497).
+"""The in-sync replicas of a partition on its leader, and their changes (KIP-497).
 
-      Committed ──propose_expand──> PendingExpand ──┐
-          │                                         ├── confirmed, or new metadata ──> Committed
-          └─────propose_shrink────> PendingShrink ──┘
-                                       │  refused, nothing was changed ──> the Committed before
+    state                    isr (committed)    maximal isr (counts for the high watermark)
+    CommittedPartitionState  the controller's   the same
+    PendingExpandIsr         the previous       with the joining replica: stricter, safe if refused
+    PendingShrinkIsr         the previous       the previous: the leaving ones count until confirmed
 
-    state            isr (committed)    maximal isr (counts for the high watermark)
-    Committed        the controller's   the same
-    PendingExpand    that before        with the joining replica: stricter, so safe if refused
-    PendingShrink    that before        that before: the leaving ones count until confirmed
+A leader proposes a pending state. It becomes committed when the controller confirms it or new
+metadata arrives, and returns to the previous state when the controller has changed nothing.
 
-Purpose: the states as values, and what each error of AlterPartition means for them. Invariant: no
-change is proposed while one is pending, so one AlterPartition of a partition is under way at most.
-What it must not know: logs, offsets, and how the controller is reached.
+Purpose: the states as values, and the reaction to each error of AlterPartition. Invariant: no
+change is proposed while one is pending, so at most one AlterPartition per partition is in flight.
+Must not know: logs, offsets, the controller's address.
 Source: Kafka's `PartitionState`, `Partition.handleAlterPartitionError`.
 """
 
@@ -28,11 +26,11 @@ from kio.schema.errors import ErrorCode
 
 
 class Reaction(Enum):
-    """What becomes of a pending change that the controller refused."""
+    """The reaction to a refused change."""
 
-    RESET = "back to the committed state: the controller says that nothing was changed"
-    AWAIT_METADATA = "stay pending: the metadata will tell what is true"
-    RETRY = "send it again"
+    RESET = "return to the committed state, because the controller changed nothing"
+    AWAIT_METADATA = "stay pending until the metadata shows the result"
+    RETRY = "send the request again"
 
 
 REACTIONS: Final[Mapping[ErrorCode, Reaction]] = MappingProxyType(
@@ -50,13 +48,13 @@ REACTIONS: Final[Mapping[ErrorCode, Reaction]] = MappingProxyType(
 
 
 def reaction_to(error_code: ErrorCode) -> Reaction:
-    """What to do about an error of AlterPartition; the errors not in the table are passing ones."""
+    """Return the reaction to an error of AlterPartition; other errors are retried."""
     return REACTIONS.get(error_code, Reaction.RETRY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """The controller's last word."""
+class CommittedPartitionState:
+    """The ISR that the controller has committed."""
 
     isr: frozenset[int]
 
@@ -66,11 +64,11 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingExpand:
-    """`joining` is proposed to be in sync."""
+class PendingExpandIsr:
+    """`joining` is proposed to join the ISR."""
 
     joining: int
-    committed: Committed
+    committed: CommittedPartitionState
 
     @property
     def isr(self) -> frozenset[int]:
@@ -86,11 +84,11 @@ class PendingExpand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingShrink:
-    """`leaving` are proposed to be in sync no more."""
+class PendingShrinkIsr:
+    """`leaving` are proposed to leave the ISR."""
 
     leaving: frozenset[int]
-    committed: Committed
+    committed: CommittedPartitionState
 
     @property
     def isr(self) -> frozenset[int]:
@@ -105,6 +103,6 @@ class PendingShrink:
         return self.committed.isr - self.leaving
 
 
-Pending = PendingExpand | PendingShrink
+Pending = PendingExpandIsr | PendingShrinkIsr
 
-IsrState = Committed | Pending
+PartitionState = CommittedPartitionState | Pending

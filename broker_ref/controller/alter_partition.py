@@ -1,21 +1,21 @@
-"""Leaders' proposals of in-sync replicas: AlterPartition.
+"""Validation of AlterPartition, with which a leader proposes an ISR.
 
-A proposal is checked in this order (ReplicationControlManager.validateAlterPartitionData):
+The checks run in this order (ReplicationControlManager.validateAlterPartitionData):
 
-| what is wrong                                                  | answer                  |
-| -------------------------------------------------------------- | ----------------------- |
-| no topic with this id                                          | UNKNOWN_TOPIC_ID        |
-| no such partition of it                                        | UNKNOWN_TOPIC_OR_PARTITION |
-| leader or partition epoch beyond the controller's              | NOT_CONTROLLER          |
-| an older leader epoch                                          | FENCED_LEADER_EPOCH     |
-| not the leader's                                               | INVALID_REQUEST         |
-| an older partition epoch                                       | INVALID_UPDATE_VERSION  |
-| no ISR of this partition: empty, repeated, foreign or leaderless | INVALID_REQUEST       |
-| RECOVERING with more than the leader, or after RECOVERED       | INVALID_REQUEST         |
-| a fenced or shutting down member, or another incarnation of it | INELIGIBLE_REPLICA      |
+| condition                                                        | error code                 |
+| ---------------------------------------------------------------- | -------------------------- |
+| the topic id is unknown                                          | UNKNOWN_TOPIC_ID           |
+| the partition is unknown                                         | UNKNOWN_TOPIC_OR_PARTITION |
+| leader or partition epoch above the controller's                 | NOT_CONTROLLER             |
+| an older leader epoch                                            | FENCED_LEADER_EPOCH        |
+| the sender is not the leader                                     | INVALID_REQUEST            |
+| an older partition epoch                                         | INVALID_UPDATE_VERSION     |
+| the ISR is empty, has duplicates or non-replicas, lacks the leader | INVALID_REQUEST          |
+| RECOVERING with more than the leader, or after RECOVERED         | INVALID_REQUEST            |
+| a member is fenced, shutting down or another incarnation         | INELIGIBLE_REPLICA         |
 
-Purpose: the check, and the change that a sound proposal leads to, the end of a reassignment
-included. Invariant: what is refused changes nothing. What it must not know: the journal.
+Purpose: check a proposal and build the record that it results in, which may complete a
+reassignment. Invariant: a refused proposal changes nothing. Must not know: the journal.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 
 SKIP_EPOCH_CHECK = -1
-"""In place of a broker epoch that the proposer does not know."""
+"""The broker epoch in a proposal of a leader that does not know it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrProposal:
-    """What a leader proposes; `isr` are pairs of broker id and broker epoch."""
+    """The proposal of a leader; `isr` contains pairs of broker id and broker epoch."""
 
     topic_id: Uuid
     partition: int
@@ -48,21 +48,25 @@ class IsrProposal:
 
 
 def checked_partition(metadata: ClusterMetadata, proposal: IsrProposal) -> PartitionMetadata:
-    """The partition that a proposal is about; ApiError where it is refused."""
+    """Return the partition that a proposal is about; raise ApiError where it is refused."""
     topic = metadata.topics_by_id.get(proposal.topic_id)
     if topic is None:
-        raise ApiError(ErrorCode.unknown_topic_id, "There is no topic with this id.")
+        raise ApiError(
+            ErrorCode.unknown_topic_id, f"The topic id {proposal.topic_id} does not exist."
+        )
     partition = topic.partitions.get(proposal.partition)
     if partition is None:
         raise ApiError(
             ErrorCode.unknown_topic_or_partition,
-            f"Topic {topic.name} has no partition {proposal.partition}.",
+            f"The partition {topic.name}-{proposal.partition} does not exist.",
         )
     error = _epoch_error(partition, proposal) or _isr_error(partition, proposal)
     if error is None and any(not _is_eligible(metadata, *member) for member in proposal.isr):
         error = ErrorCode.ineligible_replica
     if error is not None:
-        raise ApiError(error, f"{topic.name}-{proposal.partition} does not take this ISR.")
+        raise ApiError(
+            error, f"The ISR proposed for {topic.name}-{proposal.partition} was refused."
+        )
     return partition
 
 
@@ -73,7 +77,7 @@ def proposed_change(
     *,
     is_unclean_allowed: bool,
 ) -> PartitionChangeRecord | None:
-    """The record that a checked proposal leads to; None where nothing changes."""
+    """Return the record of a checked proposal, or None where nothing changes."""
     return change_partition(
         partition,
         is_acceptable_leader=metadata.is_active,

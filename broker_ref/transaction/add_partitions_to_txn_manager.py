@@ -1,11 +1,11 @@
-"""Asking the coordinator of a transaction whether partitions are part of it (KIP-890).
+"""Verification with the coordinator that partitions are part of a transaction (KIP-890).
 
-Purpose: a leader asks before it lets a producer begin a transaction in a partition; for clients of
-transaction version 2 the question makes the partition part of the transaction, too. Invariant: one
-request at a time to each coordinator, with as many questions as there are, one of each
-transactional id; every question gets one answer. What it must not know: logs, and who asks.
-Source: AddPartitionsToTxnManager of Apache Kafka, which fails an older question of the same
-transactional id where here it waits for its turn.
+Purpose: a leader verifies a partition before a producer begins a transaction in it; for clients of
+transaction version 2 the request also adds the partition. Invariant: one request per coordinator is
+in flight, with at most one verification per transactional id; each verification completes once.
+Must not know: logs, callers.
+Source: Apache Kafka's AddPartitionsToTxnManager. Kafka fails an older verification of the same
+transactional id; here the newer one waits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PURPOSE: Final = "transactions-of-partitions"
 
 REQUEST_TIMEOUT_MS: Final = 30_000
 Answer = Mapping[PartitionKey, ErrorCode]
-"""What was said of each partition; NONE: it is part of the transaction."""
+"""The error code of each partition; NONE: it is part of the transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class TopicPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionPartitions:
-    """A transaction and partitions that are to be part of it, or to be made so."""
+    """A transaction and the partitions to verify or to add."""
 
     transactional_id: str
     producer_id: int
@@ -52,14 +52,14 @@ class TransactionPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitionsToTxnRequest:
-    """The questions of a broker; no transactional id is in it twice."""
+    """The verifications of a broker; each transactional id is in it at most once."""
 
     transactions: tuple[TransactionPartitions, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """What is said of a partition."""
+    """The result of a partition."""
 
     partition_index: int
     partition_error_code: ErrorCode
@@ -67,7 +67,7 @@ class PartitionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """What is said of a topic's partitions."""
+    """The results of a topic's partitions."""
 
     name: str
     results_by_partition: tuple[PartitionResult, ...]
@@ -75,7 +75,7 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionResult:
-    """What is said of a transaction's partitions."""
+    """The results of a transaction's partitions."""
 
     transactional_id: str
     topic_results: tuple[TopicResult, ...]
@@ -83,27 +83,27 @@ class TransactionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitionsToTxnResponse:
-    """The answers, or why there are none."""
+    """The results, or the error code of the whole request."""
 
     error_code: ErrorCode
     results_by_transaction: tuple[TransactionResult, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
+class _Verification:
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partitions: tuple[PartitionKey, ...]
     add: bool
-    tell: Callable[[Answer], None]
+    complete: Callable[[Answer], None]
 
 
-class Verifications:
-    """The questions of one broker.
+class AddPartitionsToTxnManager:
+    """The verifications of one broker.
 
-    `coordinator` is which broker coordinates a transactional id, None where that is not known;
-    `wake` is told of every reply that is complete.
+    `coordinator` returns the coordinator of a transactional id, or None where it is unknown; `wake`
+    is called with every completed reply.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class Verifications:
         self._metadata = metadata
         self._coordinator = coordinator
         self._wake = wake
-        self._waiting: dict[int, list[_Question]] = {}
+        self._waiting: dict[int, list[_Verification]] = {}
         self._under_way: set[int] = set()
 
-    def verify(
+    def add_or_verify_transaction(
         self,
         transactional_id: str,
         producer_id: int,
@@ -130,49 +130,51 @@ class Verifications:
         *,
         add: bool,
     ) -> Reply[Answer]:
-        """Ask whether partitions are part of a producer's transaction; with `add`, make them so.
+        """Verify that partitions are part of a producer's transaction; with `add`, add them.
 
-        What the coordinator says of each is given on, but INVALID_PRODUCER_EPOCH for
-        PRODUCER_FENCED, as producers know it here; TRANSACTION_ABORTABLE is for clients that know
-        it. COORDINATOR_NOT_AVAILABLE where none is known, NETWORK_EXCEPTION where it cannot be
-        asked.
+        The result is the coordinator's error code for each partition. INVALID_PRODUCER_EPOCH
+        replaces PRODUCER_FENCED. TRANSACTION_ABORTABLE is only for clients that know it.
+        COORDINATOR_NOT_AVAILABLE where the coordinator is unknown, NETWORK_EXCEPTION where it is
+        unreachable.
         """
         reply: Reply[Answer] = Reply(self._wake)
-        question = _Question(
+        verification = _Verification(
             transactional_id=transactional_id,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             partitions=partitions,
             add=add,
-            tell=reply.complete,
+            complete=reply.complete,
         )
-        self._ask(question)
+        self._enqueue(verification)
         return reply
 
-    def _ask(self, question: _Question) -> None:
-        coordinator = self._coordinator(question.transactional_id)
+    def _enqueue(self, verification: _Verification) -> None:
+        coordinator = self._coordinator(verification.transactional_id)
         broker = None if coordinator is None else self._metadata.brokers.get(coordinator)
         if coordinator is None or broker is None or broker.is_fenced:
-            question.tell(dict.fromkeys(question.partitions, ErrorCode.coordinator_not_available))
+            verification.complete(
+                dict.fromkeys(verification.partitions, ErrorCode.coordinator_not_available)
+            )
             return
-        self._waiting.setdefault(coordinator, []).append(question)
+        self._waiting.setdefault(coordinator, []).append(verification)
         self._send(coordinator)
 
     def _send(self, coordinator: int) -> None:
-        """Ask what waits for a broker, unless it has not answered what it was asked before."""
+        """Send the queued verifications to a coordinator, unless a request is in flight."""
         if coordinator in self._under_way or coordinator not in self._waiting:
             return
-        asked: dict[str, _Question] = {}
+        sent: dict[str, _Verification] = {}
         later = [
-            question
-            for question in self._waiting.pop(coordinator)
-            if asked.setdefault(question.transactional_id, question) is not question
+            verification
+            for verification in self._waiting.pop(coordinator)
+            if sent.setdefault(verification.transactional_id, verification) is not verification
         ]
         if later:
             self._waiting[coordinator] = later
         broker = self._metadata.brokers.get(coordinator)
         if broker is None:
-            self._answer_all(asked, ErrorCode.coordinator_not_available)
+            self._complete_all(sent, ErrorCode.coordinator_not_available)
             self._send(coordinator)
             return
         self._under_way.add(coordinator)
@@ -180,54 +182,53 @@ class Verifications:
             Channel(node_id=coordinator, host=broker.host, port=broker.port, purpose=PURPOSE),
             api_key=ADD_PARTITIONS_TO_TXN,
             version=VERSION,
-            request=AddPartitionsToTxnRequest(
-                transactions=tuple(map(_transaction, asked.values()))
-            ),
+            request=AddPartitionsToTxnRequest(transactions=tuple(map(_transaction, sent.values()))),
             response=AddPartitionsToTxnResponse,
-            on_response=lambda response: self._answered(coordinator, asked, response),
-            on_failure=lambda _: self._failed(coordinator, asked),
+            on_response=lambda response: self._handle_response(coordinator, sent, response),
+            on_failure=lambda _: self._handle_failure(coordinator, sent),
             timeout_ms=REQUEST_TIMEOUT_MS,
         )
 
-    def _answered(
-        self, coordinator: int, asked: dict[str, _Question], response: AddPartitionsToTxnResponse
+    def _handle_response(
+        self, coordinator: int, sent: dict[str, _Verification], response: AddPartitionsToTxnResponse
     ) -> None:
         self._under_way.discard(coordinator)
         if response.error_code is not ErrorCode.none:
-            self._answer_all(asked, response.error_code)
+            self._complete_all(sent, response.error_code)
         else:
             results = {
-                result.transactional_id: _said(result) for result in response.results_by_transaction
+                result.transactional_id: _error_codes(result)
+                for result in response.results_by_transaction
             }
-            for transactional_id, question in asked.items():
+            for transactional_id, verification in sent.items():
                 said = results.get(transactional_id, {})
-                question.tell(
+                verification.complete(
                     {
                         key: said.get(key, ErrorCode.unknown_server_error)
-                        for key in question.partitions
+                        for key in verification.partitions
                     }
                 )
         self._send(coordinator)
 
-    def _failed(self, coordinator: int, asked: dict[str, _Question]) -> None:
+    def _handle_failure(self, coordinator: int, sent: dict[str, _Verification]) -> None:
         self._under_way.discard(coordinator)
-        self._answer_all(asked, ErrorCode.network_exception)
+        self._complete_all(sent, ErrorCode.network_exception)
         self._send(coordinator)
 
-    def _answer_all(self, asked: dict[str, _Question], error_code: ErrorCode) -> None:
-        for question in asked.values():
-            question.tell(dict.fromkeys(question.partitions, error_code))
+    def _complete_all(self, sent: dict[str, _Verification], error_code: ErrorCode) -> None:
+        for verification in sent.values():
+            verification.complete(dict.fromkeys(verification.partitions, error_code))
 
 
-def _transaction(question: _Question) -> TransactionPartitions:
+def _transaction(verification: _Verification) -> TransactionPartitions:
     by_topic: dict[str, list[int]] = {}
-    for key in question.partitions:
+    for key in verification.partitions:
         by_topic.setdefault(key.topic, []).append(key.partition)
     return TransactionPartitions(
-        transactional_id=question.transactional_id,
-        producer_id=question.producer_id,
-        producer_epoch=question.producer_epoch,
-        verify_only=not question.add,
+        transactional_id=verification.transactional_id,
+        producer_id=verification.producer_id,
+        producer_epoch=verification.producer_epoch,
+        verify_only=not verification.add,
         topics=tuple(
             TopicPartitions(name=name, partitions=tuple(partitions))
             for name, partitions in by_topic.items()
@@ -235,7 +236,7 @@ def _transaction(question: _Question) -> TransactionPartitions:
     )
 
 
-def _said(result: TransactionResult) -> dict[PartitionKey, ErrorCode]:
+def _error_codes(result: TransactionResult) -> dict[PartitionKey, ErrorCode]:
     return {
         PartitionKey(topic=topic.name, partition=partition.partition_index): (
             ErrorCode.invalid_producer_epoch

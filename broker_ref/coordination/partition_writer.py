@@ -1,8 +1,8 @@
-"""What a coordinator writes to its partition, and when that is done.
+"""A coordinator's writes to its partition.
 
-Purpose: append records as the leader, and say when every in-sync replica has them, or that it takes
-too long. Invariant: what is written is in the leader's log at once; writes are done in the order of
-the log; each is told one outcome. What it must not know: what the records mean.
+Purpose: append records as leader, and report when they are replicated or time out. Invariant: a
+write is in the leader's log at once; writes complete in log order; each reports one outcome. Must
+not know: the meaning of the records.
 Source: Kafka's `CoordinatorRuntime`.
 """
 
@@ -20,7 +20,7 @@ from broker_ref.log.batch import encode_batch
 from broker_ref.log.errors import LogError
 from broker_ref.log.records import Record
 from broker_ref.protocol.errors import ApiError
-from broker_ref.replication.partition import Appended, Partition
+from broker_ref.replication.partition import Partition, PendingReplication
 from broker_ref.schedule import Schedule, Timer
 
 APPEND_ERRORS: Final = MappingProxyType(
@@ -33,19 +33,19 @@ APPEND_ERRORS: Final = MappingProxyType(
         ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
     }
 )
-"""What a client is told in place of what the log says."""
+"""The error codes for clients by the error codes of the log."""
 
 OnAppend = Callable[[int], None]
-"""Called with the offset behind what was appended."""
+"""Called with the offset after the appended batch."""
 
 Done = Callable[[ErrorCode, int], None]
-"""Told of a write's outcome: its error code, and the time."""
+"""Called with a write's outcome (an error code) and the time."""
 
 
-class Write:
-    """A batch in the leader's log, until every in-sync replica has it."""
+class PendingWrite:
+    """A batch in the leader's log that waits for replication."""
 
-    def __init__(self, appended: Appended | None) -> None:
+    def __init__(self, appended: PendingReplication | None) -> None:
         self.appended = appended
         self.timer: Timer | None = None
         self.on_replicated: Callable[[], None] | None = None
@@ -53,14 +53,14 @@ class Write:
         self._done: list[Done] = []
 
     def when_done(self, done: Done, now_ms: int) -> None:
-        """Have `done` called with the outcome, now where there is one."""
+        """Call `done` with the outcome, at once if it is known."""
         if self._outcome is not None:
             done(self._outcome, now_ms)
         else:
             self._done.append(done)
 
     def finish(self, outcome: ErrorCode, now_ms: int) -> None:
-        """Tell the outcome; the first one counts."""
+        """Set the outcome, unless it is set already."""
         if self._outcome is not None:
             return
         self._outcome = outcome
@@ -71,11 +71,11 @@ class Write:
         self._done.clear()
 
 
-NOTHING_WRITTEN: Final = Write(None)
-"""The write of nothing: done."""
+NOTHING_WRITTEN: Final = PendingWrite(None)
+"""A completed write without records."""
 
 
-class Writes:
+class CoordinatorPartitionWriter:
     """The writes to one partition that this broker leads."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Writes:
         self._schedule = schedule
         self._timeout_ms = timeout_ms
         self._mark_changed = mark_changed
-        self._pending: deque[Write] = deque()
+        self._pending: deque[PendingWrite] = deque()
 
     def append(
         self,
@@ -100,8 +100,8 @@ class Writes:
         on_append: OnAppend | None = None,
         on_replicated: Callable[[], None] | None = None,
         timeout_ms: int | None = None,
-    ) -> Write:
-        """Append records as one batch, all or none of them; as `append_with`."""
+    ) -> PendingWrite:
+        """Append records as one batch, all or none, as `append_with`."""
         batch = encode_batch(list(records))
         return self.append_with(
             lambda: self._partition.append(batch, all_replicas=True, now_ms=now_ms),
@@ -120,13 +120,12 @@ class Writes:
         on_replicated: Callable[[], None] | None = None,
         timeout_ms: int | None = None,
         errors: Mapping[ErrorCode, ErrorCode] = APPEND_ERRORS,
-    ) -> Write:
-        """Write what `append` puts at the partition's end; ApiError says why it does not.
+    ) -> PendingWrite:
+        """Append with the function `append`; raise ApiError where that fails.
 
-        `on_append` is called at once with the offset behind the batch, `on_replicated` when every
-        in-sync replica has it, which may be later than an outcome that says it took too long;
-        that comes after `timeout_ms`, or the time for any write. `errors` has the codes that
-        stand for what the log says.
+        `on_append` is called at once with the offset after the batch. `on_replicated` is called
+        when the batch is replicated, possibly after the write has timed out. `timeout_ms` overrides
+        the timeout of all writes. `errors` maps the log's error codes to those for clients.
         """
         try:
             result = append()
@@ -137,7 +136,9 @@ class Writes:
         required_offset = result.last_offset + 1
         if on_append is not None:
             on_append(required_offset)
-        write = Write(Appended(partition=self._partition, required_offset=required_offset))
+        write = PendingWrite(
+            PendingReplication(partition=self._partition, required_offset=required_offset)
+        )
         write.on_replicated = on_replicated
         self._pending.append(write)
         write.timer = self._schedule.at(
@@ -148,7 +149,7 @@ class Writes:
         return write
 
     def replicated(self, now_ms: int) -> None:
-        """Finish the writes that every in-sync replica has."""
+        """Complete the writes that are replicated."""
         while self._pending:
             write = self._pending[0]
             if write.appended is None or not write.appended.is_replicated:
@@ -159,6 +160,6 @@ class Writes:
             write.finish(ErrorCode.none, now_ms)
 
     def abandon(self, now_ms: int) -> None:
-        """Fail the writes that are not done: another broker is to say what came of them."""
+        """Fail the pending writes with NOT_COORDINATOR; the new coordinator knows their outcome."""
         while self._pending:
             self._pending.popleft().finish(ErrorCode.not_coordinator, now_ms)

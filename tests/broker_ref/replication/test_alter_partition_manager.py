@@ -1,4 +1,4 @@
-"""Changes of in-sync replicas on their way to the controller."""
+"""The client of AlterPartition."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from broker_ref.events import RequestFailed, ResponseReceived, SendRequest
 from broker_ref.outbox import Outbox
 from broker_ref.protocol.frames import finish_header, read_prefix, request_schema, response_frame
 from broker_ref.protocol.reader import Cursor, read_message
-from broker_ref.replication.isr_changes import (
+from broker_ref.replication.alter_partition_manager import (
     RETRY_BACKOFF_MS,
     AlterPartitionRequest,
     AlterPartitionResponse,
-    AlterPartitions,
+    DefaultAlterPartitionManager,
     IsrChange,
     IsrMember,
     IsrOutcome,
@@ -28,14 +28,14 @@ TOPIC_ID = UUID(int=5)
 
 
 class Proposals:
-    """`AlterPartitions`, and its controller played by the test."""
+    """`DefaultAlterPartitionManager` with a controller that the test plays."""
 
     def __init__(self) -> None:
         self.now_ms = 1000
         self.outbox = Outbox(client_id="test")
         self.schedule = Schedule(self.now_ms)
         self.outcomes: list[tuple[int, IsrOutcome]] = []
-        self.changes = AlterPartitions(
+        self.changes = DefaultAlterPartitionManager(
             broker_id=1,
             broker_epoch=lambda: 11,
             controller=ControllerClient(outbox=self.outbox, host="controller", port=1),
@@ -51,10 +51,10 @@ class Proposals:
             partition_epoch=4,
             new_isr=(IsrMember(broker_id=1, broker_epoch=11),),
         )
-        self.changes.propose(change, lambda outcome: self.outcomes.append((partition, outcome)))
+        self.changes.submit(change, lambda outcome: self.outcomes.append((partition, outcome)))
 
     def sent(self) -> tuple[SendRequest, list[int]]:
-        """The only request that was sent, and which partitions it names."""
+        """Return the only request in flight, and the partitions in it."""
         (effect,) = self.outbox.take_effects()
         assert isinstance(effect, SendRequest)
         cursor = Cursor(effect.frame)
@@ -96,7 +96,7 @@ class Proposals:
         self.schedule.run(self.now_ms)
 
 
-def test_what_is_proposed_meanwhile_goes_out_together() -> None:
+def test_queued_proposals_are_sent_together() -> None:
     proposals = Proposals()
     proposals.propose(0)
     sent, partitions = proposals.sent()
@@ -111,14 +111,14 @@ def test_what_is_proposed_meanwhile_goes_out_together() -> None:
     assert proposals.sent()[1] == [1, 2]
 
 
-def test_a_second_change_of_a_partition_is_not_attempted() -> None:
+def test_second_change_of_a_partition_is_not_attempted() -> None:
     proposals = Proposals()
     proposals.propose(0)
     proposals.propose(0)
     assert proposals.outcomes == [(0, IsrOutcome(error_code=ErrorCode.operation_not_attempted))]
 
 
-def test_a_request_that_failed_as_a_whole_is_sent_again() -> None:
+def test_failed_request_is_sent_again() -> None:
     proposals = Proposals()
     proposals.propose(0)
     sent, _ = proposals.sent()
@@ -136,7 +136,7 @@ def test_a_request_that_failed_as_a_whole_is_sent_again() -> None:
     assert [partition for partition, _ in proposals.outcomes] == [0, 1]
 
 
-def test_a_partition_left_out_of_the_answer_is_asked_about_again() -> None:
+def test_partition_missing_in_the_response_is_sent_again() -> None:
     proposals = Proposals()
     proposals.propose(0)
     sent, _ = proposals.sent()

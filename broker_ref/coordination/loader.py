@@ -1,8 +1,8 @@
-"""Reading a coordinator's partition from its start, a bounded part at a time.
+"""Loading of a coordinator's partition in bounded steps.
 
-Purpose: hand every batch of the log over, in steps, so that a broker that takes a large partition
-over goes on serving the others. Invariant: batches come in order, once, up to where the log ended
-when the replay was made. What it must not know: what the records mean.
+Purpose: pass every batch of the log to a callback, in steps, so that a broker that loads a large
+partition keeps serving others. Invariant: batches are passed in order, once, up to the log end
+offset at the start. Must not know: the meaning of the records.
 Source: Kafka's `CoordinatorLoaderImpl`.
 """
 
@@ -15,11 +15,11 @@ from broker_ref.log.batch import BatchHeader, parse_batches
 from broker_ref.replication.partition import Partition
 
 STEP_BYTES: Final = 1 << 20
-"""How much of the log one step reads."""
+"""The number of bytes that one step reads."""
 
 
-class Replay:
-    """The replay of a partition's log, from its start to its end as it was at first."""
+class CoordinatorLoader:
+    """The replay of a partition's log up to its end offset at the start."""
 
     def __init__(self, partition: Partition) -> None:
         self.offset = partition.log.log_start_offset
@@ -27,7 +27,7 @@ class Replay:
         self._end_offset = partition.log.log_end_offset
 
     def step(self, take: Callable[[BatchHeader, bytes], None]) -> bool:
-        """Hand the next batches over, whole; whether there are no more. LogError from the log."""
+        """Pass the next whole batches on; return whether there are no more. Raise LogError."""
         read_bytes = 0
         while self.offset < self._end_offset and read_bytes < STEP_BYTES:
             read_bytes += self._read(take)
@@ -46,5 +46,5 @@ class Replay:
             position += header.size_bytes
             self.offset = header.next_offset
         if not data:
-            self.offset = self._end_offset  # What was left has been compacted away.
+            self.offset = self._end_offset  # The rest has been compacted away.
         return len(data)

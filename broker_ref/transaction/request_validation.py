@@ -1,8 +1,8 @@
-"""What a request makes of a transactional id, or why it is refused.
+"""Validation of requests about a transactional id.
 
-Purpose: the checks of InitProducerId, AddPartitionsToTxn and EndTxn in Kafka's order, and the value
-that follows. Invariant: nothing is changed here; the caller lets a value count when the log has it.
-What it must not know: the log, replies, partitions' leaders.
+Purpose: the checks of InitProducerId, AddPartitionsToTxn and EndTxn in Kafka's order, and the next
+value of the transactional id. Invariant: nothing is changed here; the caller applies the value
+after it is replicated. Must not know: the log, replies, leaders of partitions.
 Source: Kafka's `TransactionCoordinator` (4.3), KIP-360, KIP-890, KIP-939.
 """
 
@@ -23,31 +23,31 @@ from broker_ref.transaction.transitions import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     Transaction,
-    decided,
-    fenced,
-    with_next_epoch,
-    with_partitions,
-    with_producer_id,
+    prepare_abort_or_commit,
+    prepare_add_partitions,
+    prepare_fence_producer_epoch,
+    prepare_increment_producer_epoch,
+    prepare_producer_id_rotation,
 )
 
 DrawProducerId = Callable[[], int]
-"""An id that nobody has had; COORDINATOR_LOAD_IN_PROGRESS where the next block has yet to come."""
+"""Returns an unused producer id; raises COORDINATOR_LOAD_IN_PROGRESS while none is available."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdAndEpoch:
-    """Who a producer is."""
+    """A producer id with its epoch."""
 
     producer_id: int
     producer_epoch: int
 
 
 @dataclass(slots=True, kw_only=True)
-class TransactionalId:
-    """A transactional id: what the log has, and what it is about to have.
+class TransactionMetadata:
+    """A transactional id with its replicated and its pending value (Kafka's TransactionMetadata).
 
-    `pending` is the next value while it is being written or its markers are on their way: nothing
-    else may happen to the id meanwhile. `unmarked` are the partitions that lack their marker.
+    `pending` is the next value while it is written or its markers are being sent; no other change
+    is accepted meanwhile. `unmarked` contains the partitions that lack their marker.
     """
 
     name: str
@@ -56,11 +56,11 @@ class TransactionalId:
     unmarked: set[PartitionKey]
 
     def refuse_if_pending(self) -> None:
-        """CONCURRENT_TRANSACTIONS, on which clients ask again."""
+        """Raise CONCURRENT_TRANSACTIONS while a change is pending; clients retry it."""
         if self.pending is not None:
             raise ApiError(
                 ErrorCode.concurrent_transactions,
-                f"Transactional id {self.name!r} is {self.current.state.title}, on the way to "
+                f"Transactional id {self.name!r} changes from {self.current.state.title} to "
                 f"{self.pending.state.title}.",
             )
 
@@ -69,14 +69,14 @@ class TransactionalId:
 
 
 def initialize(
-    entry: TransactionalId,
+    entry: TransactionMetadata,
     *,
     timeout_ms: int,
     expected: ProducerIdAndEpoch | None,
-    draw_producer_id: DrawProducerId,
+    generate_producer_id: DrawProducerId,
     now_ms: int,
 ) -> Transaction | None:
-    """The value for a producer that starts; None where its transaction is to be aborted first."""
+    """Return the value for a starting producer; None if its transaction must be aborted first."""
     entry.refuse_if_pending()
     current = entry.current
     if expected is not None and not _may_be_expected(current, expected):
@@ -90,23 +90,23 @@ def initialize(
         return None
     expected_epoch = None if expected is None else expected.producer_epoch
     if current.is_epoch_exhausted and expected_epoch in (None, current.producer_epoch):
-        return with_producer_id(
+        return prepare_producer_id_rotation(
             current,
-            draw_producer_id(),
+            generate_producer_id(),
             timeout_ms=timeout_ms,
             keeps_last_epoch=expected is not None,
             now_ms=now_ms,
         )
-    return with_next_epoch(
+    return prepare_increment_producer_epoch(
         current, timeout_ms=timeout_ms, expected_epoch=expected_epoch, now_ms=now_ms
     )
 
 
 def _may_be_expected(current: Transaction, expected: ProducerIdAndEpoch) -> bool:
-    """Whether a producer with this id may go on; its epoch is looked at later.
+    """Return whether `expected` has a valid producer id; its epoch is checked later.
 
-    The id before the present one may where its epochs are exhausted: the producer may not have
-    heard that it has been given another.
+    The previous producer id is valid if its epochs are exhausted, because the producer may not have
+    received the new one.
     """
     return (
         current.producer_epoch == NO_PRODUCER_EPOCH
@@ -122,14 +122,14 @@ def _may_be_expected(current: Transaction, expected: ProducerIdAndEpoch) -> bool
 
 
 def add_partitions(
-    entry: TransactionalId,
+    entry: TransactionMetadata,
     producer: ProducerIdAndEpoch,
     partitions: Collection[PartitionKey],
     *,
     client_transaction_version: int,
     now_ms: int,
 ) -> Transaction | None:
-    """The transaction with these partitions; None where it has them all."""
+    """Return the transaction with these partitions added; None if it has all of them."""
     entry.refuse_if_pending()
     current = entry.current
     _check_producer(entry, producer)
@@ -137,17 +137,17 @@ def add_partitions(
         raise _is_prepared(entry)
     if current.state is TransactionState.ONGOING and current.partitions.issuperset(partitions):
         return None
-    return with_partitions(
+    return prepare_add_partitions(
         current, partitions, client_transaction_version=client_transaction_version, now_ms=now_ms
     )
 
 
 def verify_partitions(
-    entry: TransactionalId, producer: ProducerIdAndEpoch, partitions: Collection[PartitionKey]
+    entry: TransactionMetadata, producer: ProducerIdAndEpoch, partitions: Collection[PartitionKey]
 ) -> Mapping[PartitionKey, ErrorCode]:
-    """Which partitions are in the transaction: NONE or TRANSACTION_ABORTABLE for each.
+    """Return NONE or TRANSACTION_ABORTABLE for each partition.
 
-    What is pending is not looked at: the partition checks again when it appends.
+    Pending changes are ignored: the partition checks again when it appends.
     """
     _check_producer(entry, producer)
     if entry.current.state in PREPARED:
@@ -158,7 +158,7 @@ def verify_partitions(
     }
 
 
-def _check_producer(entry: TransactionalId, producer: ProducerIdAndEpoch) -> None:
+def _check_producer(entry: TransactionMetadata, producer: ProducerIdAndEpoch) -> None:
     current = entry.current
     if producer.producer_id != current.producer_id:
         raise _wrong_producer_id(entry, producer)
@@ -172,18 +172,18 @@ _DECISIONS: Final = {True: TransactionState.PREPARE_COMMIT, False: TransactionSt
 
 
 def end(
-    entry: TransactionalId,
+    entry: TransactionMetadata,
     producer: ProducerIdAndEpoch,
     *,
     commit: bool,
     client_transaction_version: int,
-    draw_producer_id: DrawProducerId,
+    generate_producer_id: DrawProducerId,
     now_ms: int,
 ) -> Transaction | None:
-    """The transaction that is to be committed or aborted; None where it has been, as asked.
+    """Return the prepared transaction; None if it is already completed as requested.
 
-    From version 2 on each end gives the producer its next epoch, and an abort may come where no
-    partition has been heard of.
+    From transaction version 2 on, each end returns the next epoch to the producer, and an abort is
+    valid without any partition (`TransactionCoordinator.endTransaction`).
     """
     if client_transaction_version < FIRST_VERSION_OF_EPOCH_BUMPS:
         return _end(entry, producer, commit=commit, now_ms=now_ms)
@@ -214,13 +214,13 @@ def end(
         raise _invalid_state(entry, commit=commit)
     if current.state is not TransactionState.ONGOING and commit:
         raise _invalid_state(entry, commit=commit)
-    return _decided(entry, commit=commit, draw_producer_id=draw_producer_id, now_ms=now_ms)
+    return _decided(entry, commit=commit, generate_producer_id=generate_producer_id, now_ms=now_ms)
 
 
 def _end(
-    entry: TransactionalId, producer: ProducerIdAndEpoch, *, commit: bool, now_ms: int
+    entry: TransactionMetadata, producer: ProducerIdAndEpoch, *, commit: bool, now_ms: int
 ) -> Transaction | None:
-    """The same before version 2: the epoch stays."""
+    """Validate an end before transaction version 2, where the epoch stays the same."""
     _check_producer(entry, producer)
     entry.refuse_if_pending()
     current = entry.current
@@ -230,7 +230,7 @@ def _end(
         return None
     if current.state is not TransactionState.ONGOING:
         raise _invalid_state(entry, commit=commit)
-    return decided(
+    return prepare_abort_or_commit(
         current,
         _DECISIONS[commit],
         client_transaction_version=0,
@@ -240,37 +240,37 @@ def _end(
 
 
 def fence(
-    entry: TransactionalId,
+    entry: TransactionMetadata,
     *,
     transaction_version: int,
-    draw_producer_id: DrawProducerId,
+    generate_producer_id: DrawProducerId,
     now_ms: int,
 ) -> Transaction:
-    """The abort of an open transaction whose producer has no say in it any more."""
+    """Return the abort of an open transaction that the coordinator fences."""
     if transaction_version < FIRST_VERSION_OF_EPOCH_BUMPS:
-        return fenced(entry.current, now_ms=now_ms)
-    return _decided(entry, commit=False, draw_producer_id=draw_producer_id, now_ms=now_ms)
+        return prepare_fence_producer_epoch(entry.current, now_ms=now_ms)
+    return _decided(entry, commit=False, generate_producer_id=generate_producer_id, now_ms=now_ms)
 
 
 def _decided(
-    entry: TransactionalId, *, commit: bool, draw_producer_id: DrawProducerId, now_ms: int
+    entry: TransactionMetadata, *, commit: bool, generate_producer_id: DrawProducerId, now_ms: int
 ) -> Transaction:
-    """The decision with the next epoch; with another producer id to come where there is none."""
+    """Return the prepared transaction with the next epoch, or a new producer id if exhausted."""
     exhausted = entry.current.is_epoch_exhausted
-    return decided(
+    return prepare_abort_or_commit(
         entry.current,
         _DECISIONS[commit],
         client_transaction_version=FIRST_VERSION_OF_EPOCH_BUMPS,
-        next_producer_id=draw_producer_id() if exhausted else NO_PRODUCER_ID,
+        next_producer_id=generate_producer_id() if exhausted else NO_PRODUCER_ID,
         now_ms=now_ms,
     )
 
 
-# Which ids are due
+# Timeout and expiration
 
 
-def has_timed_out(entry: TransactionalId, now_ms: int) -> bool:
-    """Whether the transaction has been open for longer than its producer wanted."""
+def has_timed_out(entry: TransactionMetadata, now_ms: int) -> bool:
+    """Return whether the transaction exceeds its timeout."""
     current = entry.current
     return (
         entry.pending is None
@@ -280,8 +280,8 @@ def has_timed_out(entry: TransactionalId, now_ms: int) -> bool:
     )
 
 
-def has_expired(entry: TransactionalId, *, expiration_ms: int, now_ms: int) -> bool:
-    """Whether the id has been idle for so long that it is to be forgotten."""
+def has_expired(entry: TransactionMetadata, *, expiration_ms: int, now_ms: int) -> bool:
+    """Return whether the id was idle for `expiration_ms`."""
     current = entry.current
     return (
         entry.pending is None
@@ -290,31 +290,31 @@ def has_expired(entry: TransactionalId, *, expiration_ms: int, now_ms: int) -> b
     )
 
 
-# What is told of a refusal
+# Errors
 
 
-def _answer_to_prepared(entry: TransactionalId, *, commit: bool) -> ApiError:
+def _answer_to_prepared(entry: TransactionMetadata, *, commit: bool) -> ApiError:
     if _DECISIONS[commit] is entry.current.state:
         return _is_prepared(entry)
     return _invalid_state(entry, commit=commit)
 
 
-def _is_prepared(entry: TransactionalId) -> ApiError:
+def _is_prepared(entry: TransactionMetadata) -> ApiError:
     return ApiError(
         ErrorCode.concurrent_transactions,
-        f"The transaction of {entry.name!r} is {entry.current.state.title}.",
+        f"The transaction of {entry.name!r} is in state {entry.current.state.title}.",
     )
 
 
-def _invalid_state(entry: TransactionalId, *, commit: bool) -> ApiError:
+def _invalid_state(entry: TransactionMetadata, *, commit: bool) -> ApiError:
     return ApiError(
         ErrorCode.invalid_txn_state,
-        f"The transaction of {entry.name!r} is {entry.current.state.title} and cannot be "
+        f"The transaction of {entry.name!r} is in state {entry.current.state.title} and cannot be "
         f"{'committed' if commit else 'aborted'}.",
     )
 
 
-def _wrong_producer_id(entry: TransactionalId, producer: ProducerIdAndEpoch) -> ApiError:
+def _wrong_producer_id(entry: TransactionMetadata, producer: ProducerIdAndEpoch) -> ApiError:
     return ApiError(
         ErrorCode.invalid_producer_id_mapping,
         f"The producer id of {entry.name!r} is {entry.current.producer_id}, not "
@@ -322,10 +322,10 @@ def _wrong_producer_id(entry: TransactionalId, producer: ProducerIdAndEpoch) -> 
     )
 
 
-def _fenced(entry: TransactionalId, producer_id: int, producer_epoch: int) -> ApiError:
+def _fenced(entry: TransactionMetadata, producer_id: int, producer_epoch: int) -> ApiError:
     current = entry.current
     return ApiError(
         ErrorCode.producer_fenced,
-        f"Producer {producer_id} with epoch {producer_epoch} is fenced: {entry.name!r} has "
-        f"producer {current.producer_id} with epoch {current.producer_epoch}.",
+        f"Producer {producer_id} with epoch {producer_epoch} is fenced: the current producer of "
+        f"{entry.name!r} is {current.producer_id} with epoch {current.producer_epoch}.",
     )

@@ -1,8 +1,8 @@
-"""A group as the log keeps it, and the group that comes of that.
+"""Conversion between a group and its record.
 
-Purpose: the record that a generation is written as, and back. Invariant: a group that is Stable or
-Empty comes back as it was; the protocol that was chosen is the only one that its members are known
-to support. What it must not know: when either happens.
+Purpose: create the record of a generation, and the group from it. Invariant: a Stable or Empty
+group is restored unchanged, except that its members support only the selected protocol. Must not
+know: when it is written or loaded.
 Source: Kafka's `GroupCoordinatorRecordHelpers`, `GroupMetadataManager.replay`.
 """
 
@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker_ref.group.group import Group
+from broker_ref.group.classic_group import ClassicGroup
 from broker_ref.group.members import Member, MemberProtocol
 from broker_ref.group.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from broker_ref.group.shard import Change
 from broker_ref.group.states import GroupState
 
 
-def group_record(group: Group, assignments: Mapping[str, bytes]) -> Change:
-    """The present generation, with these assignments by member id; none is an empty one."""
+def group_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> Change:
+    """Return the record of the current generation, with the assignments by member id."""
     value = GroupMetadataValue(
         protocol_type=group.protocol_type or "",
         generation=group.generation_id,
@@ -43,13 +43,13 @@ def group_record(group: Group, assignments: Mapping[str, bytes]) -> Change:
 
 
 def group_tombstone(group_id: str) -> Change:
-    """What deletes a group."""
+    """Return the tombstone of a group."""
     return GroupMetadataKey(group=group_id), None
 
 
-def group_from_record(group_id: str, value: GroupMetadataValue) -> Group:
-    """The group that the log tells of, without any timer."""
-    group = Group(
+def group_from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+    """Return the group of a record, without timers."""
+    group = ClassicGroup(
         group_id,
         state=GroupState.STABLE if value.members else GroupState.EMPTY,
         state_timestamp_ms=value.state_timestamp_ms,

