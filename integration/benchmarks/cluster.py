@@ -221,7 +221,9 @@ def _produce(cluster: Cluster, topic: str, count: int) -> float:
         if error is not None:
             failures.append(error)
 
-    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2}
+    )
     started_s = time.perf_counter()
     for _ in range(count):
         while True:
@@ -241,6 +243,7 @@ def _fetch(cluster: Cluster, topic: str, count: int) -> float:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
+            "log_level": 2,
             "group.id": "benchmark",
             "enable.auto.commit": False,
         }
@@ -272,7 +275,12 @@ def _fail_over(cluster: Cluster, topic: str, victim: int) -> float:
         topic, assignment=[[victim, *others]], configs={"min.insync.replicas": "2"}
     )
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "linger.ms": 0}
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "log_level": 2,
+            "acks": "all",
+            "linger.ms": 0,
+        }
     )
     _acknowledged(producer, topic)
     killed_s = time.perf_counter()

@@ -62,6 +62,7 @@ def commit_latency_ms(cluster: Cluster, topic: str, count: int) -> float:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
+            "log_level": 2,
             "group.id": topic,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
@@ -114,6 +115,7 @@ def _producer(cluster: Cluster, topic: str) -> confluent_kafka.Producer:
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
+            "log_level": 2,
             "transactional.id": f"benchmark-{topic}",
             "linger.ms": 0,
         }

@@ -152,6 +152,7 @@ class Consuming:
         consumer = Consumer(
             {
                 "bootstrap.servers": servers,
+                "log_level": 2,
                 "group.id": "benchmark",
                 "enable.auto.commit": False,
                 # The default pauses for half a second whenever the queue is full.

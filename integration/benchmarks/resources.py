@@ -101,7 +101,9 @@ class Resources:
         try:
             yield name
         finally:
-            admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers})
+            admin = AdminClient(
+                {"bootstrap.servers": self.cluster.bootstrap_servers, "log_level": 2}
+            )
             for deleted in admin.delete_topics([name]).values():
                 deleted.result(timeout=60)
 

@@ -43,6 +43,7 @@ def fill(cluster: Cluster, topic: str, contents: Contents, records: int) -> None
     producer = Producer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
+            "log_level": 2,
             "compression.type": contents.codec,
             "batch.num.messages": BATCH_RECORDS,
             "batch.size": 4 * 1024 * 1024,
@@ -69,7 +70,9 @@ def fill(cluster: Cluster, topic: str, contents: Contents, records: int) -> None
 
 def record_count(bootstrap_servers: str, topic: str, partitions: int) -> int:
     """Return the number of offsets of a topic."""
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark"})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap_servers, "log_level": 2, "group.id": "benchmark"}
+    )
     try:
         bounds = [
             consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)

@@ -96,6 +96,7 @@ def read_all(bootstrap_servers: str) -> dict[Partition, list[tuple[Offset, Numbe
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
+            "log_level": 2,
             "group.id": "reader",
             "enable.auto.commit": False,
             "enable.partition.eof": True,

@@ -22,6 +22,8 @@ from kafka.admin import KafkaAdminClient
 from kio.schema.errors import ErrorCode
 
 TIMEOUT_S = 30.0
+LOG_LEVEL = 2
+"""Critical. librdkafka logs lost connections to stderr, also after pytest's summary."""
 PYTHON_SILENT = {"metrics_enabled": False}
 
 
@@ -135,6 +137,7 @@ class Confluent:
         reports: list[tuple[Any, Any]] = []
         options = {
             "bootstrap.servers": self._bootstrap_servers,
+            "log_level": LOG_LEVEL,
             "acks": settings.acks,
             "compression.type": settings.codec,
             "enable.idempotence": settings.idempotent,
@@ -232,13 +235,16 @@ class Confluent:
     def _admin(self) -> AdminClient:
         # Keep it: closing an admin client cancels its requests.
         if self._admin_client is None:
-            self._admin_client = AdminClient({"bootstrap.servers": self._bootstrap_servers})
+            self._admin_client = AdminClient(
+                {"bootstrap.servers": self._bootstrap_servers, "log_level": LOG_LEVEL}
+            )
         return self._admin_client
 
     @contextmanager
     def _consumer(self, group: str, **options: str) -> Iterator[confluent_kafka.Consumer]:
         settings: dict[str, Any] = {
             "bootstrap.servers": self._bootstrap_servers,
+            "log_level": LOG_LEVEL,
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "error",

@@ -20,6 +20,7 @@ class Member:
         self._consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": bootstrap,
+                "log_level": 2,
                 "group.id": group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",

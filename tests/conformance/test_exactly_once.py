@@ -174,7 +174,7 @@ class Pipeline:
         self.errors: list[str] = []
 
     def run(self) -> None:
-        common = {"bootstrap.servers": self._cluster.bootstrap_servers}
+        common = {"bootstrap.servers": self._cluster.bootstrap_servers, "log_level": 2}
         consumer = confluent_kafka.Consumer(
             {
                 **common,

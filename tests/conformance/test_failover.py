@@ -32,6 +32,7 @@ class Load:
         self._producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": nodes.cluster.bootstrap_servers,
+                "log_level": 2,
                 "enable.idempotence": True,
                 "linger.ms": 1,
                 "topic.metadata.refresh.interval.ms": 500,
@@ -81,6 +82,7 @@ def read_values(nodes: Nodes, topic: str, count: int) -> list[bytes]:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": nodes.cluster.bootstrap_servers,
+            "log_level": 2,
             "group.id": "reader",
             "enable.auto.commit": False,
         }
@@ -136,6 +138,7 @@ def test_consumer_continues_with_the_next_leader(nodes: Nodes, unique_name: Name
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": nodes.cluster.bootstrap_servers,
+            "log_level": 2,
             "group.id": unique_name(),
             "enable.auto.commit": False,
         }
@@ -196,6 +199,7 @@ def test_group_continues_when_its_coordinator_is_killed(
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": nodes.cluster.bootstrap_servers,
+            "log_level": 2,
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",

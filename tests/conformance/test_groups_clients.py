@@ -34,6 +34,7 @@ def confluent(groups: Cluster, group: str, topic: str, **configs: Any) -> Any:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": groups.bootstrap_servers,
+            "log_level": 2,
             "group.id": group,
             "auto.offset.reset": "earliest",
             "heartbeat.interval.ms": 200,
@@ -72,7 +73,9 @@ def test_member_continues_at_the_offset_of_another(
     groups: Cluster, topic: str, unique_name: Callable[[], str]
 ) -> None:
     group = unique_name()
-    producer = confluent_kafka.Producer({"bootstrap.servers": groups.bootstrap_servers})
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": groups.bootstrap_servers, "log_level": 2}
+    )
     for number in range(4):
         producer.produce(topic, str(number), partition=0)
     assert producer.flush(30) == 0

@@ -54,7 +54,9 @@ def test_other_clients_see_the_lag(
         await_taken([member], 3)
         member.commit()
     append(raw, name, batch(values("d")))
-    observer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    observer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group}
+    )
     try:
         asked = confluent_kafka.TopicPartition(name, 0)
         (found,) = observer.committed([asked], timeout=30)

@@ -44,7 +44,12 @@ def check(raw: RawConnection, name: str) -> dict[str, int]:
 
 def write_with_librdkafka(bootstrap: str, name: str) -> None:
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "linger.ms": 5}
+        {
+            "bootstrap.servers": bootstrap,
+            "log_level": 2,
+            "partitioner": "murmur2_random",
+            "linger.ms": 5,
+        }
     )
     for n in range(ROUNDS):
         for key in KEYS:

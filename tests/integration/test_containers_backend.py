@@ -152,7 +152,7 @@ def test_docker_stops_kills_and_pauses_a_broker(recorder: Recorder, awaited: lis
             cluster.stop_broker(1)
         cluster.start_broker(1)
         cluster.pause_broker(2)
-        with pytest.raises(UnsupportedByBackendError, match="broker 1"):
+        with pytest.raises(UnsupportedByBackendError, match="broker 2"):
             cluster.kill_broker(2)
         cluster.resume_broker(2)
         cluster.stop_broker(2)

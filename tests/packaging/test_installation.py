@@ -97,7 +97,7 @@ def test_it_reads_a_topic_in_a_fresh_environment(
     assert ("-cp311-abi3-" if twin == "cython" else "-py3-none-any.") in wheel.name
     values = [f"value {index}" for index in range(ROWS)]
     name = topic()
-    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "lz4"})
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 2, "compression.type": "lz4"})
     for value in values:
         producer.produce(name, value)
     assert producer.flush(30) == 0

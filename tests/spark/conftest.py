@@ -76,7 +76,7 @@ def streams(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Iterator[Str
 @pytest.fixture
 def produce(bootstrap: str) -> Iterator[Produce]:
     """Write records in order, confirmed: `produce(topic, ["a", b"b", None], partition=0)`."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 2, "linger.ms": 0})
 
     def produce(
         topic: str,

@@ -92,6 +92,7 @@ def numbered(
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,
+            "log_level": 2,
             "compression.type": "lz4",
             "enable.idempotence": True,
             "queue.buffering.max.messages": 1_000_000,
@@ -160,6 +161,7 @@ class Writer(threading.Thread):
         self._producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": bootstrap,
+                "log_level": 2,
                 "enable.idempotence": True,
                 "topic.metadata.refresh.interval.ms": 500,
                 "sticky.partitioning.linger.ms": 0,

@@ -31,7 +31,12 @@ class Writer(threading.Thread):
         self._topic = topic
         self._stop_asked = threading.Event()
         self._producer = confluent_kafka.Producer(
-            {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True}
+            {
+                "bootstrap.servers": bootstrap,
+                "log_level": 2,
+                "acks": "all",
+                "enable.idempotence": True,
+            }
         )
 
     def run(self) -> None:
@@ -80,6 +85,7 @@ def rows_of(bootstrap: str, topic: str) -> list[int]:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
+            "log_level": 2,
             "group.id": "reader",
             "enable.auto.commit": False,
             "enable.partition.eof": True,

@@ -383,6 +383,7 @@ def written_in_all(bootstrap: str, topic: str) -> int:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
+            "log_level": 2,
             "group.id": "counts",
             "isolation.level": "read_uncommitted",
             "enable.partition.eof": True,

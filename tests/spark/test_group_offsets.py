@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 def committed(bootstrap: str, group: str, topic: str, *, partitions: int = 2) -> list[int | None]:
     """The group's offsets by partition, as librdkafka finds them."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group})
     try:
         asked = [TopicPartition(topic, partition) for partition in range(partitions)]
         found = consumer.committed(asked, timeout=30)
@@ -67,7 +67,7 @@ def test_a_group_with_members_does_not_fail_the_stream(
     source = topic(partitions=2)
     group = f"group-of-{source}"
     produce(source, ["a", "b", "c"])
-    member = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    member = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group})
     member.subscribe([source])
 
     def has_joined() -> bool:
@@ -101,7 +101,7 @@ def test_reads_start_where_the_group_has_come_to(
     produce(source, ["a", "b", "c"])
     with pytest.raises(StreamingQueryException, match="has committed no offset for"):
         streams.available_now(**options)
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group})
     offsets = [TopicPartition(source, 0, 2), TopicPartition(source, 1, 0)]
     consumer.commit(offsets=offsets, asynchronous=False)
     consumer.close()

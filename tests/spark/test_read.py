@@ -192,7 +192,7 @@ def test_committed_offsets_of_a_group(
     options = {"subscribe": name, "startingOffsets": "committed", "kafka.group.id": group}
     with pytest.raises(PySparkException, match=f"OffsetError: .*'{group}' has committed no offset"):
         read(**options).collect()
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group})
     offsets = [TopicPartition(name, 0, 2), TopicPartition(name, 1, 0)]
     consumer.commit(offsets=offsets, asynchronous=False)
     consumer.close()

@@ -37,6 +37,7 @@ def transactional(bootstrap: str, unique_name: Callable[[], str]) -> Iterator[Tr
             Producer(
                 {
                     "bootstrap.servers": bootstrap,
+                    "log_level": 2,
                     "transactional.id": unique_name(),
                     "transaction.timeout.ms": 120_000,
                     "linger.ms": 0,
@@ -70,7 +71,7 @@ def last_stable_offset(admin: AdminClient, topic: str) -> int:
 
 def await_last_stable_offset(bootstrap: str, topic: str, expected: int) -> None:
     """A commit returns when it is decided; its control record comes a moment later."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     eventually(lambda: last_stable_offset(admin, topic) == expected)
 
 

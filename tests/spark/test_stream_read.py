@@ -53,7 +53,7 @@ def test_new_query_starts_in_the_midst_of_a_writer(
     streams: StreamRunner, topic: TopicFactory, bootstrap: str
 ) -> None:
     name = topic()
-    writer = Producer({"bootstrap.servers": bootstrap, "linger.ms": "0"})
+    writer = Producer({"bootstrap.servers": bootstrap, "log_level": 2, "linger.ms": "0"})
     stop = threading.Event()
 
     def write() -> None:
@@ -244,7 +244,7 @@ def test_recreated_topic_is_loss(
     query = streams.start(subscribe=name)
     produce(name, ["a"])
     await_that(lambda: bool(query.recentProgress), query)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     admin.delete_topics([name])[name].result(30)
     with pytest.raises(
         PySparkException, match=rf"DataLossError: .*{name}.*(deleted|created again)"
@@ -274,6 +274,6 @@ def test_damaged_checkpoint(streams: StreamRunner, topic: TopicFactory, produce:
 
 
 def delete_records(bootstrap: str, topic: str, before: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
         future.result(30)

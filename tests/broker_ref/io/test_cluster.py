@@ -43,7 +43,9 @@ def open_descriptors() -> int:
 
 
 def produce(cluster: Cluster, topic: str, *values: bytes) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2}
+    )
     for value in values:
         producer.produce(topic, value)
     assert producer.flush(20) == 0

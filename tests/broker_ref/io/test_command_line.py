@@ -214,7 +214,7 @@ def test_the_advertised_host_is_returned_to_clients(tmp_path: Path) -> None:
     with started(*arguments) as process:
         address = ready_line(process)
         assert address.startswith("localhost:")
-        admin = AdminClient({"bootstrap.servers": address})
+        admin = AdminClient({"bootstrap.servers": address, "log_level": 2})
         brokers = admin.list_topics(timeout=TIMEOUT_SECONDS).brokers
         assert [f"{broker.host}:{broker.port}" for broker in brokers.values()] == [address]
         process.terminate()
@@ -228,7 +228,7 @@ IMPATIENT = [
 
 def racks(bootstrap_servers: str) -> dict[int, str | None]:
     """Return the racks of a cluster's brokers by id."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
     nodes = admin.describe_cluster().result(timeout=TIMEOUT_SECONDS).nodes
     return {node.id: node.rack for node in nodes}
 

@@ -48,7 +48,9 @@ def connect(address: str) -> socket.socket:
 def others_are_served(address: str) -> bool:
     """Return whether a client can produce with acks=all."""
     failures: list[object] = []
-    producer = confluent_kafka.Producer({"bootstrap.servers": address, "acks": "all"})
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": address, "log_level": 2, "acks": "all"}
+    )
     producer.produce("served", b"value", on_delivery=lambda error, _: failures.append(error))
     return producer.flush(TIMEOUT_SECONDS) == 0 and failures == [None]
 

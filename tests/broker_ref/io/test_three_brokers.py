@@ -59,6 +59,7 @@ def consume(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:
     """Return the first `count` values of a topic's partition 0."""
     settings = {
         "bootstrap.servers": cluster.bootstrap_servers,
+        "log_level": 2,
         "group.id": "none",
         "enable.auto.commit": False,
     }
@@ -84,7 +85,7 @@ def test_brokers_have_separate_addresses_directories_and_racks(cluster: Cluster)
     addresses = cluster.bootstrap_servers.split(",")
     assert addresses == [cluster.address(each) for each in cluster.broker_ids]
     assert len({cluster.data_directory(each) for each in cluster.broker_ids}) == 3
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2})
     nodes = admin.describe_cluster().result(timeout=20).nodes
     advertised = {node.id: (f"{node.host}:{node.port}", node.rack) for node in nodes}
     racks = zip(addresses, "abc", strict=True)
@@ -130,7 +131,11 @@ def test_faults_reach_the_brokers(cluster: Cluster) -> None:
     match = Match(api_keys=frozenset({PRODUCE}), sender=Sender.CLIENT, topic=topic)
     with cluster.faults.lose_answer(match, times=1) as rule:
         producer = confluent_kafka.Producer(
-            {"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True}
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "log_level": 2,
+                "enable.idempotence": True,
+            }
         )
         producer.produce(topic, b"once")
         assert producer.flush(20) == 0

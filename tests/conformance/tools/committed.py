@@ -32,7 +32,7 @@ def new_topic(cluster: Cluster, unique_name: Callable[[], str], *, partitions: i
 def fill(cluster: Cluster, topic: str, *, partitions: int, count: int) -> Values:
     """Write `count` records to each partition and return the values."""
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True}
+        {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2, "enable.idempotence": True}
     )
     written = {
         partition: [f"{partition}-{number}" for number in range(count)]
@@ -50,6 +50,7 @@ def read(cluster: Cluster, topic: str, *, partitions: int, committed: bool = Tru
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
+            "log_level": 2,
             "group.id": f"reader of {topic}",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
@@ -93,7 +94,7 @@ def await_read(cluster: Cluster, topic: str, expected: Values, *, partitions: in
 def committed_offsets(cluster: Cluster, group: str, topic: str, *, partitions: int) -> list[int]:
     """Return the group's offset of each partition, negative without a commit."""
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": group}
+        {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2, "group.id": group}
     )
     try:
         asked = [confluent_kafka.TopicPartition(topic, each) for each in range(partitions)]

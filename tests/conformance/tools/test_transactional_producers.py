@@ -68,6 +68,7 @@ class Confluent:
         self._producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": bootstrap_servers,
+                "log_level": 2,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
             }
@@ -76,6 +77,7 @@ class Confluent:
         self._consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": bootstrap_servers,
+                "log_level": 2,
                 "group.id": transactional_id,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",

@@ -150,6 +150,7 @@ def end_offset(cluster: Cluster, topic: str) -> int:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
+            "log_level": 2,
             "group.id": "ends",
             "isolation.level": "read_uncommitted",
         }
@@ -177,6 +178,7 @@ def open_transaction(cluster: Cluster, topic: str, transactional_id: str) -> Ite
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
+            "log_level": 2,
             "transactional.id": transactional_id,
             "transaction.timeout.ms": 60_000,
         }

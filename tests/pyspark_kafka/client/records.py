@@ -117,6 +117,7 @@ def producer(bootstrap_servers: str, **properties: Any) -> Producer:
     return Producer(
         {
             "bootstrap.servers": bootstrap_servers,
+            "log_level": 2,
             "linger.ms": 0,
             **{name.replace("_", "."): value for name, value in properties.items()},
         }
@@ -149,6 +150,7 @@ def read_all(bootstrap_servers: str, topic: str, *, partitions: int = 1) -> list
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
+            "log_level": 2,
             "group.id": "pyspark-kafka-tests-reader",
             "enable.auto.commit": False,
             "enable.partition.eof": True,

@@ -43,7 +43,7 @@ def read(client: KafkaReads, wanted: FetchRange, *columns: str) -> int:
 def test_offsets_below_the_log_start(bootstrap: str, topic: TopicFactory) -> None:
     name = topic()
     write(bootstrap, name, [Record(value=b"v")] * 10)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     (future,) = admin.delete_records([RdTopicPartition(name, 0, 4)]).values()
     future.result()
     with (

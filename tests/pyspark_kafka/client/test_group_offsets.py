@@ -26,7 +26,7 @@ def client(engine: str, bootstrap: str) -> Iterator[KafkaReads]:
 
 def seen(bootstrap: str, group: str, *partitions: TopicPartition) -> dict[TopicPartition, int]:
     """What confluent-kafka finds; negative where nothing is committed."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group})
     try:
         found = consumer.committed([RdTopicPartition(p.topic, p.partition) for p in partitions], 30)
     finally:
@@ -55,7 +55,7 @@ def test_a_group_with_members_is_theirs(
     client: KafkaReads, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
 ) -> None:
     partition, group = TopicPartition(topic(), 0), unique_name()
-    member = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    member = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group})
     member.subscribe([partition.topic])
     try:
 

@@ -182,7 +182,7 @@ def test_what_was_deleted_before_is_left_out(
 
 
 def delete(bootstrap: str, topic: str, before: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     (future,) = admin.delete_records([RdTopicPartition(topic, 0, before)]).values()
     future.result(TIMEOUT_S)
 

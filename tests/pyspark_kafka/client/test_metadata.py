@@ -23,7 +23,7 @@ COMMITTED = IsolationLevel.READ_COMMITTED
 
 
 def commit(bootstrap: str, group_id: str, offsets: dict[TopicPartition, int]) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     rd = [RdTopicPartition(p.topic, p.partition, offset) for p, offset in offsets.items()]
     (future,) = admin.alter_consumer_group_offsets(
         [ConsumerGroupTopicPartitions(group_id, rd)]

@@ -151,6 +151,7 @@ def stored(
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
+            "log_level": 2,
             "group.id": "pyspark-kafka-tests-log",
             "enable.auto.commit": False,
             "enable.partition.eof": True,

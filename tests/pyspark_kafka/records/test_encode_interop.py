@@ -137,7 +137,12 @@ def write(raw: RawConnection, topic: str, codecs: Iterable[Codec]) -> list[Recor
 
 def read_by_librdkafka(bootstrap: str, topic: str, count: int) -> list[Record]:
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "encode-interop", "check.crcs": "true"}
+        {
+            "bootstrap.servers": bootstrap,
+            "log_level": 2,
+            "group.id": "encode-interop",
+            "check.crcs": "true",
+        }
     )
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in (0, 1)])

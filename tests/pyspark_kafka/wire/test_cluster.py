@@ -188,7 +188,12 @@ def test_an_aborted_transaction_is_named(
     name = topic()
     put(producer(bootstrap), name, [Record(value=b"before")])
     transactional = Producer(
-        {"bootstrap.servers": bootstrap, "transactional.id": unique_name(), "linger.ms": 0}
+        {
+            "bootstrap.servers": bootstrap,
+            "log_level": 2,
+            "transactional.id": unique_name(),
+            "linger.ms": 0,
+        }
     )
     transactional.init_transactions(30)
     transactional.begin_transaction()

@@ -17,7 +17,7 @@ ROWS_PER_STEP = 10
 
 
 def write_rows(bootstrap: str, topic: str, first: int) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "log_level": 2})
     for row in range(first, first + ROWS_PER_STEP):
         producer.produce(topic, value=str(row).encode(), partition=row % 2)
     assert producer.flush(30) == 0

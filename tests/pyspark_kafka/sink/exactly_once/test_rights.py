@@ -126,7 +126,7 @@ class Guarded:
     """A query whose names have the rights that it is given, and no others."""
 
     def __init__(self, world: RealWorld, bootstrap_servers: str) -> None:
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
         self.world = world
         self.names = {
             "id": world.name(),
@@ -192,7 +192,7 @@ def secured(cluster_with: ClusterFactory) -> Cluster:
     """A broker that has ACLs, and lets this principal do to the cluster what it has to."""
     cluster = cluster_with(SETTINGS)
     make(
-        AdminClient({"bootstrap.servers": cluster.bootstrap_servers}),
+        AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2}),
         [allowed(OURS, ResourceType.BROKER, CLUSTER, operation) for operation in OF_BROKERS],
     )
     return cluster
