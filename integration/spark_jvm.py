@@ -44,12 +44,12 @@ def prepare() -> None:
     with tempfile.TemporaryDirectory(dir=_CACHE) as directory:
         made = Path(directory, "classes.jsa")
         variables = _variables((f"-XX:ArchiveClassesAtExit={made}",))
-        told, status = _run("--warm-up", directory, variables=variables)
+        output, status = _run("--warm-up", directory, variables=variables)
         if status == 0 and made.exists():
             made.replace(_archive())
         else:
             sys.stderr.write(
-                f"{told[-_CHARACTERS_MAX:]}\nSpark's classes could not be archived: its drivers "
+                f"{output[-_CHARACTERS_MAX:]}\nSpark's classes could not be archived: its drivers "
                 "will take longer to start\n"
             )
 
@@ -68,11 +68,11 @@ def _run(*arguments: str, variables: Mapping[str, str]) -> tuple[str, int]:
         start_new_session=True,
     )
     try:
-        told, _ = process.communicate(timeout=_TIMEOUT_S)
+        output, _ = process.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        told, _ = process.communicate()
-    return told, process.returncode
+        output, _ = process.communicate()
+    return output, process.returncode
 
 
 def _archive() -> Path:

@@ -96,7 +96,9 @@ _KERNELS: Final = (
             "confluent-kafka, with fields": Consuming(contents=_KERNEL, fields=True),
             "aiokafka": DecodingElsewhere(contents=_KERNEL, client="aiokafka", share=0.2),
             "kafka-python": DecodingElsewhere(contents=_KERNEL, client="kafka-python", share=0.05),
-            "our pure implementation": Decoding(contents=_KERNEL, twin="pure", share=0.05),
+            "our pure implementation": Decoding(
+                contents=_KERNEL, implementation="pure", share=0.05
+            ),
         },
         comparisons=(
             Comparison(peer="CRC alone", target=3.0, at_most=True),
@@ -123,7 +125,7 @@ _KERNELS: Final = (
         peers={
             "aiokafka": EncodingElsewhere(value_bytes=100, client="aiokafka", share=0.2),
             "kafka-python": EncodingElsewhere(value_bytes=100, client="kafka-python", share=0.05),
-            "our pure implementation": Encoding(value_bytes=100, twin="pure", share=0.05),
+            "our pure implementation": Encoding(value_bytes=100, implementation="pure", share=0.05),
         },
         comparisons=(
             Comparison(peer="aiokafka"),

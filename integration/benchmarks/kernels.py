@@ -24,7 +24,7 @@ from integration.benchmarks.payload import DISTINCT, values
 from integration.benchmarks.resources import WORK_TIMEOUT_S, Resources
 from integration.benchmarks.topics import BATCH_RECORDS, Contents, record_counts, stored_chunks
 
-Twin = Literal["cython", "pure"]
+Implementation = Literal["cython", "pure"]
 Client = Literal["aiokafka", "kafka-python"]
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
@@ -70,12 +70,12 @@ class StoredBatches(ABC):
 class Decoding(StoredBatches):
     """One of our implementations decodes them to Arrow batches with all 7 columns."""
 
-    twin: Twin = "cython"
+    implementation: Implementation = "cython"
 
     def work(self, topic: str, chunks: Sequence[bytes], records: int) -> int:  # noqa: ARG002
         from pyspark_kafka.records import Wanted  # noqa: PLC0415
 
-        decode = importlib.import_module(_DECODERS[self.twin]).decode
+        decode = importlib.import_module(_DECODERS[self.implementation]).decode
         rows = position = 0
         for chunk in chunks:
             wanted = Wanted(
@@ -211,10 +211,10 @@ class Values(ABC):
 class Encoding(Values):
     """One of our implementations encodes Arrow batches to record batches."""
 
-    twin: Twin = "cython"
+    implementation: Implementation = "cython"
 
     def work(self, records: int) -> int:
-        encode = importlib.import_module(_ENCODERS[self.twin]).encode
+        encode = importlib.import_module(_ENCODERS[self.implementation]).encode
         contract = importlib.import_module("pyspark_kafka.records.encoding")
         rows = pa.RecordBatch.from_pydict({"value": pa.array(self.pool(), pa.binary())})
         encoding = contract.Encoding(

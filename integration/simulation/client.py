@@ -138,12 +138,13 @@ class Client:
         for topic in response.topics if response is not None else ():
             if topic.error_code is not ErrorCode.none:
                 continue
-            for told in topic.partitions:
-                partition = TopicPartition(topic.name, told.partition_index)
+            for partition_metadata in topic.partitions:
+                partition = TopicPartition(topic.name, partition_metadata.partition_index)
                 known = self._leaders.get(partition)
-                if known is None or told.leader_epoch >= known.epoch:
+                if known is None or partition_metadata.leader_epoch >= known.epoch:
                     self._leaders[partition] = Leader(
-                        broker_id=told.leader_id, epoch=told.leader_epoch
+                        broker_id=partition_metadata.leader_id,
+                        epoch=partition_metadata.leader_epoch,
                     )
 
     def await_leader(self, partition: TopicPartition, *, refresh: bool = False) -> Step:

@@ -35,10 +35,10 @@ def numbered_steps() -> dict[int, str]:
 
 @pytest.mark.parametrize("step", Step, ids=lambda step: step.title)
 def test_every_step_is_documented_under_its_number(step: Step) -> None:
-    told = numbered_steps()
+    documented = numbered_steps()
     elsewhere = f"`{step.title}` ({step.number})"
-    assert f"`{step.title}`" in told[step.number] or any(
-        elsewhere in " ".join(text.split()) for text in told.values()
+    assert f"`{step.title}`" in documented[step.number] or any(
+        elsewhere in " ".join(text.split()) for text in documented.values()
     )
 
 
