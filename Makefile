@@ -6,9 +6,9 @@ BENCH  := .cache/bench
 QUIETLY := --disable-pip-version-check --quiet
 PIP    := $(BIN)/pip $(QUIETLY)
 # Tests of Spark run once on each of these beside the one in constraints.txt, and by the way once with
-# the twin in plain Python and once with the other engine: a user gets the kernel and `native`.
+# the implementation in plain Python and once with the other engine: a user gets the kernel and `native`.
 OTHER_PYSPARKS := 4.0.5 4.1.4 4.2.1
-TWIN_WITH_4.1.4 := PYSPARK_KAFKA_RECORDS=pure
+IMPLEMENTATION_WITH_4.1.4 := PYSPARK_KAFKA_RECORDS=pure
 ENGINE_WITH_4.2.1 := --engine=librdkafka
 
 # Tests spend much of their time waiting: several at once, those of a file in one process.
@@ -80,9 +80,9 @@ test-pysparks: $(OTHER_PYSPARKS:%=test-pyspark-%) ## the Spark tests on the othe
 
 .PRECIOUS: .cache/pyspark-%
 test-pyspark-%: java .cache/pyspark-%
-	@echo "== PySpark $* $(TWIN_WITH_$*) $(ENGINE_WITH_$*) =="
+	@echo "== PySpark $* $(IMPLEMENTATION_WITH_$*) $(ENGINE_WITH_$*) =="
 	@PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(ARCHIVE_CLASSES)
-	@$(TWIN_WITH_$*) PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(BIN)/pytest $(AT_ONCE) -m "not full" \
+	@$(IMPLEMENTATION_WITH_$*) PYTHONPATH=$(CURDIR)/.cache/pyspark-$* $(BIN)/pytest $(AT_ONCE) -m "not full" \
 	  $(LEAKS) $(ENGINE_WITH_$*) tests/spark
 
 bench: java $(BENCH)/.ready ## ratios to Spark's connector and others, on a quiet machine (20 minutes); build/reports

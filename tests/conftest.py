@@ -111,7 +111,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         f"cluster: {clusters.describe(_backend(config))}, {count}",
         f"seed of fault scenarios: {seed} (replay with --seed={seed})",
         f"engine of tests/spark: {config.getoption('--engine')}",
-        f"records: the {records.TWIN} twin (PYSPARK_KAFKA_RECORDS)",
+        f"records: the {records.IMPLEMENTATION} implementation (PYSPARK_KAFKA_RECORDS)",
     ]
 
 

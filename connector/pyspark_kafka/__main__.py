@@ -27,7 +27,7 @@ from pyspark_kafka.options.parse import parse_sink_options
 from pyspark_kafka.options.values import ExactlyOnce, SinkOptions
 from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
 from pyspark_kafka.sink.exactly_once.operator import (
-    Wish,
+    RepairRequest,
     carry_out,
     check,
     intentions,
@@ -230,7 +230,7 @@ class _Command:
         return LOST if report.needs_judgement else DONE
 
     def _settle(self, report: Report) -> int:
-        wish = Wish(forgets=self._parsed.forget, accepts_loss=self._parsed.accept_loss)
+        wish = RepairRequest(forgets=self._parsed.forget, accepts_loss=self._parsed.accept_loss)
         check(report, wish, names_topic=self._parsed.commit_topic is not None)
         planned = intentions(report, wish)
         signs = self._signs_of_life(report) if planned else ()
@@ -257,7 +257,7 @@ class _Command:
         time.sleep(min(quiet_s, _WATCHED_S))
         return signs_of_life(report, self._look(), quiet_ms=quiet_s * 1_000)
 
-    def _carry_out(self, report: Report, wish: Wish, planned: Sequence[str]) -> int:
+    def _carry_out(self, report: Report, wish: RepairRequest, planned: Sequence[str]) -> int:
         done: list[str] = []
 
         def say(text: str) -> None:

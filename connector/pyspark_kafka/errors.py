@@ -1,146 +1,274 @@
 """The connector's error tree.
 
     PysparkKafkaError
-    ├── OptionError                  an option or its value; also a ValueError
-    ├── SchemaError                  a column of the user's schema or DataFrame; also a ValueError
-    ├── RowError                     one row that cannot be written; also a ValueError
-    ├── OffsetError                  offsets that are malformed or do not fit the topics
-    │   └── CheckpointError          ... as found in a checkpoint
-    ├── DataLossError                offsets wanted that exist no more (`failOnDataLoss`)
-    ├── ExactlyOnceError             the transactional sink: what is safe, and what to do
-    │   ├── Fenced                   another run of this `transactionalId` has taken over
-    │   ├── StaleBatch               an old driver, or a checkpoint that was set back
-    │   ├── BatchNotCommitted        a batch that failed undecided: nothing of it will be seen
-    │   ├── OutcomeUnknown           whether a batch was decided is not known here
-    │   ├── RowsLost                 decided rows whose transaction was aborted
-    │   ├── ReplayMismatch           a replayed batch has other rows than were decided
-    │   └── CommitTopicError         the commit topic, or a record in it
-    └── KafkaError                   the cluster, or the way to it
-        ├── BrokerUnreachable
-        ├── LeaderNotAvailable
-        ├── UnknownTopicOrPartition
-        ├── OffsetOutOfRange
-        ├── FetchTimeout
+    ├── OptionError                    an option or its value; also a ValueError
+    ├── SchemaError                    a column of the schema or DataFrame; also a ValueError
+    ├── RowError                       a row that cannot be written; also a ValueError
+    ├── OffsetError                    malformed offsets, or offsets of other partitions
+    │   └── CheckpointError            ... in a checkpoint
+    ├── DataLossError                  records to be read no longer exist (`failOnDataLoss`)
+    ├── ExactlyOnceError               the sink with `transactionalId`
+    │   ├── SinkFencedError            another run of this `transactionalId` has taken over
+    │   ├── StaleBatchError            an old driver, or a checkpoint restored from an older copy
+    │   ├── BatchNotCommittedError     no row of the batch will be visible
+    │   ├── OutcomeUnknownError        whether the batch is committed is unknown
+    │   ├── RowsLostError              committed rows whose transaction the brokers aborted
+    │   ├── ReplayMismatchError        a replayed batch differs from what was committed
+    │   └── CommitTopicError           the commit topic, or a record in it
+    └── KafkaError                     the cluster, or the network
+        ├── BrokerUnreachableError
+        ├── LeaderNotAvailableError
+        ├── UnknownTopicOrPartitionError
+        ├── OffsetOutOfRangeError
+        ├── FetchTimeoutError
         ├── CorruptBatchError
-        ├── AuthenticationFailed
-        ├── DeliveryFailed
-        ├── ProducerFenced           another producer has this transactional id by now
-        ├── ProtocolError            an answer that is none to what was asked
-        └── UnsupportedVersion
+        ├── AccessError                the brokers refuse this principal
+        │   ├── AuthenticationError
+        │   └── AuthorizationError
+        ├── DeliveryError
+        ├── ProducerFencedError
+        ├── ProtocolError
+        └── UnsupportedVersionError
 
-Every message says what happened, to which topic, partition, offset or option, and what to do
-next. None carries a secret. All of them survive pickling (Spark carries them between processes
-as text, tests and pools as objects): they take one message and nothing else.
+Every error has the fields of `PysparkKafkaError`, never contains a secret and can be pickled. Spark
+carries errors between processes as text: `str()` is complete.
 """
 
-# Kafka's words name its errors, and none of them ends in Error.
-# ruff: noqa: N818
 from __future__ import annotations
+
+from typing import ClassVar
 
 
 class PysparkKafkaError(Exception):
-    """Root of all errors that this package raises on purpose."""
+    """Root of all errors that this package raises on purpose.
+
+    `what` says what happened and, if known, why; `advice` what to do next. Both are full
+    sentences, and `str()` is one after the other. The other fields name the object; None where the
+    error is not about such an object, or about several. `remedy` is the advice of a class, for
+    errors that are raised without one.
+    """
+
+    remedy: ClassVar[str] = "See the logs of the query and of the brokers."
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        advice: str | None = None,
+        option: str | None = None,
+        column: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        group_id: str | None = None,
+        transactional_id: str | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.advice = self.remedy if advice is None else advice
+        self.option = option
+        self.column = column
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.group_id = group_id
+        self.transactional_id = transactional_id
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.advice}".rstrip()
+
+
+def sentence(text: str) -> str:
+    """Return the text with its first letter in upper case, for a field of an error."""
+    return text[:1].upper() + text[1:]
+
+
+def reason_of(error: Exception) -> str:
+    """Return what happened, without advice and full stop, for the text of another error."""
+    text = error.what if isinstance(error, PysparkKafkaError) else str(error)
+    return text.removesuffix(".")
 
 
 class OptionError(PysparkKafkaError, ValueError):
-    """An option is missing, misspelt, refused, contradictory or has a bad value."""
+    """An option is missing, misspelt, unsupported, contradictory or has an invalid value."""
+
+    remedy = "Correct the option; docs/options.md lists all options."
 
 
 class SchemaError(PysparkKafkaError, ValueError):
     """A column has a wrong name or type."""
 
+    remedy = "Correct the schema of the DataFrame, or the schema passed to `schema()`."
+
 
 class RowError(PysparkKafkaError, ValueError):
-    """A row cannot be written as it is."""
+    """A row cannot be written."""
+
+    remedy = "Correct or filter out the row before the write."
 
 
 class OffsetError(PysparkKafkaError, ValueError):
-    """Offsets are malformed, or name other partitions than the ones that are read."""
+    """Offsets are malformed, or name other partitions than the query reads."""
+
+    remedy = "Correct the offsets in the option or in the checkpoint."
 
 
 class CheckpointError(OffsetError):
-    """Offsets found in a checkpoint cannot be used."""
+    """Offsets in a checkpoint cannot be used."""
+
+    remedy = "Restore the checkpoint, or start the query with a new checkpointLocation."
 
 
 class DataLossError(PysparkKafkaError):
-    """Records that were to be read are gone."""
+    """Records that the query has to read no longer exist."""
+
+    remedy = (
+        "Start again from offsets that exist, or set 'failOnDataLoss' to 'false' to continue "
+        "without the lost records."
+    )
 
 
 class ExactlyOnceError(PysparkKafkaError):
-    """Writing exactly once cannot go on as it is."""
+    """The exactly-once sink cannot continue."""
 
 
-class Fenced(ExactlyOnceError):
-    """Another run of the same `transactionalId` has taken over."""
+class SinkFencedError(ExactlyOnceError):
+    """Another run with the same `transactionalId` has taken over."""
+
+    remedy = "Let only one query run with this 'transactionalId'."
 
 
-class StaleBatch(ExactlyOnceError):
-    """A later batch than this one was decided: an old driver, or a checkpoint set back."""
+class StaleBatchError(ExactlyOnceError):
+    """A later batch is already committed: an old driver, or a checkpoint from an older copy."""
+
+    remedy = "Stop the old driver, or restore the newest checkpoint."
 
 
-class BatchNotCommitted(ExactlyOnceError):
-    """The batch failed before it was decided: none of its rows will be seen."""
+class BatchNotCommittedError(ExactlyOnceError):
+    """The batch failed before its commit: no reader with read_committed will see its rows."""
+
+    remedy = "Run the batch again."
 
 
-class OutcomeUnknown(ExactlyOnceError):
-    """Whether a batch was decided, or a decided transaction committed, is not known here."""
+class OutcomeUnknownError(ExactlyOnceError):
+    """Whether a batch or one of its transactions is committed could not be determined."""
+
+    remedy = "Start the query again: it completes or aborts the batch before it continues."
 
 
-class RowsLost(ExactlyOnceError):
-    """Rows that were decided are in a transaction that was aborted."""
+class RowsLostError(ExactlyOnceError):
+    """Rows of a committed batch are in a transaction that the brokers aborted."""
+
+    remedy = "Run the batch again: only the lost rows are written."
 
 
-class ReplayMismatch(ExactlyOnceError):
-    """A replayed batch has other rows than those that were decided."""
+class ReplayMismatchError(ExactlyOnceError):
+    """A replayed batch has other rows or source offsets than the committed one."""
+
+    remedy = "Make the query deterministic, or set 'onReplayMismatch' to 'warn' to keep the rows."
 
 
 class CommitTopicError(ExactlyOnceError):
     """The commit topic, or a record in it, cannot be used."""
 
+    remedy = "Check the topic of 'commitTopic' and its configuration."
+
 
 class KafkaError(PysparkKafkaError):
-    """The cluster refused, failed or did not answer."""
+    """The cluster returned an error, failed or did not answer."""
+
+    remedy = "See the broker's log."
 
 
-class BrokerUnreachable(KafkaError):
-    """No bootstrap server answered in time."""
+class BrokerUnreachableError(KafkaError):
+    """No broker answered in time."""
+
+    remedy = (
+        "Check 'kafka.bootstrap.servers', that the brokers run, and that this machine can reach "
+        "the addresses that they advertise."
+    )
 
 
-class LeaderNotAvailable(KafkaError):
-    """Brokers answer, but none of them led the partition until the time was over."""
+class LeaderNotAvailableError(KafkaError):
+    """Brokers answer, but none of them led the partition until the timeout."""
+
+    remedy = "Start a broker that has an in-sync replica of the partition."
 
 
-class UnknownTopicOrPartition(KafkaError):
-    """A topic or partition does not exist, or may not be seen."""
+class UnknownTopicOrPartitionError(KafkaError):
+    """A topic or partition does not exist, or the principal may not describe it."""
+
+    remedy = (
+        "Create the topic, correct its name, or grant the principal DESCRIBE on it: without that "
+        "ACL brokers answer as if the topic did not exist."
+    )
 
 
-class OffsetOutOfRange(KafkaError):
-    """The broker has no such offset."""
+class OffsetOutOfRangeError(KafkaError):
+    """The broker does not have the offset."""
+
+    remedy = "Read from offsets that exist."
 
 
-class FetchTimeout(KafkaError):
-    """Nothing arrived for `kafkaConsumer.pollTimeoutMs`."""
+class FetchTimeoutError(KafkaError):
+    """No data arrived for `kafkaConsumer.pollTimeoutMs`."""
+
+    remedy = "Raise 'kafkaConsumer.pollTimeoutMs' if the brokers are slow."
 
 
 class CorruptBatchError(KafkaError):
-    """A record batch is damaged."""
+    """A record batch is corrupt."""
+
+    remedy = (
+        "Read the offsets before and after the batch with 'startingOffsets' and 'endingOffsets', "
+        "restore the partition from another replica, or delete the batch with DeleteRecords."
+    )
 
 
-class AuthenticationFailed(KafkaError):
-    """The broker refused who we are, or what we want to do."""
+class AccessError(KafkaError):
+    """The brokers refuse this principal."""
+
+    remedy = (
+        "Check 'kafka.security.protocol', the 'kafka.sasl.*' and 'kafka.ssl.*' options, and the "
+        "ACLs of the principal."
+    )
 
 
-class DeliveryFailed(KafkaError):
-    """A record was not accepted by the broker."""
+class AuthenticationError(AccessError):
+    """The brokers refuse the credentials or the certificate."""
+
+    remedy = "Check 'kafka.security.protocol' and the 'kafka.sasl.*' and 'kafka.ssl.*' options."
 
 
-class ProducerFenced(KafkaError):
-    """Another producer has this transactional id, or this epoch of it is over."""
+class AuthorizationError(AccessError):
+    """The principal lacks an ACL."""
+
+    remedy = "Grant the principal the ACL that the operation needs."
+
+
+class DeliveryError(KafkaError):
+    """The brokers did not acknowledge a record."""
+
+
+class ProducerFencedError(KafkaError):
+    """Another producer owns this transactional id, or the producer's epoch has ended."""
+
+    remedy = (
+        "Let only one query run with this 'transactionalId'. If transactions time out, raise "
+        "'transactionTimeout'."
+    )
 
 
 class ProtocolError(KafkaError):
-    """What a broker sent is no answer to what it was asked: malformed, or out of order."""
+    """A broker's answer is malformed or does not match the request."""
+
+    remedy = (
+        "Check that the address belongs to a Kafka broker, and what is between it and this "
+        "machine; see the broker's log."
+    )
 
 
-class UnsupportedVersion(KafkaError):
-    """A broker and this client have no version of a request in common."""
+class UnsupportedVersionError(KafkaError):
+    """This client and the broker have no version of a request in common."""
+
+    remedy = "Upgrade the broker."

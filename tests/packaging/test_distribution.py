@@ -46,7 +46,7 @@ def test_the_constraints_are_not_stale(requirement: Requirement) -> None:
 
 KERNEL = "pyspark_kafka/records/_kernel.abi3.so"
 VARIABLE = "PYSPARK_KAFKA_RECORDS"
-SHOW_TWIN = "import pyspark_kafka.records as r; print(r.TWIN)"
+SHOW_TWIN = "import pyspark_kafka.records as r; print(r.IMPLEMENTATION)"
 
 
 def build(

@@ -1,6 +1,6 @@
 """What a user installs: the wheel of the sdist, in a fresh environment, reads a topic there.
 
-With a C compiler it has the kernel, without one the twin in plain Python; both read the same.
+With a C compiler it has the kernel, without one the implementation in plain Python; both read the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import json, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 import pyspark_kafka
-from pyspark_kafka.records import TWIN, Wanted, decode
+from pyspark_kafka.records import IMPLEMENTATION, Wanted, decode
 
 bootstrap_servers, topic, golden = sys.argv[1:]
 wanted = Wanted(
@@ -47,7 +47,7 @@ frame = (
 rows = [row.value.decode() for row in frame.sort("offset").collect()]
 decoded = sum(b.num_rows for b in decode(Path(golden).read_bytes(), wanted).batches)
 spark.stop()
-found = {"file": pyspark_kafka.__file__, "twin": TWIN, "rows": rows, "decoded": decoded}
+found = {"file": pyspark_kafka.__file__, "implementation": IMPLEMENTATION, "rows": rows, "decoded": decoded}
 Path("found.json").write_text(json.dumps(found))
 """
 
@@ -86,15 +86,17 @@ def run(*command: object, cwd: Path, timeout_s: int) -> None:
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
 
 
-@pytest.mark.parametrize("twin", ["cython", "pure"])
+@pytest.mark.parametrize("implementation", ["cython", "pure"])
 def test_it_reads_a_topic_in_a_fresh_environment(
-    twin: str, unpacked: Path, bootstrap: str, topic: TopicFactory, tmp_path: Path
+    implementation: str, unpacked: Path, bootstrap: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    compiler = {"PYSPARK_KAFKA_RECORDS": "cython"} if twin == "cython" else {"CC": "/not/there"}
-    if twin == "cython" and shutil.which("cc") is None:
+    compiler = (
+        {"PYSPARK_KAFKA_RECORDS": "cython"} if implementation == "cython" else {"CC": "/not/there"}
+    )
+    if implementation == "cython" and shutil.which("cc") is None:
         pytest.skip("needs a C compiler")
     wheel, _ = build(tmp_path / "wheel", source=unpacked, **compiler)
-    assert ("-cp311-abi3-" if twin == "cython" else "-py3-none-any.") in wheel.name
+    assert ("-cp311-abi3-" if implementation == "cython" else "-py3-none-any.") in wheel.name
     values = [f"value {index}" for index in range(ROWS)]
     name = topic()
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 2, "compression.type": "lz4"})
@@ -119,6 +121,6 @@ def test_it_reads_a_topic_in_a_fresh_environment(
     found = json.loads((tmp_path / "found.json").read_text())
     site_packages = next((tmp_path / "fresh").glob("lib/*/site-packages"))
     assert found["rows"] == values
-    assert (found["twin"], found["decoded"] > 0) == (twin, True)
+    assert (found["implementation"], found["decoded"] > 0) == (implementation, True)
     assert Path(found["file"]).is_relative_to(site_packages)
-    assert (site_packages / KERNEL).exists() == (twin == "cython")
+    assert (site_packages / KERNEL).exists() == (implementation == "cython")

@@ -11,7 +11,7 @@ import pytest
 
 import pyspark_kafka
 from pyspark_kafka.datasource import KafkaDataSource
-from pyspark_kafka.records import TWIN
+from pyspark_kafka.records import IMPLEMENTATION
 from pyspark_kafka.version import VERSION
 
 
@@ -41,7 +41,7 @@ def test_the_version_that_brokers_are_told_is_the_packages() -> None:
     assert tomllib.loads(text)["project"]["version"] == VERSION
 
 
-@pytest.mark.skipif(TWIN == "pure", reason="the pure twin loads more")
+@pytest.mark.skipif(IMPLEMENTATION == "pure", reason="the pure implementation loads more")
 def test_asking_about_transactions_loads_nothing_that_it_does_not_need() -> None:
     """Every micro-batch asks in new processes, which wait for what they load."""
     # kio loads Hypothesis where it is installed, and that loads everything.

@@ -310,12 +310,12 @@ def test_where_no_leader_comes_back_the_error_says_what_to_do(
         gate.open()
         fails(
             rows,
-            rf"FetchTimeout: fetching {name}-0 at offset [1-9]\d*: nothing came for 8 s, and no "
+            rf"FetchTimeoutError: fetching {name}-0 at offset [1-9]\d*: nothing came for 8 s, and no "
             r"leader answers for the partition.*; .*'kafkaConsumer.pollTimeoutMs'",
         )
     fails(
         lambda: records().collect(),
-        rf"LeaderNotAvailable: listing offsets of {name}-0 failed: no leader answered for it "
+        rf"LeaderNotAvailableError: listing offsets of {name}-0 failed: no leader answered for it "
         r"within 8 s.*'kafka.default.api.timeout.ms'",
     )
     fails(
@@ -325,7 +325,7 @@ def test_where_no_leader_comes_back_the_error_says_what_to_do(
             topic=name,
             **{"kafka.delivery.timeout.ms": "3000"},
         ),
-        rf"DeliveryFailed: a record for {name}-0 was not written: .*'kafka.delivery.timeout.ms'",
+        rf"DeliveryError: a record for {name}-0 was not written: .*'kafka.delivery.timeout.ms'",
     )
 
 

@@ -151,7 +151,7 @@ def test_a_micro_batch_that_comes_again_with_other_rows_is_told(
     query.run(source, target)
     query.forget_last_commit()
     other = "key; concat(value, '0') AS value"
-    with pytest.raises(StreamingQueryException, match=r"ReplayMismatch: .*'onReplayMismatch'"):
+    with pytest.raises(StreamingQueryException, match=r"ReplayMismatchError: .*'onReplayMismatch'"):
         query.run(source, target, select=other)
     query.run(source, target, select=other, onReplayMismatch="warn")
     assert numbers_in(bootstrap, target, partitions=2) == list(range(10))
@@ -168,7 +168,7 @@ def test_a_checkpoint_that_was_set_back_is_told(
             shutil.copytree(query.checkpoint, query.checkpoint.with_name("old"))
     old = query.checkpoint.with_name("old")
     with pytest.raises(
-        StreamingQueryException, match=r"StaleBatch: .*restore the newer checkpoint"
+        StreamingQueryException, match=r"StaleBatchError: .*restore the newer checkpoint"
     ):
         query.run(source, target, checkpoint=old)  # type: ignore[arg-type]
     assert numbers_in(bootstrap, target, partitions=2) == list(range(30))
@@ -189,7 +189,9 @@ def test_a_query_that_another_one_fences_fails_and_a_restart_writes_its_rows_onc
         query.run(source, target, checkpoint=other)  # type: ignore[arg-type]
     finally:
         gate.open()
-    with pytest.raises(StreamingQueryException, match=rf"(Fenced|BatchNotCommitted): .*{target}"):
+    with pytest.raises(
+        StreamingQueryException, match=rf"(SinkFencedError|BatchNotCommittedError): .*{target}"
+    ):
         waits.awaitTermination(TIMEOUT_S)
     assert numbers_in(bootstrap, target, partitions=2) == list(range(10))
     query.run(source, target)
@@ -258,7 +260,7 @@ def test_a_job_that_fails_leaves_nothing_to_be_seen(
 ) -> None:
     target = topic(**{"max.message.bytes": "5000"})
     bad = spark.range(1).selectExpr("repeat('v', 100000) AS value")
-    with pytest.raises(PySparkException, match=f"DeliveryFailed: a record for {target}-0"):
+    with pytest.raises(PySparkException, match=f"DeliveryError: a record for {target}-0"):
         write(frame_of(spark, 0, 100).union(bad), target, target)
     assert read_all(bootstrap, target) == [], "nor does it hold readers back"
     write(frame_of(spark, 0, 100), target, target)
@@ -271,11 +273,11 @@ def test_a_job_with_an_id_is_written_once(
     target = topic(partitions=2)
     write(frame_of(spark, 0, 100), target, target, batchId="7")
     write(frame_of(spark, 0, 100).repartition(2), target, target, batchId="7")
-    with pytest.raises(PySparkException, match="ReplayMismatch: "):
+    with pytest.raises(PySparkException, match="ReplayMismatchError: "):
         write(frame_of(spark, 0, 99), target, target, batchId="7")
     write(frame_of(spark, 0, 99), target, target, batchId="7", onReplayMismatch="warn")
     with pytest.raises(
-        PySparkException, match=r"StaleBatch: .*'batchId' is 6.*new transactionalId"
+        PySparkException, match=r"StaleBatchError: .*'batchId' is 6.*new transactionalId"
     ):
         write(frame_of(spark, 100, 110), target, target, batchId="6")
     assert numbers_in(bootstrap, target, partitions=2) == list(range(100))
@@ -311,7 +313,9 @@ def test_foreach_batch_is_exactly_once_by_the_id_of_the_batch(
     crashes[:] = [False] * 9
     fill(bootstrap, source, range(100, 110))
     run("checkpoint")
-    with pytest.raises(StreamingQueryException, match=r"StaleBatch: .*take a new transactionalId"):
+    with pytest.raises(
+        StreamingQueryException, match=r"StaleBatchError: .*take a new transactionalId"
+    ):
         run("new checkpoint")
     assert numbers_in(bootstrap, target, partitions=2) == list(range(110))
 

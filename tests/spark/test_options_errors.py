@@ -77,7 +77,7 @@ def test_what_only_a_stream_refuses(streams: StreamRunner) -> None:
 
 
 def test_unknown_topic(read: Reader, streams: StreamRunner) -> None:
-    message = "UnknownTopicOrPartition: topic 'never-created' of subscribe=never-created"
+    message = "UnknownTopicOrPartitionError: topic 'never-created' of subscribe=never-created"
     with pytest.raises(PySparkException, match=message):
         read(subscribe="never-created").collect()
     with pytest.raises(PySparkException, match=message):
@@ -101,7 +101,7 @@ def test_unreachable_broker(read: Reader) -> None:
         "kafka.default.api.timeout.ms": "2000",
     }
     started = time.monotonic()
-    with pytest.raises(PySparkException, match=rf"BrokerUnreachable: .*127\.0\.0\.1:{port}"):
+    with pytest.raises(PySparkException, match=rf"BrokerUnreachableError: .*127\.0\.0\.1:{port}"):
         read(subscribe="t", **options).collect()
     assert time.monotonic() - started < 30
 

@@ -88,7 +88,7 @@ def test_a_row_that_cannot_be_written_ends_the_query_and_a_restart_writes_it(
 ) -> None:
     source, target = topic(), topic(**{"max.message.bytes": "5000"})
     put(bootstrap, source, [Record(value=b"x" * 9_000)])
-    with pytest.raises(StreamingQueryException, match=f"DeliveryFailed: a record for {target}-0"):
+    with pytest.raises(StreamingQueryException, match=f"DeliveryError: a record for {target}-0"):
         copy(source, target)
     fits = "substring(value, 1, 10) AS value"
     copy(source, target, fits)

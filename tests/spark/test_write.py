@@ -167,8 +167,8 @@ def test_overwrite_is_refused(spark: SparkSession, write: Write) -> None:
             "repeat('v', 2000000) AS value; '{topic}' AS topic",
             "RowError: .*'kafka.max.request.size",
         ),
-        ("repeat('v', 9000) AS value; '{topic}' AS topic", "DeliveryFailed: .*'max.message.bytes'"),
-        ("'v' AS value; 'no such' AS topic", "DeliveryFailed: .*no such.*no name for a topic"),
+        ("repeat('v', 9000) AS value; '{topic}' AS topic", "DeliveryError: .*'max.message.bytes'"),
+        ("'v' AS value; 'no such' AS topic", "DeliveryError: .*no such.*no name for a topic"),
     ],
 )
 def test_rows_that_fail_their_task(
@@ -188,7 +188,7 @@ def test_a_row_that_fails_does_not_hide_behind_good_ones(
         col("id").cast("string").alias("value"),
     )
     bad = spark.range(1).selectExpr("'x' AS key", "repeat('v', 100000) AS value")
-    with pytest.raises(PySparkException, match=f"DeliveryFailed: a record for {name}-0"):
+    with pytest.raises(PySparkException, match=f"DeliveryError: a record for {name}-0"):
         write(frame.union(bad), topic=name)
 
 
@@ -196,5 +196,5 @@ def test_no_broker(spark: SparkSession) -> None:
     frame = spark.range(1).selectExpr("'v' AS value")
     writer = engines.kafka(frame.write).option("kafka.bootstrap.servers", "127.0.0.1:1")
     writer = writer.option("kafka.delivery.timeout.ms", "1000").option("topic", "t")
-    with pytest.raises(PySparkException, match=r"DeliveryFailed: a record for t .*127.0.0.1:1"):
+    with pytest.raises(PySparkException, match=r"DeliveryError: a record for t .*127.0.0.1:1"):
         writer.mode("append").save()

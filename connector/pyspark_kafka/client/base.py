@@ -29,15 +29,15 @@ class Producer(Protocol):
 
         `topic` and `value` must be there; other columns may be missing, which is as if they were
         null. Blocks while the send buffer is full. Raises `RowError` for a record larger than the
-        client may send, `DeliveryFailed` as soon as a row is known to have failed, and
-        `AuthenticationFailed` when the brokers refuse us.
+        client may send, `DeliveryError` as soon as a row is known to have failed, and
+        `AccessError` when the brokers refuse us.
         """
 
     def flush(self) -> None:
         """Wait until the brokers have confirmed every row sent.
 
-        Raises `DeliveryFailed` naming topic, partition and what the broker said, or that it said
-        nothing within `kafka.delivery.timeout.ms`, and `AuthenticationFailed`.
+        Raises `DeliveryError` naming topic, partition and what the broker said, or that it said
+        nothing within `kafka.delivery.timeout.ms`, and `AccessError`.
         """
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class KafkaReads(Protocol):
 
     A question about topics or offsets is asked until it is answered while leaders or coordinators
     move and brokers restart, for `kafka.default.api.timeout.ms` in all; the caller need not. It
-    raises `LeaderNotAvailable` or `BrokerUnreachable` when that time is over. Any other error is
+    raises `LeaderNotAvailableError` or `BrokerUnreachableError` when that time is over. Any other error is
     raised after `fetchOffset.numRetries` tries, unless another try cannot help.
     """
 
@@ -70,7 +70,7 @@ class KafkaReads(Protocol):
     ) -> Mapping[TopicPartition, int | None]:
         """Resolve every query; None where no record is at or after the timestamp asked for.
 
-        Raises `UnknownTopicOrPartition` naming the first partition that does not exist.
+        Raises `UnknownTopicOrPartitionError` naming the first partition that does not exist.
         """
 
     def committed_offsets(
@@ -81,7 +81,7 @@ class KafkaReads(Protocol):
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit a group's offsets outside of any transaction, as a group without members.
 
-        Brokers refuse that while the group has members. Raises `AuthenticationFailed` for a group
+        Brokers refuse that while the group has members. Raises `AccessError` for a group
         that we may not read.
         """
 
@@ -102,9 +102,9 @@ class KafkaReads(Protocol):
         `columns` are names of `columns.SOURCE_SCHEMA` in the order wanted. Gaps
         (control records, aborted transactions, compaction) are not errors. Ends when the range
         is read to its end, even where its last offsets hold nothing visible. Raises
-        `OffsetOutOfRange` (with the range that exists), `UnknownTopicOrPartition` (also where
+        `OffsetOutOfRangeError` (with the range that exists), `UnknownTopicOrPartitionError` (also where
         the topic of this name has another id than `topic_id`),
-        `FetchTimeout` when nothing arrives for `kafkaConsumer.pollTimeoutMs`, or
+        `FetchTimeoutError` when nothing arrives for `kafkaConsumer.pollTimeoutMs`, or
         `CorruptBatchError`.
         """
 

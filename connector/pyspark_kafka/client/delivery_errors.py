@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafka.errors import DeliveryFailed, ProducerFenced, RowError
+from pyspark_kafka.errors import DeliveryError, ProducerFencedError, RowError
 from pyspark_kafka.kafka.topics import LEGAL_TOPIC_NAMES, is_topic_name
 
 TIMEOUT_OPTION: Final = "kafka.delivery.timeout.ms"
@@ -30,27 +30,27 @@ _NEVER_SEEN: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryFaults:
+class DeliveryErrors:
     """The errors of one producer. `record_bytes_max` is the largest record that it may send."""
 
     bootstrap_servers: str
     record_bytes_max: int
 
-    def not_written(self, where: str, said: str, remedy: str) -> DeliveryFailed:
+    def not_written(self, where: str, said: str, remedy: str) -> DeliveryError:
         """`where` is a topic or a partition, `said` what the broker answered, or what went on."""
-        return DeliveryFailed(f"a record for {where} was not written: {said}; {remedy}")
+        return DeliveryError(f"a record for {where} was not written: {said}; {remedy}")
 
-    def not_in_transaction(self, failed: str, said: str, transactional_id: str) -> DeliveryFailed:
+    def not_in_transaction(self, failed: str, said: str, transactional_id: str) -> DeliveryError:
         """For what is refused since the transaction of this id cannot go on."""
-        return DeliveryFailed(
+        return DeliveryError(
             f"{failed}: {said} to transactional id "
             f"{transactional_id!r}, whose transaction is over or has to be aborted, as after its "
             f"timeout; {_NEVER_SEEN}, and if transactions time out, raise 'transactionTimeout'"
         )
 
-    def fenced(self, failed: str, said: str, transactional_id: str) -> ProducerFenced:
+    def fenced(self, failed: str, said: str, transactional_id: str) -> ProducerFencedError:
         """For what is refused since this id has another owner, or another epoch."""
-        return ProducerFenced(
+        return ProducerFencedError(
             f"{failed}: {said} to transactional id "
             f"{transactional_id!r}, which another producer has by now, or whose transaction was "
             f"aborted by a newer run or by its timeout; {_NEVER_SEEN}: see that no other query "

@@ -177,9 +177,9 @@ def _say_once(level: int, text: str) -> None:
 
 def _warn_without_kernel(role: Role, instead: str = _OR_OTHER_ENGINE) -> None:
     """The kernel may be there and not load; a task must not choose anew what the driver chose."""
-    from pyspark_kafka.records import TWIN  # noqa: PLC0415
+    from pyspark_kafka.records import IMPLEMENTATION  # noqa: PLC0415
 
-    if TWIN == "pure" and not os.environ.get(_TWIN):
+    if IMPLEMENTATION == "pure" and not os.environ.get(_TWIN):
         what = _missing_kernel()
         if what is None:
             what = "the compiled kernel of pyspark_kafka.records is installed, but does not load"
@@ -188,7 +188,7 @@ def _warn_without_kernel(role: Role, instead: str = _OR_OTHER_ENGINE) -> None:
 
 
 def _missing_kernel() -> str | None:
-    """Without the compiled kernel librdkafka is faster; who asks for a twin by name gets it.
+    """Without the compiled kernel librdkafka is faster; who asks for a implementation by name gets it.
 
     Only looks for the file: planning loads no engine.
     """

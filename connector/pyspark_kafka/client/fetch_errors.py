@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafka.errors import FetchTimeout, KafkaError, OffsetOutOfRange
+from pyspark_kafka.errors import FetchTimeoutError, KafkaError, OffsetOutOfRangeError
 from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel
 
 TIMEOUT_OPTION: Final = "kafkaConsumer.pollTimeoutMs"
@@ -32,7 +32,7 @@ class ExistingOffsets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RangeFaults:
+class FetchErrors:
     """The errors of reading one range."""
 
     fetch_range: FetchRange
@@ -51,7 +51,7 @@ class RangeFaults:
 
     def out_of_range(
         self, position: int, existing: ExistingOffsets, cut_at: int | None = None
-    ) -> OffsetOutOfRange:
+    ) -> OffsetOutOfRangeError:
         """The broker does not have these offsets any more, or yet.
 
         `cut_at` is where another log begins than the one that was read up to `position`.
@@ -66,17 +66,17 @@ class RangeFaults:
                 f"the log was cut short at offset {cut_at} and written anew after it had been "
                 f"read up to {position}, as by an unclean leader election"
             )
-        return OffsetOutOfRange(
+        return OffsetOutOfRangeError(
             f"{wanted.topic_partition}: offsets {position} to {wanted.end_offset} "
             f"(exclusive) are wanted, but {existing}; {reason}"
         )
 
-    def no_leader(self, position: int, last: Exception | None = None) -> FetchTimeout:
+    def no_leader(self, position: int, last: Exception | None = None) -> FetchTimeoutError:
         """Nobody who could be asked led the partition until the time was over.
 
         `last` is how the last try ended, where that is known.
         """
-        return FetchTimeout(
+        return FetchTimeoutError(
             f"{self.doing(position)}: nothing came for {self.waited_s:g} s, and no leader answers "
             f"for the partition{_of_last(last)}; start a broker that has an in-sync replica of "
             f"it, or raise '{TIMEOUT_OPTION}' to wait longer"
@@ -93,14 +93,14 @@ class RangeFaults:
             self.isolation_level is IsolationLevel.READ_COMMITTED
             and existing.last_stable_offset < wanted.end_offset
         ):
-            return FetchTimeout(
+            return FetchTimeoutError(
                 f"{wanted.topic_partition}: the range ends at offset {wanted.end_offset}, but "
                 f"{existing}, and that has not changed for {self.waited_s:g} s: with "
                 "'kafka.isolation.level' read_committed reading ends at the last stable offset, "
                 "where the oldest open transaction begins. Wait until it is decided, end it with "
                 "kafka-transactions.sh, or read with read_uncommitted"
             )
-        return FetchTimeout(
+        return FetchTimeoutError(
             f"{self.doing(position)}: nothing came from {self.bootstrap_servers} for "
             f"{self.waited_s:g} s, though the range ends at {wanted.end_offset} and {existing}"
             f"{_of_last(last)}; if the brokers are slow, raise '{TIMEOUT_OPTION}'"

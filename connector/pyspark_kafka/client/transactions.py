@@ -30,7 +30,7 @@ from pyspark_kafka.kafka.transactions import (
 class TransactionalProducer(Producer, Protocol):
     """Writes in one transaction, which begins with its first row and which it never ends.
 
-    Also raises `ProducerFenced` where brokers say that another one has its id by now. `abort` only
+    Also raises `ProducerFencedError` where brokers say that another one has its id by now. `abort` only
     gives it up: the transaction stays as it is.
     """
 
@@ -43,7 +43,7 @@ class TransactionalProducer(Producer, Protocol):
 
 
 class TransactionalClient(KafkaClient, Protocol):
-    """What the protocol asks. Refusals of the principal are `AuthenticationFailed` everywhere."""
+    """What the protocol asks. Refusals of the principal are `AccessError` everywhere."""
 
     def transaction_version(self) -> TransactionVersion:
         """Of the cluster, as its brokers' finalized features say."""
@@ -59,7 +59,7 @@ class TransactionalClient(KafkaClient, Protocol):
         """Take the id: fences who had it, and waits until its transaction is ended.
 
         Returns only when the markers of that are written. With `expected` (KIP-360) raises
-        `ProducerFenced` where somebody else has it by now; in transactions of version 1 also where
+        `ProducerFencedError` where somebody else has it by now; in transactions of version 1 also where
         its transaction was open, which is aborted then. Raises `OptionError` for a timeout above
         the brokers' limit (INVALID_TRANSACTION_TIMEOUT) and for `two_phase_commit` where the
         cluster has none.

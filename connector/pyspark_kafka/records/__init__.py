@@ -1,8 +1,8 @@
-"""Kafka's record batches to Arrow and back: `decode` and `encode`, by one of two twins.
+"""Kafka's record batches to Arrow and back: `decode` and `encode`, by one of two implementations.
 
-Purpose: choose the twin. `PYSPARK_KAFKA_RECORDS=cython` is the compiled kernel, `pure` the one in
+Purpose: choose the implementation. `PYSPARK_KAFKA_RECORDS=cython` is the compiled kernel, `pure` the one in
 plain Python; where it is not set, the kernel if it was built. `checksums` has a third function of
-the twins. Invariant: all are the same functions of their arguments whichever twin it is; asking for
+the implementations. Invariant: all are the same functions of their arguments whichever implementation it is; asking for
 one that cannot load raises. What it must not know: connections, Spark.
 """
 
@@ -18,7 +18,7 @@ from pyspark_kafka.records.contract import Decode, Decoded, Wanted
 from pyspark_kafka.records.encoding import Encode, EncodedBatch, Encoding, ProducerState
 
 __all__ = [
-    "TWIN",
+    "IMPLEMENTATION",
     "Codec",
     "Decode",
     "Decoded",
@@ -33,17 +33,18 @@ __all__ = [
 
 _VARIABLE: Final = "PYSPARK_KAFKA_RECORDS"
 _MODULES: Final = {"cython": ("_kernel", "_kernel"), "pure": ("_pure", "_pure_encode")}
-"""Where `decode` and `encode` of a twin are."""
+"""Where `decode` and `encode` of a implementation are."""
 
 
 def _load(asked: str | None) -> tuple[str, Decode, Encode]:
-    """A twin's name and functions. Raises `OptionError` if what is asked cannot be had."""
+    """A implementation's name and functions. Raises `OptionError` if what is asked cannot be had."""
     if asked and asked not in _MODULES:
         raise OptionError(f"{_VARIABLE}={asked}: choose from {', '.join(_MODULES)}")
-    for twin in [asked] if asked else _MODULES:
+    for implementation in [asked] if asked else _MODULES:
         try:
             decoding, encoding = (
-                importlib.import_module(f"{__name__}.{module}") for module in _MODULES[twin]
+                importlib.import_module(f"{__name__}.{module}")
+                for module in _MODULES[implementation]
             )
         except ImportError as error:
             if asked:
@@ -53,8 +54,8 @@ def _load(asked: str | None) -> tuple[str, Decode, Encode]:
                     f"set {_VARIABLE}=pure"
                 ) from error
         else:
-            return twin, decoding.decode, encoding.encode
-    raise AssertionError("the pure twin always loads")
+            return implementation, decoding.decode, encoding.encode
+    raise AssertionError("the pure implementation always loads")
 
 
-TWIN, decode, encode = _load(os.environ.get(_VARIABLE))
+IMPLEMENTATION, decode, encode = _load(os.environ.get(_VARIABLE))

@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False, auto_pickle=False, autotestdict=False
-"""The compiled twin: record batches to Arrow and back without a Python object per record.
+"""The compiled implementation: record batches to Arrow and back without a Python object per record.
 
 Purpose: the same rows, the same batches and the same errors as `_pure` and `_pure_encode`, and the
 same checksums as `_pure_checksums`, at the speed of memory; the layouts stand in `_pure`. Invariant: of bytes to be decoded nothing outside is
 read, whatever they say; a length is compared with what is left before it is used. What it must
-not know: the pure twin, connections, Spark.
+not know: the pure implementation, connections, Spark.
 
 How decoding goes: `step` runs without the GIL through batches and their records and copies rows
 into growing blocks of memory. It comes back, as an `Event`, for what needs Python (a batch that is
@@ -29,9 +29,9 @@ from pyspark_kafka.records.compression import Codec, decompress
 from pyspark_kafka.records.contract import (
     HEADER_OVERHEAD_BYTES,
     ROWS_MAX,
-    BatchFault,
+    DecodeError,
     Decoded,
-    Fault,
+    DecodeFailure,
     as_error,
 )
 from pyspark_kafka.records.encoding import (
@@ -156,7 +156,7 @@ def decode(data, wanted):
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         return _Decoding(memoryview(data), wanted).run(<const uint8_t *> view.buf, view.len)
-    except BatchFault as fault:
+    except DecodeError as fault:
         raise as_error(fault, wanted) from None
     finally:
         PyBuffer_Release(&view)
@@ -239,7 +239,7 @@ cdef class _Decoding:
         details = [self.state.details[index] for index in range(self.state.fault_details)]
         if self.state.fault == TIMESTAMP:
             details = [sum(details)]
-        raise BatchFault(Fault(self.state.fault), self.state.fault_offset, *details)
+        raise DecodeError(DecodeFailure(self.state.fault), self.state.fault_offset, *details)
 
     cdef int look(self) except -1:
         """Enter or leave a batch that is compressed, transactional or control."""

@@ -34,25 +34,25 @@ cdef enum:
 cdef int64_t TIMESTAMP_MS_MAX = INT64_MAX // 1000
 cdef int64_t OVERHEAD = HEADER_OVERHEAD_BYTES
 
-cdef int LEGACY = Fault.LEGACY
-cdef int MAGIC = Fault.MAGIC
-cdef int LENGTH = Fault.LENGTH
-cdef int BACKWARD = Fault.BACKWARD
-cdef int CRC = Fault.CRC
-cdef int OFFSETS = Fault.OFFSETS
-cdef int COUNT = Fault.COUNT
-cdef int CODEC = Fault.CODEC
-cdef int RECORDS_CUT = Fault.RECORDS_CUT
-cdef int RECORD_LENGTH = Fault.RECORD_LENGTH
-cdef int RECORD_CUT = Fault.RECORD_CUT
-cdef int RECORD_REST = Fault.RECORD_REST
-cdef int NUMBER = Fault.NUMBER
-cdef int OFFSET = Fault.OFFSET
-cdef int FIELD_LENGTH = Fault.FIELD_LENGTH
-cdef int HEADER_COUNT = Fault.HEADER_COUNT
-cdef int TRAILING = Fault.TRAILING
-cdef int TIMESTAMP = Fault.TIMESTAMP
-cdef int HEADER_KEY = Fault.HEADER_KEY
+cdef int LEGACY = DecodeFailure.LEGACY
+cdef int MAGIC = DecodeFailure.MAGIC
+cdef int LENGTH = DecodeFailure.LENGTH
+cdef int BACKWARD = DecodeFailure.BACKWARD
+cdef int CRC = DecodeFailure.CRC
+cdef int OFFSETS = DecodeFailure.OFFSETS
+cdef int COUNT = DecodeFailure.COUNT
+cdef int CODEC = DecodeFailure.CODEC
+cdef int RECORDS_CUT = DecodeFailure.RECORDS_CUT
+cdef int RECORD_LENGTH = DecodeFailure.RECORD_LENGTH
+cdef int RECORD_CUT = DecodeFailure.RECORD_CUT
+cdef int RECORD_REST = DecodeFailure.RECORD_REST
+cdef int NUMBER = DecodeFailure.NUMBER
+cdef int OFFSET = DecodeFailure.OFFSET
+cdef int FIELD_LENGTH = DecodeFailure.FIELD_LENGTH
+cdef int HEADER_COUNT = DecodeFailure.HEADER_COUNT
+cdef int TRAILING = DecodeFailure.TRAILING
+cdef int TIMESTAMP = DecodeFailure.TIMESTAMP
+cdef int HEADER_KEY = DecodeFailure.HEADER_KEY
 
 
 cdef struct Block:

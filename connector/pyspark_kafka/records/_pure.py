@@ -1,4 +1,4 @@
-"""The twin written to be read: record batches to Arrow, a Python object per record.
+"""The implementation written to be read: record batches to Arrow, a Python object per record.
 
 Purpose: say what decoding is, plainly; also what runs where the kernel was not built. Invariant:
 the same rows, the same batches of them and the same errors as `_kernel`. What it must not know:
@@ -44,10 +44,10 @@ import pyarrow as pa
 from pyspark_kafka.records.compression import Codec, decompress
 from pyspark_kafka.records.contract import (
     HEADER_OVERHEAD_BYTES,
-    BatchFault,
     Buffer,
     Decoded,
-    Fault,
+    DecodeError,
+    DecodeFailure,
     Wanted,
     as_error,
 )
@@ -80,7 +80,7 @@ def decode(data: Buffer, wanted: Wanted) -> Decoded:
     """As `contract.Decode` says."""
     try:
         return _decode(memoryview(data).cast("B"), wanted)
-    except BatchFault as fault:
+    except DecodeError as fault:
         raise as_error(fault, wanted) from None
 
 
@@ -155,28 +155,28 @@ def read_batch(
     """The batch that `data` begins with; None where not all of it is there."""
     base_offset, length, _, magic = _BEGIN.unpack_from(data)
     if magic in _LEGACY_MAGICS:
-        raise BatchFault(Fault.LEGACY, base_offset, magic)
+        raise DecodeError(DecodeFailure.LEGACY, base_offset, magic)
     if magic != _MAGIC:
-        raise BatchFault(Fault.MAGIC, base_offset, magic)
+        raise DecodeError(DecodeFailure.MAGIC, base_offset, magic)
     if length < _HEADER.size - _LENGTH_END:
-        raise BatchFault(Fault.LENGTH, base_offset, length)
+        raise DecodeError(DecodeFailure.LENGTH, base_offset, length)
     size_bytes = length + _LENGTH_END
     if size_bytes > len(data):
         return None
     if base_offset < offset_min:
-        raise BatchFault(Fault.BACKWARD, base_offset, offset_min)
+        raise DecodeError(DecodeFailure.BACKWARD, base_offset, offset_min)
     (
         _, _, _, _, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
         producer_id, producer_epoch, _, record_count,
     ) = _HEADER.unpack_from(data)  # fmt: skip
     if (found := (crc_of or _crc32c())(data[_ATTRIBUTES:size_bytes])) != crc:
-        raise BatchFault(Fault.CRC, base_offset, crc, found)
+        raise DecodeError(DecodeFailure.CRC, base_offset, crc, found)
     if last_offset_delta < 0 or base_offset + last_offset_delta >= _INT64_MAX:
-        raise BatchFault(Fault.OFFSETS, base_offset, last_offset_delta)
+        raise DecodeError(DecodeFailure.OFFSETS, base_offset, last_offset_delta)
     if not 0 <= record_count <= last_offset_delta + 1:
-        raise BatchFault(Fault.COUNT, base_offset, record_count, last_offset_delta + 1)
+        raise DecodeError(DecodeFailure.COUNT, base_offset, record_count, last_offset_delta + 1)
     if (codec := attributes & _CODEC_MASK) > max(Codec):
-        raise BatchFault(Fault.CODEC, base_offset, codec)
+        raise DecodeError(DecodeFailure.CODEC, base_offset, codec)
     return Batch(
         base_offset=base_offset,
         size_bytes=size_bytes,
@@ -244,7 +244,7 @@ def read_records(batch: Batch, wanted: Wanted) -> Iterator[_Record]:
         position = fields.end
         delta_min = record.offset - batch.base_offset + 1
     if position < len(section):
-        raise BatchFault(Fault.TRAILING, batch.base_offset, len(section) - position)
+        raise DecodeError(DecodeFailure.TRAILING, batch.base_offset, len(section) - position)
 
 
 def _record(fields: _Fields, batch: Batch, delta_min: int) -> _Record:
@@ -252,15 +252,15 @@ def _record(fields: _Fields, batch: Batch, delta_min: int) -> _Record:
     timestamp_delta = fields.varint(_INT64_BITS)
     offset_delta = fields.varint(_INT32_BITS)
     if not delta_min <= offset_delta <= batch.last_offset_delta:
-        fields.fail(Fault.OFFSET, offset_delta, delta_min, batch.last_offset_delta)
+        fields.fail(DecodeFailure.OFFSET, offset_delta, delta_min, batch.last_offset_delta)
     key = fields.nullable()
     value = fields.nullable()
     count = fields.varint(_INT32_BITS)
     if not 0 <= count <= fields.left // _HEADER_BYTES_MIN:
-        fields.fail(Fault.HEADER_COUNT, count, fields.left)
+        fields.fail(DecodeFailure.HEADER_COUNT, count, fields.left)
     headers = [(fields.required(), fields.nullable()) for _ in range(count)]
     if fields.left:
-        fields.fail(Fault.RECORD_REST, fields.left)
+        fields.fail(DecodeFailure.RECORD_REST, fields.left)
     log_append_time = batch.attributes & _LOG_APPEND_TIME_BIT
     return _Record(
         offset=batch.base_offset + offset_delta,
@@ -281,16 +281,19 @@ class _Fields:
         self._index = index
         self._section = section
         self._position = position
-        self._cut: tuple[Fault, *tuple[int, ...]] = (Fault.RECORDS_CUT, batch.record_count)
+        self._cut: tuple[DecodeFailure, *tuple[int, ...]] = (
+            DecodeFailure.RECORDS_CUT,
+            batch.record_count,
+        )
         self.end = len(section)
         length = self.varint(_INT32_BITS)
         if not 0 <= length <= self.left:
-            self.fail(Fault.RECORD_LENGTH, length, self.left)
-        self._cut = (Fault.RECORD_CUT,)
+            self.fail(DecodeFailure.RECORD_LENGTH, length, self.left)
+        self._cut = (DecodeFailure.RECORD_CUT,)
         self.end = self._position + length
 
-    def fail(self, kind: Fault, *details: int) -> NoReturn:
-        raise BatchFault(kind, self._batch.base_offset, self._index, *details)
+    def fail(self, kind: DecodeFailure, *details: int) -> NoReturn:
+        raise DecodeError(kind, self._batch.base_offset, self._index, *details)
 
     @property
     def left(self) -> int:
@@ -310,7 +313,7 @@ class _Fields:
             unsigned |= (byte & 0x7F) << shift
             shift += 7
             if unsigned >> bits or (byte & 0x80 and shift >= bits):
-                self.fail(Fault.NUMBER)
+                self.fail(DecodeFailure.NUMBER)
             if not byte & 0x80:
                 return (unsigned >> 1) ^ -(unsigned & 1)
 
@@ -323,7 +326,7 @@ class _Fields:
 
     def _take(self, length: int) -> bytes:
         if not 0 <= length <= self.left:
-            self.fail(Fault.FIELD_LENGTH, length, self.left)
+            self.fail(DecodeFailure.FIELD_LENGTH, length, self.left)
         self._position += length
         return bytes(self._section[self._position - length : self._position])
 
@@ -370,7 +373,7 @@ class _Rows:
         self._clear()
 
     def _row(self, record: _Record, timestamp_type: int) -> dict[str, Any]:
-        """Raises `BatchFault` for what has no place in a wanted column, the timestamp first."""
+        """Raises `DecodeError` for what has no place in a wanted column, the timestamp first."""
         row: dict[str, Any] = {
             "key": record.key,
             "value": record.value,
@@ -381,7 +384,7 @@ class _Rows:
         }
         if "timestamp" in self._columns:
             if abs(record.timestamp) > _TIMESTAMP_MS_MAX:
-                raise BatchFault(Fault.TIMESTAMP, record.offset, record.timestamp)
+                raise DecodeError(DecodeFailure.TIMESTAMP, record.offset, record.timestamp)
             row["timestamp"] = record.timestamp * 1000
         if "headers" in self._columns:
             row["headers"] = _headers(record)
@@ -404,4 +407,4 @@ def _headers(record: _Record) -> list[tuple[str, bytes | None]] | None:
     try:
         return [(key.decode(), value) for key, value in record.headers] or None
     except UnicodeDecodeError:
-        raise BatchFault(Fault.HEADER_KEY, record.offset) from None
+        raise DecodeError(DecodeFailure.HEADER_KEY, record.offset) from None

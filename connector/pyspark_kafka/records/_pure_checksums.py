@@ -1,4 +1,4 @@
-"""The plain twin of checksums, written to be read.
+"""The plain implementation of checksums, written to be read.
 
 Purpose: say what the hash of a row is, and compute it where the kernel is not built. Invariant: the
 same sums as `_kernel`, for ever. What it must not know: the kernel, what sums are compared with.

@@ -1,4 +1,4 @@
-"""The plain twin of encoding: Arrow to record batches, written to be read.
+"""The plain implementation of encoding: Arrow to record batches, written to be read.
 
 Purpose: say what encoding means, and encode where the kernel is not built. Invariant: the same
 bytes and the same errors as `_kernel`. What it must not know: the kernel, connections, Spark.

@@ -1,6 +1,6 @@
 """Batches that must change after they were encoded, since a broker finds them too large.
 
-Purpose: the slow path of both twins, byte by byte in plain Python. Invariant: records keep their
+Purpose: the slow path of both implementations, byte by byte in plain Python. Invariant: records keep their
 order, timestamps and sequences; what comes out is what `encode` would have made. What it must not
 know: connections, when a batch is to be changed. Source: `ProducerBatch.split` of Apache
 Kafka.

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from pyspark_kafka.records import TWIN
+from pyspark_kafka.records import IMPLEMENTATION
 
 CHECKSUMS: Final = 2**64
 """How many there are: sums are taken modulo this."""
@@ -39,11 +39,11 @@ class RowChecksums(Protocol):
 
 
 def _load() -> RowChecksums:
-    if TWIN == "pure":
-        from pyspark_kafka.records import _pure_checksums as twin  # noqa: PLC0415
+    if IMPLEMENTATION == "pure":
+        from pyspark_kafka.records import _pure_checksums as implementation  # noqa: PLC0415
     else:
-        from pyspark_kafka.records import _kernel as twin  # type: ignore[no-redef] # noqa: PLC0415
-    return twin.row_checksums
+        from pyspark_kafka.records import _kernel as implementation  # type: ignore[no-redef] # noqa: PLC0415
+    return implementation.row_checksums
 
 
 row_checksums: Final = _load()

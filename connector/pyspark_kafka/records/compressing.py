@@ -1,6 +1,6 @@
 """The codecs of record batches, as producers write them.
 
-Purpose: a batch's records section compressed, for both twins, in the forms that Kafka's Java
+Purpose: a batch's records section compressed, for both implementations, in the forms that Kafka's Java
 clients and brokers, librdkafka and kafka-python all read. Invariant: the same bytes for the same
 section, codec and level. What it must not know: records.
 

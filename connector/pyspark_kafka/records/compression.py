@@ -1,6 +1,6 @@
 """The codecs of record batches, decompressed with a bound on what comes out.
 
-Purpose: one batch's records section as plain bytes, for both twins. Invariant: no more than
+Purpose: one batch's records section as plain bytes, for both implementations. Invariant: no more than
 `bytes_max` bytes and one piece are ever held, whatever sizes are claimed. What it must not know:
 records.
 
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pyspark_kafka.records.contract import BatchFault, Fault
+from pyspark_kafka.records.contract import DecodeError, DecodeFailure
 
 # The stream format of snappy-java (SnappyOutputStream), which Kafka's Java clients write:
 #   magic 8 bytes | version int32 | compatible version int32 | (length int32 | raw snappy block)*
@@ -51,15 +51,17 @@ class Codec(IntEnum):
 def decompress(codec: Codec, data: memoryview, *, base_offset: int, bytes_max: int) -> bytes:
     """The records section `data` of the batch at `base_offset`, decompressed.
 
-    Raises `BatchFault` where `data` is not what the codec says, or gives more than `bytes_max`.
+    Raises `DecodeError` where `data` is not what the codec says, or gives more than `bytes_max`.
     """
     try:
         return _PLAIN_OF[codec](data, bytes_max)
     except _TooLarge:
-        raise BatchFault(Fault.TOO_LARGE, base_offset, bytes_max) from None
+        raise DecodeError(DecodeFailure.TOO_LARGE, base_offset, bytes_max) from None
     except (pa.ArrowException, OSError, zlib.error) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BatchFault(Fault.COMPRESSED, base_offset, codec.name.lower(), reason) from None
+        raise DecodeError(
+            DecodeFailure.COMPRESSED, base_offset, codec.name.lower(), reason
+        ) from None
 
 
 class _TooLarge(Exception):  # noqa: N818, never seen outside

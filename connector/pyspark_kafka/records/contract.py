@@ -1,7 +1,7 @@
 """What decoding is asked, what it gives, and what it says of damaged bytes.
 
-Purpose: the one statement that the twins share, so that they differ in nothing but speed: types,
-bounds, and the words of every error. Invariant: a fault is raised as a `BatchFault`, and
+Purpose: the one statement that the implementations share, so that they differ in nothing but speed: types,
+bounds, and the words of every error. Invariant: a fault is raised as a `DecodeError`, and
 `as_error` alone turns it into an error of the package. What it must not know: how bytes are
 parsed, connections, Spark.
 """
@@ -97,7 +97,7 @@ class Decode(Protocol):
     def __call__(self, data: Buffer, wanted: Wanted) -> Decoded: ...
 
 
-class Fault(IntEnum):
+class DecodeFailure(IntEnum):
     """What can be wrong with a batch; the numbers are what the kernel passes about."""
 
     LEGACY = 1
@@ -124,43 +124,43 @@ class Fault(IntEnum):
     HEADER_KEY = 22
 
 
-_DAMAGE: Final[Mapping[Fault, str]] = {
-    Fault.MAGIC: "its magic byte is {0}, where formats have 0, 1 or 2",
-    Fault.LENGTH: "it claims a length of {0} bytes, less than its own header",
-    Fault.BACKWARD: "only offsets from {0} on can come there",
-    Fault.CRC: "its CRC is {0:08x}, that of its bytes {1:08x}",
-    Fault.OFFSETS: "it claims a last offset delta of {0}",
-    Fault.COUNT: "it counts {0} records for {1} offsets",
-    Fault.CODEC: "it claims compression codec {0}, where there are 0 to 4",
-    Fault.COMPRESSED: "its records cannot be decompressed as {0}: {1}",
-    Fault.MARKER: "the key of its control record has {0} bytes and version {1}",
-    Fault.RECORDS_CUT: "its bytes end before record {0} of {1}",
-    Fault.RECORD_LENGTH: "record {0} claims {1} bytes, and {2} are left",
-    Fault.RECORD_CUT: "record {0} ends inside one of its fields",
-    Fault.RECORD_REST: "record {0} has {1} bytes behind its last field",
-    Fault.NUMBER: "record {0} holds a number that its type cannot",
-    Fault.OFFSET: "record {0} claims offset delta {1}, where {2} to {3} can come",
-    Fault.FIELD_LENGTH: "record {0} claims a field of {1} bytes, and {2} are left",
-    Fault.HEADER_COUNT: "record {0} claims {1} headers, and {2} bytes are left",
-    Fault.TRAILING: "{0} bytes follow its last record",
+_DAMAGE: Final[Mapping[DecodeFailure, str]] = {
+    DecodeFailure.MAGIC: "its magic byte is {0}, where formats have 0, 1 or 2",
+    DecodeFailure.LENGTH: "it claims a length of {0} bytes, less than its own header",
+    DecodeFailure.BACKWARD: "only offsets from {0} on can come there",
+    DecodeFailure.CRC: "its CRC is {0:08x}, that of its bytes {1:08x}",
+    DecodeFailure.OFFSETS: "it claims a last offset delta of {0}",
+    DecodeFailure.COUNT: "it counts {0} records for {1} offsets",
+    DecodeFailure.CODEC: "it claims compression codec {0}, where there are 0 to 4",
+    DecodeFailure.COMPRESSED: "its records cannot be decompressed as {0}: {1}",
+    DecodeFailure.MARKER: "the key of its control record has {0} bytes and version {1}",
+    DecodeFailure.RECORDS_CUT: "its bytes end before record {0} of {1}",
+    DecodeFailure.RECORD_LENGTH: "record {0} claims {1} bytes, and {2} are left",
+    DecodeFailure.RECORD_CUT: "record {0} ends inside one of its fields",
+    DecodeFailure.RECORD_REST: "record {0} has {1} bytes behind its last field",
+    DecodeFailure.NUMBER: "record {0} holds a number that its type cannot",
+    DecodeFailure.OFFSET: "record {0} claims offset delta {1}, where {2} to {3} can come",
+    DecodeFailure.FIELD_LENGTH: "record {0} claims a field of {1} bytes, and {2} are left",
+    DecodeFailure.HEADER_COUNT: "record {0} claims {1} headers, and {2} bytes are left",
+    DecodeFailure.TRAILING: "{0} bytes follow its last record",
 }
 
-_SOUND: Final[Mapping[Fault, str]] = {
-    Fault.LEGACY: (
+_SOUND: Final[Mapping[DecodeFailure, str]] = {
+    DecodeFailure.LEGACY: (
         "{where}: the message at offset {offset} has the legacy message format v{0}, which the "
         "native engine does not decode; read it with 'engine' set to 'librdkafka'"
     ),
-    Fault.TOO_LARGE: (
+    DecodeFailure.TOO_LARGE: (
         "{where}: the records of the batch at offset {offset} are more than {0} bytes once "
         "decompressed, and it is refused; if they are meant, read it with 'engine' set to "
         "'librdkafka'"
     ),
-    Fault.TIMESTAMP: (
+    DecodeFailure.TIMESTAMP: (
         "{where}: the record at offset {offset} has the timestamp {0}, which as milliseconds is "
         "beyond what Spark can hold; its producer probably wrote another unit. Read it with a "
         "schema that leaves the column 'timestamp' out"
     ),
-    Fault.HEADER_KEY: (
+    DecodeFailure.HEADER_KEY: (
         "{where}: the record at offset {offset} has a header whose key is not UTF-8, which cannot "
         "be decoded; read it without 'includeHeaders'"
     ),
@@ -168,21 +168,21 @@ _SOUND: Final[Mapping[Fault, str]] = {
 """Faults of whole batches, which an error of damage would tell wrongly."""
 
 
-class BatchFault(Exception):  # noqa: N818, it leaves this package as an error of the tree
+class DecodeError(Exception):
     """`kind` of fault in the batch (or the record) at `offset`, with what its text asks for."""
 
-    def __init__(self, kind: Fault, offset: int, *details: object) -> None:
+    def __init__(self, kind: DecodeFailure, offset: int, *details: object) -> None:
         super().__init__(kind, offset, *details)
         self.kind = kind
         self.offset = offset
         self.details = details
 
 
-def as_error(fault: BatchFault, wanted: Wanted) -> KafkaError:
+def as_error(fault: DecodeError, wanted: Wanted) -> KafkaError:
     """The error of the package for a fault: the one place with its words."""
     where = f"{wanted.topic}-{wanted.partition}"
     if fault.kind in _SOUND:
-        kind = CorruptBatchError if fault.kind is Fault.TOO_LARGE else KafkaError
+        kind = CorruptBatchError if fault.kind is DecodeFailure.TOO_LARGE else KafkaError
         text = _SOUND[fault.kind]
         return kind(text.format(*fault.details, where=where, offset=fault.offset))
     return CorruptBatchError(

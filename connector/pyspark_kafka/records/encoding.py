@@ -1,6 +1,6 @@
 """What `encode` is given and what it makes: Arrow rows of one topic as Kafka's record batches.
 
-Purpose: the contract of the encoding half of both twins, and the words of its errors. Invariant:
+Purpose: the contract of the encoding half of both implementations, and the words of its errors. Invariant:
 every row is in exactly one batch; rows of one partition keep their order. What it must not know:
 connections, who sends the batches, Spark.
 """

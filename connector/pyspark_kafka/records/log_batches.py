@@ -3,7 +3,7 @@
 Purpose: walk fetched bytes batch by batch, control batches too, for who has to know what brokers
 know: which producer wrote what, and which of its transactions were committed. Invariant: the header
 and the CRC of every batch are checked, its records only when they are looked at. What it must not
-know: connections, what the records mean. Always the pure twin, as it is for small topics and for
+know: connections, what the records mean. Always the pure implementation, as it is for small topics and for
 headers; but the kernel reckons CRCs where there is one.
 """
 
@@ -14,7 +14,7 @@ from typing import Final, overload
 
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionResult
-from pyspark_kafka.records import TWIN
+from pyspark_kafka.records import IMPLEMENTATION
 from pyspark_kafka.records._pure import (
     BASE_OFFSET,
     UP_TO_MAGIC_BYTES,
@@ -22,10 +22,10 @@ from pyspark_kafka.records._pure import (
     read_batch,
     read_records,
 )
-from pyspark_kafka.records.contract import BatchFault, Buffer, Wanted, as_error
+from pyspark_kafka.records.contract import Buffer, DecodeError, Wanted, as_error
 from pyspark_kafka.records.transactions import ABORT, COMMIT, control_type
 
-if TWIN == "cython":
+if IMPLEMENTATION == "cython":
     from pyspark_kafka.records._kernel import crc_of
 
     _crc_of: Callable[[Buffer], int] | None = crc_of
@@ -54,7 +54,7 @@ def log_batches(data: Buffer, wanted: Wanted) -> Generator[LogBatch, None, int]:
             if batch is None:
                 break
             ends_with = _transaction_result(batch, wanted)
-        except BatchFault as fault:
+        except DecodeError as fault:
             raise as_error(fault, wanted) from None
         if batch.last_offset >= wanted.start_offset:
             yield LogBatch(
@@ -94,7 +94,7 @@ class _Records(Sequence[KeyAndValue]):
             try:
                 records = read_records(self._batch, self._wanted)
                 self._decoded = [(record.key, record.value) for record in records]
-            except BatchFault as fault:
+            except DecodeError as fault:
                 raise as_error(fault, self._wanted) from None
         return self._decoded
 

@@ -1,6 +1,6 @@
 """Which producers' batches are of aborted transactions, while batches are walked in order.
 
-Purpose: the rule of read_committed (KIP-98), for both twins. Invariant: a producer is in the set
+Purpose: the rule of read_committed (KIP-98), for both implementations. Invariant: a producer is in the set
 from the first offset of its aborted transaction up to its abort marker. What it must not know:
 bytes of batches beyond a marker's key. Source: CompletedFetch of Apache Kafka's consumer.
 """
@@ -8,7 +8,7 @@ bytes of batches beyond a marker's key. Source: CompletedFetch of Apache Kafka's
 from __future__ import annotations
 
 from pyspark_kafka.kafka.transactions import AbortedTransaction
-from pyspark_kafka.records.contract import BatchFault, Fault
+from pyspark_kafka.records.contract import DecodeError, DecodeFailure
 
 _KEY_BYTES = 4
 ABORT = 0
@@ -39,11 +39,11 @@ class AbortedProducers:
 def control_type(key: bytes | None, *, base_offset: int) -> int:
     """The type of a control record with this key, `version int16 | type int16`.
 
-    Raises `BatchFault` for a key that is none.
+    Raises `DecodeError` for a key that is none.
     """
     version = int.from_bytes(key[:2], "big", signed=True) if key else 0
     if key is None or len(key) < _KEY_BYTES or version < 0:
-        raise BatchFault(Fault.MARKER, base_offset, len(key or b""), version)
+        raise DecodeError(DecodeFailure.MARKER, base_offset, len(key or b""), version)
     return int.from_bytes(key[2:4], "big", signed=True)
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from pyspark_kafka.client.base import KafkaReads
-from pyspark_kafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from pyspark_kafka.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, FetchRange, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.options.values import SourceOptions
@@ -57,13 +57,13 @@ def read_range(
                         left = replace(left, start_offset=last + 1)
                     yield batch.select(list(columns)) if extra else batch
             return
-        except UnknownTopicOrPartition:
+        except UnknownTopicOrPartitionError:
             gone = _gone(client, plan, options, sleep)
             if gone is None:
                 raise  # it is there again: Spark may run the task again
             on_loss.report(f"{partition}: offsets {_span(left)} were to be read, and {gone}")
             return
-        except OffsetOutOfRange as error:
+        except OffsetOutOfRangeError as error:
             existing = _existing(client, partition)
             on_loss.report(
                 f"{partition}: offsets {_span(left)} were to be read, and {existing.start_offset} "

@@ -17,7 +17,7 @@ from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.errors import (
     OffsetError,
     OptionError,
-    UnknownTopicOrPartition,
+    UnknownTopicOrPartitionError,
 )
 from pyspark_kafka.kafka.offsets import (
     EARLIEST,
@@ -112,7 +112,7 @@ class OffsetReader:
     def complete_assignment(self) -> Assignment:
         """The partitions of a new query, all of which must exist.
 
-        Raises `UnknownTopicOrPartition` for a topic, `OptionError` for a partition of `assign`.
+        Raises `UnknownTopicOrPartitionError` for a topic, `OptionError` for a partition of `assign`.
         """
         assignment = self.assignment()
         self.require_topics(assignment.missing_topics)
@@ -130,7 +130,7 @@ class OffsetReader:
 
     def require_topics(self, missing: Collection[str]) -> None:
         if missing:
-            raise UnknownTopicOrPartition(
+            raise UnknownTopicOrPartitionError(
                 f"topic {', '.join(repr(name) for name in sorted(missing))} of "
                 f"{self._options.selection} does not exist on "
                 f"{self._options.client.bootstrap_servers}, or may not be seen: create it, or "

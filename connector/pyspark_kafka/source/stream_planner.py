@@ -19,7 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Set
 
-from pyspark_kafka.errors import CheckpointError, OffsetError, UnknownTopicOrPartition
+from pyspark_kafka.errors import CheckpointError, OffsetError, UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import LATEST, FetchRange, IsolationLevel, PartitionOffsets
 from pyspark_kafka.kafka.topics import TopicPartition, format_partitions
 from pyspark_kafka.options.values import Limit, SourceOptions, SpecificOffsets
@@ -169,7 +169,7 @@ class StreamPlanner:
     def _fetch_latest(self, position: PartitionOffsets) -> Offsets:
         try:
             return self._look(position)
-        except UnknownTopicOrPartition:
+        except UnknownTopicOrPartitionError:
             # Deleted between the question for partitions and that for offsets, or never there:
             # the second look tells.
             return self._look(position)

@@ -21,7 +21,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import pyarrow as pa
 
-from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError
+from pyspark_kafka.errors import BrokerUnreachableError, KafkaError, ProtocolError
 from pyspark_kafka.wire.entities import (
     has_flexible_header,
     read_entity,
@@ -29,8 +29,7 @@ from pyspark_kafka.wire.entities import (
     request_header,
     response_schema,
 )
-from pyspark_kafka.wire.error_codes import remedy
-from pyspark_kafka.wire.reader import MalformedResponse, Reader
+from pyspark_kafka.wire.reader import MalformedResponseError, Reader
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.transport import Transport, TransportError, wait
 from pyspark_kafka.wire.versions import SPOKEN, Api, BrokerVersions
@@ -48,7 +47,7 @@ _LENGTH: Final = struct.Struct(">i")
 class Request(Generic[T]):
     """A request of one version: its body, and how to read the body of the response.
 
-    `read` raises `MalformedResponse`. `throttle_ms` is the response's throttle time.
+    `read` raises `MalformedResponseError`. `throttle_ms` is the response's throttle time.
     """
 
     api: Api
@@ -169,7 +168,7 @@ class Connection:
     def send(self, request: Request[T], *, deadline: float) -> Pending[T]:
         """Send a request, once the broker's throttling is over; the answer comes later.
 
-        Raises `BrokerUnreachable` where that cannot be done until the deadline.
+        Raises `BrokerUnreachableError` where that cannot be done until the deadline.
         """
         self._raise_if_failed(request)
         self._wait_for_throttling(request, deadline)
@@ -177,7 +176,7 @@ class Connection:
         try:
             self._write_all(request, deadline)
         except BaseException:
-            self.fail(BrokerUnreachable, f"{request} was interrupted while it was sent")
+            self.fail(BrokerUnreachableError, f"{request} was interrupted while it was sent")
             raise
         return pending
 
@@ -185,7 +184,7 @@ class Connection:
         """Send as much of a request as goes without waiting; `wait_any` sends the rest.
 
         Whoever posts minds `throttled_until`, and keeps the request's buffers as they are until it
-        is done. Raises `BrokerUnreachable` where the connection has failed before.
+        is done. Raises `BrokerUnreachableError` where the connection has failed before.
         """
         self._raise_if_failed(request)
         self.used_at = self._clock.now()
@@ -208,12 +207,14 @@ class Connection:
     def receive(self, pending: Pending[T], *, deadline: float) -> T:
         """Wait for a response; those to earlier requests are put by.
 
-        Raises `BrokerUnreachable` or `ProtocolError`; at the deadline the connection is closed.
+        Raises `BrokerUnreachableError` or `ProtocolError`; at the deadline the connection is closed.
         """
         if not wait_any([pending], deadline=deadline, clock=self._clock):
             first = self._in_flight[0].request
             before = "" if first is pending.request else f" (nor to {first}, sent before)"
-            self.fail(BrokerUnreachable, f"no answer came to {pending.request}{before} in time")
+            self.fail(
+                BrokerUnreachableError, f"no answer came to {pending.request}{before} in time"
+            )
         return pending.result()
 
     def call(self, request: Request[T], *, deadline: float) -> T:
@@ -234,14 +235,14 @@ class Connection:
 
     def close(self) -> None:
         """Close it in good order."""
-        self.fail(BrokerUnreachable, "this client closed the connection")
+        self.fail(BrokerUnreachableError, "this client closed the connection")
 
     # --- sending ---
 
     def _wait_for_throttling(self, request: Request[Any], deadline: float) -> None:
         if self.throttled_until > deadline:
             waiting_s = self.throttled_until - self._clock.now()
-            raise BrokerUnreachable(
+            raise BrokerUnreachableError(
                 f"{request} to {self.broker} was not sent: the broker throttles this client for "
                 f"another {waiting_s:.3g} s, by a quota, which is longer than there is time; raise "
                 "the quota of this client id, or the timeout"
@@ -267,7 +268,7 @@ class Connection:
             self._take_what_is_there()
             left_s = self._clock.left_s(deadline)
             if not left_s:
-                self.fail(BrokerUnreachable, f"{request} could not be sent in time")
+                self.fail(BrokerUnreachableError, f"{request} could not be sent in time")
             elif self._failure is None:
                 wait([self._transport], [self._transport], left_s)
                 self._write_what_goes()
@@ -335,7 +336,7 @@ class Connection:
                 reader.skip_tagged_fields("the header")
             response = request.read(reader)
             reader.end(f"the response to {request}")
-        except MalformedResponse as error:
+        except MalformedResponseError as error:
             self.fail(ProtocolError, f"the response to {request} is malformed: {error}")
             return
         self._in_flight.popleft()
@@ -360,7 +361,7 @@ class Connection:
     def _fail_transport(self, error: TransportError) -> None:
         is_within = self._body is not None or len(self._unfilled) < _LENGTH.size
         half = ", in the middle of a response" if is_within else ""
-        self.fail(BrokerUnreachable, f"{error}{half}")
+        self.fail(BrokerUnreachableError, f"{error}{half}")
 
     def _raise_if_failed(self, request: Request[Any]) -> None:
         if self._failure is not None:
@@ -369,8 +370,7 @@ class Connection:
     def _error(self, request: Request[Any]) -> KafkaError:
         assert self._failure is not None
         kind, reason = self._failure
-        advice = remedy(kind)
-        return kind(f"{request} to {self.broker} failed: {reason}; {advice}")
+        return kind(f"{request} to {self.broker} failed: {reason}.")
 
 
 def wait_any(

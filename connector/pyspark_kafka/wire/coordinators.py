@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.wire.connection import Request
 from pyspark_kafka.wire.metadata import Broker
-from pyspark_kafka.wire.reader import MalformedResponse, Reader
+from pyspark_kafka.wire.reader import MalformedResponseError, Reader
 from pyspark_kafka.wire.transport import Address
 from pyspark_kafka.wire.versions import Api
 from pyspark_kafka.wire.writer import NO_TAGGED_FIELDS, int8, length, string
@@ -104,10 +104,10 @@ def _read(version: int, names: frozenset[str], reader: Reader) -> FindResponse:
     else:
         for name, one in reader.array(lambda: _read_one(reader), "coordinators", flexible=True):
             if name not in names or name in found:
-                raise MalformedResponse(f"key {name!r} was not asked for, or twice")
+                raise MalformedResponseError(f"key {name!r} was not asked for, or twice")
             found[name] = one
         if len(found) < len(names):
-            raise MalformedResponse(f"key {min(names - found.keys())!r} is left out")
+            raise MalformedResponseError(f"key {min(names - found.keys())!r} is left out")
     if flexible:
         reader.skip_tagged_fields("the response")
     return FindResponse(throttle_ms, found)

@@ -4,7 +4,7 @@ Purpose: one way to write a request of any version from plain values, and to rea
 schema that kio has for it. kio itself neither writes nor reads: its reader allocates what an array's
 length promises and refuses tags it does not know (see ADR 2), and its writer brings all of asyncio
 along, for which every process of a streaming query would wait. Invariant: `read_entity` makes the
-entities of kio's own classes, or raises `MalformedResponse`. What it must not know: what a message
+entities of kio's own classes, or raises `MalformedResponseError`. What it must not know: what a message
 means.
 """
 
@@ -71,7 +71,7 @@ def has_flexible_header(api: Api, version: int) -> bool:
 
 
 def read_entity(schema: Any, reader: Reader) -> Any:
-    """One entity of kio's class `schema`; raises `MalformedResponse`."""
+    """One entity of kio's class `schema`; raises `MalformedResponseError`."""
     return _entity_reader(schema)(reader)
 
 

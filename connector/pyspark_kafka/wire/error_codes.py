@@ -1,8 +1,8 @@
-"""What Kafka's error codes ask of us, as tables.
+"""Kafka's error codes as tables: whether to retry, and which error a code becomes.
 
-Purpose: for each code whether to try again and what to look up before, and which of our errors it
-is when it stays. Invariant: every code has a reaction; a code that kio does not know is one of the
-server's, and final. What it must not know: who asked what.
+Purpose: for each code the reaction to it, and the class of error after the last retry. Invariant:
+every code has a reaction; kio maps unknown codes to UNKNOWN_SERVER_ERROR, which is final. What it
+must not know: requests.
 
 Sources: `RetriableException`, `InvalidMetadataException` and their subclasses of Kafka's clients;
 kio carries the first of the two with each code.
@@ -17,29 +17,29 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
-    BrokerUnreachable,
+    AuthenticationError,
+    AuthorizationError,
+    BrokerUnreachableError,
     CorruptBatchError,
     KafkaError,
-    LeaderNotAvailable,
-    OffsetOutOfRange,
-    ProducerFenced,
-    ProtocolError,
-    UnknownTopicOrPartition,
-    UnsupportedVersion,
+    LeaderNotAvailableError,
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
 )
 
 
 class Reaction(Enum):
-    """What to do about a code."""
+    """The reaction to a code."""
 
     SUCCEED = auto()
     RETRY = auto()
-    """Ask the same broker again in a while."""
+    """Send the request to the same broker again after a pause."""
     REFRESH_METADATA = auto()
-    """Ask again whoever the metadata names by then."""
+    """Refresh the metadata and send the request to the broker that it names."""
     FIND_COORDINATOR = auto()
-    """Ask again whoever is the coordinator by then."""
+    """Look up the coordinator again and send the request to it."""
     FAIL = auto()
 
 
@@ -77,12 +77,12 @@ def _reaction(code: ErrorCode) -> Reaction:
 REACTIONS: Final[Mapping[ErrorCode, Reaction]] = {code: _reaction(code) for code in ErrorCode}
 
 _CODES_BY_CLASS: Final[Mapping[type[KafkaError], tuple[ErrorCode, ...]]] = {
-    BrokerUnreachable: (
+    BrokerUnreachableError: (
         ErrorCode.broker_not_available,
         ErrorCode.network_exception,
         ErrorCode.request_timed_out,
     ),
-    LeaderNotAvailable: (
+    LeaderNotAvailableError: (
         ErrorCode.fenced_leader_epoch,
         ErrorCode.kafka_storage_error,
         ErrorCode.leader_not_available,
@@ -92,53 +92,35 @@ _CODES_BY_CLASS: Final[Mapping[type[KafkaError], tuple[ErrorCode, ...]]] = {
         ErrorCode.replica_not_available,
         ErrorCode.unknown_leader_epoch,
     ),
-    UnknownTopicOrPartition: (
+    UnknownTopicOrPartitionError: (
         ErrorCode.inconsistent_topic_id,
         ErrorCode.unknown_topic_id,
         ErrorCode.unknown_topic_or_partition,
     ),
-    OffsetOutOfRange: (ErrorCode.offset_out_of_range,),
-    AuthenticationFailed: (
-        ErrorCode.cluster_authorization_failed,
-        ErrorCode.group_authorization_failed,
+    OffsetOutOfRangeError: (ErrorCode.offset_out_of_range,),
+    AuthenticationError: (
         ErrorCode.illegal_sasl_state,
         ErrorCode.sasl_authentication_failed,
-        ErrorCode.topic_authorization_failed,
-        ErrorCode.transactional_id_authorization_failed,
         ErrorCode.unsupported_sasl_mechanism,
     ),
+    AuthorizationError: (
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.group_authorization_failed,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.transactional_id_authorization_failed,
+    ),
     CorruptBatchError: (ErrorCode.corrupt_message,),
-    ProducerFenced: (ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced),
-    UnsupportedVersion: (ErrorCode.unsupported_version,),
+    ProducerFencedError: (ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced),
+    UnsupportedVersionError: (ErrorCode.unsupported_version,),
 }
 _CLASS_BY_CODE: Final = {code: kind for kind, codes in _CODES_BY_CLASS.items() for code in codes}
 
-_REMEDIES: Final[Mapping[type[KafkaError], str]] = {
-    AuthenticationFailed: "check 'kafka.security.protocol', the 'kafka.sasl.*' and 'kafka.ssl.*' "
-    "options, and the rights of this principal",
-    BrokerUnreachable: "check 'kafka.bootstrap.servers', that the brokers run, and that this "
-    "machine reaches the addresses they advertise",
-    CorruptBatchError: "the record batch is damaged on the broker's disk or on the way; read the "
-    "other offsets around it, or delete it with DeleteRecords",
-    LeaderNotAvailable: "start a broker that has an in-sync replica of it",
-    ProducerFenced: "another producer has taken this transactional id over, or a broker ended its "
-    "transaction: what was written in it will not be seen; begin anew",
-    ProtocolError: "check that this is a Kafka broker, and what stands between; see its log",
-    UnknownTopicOrPartition: "create it, or correct its name; without the right to DESCRIBE a "
-    "topic the broker says the same",
-}
-
 
 def error_class(code: ErrorCode) -> type[KafkaError]:
-    """Which of our errors a code is when it stays."""
+    """Return the class of error for a code that retries do not resolve."""
     return _CLASS_BY_CODE.get(code, KafkaError)
 
 
-def remedy(kind: type[KafkaError]) -> str:
-    """What to do next, for a reader of the error."""
-    return _REMEDIES.get(kind, "see the broker's log")
-
-
-def said(code: ErrorCode) -> str:
-    """A code as Kafka's documentation writes it: `NOT_COORDINATOR (16)`."""
+def format_code(code: ErrorCode) -> str:
+    """Return a code as Kafka's documentation writes it: `NOT_COORDINATOR (16)`."""
     return f"{code.name.upper()} ({int(code)})"

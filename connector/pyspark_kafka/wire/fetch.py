@@ -24,7 +24,7 @@ from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import AbortedTransaction
 from pyspark_kafka.wire.connection import Request
 from pyspark_kafka.wire.metadata import Broker, LeaderEpoch, read_endpoint, read_leader
-from pyspark_kafka.wire.reader import MalformedResponse, Reader
+from pyspark_kafka.wire.reader import MalformedResponseError, Reader
 from pyspark_kafka.wire.versions import Api
 from pyspark_kafka.wire.writer import int8, int32, int64, length, string
 
@@ -230,7 +230,9 @@ def _read_partition(
     index = reader.int32("partition_index")
     topic_partition = due.pop((topic, index), None)
     if topic_partition is None:
-        raise MalformedResponse(f"partition {index} of topic {topic} was not asked for, or twice")
+        raise MalformedResponseError(
+            f"partition {index} of topic {topic} was not asked for, or twice"
+        )
     error_code = reader.error_code("error_code")
     high_watermark = reader.int64("high_watermark")
     last_stable_offset = reader.int64("last_stable_offset")

@@ -13,12 +13,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.errors import BrokerUnreachable, ProtocolError
+from pyspark_kafka.errors import BrokerUnreachableError, ProtocolError
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.connection import Connection, Request, entity_request
 from pyspark_kafka.wire.coordinators import CoordinatorKey
-from pyspark_kafka.wire.error_codes import remedy
-from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.versions import Api
 
 _FIRST_OF_MANY_GROUPS: Final = 8
@@ -40,7 +39,7 @@ def committing(group_id: str) -> str:
 def committed_offsets(
     router: Router, group_id: str, partitions: Collection[TopicPartition], *, deadline: float
 ) -> dict[TopicPartition, int | None]:
-    """OffsetFetch; None where the group has committed none. Raises `Refused`."""
+    """OffsetFetch; None where the group has committed none. Raises `ApiError`."""
     doing = reading_commits(group_id)
     key = CoordinatorKey.group(group_id)
     coordinator = router.coordinator(key, deadline=deadline)
@@ -49,7 +48,7 @@ def committed_offsets(
         response = router.ask(
             connection, _offset_fetch(connection, group_id, partitions), deadline=deadline
         )
-    except (BrokerUnreachable, ProtocolError):
+    except (BrokerUnreachableError, ProtocolError):
         router.forget_coordinator(key)
         raise
     found = response
@@ -59,7 +58,7 @@ def committed_offsets(
         (found,) = response.groups
     if found.error_code is not ErrorCode.none:
         router.note(found.error_code, key=key)
-        raise Refused(found.error_code, doing)
+        raise ApiError(found.error_code, doing)
     offsets: dict[TopicPartition, int | None] = {}
     answered: list[TopicPartition] = []
     for topic in found.topics:
@@ -68,7 +67,7 @@ def committed_offsets(
             answered.append(partition)
             if answer.error_code is not ErrorCode.none:
                 router.note(answer.error_code, topic=topic.name, key=key)
-                raise Refused(answer.error_code, f"{doing}, {partition},")
+                raise ApiError(answer.error_code, f"{doing}, {partition},")
             committed = answer.committed_offset
             offsets[partition] = committed if committed >= 0 else None
     if wrong := unlike(answered, partitions):
@@ -79,14 +78,14 @@ def committed_offsets(
 def commit_offsets(
     router: Router, group_id: str, offsets: Mapping[TopicPartition, int], *, deadline: float
 ) -> None:
-    """OffsetCommit of a group without members. Raises `Refused` for the first that is refused."""
+    """OffsetCommit of a group without members. Raises `ApiError` for the first that is refused."""
     key = CoordinatorKey.group(group_id)
     coordinator = router.coordinator(key, deadline=deadline)
     try:
         connection = router.connection(coordinator, deadline=deadline)
         request = _offset_commit(connection, group_id, offsets)
         response = router.ask(connection, request, deadline=deadline)
-    except (BrokerUnreachable, ProtocolError):
+    except (BrokerUnreachableError, ProtocolError):
         router.forget_coordinator(key)
         raise
     check_commits(router, response, offsets, key=key, doing=committing(group_id))
@@ -114,7 +113,7 @@ def check_commits(
     key: CoordinatorKey,
     doing: str,
 ) -> None:
-    """The answer to OffsetCommit or TxnOffsetCommit: raises `Refused` or `ProtocolError`."""
+    """The answer to OffsetCommit or TxnOffsetCommit: raises `ApiError` or `ProtocolError`."""
     answers = [
         (TopicPartition(topic.name, answer.partition_index), answer.error_code)
         for topic in response.topics
@@ -125,15 +124,15 @@ def check_commits(
     for partition, code in answers:
         if code is not ErrorCode.none:
             router.note(code, topic=partition.topic, key=key)
-            raise Refused(code, f"{doing}, {partition},")
+            raise ApiError(code, f"{doing}, {partition},")
 
 
 def unlike(answered: Collection[TopicPartition], asked: Collection[TopicPartition]) -> str | None:
     """What is wrong with an answer about these partitions, if anything."""
     if left_out := set(asked) - set(answered):
-        return f"the answer leaves out {min(left_out)}; {remedy(ProtocolError)}"
+        return f"the answer leaves out {min(left_out)}."
     if len(answered) > len(asked):
-        return f"the answer is about more than what was asked; {remedy(ProtocolError)}"
+        return "the answer is about more than what was asked."
     return None
 
 

@@ -2,7 +2,7 @@
 
 Purpose: the Metadata request, and one picture of the cluster out of many answers. Invariant:
 knowledge never goes back: a leader of an older epoch does not replace a newer one's, unless the
-topic was made anew (KIP-320, as `Metadata.updateLatestMetadata` of Kafka's client). Asking creates
+topic was made anew (KIP-320, as `Metadata.updateLatestMetadata` of Kafka's client). RetryLoop creates
 no topic, unless it says so. What it must not know: connections, time.
 """
 

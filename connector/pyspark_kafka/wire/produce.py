@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.connection import Request
 from pyspark_kafka.wire.metadata import Broker, LeaderEpoch, read_endpoint, read_leader
-from pyspark_kafka.wire.reader import MalformedResponse, Reader
+from pyspark_kafka.wire.reader import MalformedResponseError, Reader
 from pyspark_kafka.wire.versions import Api
 from pyspark_kafka.wire.writer import (
     NO_TAGGED_FIELDS,
@@ -162,7 +162,7 @@ def _read(version: int, asked: dict[_AskedAs, TopicPartition], reader: Reader) -
     topics = reader.array(lambda: _read_topic(version, due, reader), "responses", flexible=flexible)
     if due:
         missing = ", ".join(str(partition) for partition in due.values())
-        raise MalformedResponse(f"there is no answer for {missing}")
+        raise MalformedResponseError(f"there is no answer for {missing}")
     throttle_ms = reader.int32("throttle_time_ms")
     endpoints: tuple[Broker, ...] = ()
 
@@ -211,7 +211,9 @@ def _read_partition(
     index = reader.int32("index")
     topic_partition = due.pop((topic, index), None)
     if topic_partition is None:
-        raise MalformedResponse(f"partition {index} of topic {topic} was not sent to, or twice")
+        raise MalformedResponseError(
+            f"partition {index} of topic {topic} was not sent to, or twice"
+        )
     error_code = reader.error_code("error_code")
     base_offset = reader.int64("base_offset")
     log_append_time_ms = reader.int64("log_append_time_ms")

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
 from pyspark_kafka.wire.connection import Connection, Request, entity_request
-from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.versions import Api
 
 _LAST_VERSION: Final = 5
@@ -23,7 +23,7 @@ _TRANSACTION_TIMEOUT_MS: Final = 60_000
 
 
 def ask_producer_id(router: Router, *, deadline: float) -> ProducerIdAndEpoch:
-    """Ask any broker, as each of them can tell. Raises `Refused` and what `ask_any` raises."""
+    """Ask any broker, as each of them can tell. Raises `ApiError` and what `ask_any` raises."""
 
     def make(connection: Connection) -> Request[Any]:
         version = connection.versions.choose(Api.INIT_PRODUCER_ID, at_most=_LAST_VERSION)
@@ -36,7 +36,7 @@ def ask_producer_id(router: Router, *, deadline: float) -> ProducerIdAndEpoch:
 
     response = router.ask_any(make, deadline=deadline)
     if response.error_code is not ErrorCode.none:
-        raise Refused(response.error_code, "asking for a producer id")
+        raise ApiError(response.error_code, "asking for a producer id")
     return ProducerIdAndEpoch(
         producer_id=response.producer_id, producer_epoch=response.producer_epoch
     )

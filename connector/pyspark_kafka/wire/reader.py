@@ -1,7 +1,7 @@
 """Kafka's primitive types out of one frame, with every length checked before it is believed.
 
 Purpose: the one place that turns bytes of a broker into numbers, strings and slices. Invariant:
-nothing but `MalformedResponse` comes out of bad bytes, and what is made of a frame is bounded by
+nothing but `MalformedResponseError` comes out of bad bytes, and what is made of a frame is bounded by
 the frame's own size: byte fields are views into it, and an array never has more elements than
 bytes are left. What it must not know: any message.
 """
@@ -29,7 +29,7 @@ _UINT32_MAX: Final = 2**32 - 1
 _ERROR_CODES: Final = {int(code): code for code in ErrorCode}
 
 
-class MalformedResponse(Exception):  # noqa: N818
+class MalformedResponseError(Exception):
     """These bytes are not what they should be; says what was read, where, and why it cannot be."""
 
 
@@ -84,13 +84,13 @@ class Reader:
             if byte < 0x80 and value <= _UINT32_MAX:
                 self.position = position + 1
                 return value
-        raise MalformedResponse(f"{what} at byte {start} is no varint of 32 bits")
+        raise MalformedResponseError(f"{what} at byte {start} is no varint of 32 bits")
 
     def view(self, length: int, what: str) -> memoryview:
         """The next `length` bytes, not copied."""
         start = self.position
         if length < 0 or length > self._size - start:
-            raise MalformedResponse(
+            raise MalformedResponseError(
                 f"{what} claims {length} bytes at byte {start}, and {self._size - start} are left"
             )
         self.position = start + length
@@ -106,7 +106,7 @@ class Reader:
         try:
             return str(self.view(length, what), "utf-8")
         except UnicodeDecodeError as error:
-            raise MalformedResponse(f"{what} is not UTF-8: {error.reason}") from None
+            raise MalformedResponseError(f"{what} is not UTF-8: {error.reason}") from None
 
     def nullable_data(self, what: str, *, flexible: bool) -> memoryview | None:
         """A field of bytes or records."""
@@ -124,7 +124,7 @@ class Reader:
             return None
         possible = min(self.left, self._elements_left)
         if length < 0 or length > possible:
-            raise MalformedResponse(
+            raise MalformedResponseError(
                 f"{what} claims {length} elements before byte {self.position}, where {possible} "
                 "are possible"
             )
@@ -142,11 +142,13 @@ class Reader:
             size = self.unsigned_varint(f"the size of {field}")
             start = self.position
             if size > self.left:
-                raise MalformedResponse(f"{field} claims {size} bytes, and {self.left} are left")
+                raise MalformedResponseError(
+                    f"{field} claims {size} bytes, and {self.left} are left"
+                )
             if not known(tag):
                 self.position = start + size
             elif self.position != start + size:
-                raise MalformedResponse(
+                raise MalformedResponseError(
                     f"{field} takes {self.position - start} bytes, and claims {size}"
                 )
 
@@ -156,12 +158,12 @@ class Reader:
     def end(self, what: str) -> None:
         """Check that nothing is left."""
         if self.left:
-            raise MalformedResponse(f"{self.left} bytes follow {what}")
+            raise MalformedResponseError(f"{self.left} bytes follow {what}")
 
     def _fixed(self, layout: struct.Struct, what: str) -> int:
         position = self.position
         if layout.size > self._size - position:
-            raise MalformedResponse(f"the frame of {self._size} bytes ends within {what}")
+            raise MalformedResponseError(f"the frame of {self._size} bytes ends within {what}")
         self.position = position + layout.size
         (value,) = layout.unpack_from(self._data, position)
         return int(value)
@@ -169,5 +171,5 @@ class Reader:
 
 def _not_null(value: T | None, what: str) -> T:
     if value is None:
-        raise MalformedResponse(f"{what} is null, and must not be")
+        raise MalformedResponseError(f"{what} is null, and must not be")
     return value

@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError
+from pyspark_kafka.errors import BrokerUnreachableError, KafkaError, ProtocolError, reason_of
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.connection import Connection, Pending, Request
 from pyspark_kafka.wire.coordinators import (
@@ -25,7 +25,8 @@ from pyspark_kafka.wire.coordinators import (
     CoordinatorKind,
     find_coordinators_request,
 )
-from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, remedy, said
+from pyspark_kafka.wire.dialer import Dialer
+from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, format_code
 from pyspark_kafka.wire.metadata import (
     NO_LEADER,
     Broker,
@@ -34,7 +35,6 @@ from pyspark_kafka.wire.metadata import (
     cluster_metadata,
     metadata_request,
 )
-from pyspark_kafka.wire.opening import Opening
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.transport import Address
 from pyspark_kafka.wire.versions import Api
@@ -48,7 +48,7 @@ IDLE_S_MAX: Final = 540.0
 """`connections.max.idle.ms`: what lies idle for longer may be gone without a word."""
 
 
-class Refused(Exception):  # noqa: N818
+class ApiError(Exception):
     """A broker answered with an error code, or the metadata has one; never leaves this package."""
 
     def __init__(self, code: ErrorCode, doing: str) -> None:
@@ -57,7 +57,7 @@ class Refused(Exception):  # noqa: N818
         self.doing = doing
 
     def __str__(self) -> str:
-        return f"{self.doing}: {said(self.code)}"
+        return f"{self.doing}: {format_code(self.code)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Router:
     def __init__(
         self,
         bootstrap: Sequence[Address],
-        opening: Opening,
+        opening: Dialer,
         *,
         metadata_age_s_max: float = METADATA_AGE_S_MAX,
         idle_s_max: float = IDLE_S_MAX,
@@ -112,7 +112,7 @@ class Router:
     def any_connection(self, *, deadline: float) -> Connection:
         """A connection to whichever broker is there: an open one, a known one, a bootstrap server.
 
-        Raises `BrokerUnreachable` with what was met at each.
+        Raises `BrokerUnreachableError` with what was met at each.
         """
         usable = [c for c in self._pool.values() if self._is_usable(c)]
         if usable:
@@ -126,11 +126,9 @@ class Router:
             name = names.get(address, f"bootstrap server {address}")
             try:
                 return self._connection(address, name, self.clock.now() + share_s)
-            except (BrokerUnreachable, ProtocolError) as error:
-                failures.append(str(error).partition(f"; {remedy(type(error))}")[0])
-        raise BrokerUnreachable(
-            f"no broker can be asked ({'; '.join(failures)}); {remedy(BrokerUnreachable)}"
-        )
+            except (BrokerUnreachableError, ProtocolError) as error:
+                failures.append(reason_of(error))
+        raise BrokerUnreachableError(f"no broker can be asked ({'; '.join(failures)}).")
 
     def _connection(self, address: Address, name: str, deadline: float) -> Connection:
         pooled = self._pool.pop(address, None)
@@ -179,7 +177,7 @@ class Router:
         """`connection.call`, which notes a failure."""
         try:
             return connection.call(request, deadline=deadline)
-        except (BrokerUnreachable, ProtocolError):
+        except (BrokerUnreachableError, ProtocolError):
             if not connection.is_usable:
                 self.failed(connection)
             raise
@@ -235,7 +233,7 @@ class Router:
             if code is ErrorCode.rebootstrap_required:  # KIP-1102: what we know is of no use
                 self.metadata = replace(self.metadata, brokers={})
                 self.close()
-            raise Refused(code, "asking for metadata")
+            raise ApiError(code, "asking for metadata")
         news = cluster_metadata(response)
         self._take(news, is_all=topics is None)
         return news
@@ -261,7 +259,7 @@ class Router:
     def leader(self, topic_partition: TopicPartition) -> Leader:
         """Who leads a partition, as far as is known: ask for its `topics` first.
 
-        Raises `Refused` with the code that says why nobody is known; the topic is then asked for
+        Raises `ApiError` with the code that says why nobody is known; the topic is then asked for
         when it is wanted next.
         """
         metadata = self.metadata
@@ -270,7 +268,7 @@ class Router:
         code = _why_unusable(metadata, topic_partition, partition)
         if partition is None or code is not ErrorCode.none:
             self.forget_topic(topic_partition.topic)
-            raise Refused(code, doing)
+            raise ApiError(code, doing)
         broker = metadata.brokers[partition.leader_id]
         return Leader(broker=broker, leader_epoch=partition.leader_epoch)
 
@@ -317,18 +315,18 @@ class Router:
     # --- coordinators ---
 
     def coordinator(self, key: CoordinatorKey, *, deadline: float) -> Broker:
-        """The broker that coordinates a group or a transactional id; raises `Refused`."""
+        """The broker that coordinates a group or a transactional id; raises `ApiError`."""
         found = self.coordinators(key.kind, [key.name], deadline=deadline)[key.name]
-        if isinstance(found, Refused):
+        if isinstance(found, ApiError):
             raise found
         return found
 
     def coordinators(
         self, kind: CoordinatorKind, names: Collection[str], *, deadline: float
-    ) -> Mapping[str, Broker | Refused]:
+    ) -> Mapping[str, Broker | ApiError]:
         """The same of many at once: what is not known yet is asked for together."""
         keys = {name: CoordinatorKey(kind, name) for name in names}
-        found: dict[str, Broker | Refused] = {
+        found: dict[str, Broker | ApiError] = {
             name: self._coordinators[key] for name, key in keys.items() if key in self._coordinators
         }
         unknown = [name for name in keys if name not in found]
@@ -342,7 +340,7 @@ class Router:
             response = self.ask(connection, request, deadline=deadline)
             for name, (error_code, broker) in response.found.items():
                 if broker is None:
-                    found[name] = Refused(error_code, f"finding the coordinator of {keys[name]}")
+                    found[name] = ApiError(error_code, f"finding the coordinator of {keys[name]}")
                 else:
                     found[name] = self._coordinators[keys[name]] = broker
         return found

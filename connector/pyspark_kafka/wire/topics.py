@@ -15,10 +15,10 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.errors import KafkaError, ProtocolError
 from pyspark_kafka.wire.connection import Connection, Request, entity_request
-from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, remedy, said
+from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, format_code
 from pyspark_kafka.wire.metadata import NO_LEADER, Broker, metadata_request
-from pyspark_kafka.wire.reader import MalformedResponse, Reader
-from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.reader import MalformedResponseError, Reader
+from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.versions import Api
 from pyspark_kafka.wire.writer import NO_TAGGED_FIELDS, int8, length, string
 
@@ -38,11 +38,11 @@ def create_topic(
     config: Mapping[str, str],
     deadline: float,
 ) -> bool:
-    """CreateTopics; False where it exists. Raises `Refused` for what may pass, else `KafkaError`."""
+    """CreateTopics; False where it exists. Raises `ApiError` for what may pass, else `KafkaError`."""
     metadata = router.refresh([], deadline=deadline)
     controller = metadata.brokers.get(metadata.controller_id)
     if controller is None:
-        raise Refused(ErrorCode.not_controller, "finding the controller")
+        raise ApiError(ErrorCode.not_controller, "finding the controller")
     connection = router.connection(controller, deadline=deadline)
     request = entity_request(
         Api.CREATE_TOPICS,
@@ -61,10 +61,7 @@ def create_topic(
     response = router.ask(connection, request, deadline=deadline)
     doing = f"creating topic {topic!r}"
     if [result.name for result in response.topics] != [topic]:
-        raise ProtocolError(
-            f"{doing} failed: {connection.broker} answered about other topics; "
-            f"{remedy(ProtocolError)}"
-        )
+        raise ProtocolError(f"{doing} failed: {connection.broker} answered about other topics.")
     (result,) = response.topics
     if result.error_code is ErrorCode.topic_already_exists:
         return False
@@ -73,7 +70,7 @@ def create_topic(
 
 
 def check_leaders(router: Router, topic: str, *, deadline: float) -> None:
-    """Metadata of a topic that exists: raises `Refused` unless every partition has a leader.
+    """Metadata of a topic that exists: raises `ApiError` unless every partition has a leader.
 
     A broker that does not know the topic has not heard of it yet.
     """
@@ -82,15 +79,15 @@ def check_leaders(router: Router, topic: str, *, deadline: float) -> None:
     doing = f"looking for leaders of topic {topic!r}"
     failed = metadata.failed.get(topic, ErrorCode.unknown_topic_or_partition)
     if found is None and failed is not ErrorCode.unknown_topic_or_partition:
-        raise Refused(failed, doing)
+        raise ApiError(failed, doing)
     if found is None or any(
         partition.leader_id == NO_LEADER for partition in found.partitions.values()
     ):
-        raise Refused(ErrorCode.leader_not_available, doing)
+        raise ApiError(ErrorCode.leader_not_available, doing)
 
 
 def replication_of(router: Router, topic: str, *, deadline: float) -> int:
-    """Metadata: the fewest replicas that a partition of the topic has. Raises `Refused`."""
+    """Metadata: the fewest replicas that a partition of the topic has. Raises `ApiError`."""
 
     def make(connection: Connection) -> Request[Any]:
         return metadata_request(connection.versions.choose(Api.METADATA), [topic])
@@ -100,12 +97,12 @@ def replication_of(router: Router, topic: str, *, deadline: float) -> int:
     codes = {found.name: found.error_code for found in response.topics}
     code = codes.get(topic, ErrorCode.unknown_topic_or_partition)
     if code not in (ErrorCode.none, ErrorCode.leader_not_available):
-        raise Refused(code, doing)
+        raise ApiError(code, doing)
     counts = [
         len(partition.replica_nodes) for found in response.topics for partition in found.partitions
     ]
     if not counts:
-        raise Refused(ErrorCode.leader_not_available, doing)
+        raise ApiError(ErrorCode.leader_not_available, doing)
     return min(counts)
 
 
@@ -113,18 +110,18 @@ def brokers(router: Router, *, deadline: float) -> Sequence[Broker]:
     """Metadata: the brokers that are there now, one at least."""
     found = router.refresh([], deadline=deadline).brokers
     if not found:
-        raise Refused(ErrorCode.broker_not_available, "looking for brokers")
+        raise ApiError(ErrorCode.broker_not_available, "looking for brokers")
     return list(found.values())
 
 
 def topic_config(router: Router, topic: str, *, deadline: float) -> Mapping[str, str]:
-    """DescribeConfigs of a topic: what is in force and no secret. Raises `Refused`."""
+    """DescribeConfigs of a topic: what is in force and no secret. Raises `ApiError`."""
     connection = router.any_connection(deadline=deadline)
     return _config(router, connection, _TOPIC, topic, deadline)
 
 
 def broker_config(router: Router, broker: Broker, *, deadline: float) -> Mapping[str, str]:
-    """DescribeConfigs of a broker, which alone can tell. Raises `Refused`."""
+    """DescribeConfigs of a broker, which alone can tell. Raises `ApiError`."""
     connection = router.connection(broker, deadline=deadline)
     return _config(router, connection, _BROKER, str(broker.broker_id), deadline)
 
@@ -144,13 +141,13 @@ def _config(
 
 
 def _check(code: ErrorCode, message: str | None, doing: str) -> None:
-    """Raises `Refused` for what may pass or needs no message, else an error with the message."""
+    """Raises `ApiError` for what may pass or needs no message, else an error with the message."""
     if code is ErrorCode.none:
         return
     kind = error_class(code)
     if kind is not KafkaError or REACTIONS[code] is not Reaction.FAIL or not message:
-        raise Refused(code, doing)
-    raise KafkaError(f"{doing} failed: {said(code)}, {message}; {remedy(kind)}")
+        raise ApiError(code, doing)
+    raise KafkaError(f"{doing} failed: {format_code(code)}, {message}.")
 
 
 class _Config(NamedTuple):
@@ -178,7 +175,9 @@ def describe_configs_request(version: int, kind: int, name: str) -> Request[_Con
             flexible=flexible,
         )
         if len(results) != 1:
-            raise MalformedResponse(f"{len(results)} resources are told, where one was asked for")
+            raise MalformedResponseError(
+                f"{len(results)} resources are told, where one was asked for"
+            )
         if flexible:
             reader.skip_tagged_fields("the response")
         return results[0]
@@ -198,7 +197,9 @@ def _read_config(version: int, kind: int, name: str, throttle_ms: int, reader: R
     message = reader.nullable_string("error_message", flexible=flexible)
     resource = (reader.int8("resource_type"), reader.string("resource_name", flexible=flexible))
     if resource != (kind, name):
-        raise MalformedResponse(f"resource {resource} is told, where {(kind, name)} was asked for")
+        raise MalformedResponseError(
+            f"resource {resource} is told, where {(kind, name)} was asked for"
+        )
     settings = reader.array(lambda: _read_setting(version, reader), "configs", flexible=flexible)
     if flexible:
         reader.skip_tagged_fields("a resource")

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError
+from pyspark_kafka.errors import BrokerUnreachableError, KafkaError, ProtocolError
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import (
     EndTransaction,
@@ -32,8 +32,8 @@ from pyspark_kafka.wire.connection import Connection, Request, entity_request
 from pyspark_kafka.wire.coordinators import CoordinatorKey, CoordinatorKind
 from pyspark_kafka.wire.group_offsets import check_commits, committed_topics, unlike
 from pyspark_kafka.wire.metadata import Broker
-from pyspark_kafka.wire.reader import MalformedResponse, Reader
-from pyspark_kafka.wire.router import Question, Refused, Router
+from pyspark_kafka.wire.reader import MalformedResponseError, Reader
+from pyspark_kafka.wire.router import ApiError, Question, Router
 from pyspark_kafka.wire.versions import Api
 from pyspark_kafka.wire.writer import (
     NO_TAGGED_FIELDS,
@@ -89,7 +89,7 @@ def init_producer_id(
     two_phase_commit: bool = False,
     deadline: float,
 ) -> ProducerIdAndEpoch:
-    """InitProducerId of a transactional id. Raises `Refused` with whatever code the answer has."""
+    """InitProducerId of a transactional id. Raises `ApiError` with whatever code the answer has."""
     at_least = FIRST_TWO_PHASE if two_phase_commit else _FIRST_EXPECTING if expected else None
     at_most = None if two_phase_commit else FIRST_TWO_PHASE - 1
 
@@ -107,10 +107,10 @@ def init_producer_id(
 
 def end_transactions(
     router: Router, ends: Collection[EndTransaction], *, deadline: float
-) -> Mapping[str, ErrorCode | Refused | KafkaError]:
+) -> Mapping[str, ErrorCode | ApiError | KafkaError]:
     """EndTxn of all of these, of different ids, side by side.
 
-    By transactional id: the answer's code, or why none came (`Refused` where no coordinator was
+    By transactional id: the answer's code, or why none came (`ApiError` where no coordinator was
     found).
     """
 
@@ -121,7 +121,7 @@ def end_transactions(
     assert len(by_id) == len(ends), "each id once"
     found, brokers = _coordinators(router, by_id, deadline)
     asked = {name: Question(brokers[name], question(by_id[name])) for name in brokers}
-    answers: dict[str, ErrorCode | Refused | KafkaError] = dict(found)
+    answers: dict[str, ErrorCode | ApiError | KafkaError] = dict(found)
     for name, answer in router.ask_each(asked, deadline=deadline).items():
         key = CoordinatorKey.transaction(name)
         if isinstance(answer, KafkaError):
@@ -135,7 +135,7 @@ def end_transactions(
 
 def describe_transactions(
     router: Router, transactional_ids: Collection[str], *, deadline: float
-) -> Mapping[str, TransactionDescription | Refused | KafkaError | None]:
+) -> Mapping[str, TransactionDescription | ApiError | KafkaError | None]:
     """DescribeTransactions: what there is of each id (None: nothing), or why no answer came."""
     found, brokers = _coordinators(router, transactional_ids, deadline)
     by_broker: dict[Broker, list[str]] = {}
@@ -144,7 +144,7 @@ def describe_transactions(
     asked = {
         broker: Question(broker, partial(_describe, names)) for broker, names in by_broker.items()
     }
-    answers: dict[str, TransactionDescription | Refused | KafkaError | None] = dict(found)
+    answers: dict[str, TransactionDescription | ApiError | KafkaError | None] = dict(found)
     for broker, answer in router.ask_each(asked, deadline=deadline).items():
         for name in by_broker[broker]:
             if isinstance(answer, KafkaError):
@@ -157,15 +157,15 @@ def describe_transactions(
 
 def list_transactions(
     router: Router, id_prefix: str, brokers: Collection[Broker], *, deadline: float
-) -> Mapping[Broker, Sequence[TransactionListing] | Refused | KafkaError]:
+) -> Mapping[Broker, Sequence[TransactionListing] | ApiError | KafkaError]:
     """ListTransactions of these brokers: the ids that begin so, or why no answer came."""
     asked = {broker: Question(broker, partial(_list, id_prefix)) for broker in brokers}
-    answers: dict[Broker, Sequence[TransactionListing] | Refused | KafkaError] = {}
+    answers: dict[Broker, Sequence[TransactionListing] | ApiError | KafkaError] = {}
     for broker, answer in router.ask_each(asked, deadline=deadline).items():
         if isinstance(answer, KafkaError):
             answers[broker] = answer
         elif answer.error_code is not ErrorCode.none:
-            answers[broker] = Refused(answer.error_code, f"listing the transactions of {broker}")
+            answers[broker] = ApiError(answer.error_code, f"listing the transactions of {broker}")
         else:
             answers[broker] = answer.transactions
     return answers
@@ -182,7 +182,7 @@ def add_partitions_to_txn(
     """AddPartitionsToTxn, which goes before writing in transactions of version 1.
 
     Returns what was refused, with the codes: nothing where all are in the transaction. Brokers add
-    all or none; those that are not at fault have OPERATION_NOT_ATTEMPTED. Raises `Refused` where no
+    all or none; those that are not at fault have OPERATION_NOT_ATTEMPTED. Raises `ApiError` where no
     coordinator is found.
     """
     by_topic: dict[str, list[int]] = {}
@@ -229,7 +229,7 @@ def send_offsets_to_transaction(
 ) -> None:
     """Commit a group's offsets within a transaction: they hold when it is committed.
 
-    AddOffsetsToTxn (of version 1 alone) and TxnOffsetCommit. Raises `Refused`.
+    AddOffsetsToTxn (of version 1 alone) and TxnOffsetCommit. Raises `ApiError`.
     """
     if version == 1:
         _add_offsets(router, transactional_id, producer, group_id, deadline)
@@ -287,7 +287,7 @@ def _ask_coordinator(
     try:
         connection = router.connection(broker, deadline=deadline)
         answer: T = router.ask(connection, make(connection), deadline=deadline)
-    except (BrokerUnreachable, ProtocolError):
+    except (BrokerUnreachableError, ProtocolError):
         router.forget_coordinator(key)
         raise
     return answer
@@ -296,16 +296,16 @@ def _ask_coordinator(
 def _check(router: Router, code: ErrorCode, doing: str, key: CoordinatorKey) -> None:
     if code is not ErrorCode.none:
         router.note(code, key=key)
-        raise Refused(code, f"{doing} {key}")
+        raise ApiError(code, f"{doing} {key}")
 
 
 def _coordinators(
     router: Router, transactional_ids: Collection[str], deadline: float
-) -> tuple[dict[str, Refused], dict[str, Broker]]:
+) -> tuple[dict[str, ApiError], dict[str, Broker]]:
     """Why no coordinator is known, or who it is."""
     found = router.coordinators(CoordinatorKind.TRANSACTION, transactional_ids, deadline=deadline)
-    refused = {name: one for name, one in found.items() if isinstance(one, Refused)}
-    return refused, {name: one for name, one in found.items() if not isinstance(one, Refused)}
+    refused = {name: one for name, one in found.items() if isinstance(one, ApiError)}
+    return refused, {name: one for name, one in found.items() if not isinstance(one, ApiError)}
 
 
 def _version_of(connection: Connection, api: Api, version: TransactionVersion) -> int:
@@ -331,14 +331,14 @@ def _list(id_prefix: str, connection: Connection) -> Request[_Listed]:
 
 def _description_of(
     router: Router, name: str, state: TransactionDescription | ErrorCode
-) -> TransactionDescription | Refused | None:
+) -> TransactionDescription | ApiError | None:
     if not isinstance(state, ErrorCode):
         return state
     if state is ErrorCode.transactional_id_not_found:
         return None
     key = CoordinatorKey.transaction(name)
     router.note(state, key=key)
-    return Refused(state, f"describing the transaction of {key}")
+    return ApiError(state, f"describing the transaction of {key}")
 
 
 # --- messages ---
@@ -408,11 +408,11 @@ def describe_transactions_request(transactional_ids: Sequence[str]) -> Request[_
             lambda: _read_state(reader), "transaction_states", flexible=True
         ):
             if name not in due:
-                raise MalformedResponse(f"id {name!r} was not asked for, or twice")
+                raise MalformedResponseError(f"id {name!r} was not asked for, or twice")
             due.remove(name)
             states[name] = state
         if due:
-            raise MalformedResponse(f"id {min(due)!r} is left out")
+            raise MalformedResponseError(f"id {min(due)!r} is left out")
         reader.skip_tagged_fields("the response")
         return _Described(throttle_ms, states)
 
@@ -511,4 +511,4 @@ def _state(name: str) -> TransactionState:
     try:
         return TransactionState(name)
     except ValueError:
-        raise MalformedResponse(f"{name!r} is no state of a transaction") from None
+        raise MalformedResponseError(f"{name!r} is no state of a transaction") from None

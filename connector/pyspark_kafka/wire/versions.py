@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-from pyspark_kafka.errors import UnsupportedVersion
+from pyspark_kafka.errors import UnsupportedVersionError
 
 
 class Api(IntEnum):
@@ -119,13 +119,13 @@ class BrokerVersions:
     def choose(self, api: Api, *, at_least: int | None = None, at_most: int | None = None) -> int:
         """The highest version of both sides; `at_least` and `at_most` are further bounds.
 
-        Raises `UnsupportedVersion` naming both ranges.
+        Raises `UnsupportedVersionError` naming both ranges.
         """
         spoken = SPOKEN[api]
         first = spoken.first if at_least is None else max(spoken.first, at_least)
         last = spoken.last if at_most is None else min(spoken.last, at_most)
         if api not in self.ranges:
-            raise UnsupportedVersion(
+            raise UnsupportedVersionError(
                 f"{self.broker} does not have {api.title}, of which this client speaks versions "
                 f"{first} to {last}: check that it is a Kafka broker ({_SINCE.get(api, '0.11')} or "
                 "later)"
@@ -133,7 +133,7 @@ class BrokerVersions:
         theirs_first, theirs_last = self.ranges[api]
         chosen = min(last, theirs_last)
         if chosen < max(first, theirs_first):
-            raise UnsupportedVersion(
+            raise UnsupportedVersionError(
                 f"{self.broker} has {api.title} in versions {theirs_first} to {theirs_last}, and "
                 f"this client speaks {first} to {last}: upgrade the older one, or set "
                 "'engine' to 'librdkafka'"

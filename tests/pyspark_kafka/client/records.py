@@ -18,7 +18,7 @@ from pyspark_kafka.client.native.producers import NativeProducers
 from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.options.values import ClientOptions, EngineOption
-from pyspark_kafka.wire.opening import Opening
+from pyspark_kafka.wire.dialer import Dialer
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import Router
 from pyspark_kafka.wire.transport import Address, Transport, connect
@@ -93,7 +93,7 @@ def writing(
     def connect_via(address: Address, timeout_s: float) -> Transport:
         return connect(address if via is None else Address.parse(via), timeout_s)
 
-    opening = Opening(client_id="tests", clock=clock or Clock(), connect=connect_via)
+    opening = Dialer(client_id="tests", clock=clock or Clock(), connect=connect_via)
     router = Router(bootstrap, opening)
     settings = ProducerSettings.of(wanted.kafka, NativeSettings.of(wanted, "producer"))
     producers = NativeProducers(

@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_kafka.client.base import KafkaClient, KafkaReads
 from pyspark_kafka.client.factory import open_client
-from pyspark_kafka.errors import AuthenticationFailed, BrokerUnreachable
+from pyspark_kafka.errors import AccessError, BrokerUnreachableError
 from pyspark_kafka.kafka.offsets import IsolationLevel
 from tests.pyspark_kafka.client.records import options, reading
 from tests.pyspark_kafka.client.test_fetch import fetch_range
@@ -41,7 +41,7 @@ def test_a_refused_login(bootstrap: str, ask: Callable[[KafkaReads], object]) ->
     started = time.monotonic()
     with (
         reading(bootstrap, **LOGIN) as client,
-        pytest.raises(AuthenticationFailed, match=rf"{bootstrap}.*'kafka.sasl") as caught,
+        pytest.raises(AccessError, match=rf"{bootstrap}.*'kafka.sasl") as caught,
     ):
         ask(client)
     assert time.monotonic() - started < 20, "not the whole timeout of 60 s"
@@ -60,7 +60,7 @@ def test_a_refused_login_when_writing(bootstrap: str) -> None:
 
     with (
         open_client(options(bootstrap, **LOGIN), role="producer") as client,
-        pytest.raises(AuthenticationFailed, match=f"writing failed at {bootstrap}"),
+        pytest.raises(AccessError, match=f"writing failed at {bootstrap}"),
     ):
         write(client)
 
@@ -69,6 +69,6 @@ def test_tls_where_the_broker_has_none(bootstrap: str) -> None:
     settings: dict[str, Any] = {"security_protocol": "SSL", "default_api_timeout_ms": "2000"}
     with (
         reading(bootstrap, **settings) as client,
-        pytest.raises((BrokerUnreachable, AuthenticationFailed), match=rf"{bootstrap}.*SSL"),
+        pytest.raises((BrokerUnreachableError, AccessError), match=rf"{bootstrap}.*SSL"),
     ):
         client.list_topics()

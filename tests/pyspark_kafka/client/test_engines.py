@@ -100,18 +100,18 @@ def test_without_the_kernel_native_is_only_for_who_asks(
 
 
 @pytest.mark.parametrize(
-    ("twin", "engine", "warnings"),
+    ("implementation", "engine", "warnings"),
     [("cython", "auto", 0), ("pure", "native", 0), ("pure", "auto", 1)],
 )
 def test_a_kernel_that_does_not_load_is_told_where_auto_counted_on_it(
-    twin: str,
+    implementation: str,
     engine: Any,
     warnings: int,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.delenv("PYSPARK_KAFKA_RECORDS")
-    monkeypatch.setattr(records, "TWIN", twin)
+    monkeypatch.setattr(records, "IMPLEMENTATION", implementation)
     for _ in range(2):
         with open_client(options(NOWHERE, engine=engine), is_checked=True) as client:
             assert isinstance(client, NativeReads)

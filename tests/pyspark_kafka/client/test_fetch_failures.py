@@ -15,12 +15,12 @@ from confluent_kafka.admin import AdminClient
 from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.librdkafka import fetch as fetch_module
 from pyspark_kafka.errors import (
-    BrokerUnreachable,
+    BrokerUnreachableError,
     CorruptBatchError,
-    FetchTimeout,
+    FetchTimeoutError,
     KafkaError,
-    OffsetOutOfRange,
-    UnknownTopicOrPartition,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
 )
 from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel
 from tests.conftest import TopicFactory
@@ -49,7 +49,7 @@ def test_offsets_below_the_log_start(bootstrap: str, topic: TopicFactory) -> Non
     with (
         reading(bootstrap) as client,
         pytest.raises(
-            OffsetOutOfRange,
+            OffsetOutOfRangeError,
             match=rf"{name}-0: offsets 1 to 8 .* are wanted, but the log begins at 4, .*end 10",
         ),
     ):
@@ -61,7 +61,7 @@ def test_offsets_beyond_the_end(bootstrap: str, topic: TopicFactory) -> None:
     write(bootstrap, name, [Record(value=b"v")] * 10)
     with (
         reading(bootstrap) as client,
-        pytest.raises(OffsetOutOfRange, match=rf"{name}-0: offsets 12 to 15 .*end 10"),
+        pytest.raises(OffsetOutOfRangeError, match=rf"{name}-0: offsets 12 to 15 .*end 10"),
     ):
         read(client, fetch_range(name, 12, 15))
 
@@ -72,7 +72,7 @@ def test_an_end_that_the_log_does_not_reach(bootstrap: str, topic: TopicFactory)
     with reading(bootstrap, poll_timeout_ms=3_000) as client:
         batches = client.fetch(fetch_range(name, 5, 15), ("offset",), COMMITTED)
         assert next(batches).column("offset").to_pylist() == [5, 6, 7, 8, 9]
-        with pytest.raises(OffsetOutOfRange, match=rf"{name}-0: offsets 10 to 15 .*end 10"):
+        with pytest.raises(OffsetOutOfRangeError, match=rf"{name}-0: offsets 10 to 15 .*end 10"):
             next(batches)
 
 
@@ -83,7 +83,7 @@ def test_a_topic_or_partition_that_does_not_exist(
     name = topic() if partition else unique_name()
     with (
         reading(bootstrap, poll_timeout_ms=500) as client,
-        pytest.raises(UnknownTopicOrPartition, match=name),
+        pytest.raises(UnknownTopicOrPartitionError, match=name),
     ):
         read(client, fetch_range(name, 0, 5, partition=partition))
 
@@ -93,7 +93,7 @@ def test_no_broker() -> None:
     with (
         reading("127.0.0.1:1", poll_timeout_ms=500) as client,
         pytest.raises(
-            BrokerUnreachable,
+            BrokerUnreachableError,
             match=r"fetching t-0 at offset 3 .*127.0.0.1:1 did not answer within 0.5 s .*refused",
         ),
     ):
@@ -123,7 +123,9 @@ def test_a_silent_broker(
         batches = client.fetch(fetch_range(name, 0, 2_000), ("value",), COMMITTED)
         first = next(batches)
         between.silence()
-        with pytest.raises((FetchTimeout, BrokerUnreachable), match=rf"{name}-0|did not answer"):
+        with pytest.raises(
+            (FetchTimeoutError, BrokerUnreachableError), match=rf"{name}-0|did not answer"
+        ):
             for _ in batches:
                 pass
     assert first.num_rows > 0
@@ -174,4 +176,4 @@ def test_librdkafka_says_nothing_on_stderr() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", NO_HANDLERS], cwd=root, capture_output=True, text=True, check=True
     )
-    assert (ran.stdout, ran.stderr) == ("BrokerUnreachable\n", "")
+    assert (ran.stdout, ran.stderr) == ("BrokerUnreachableError\n", "")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from pyspark_kafka.client.fetch_errors import RangeFaults
+from pyspark_kafka.client.fetch_errors import FetchErrors
 from pyspark_kafka.client.librdkafka import fetch as fetch_module
 from pyspark_kafka.client.librdkafka.errors import ErrorEvents
 from pyspark_kafka.client.librdkafka.fetch import Progress, RangeReader
@@ -143,7 +143,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
 
 def reader(**changed: Any) -> RangeReader:
     fields: dict[str, Any] = {
-        "faults": RangeFaults(
+        "faults": FetchErrors(
             fetch_range=fetch_range("t", 3, 7),
             isolation_level=IsolationLevel.READ_COMMITTED,
             bootstrap_servers="broker:9092",

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from pyspark_kafka.client.base import KafkaReads
-from pyspark_kafka.errors import FetchTimeout
+from pyspark_kafka.errors import FetchTimeoutError
 from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition
 from tests.conformance.eventually import eventually
@@ -156,7 +156,7 @@ def test_an_open_transaction_holds_the_end_back(
         assert values(client, name, 0, 1, COMMITTED) == [b"a"]
         assert values(client, name, 0, 3, UNCOMMITTED) == [b"a", b"open", b"b"]
         with pytest.raises(
-            FetchTimeout,
+            FetchTimeoutError,
             match=rf"{name}-0: the range ends at offset 3.*last stable offset is 1 .*end 3.*"
             r"'kafka.isolation.level'.*oldest open transaction",
         ):

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
 from pyspark_kafka.client.base import KafkaReads
-from pyspark_kafka.errors import BrokerUnreachable, KafkaError
+from pyspark_kafka.errors import BrokerUnreachableError, KafkaError
 from pyspark_kafka.kafka.topics import TopicPartition
 from tests.conformance.eventually import eventually
 from tests.conftest import TopicFactory
@@ -74,6 +74,6 @@ def test_a_group_with_members_is_theirs(
 def test_no_broker_is_an_error_in_time(engine: str) -> None:
     with (
         reading("127.0.0.1:1", default_api_timeout_ms="1000") as client,
-        pytest.raises(BrokerUnreachable, match=r"127.0.0.1:1 did not answer within 1 s"),
+        pytest.raises(BrokerUnreachableError, match=r"127.0.0.1:1 did not answer within 1 s"),
     ):
         client.commit_offsets("g", {TopicPartition("t", 0): 3})

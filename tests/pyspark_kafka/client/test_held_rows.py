@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka.client.delivery_errors import DeliveryFaults
+from pyspark_kafka.client.delivery_errors import DeliveryErrors
 from pyspark_kafka.client.native.held_rows import by_topic, check_record_sizes, pieces_of
 from pyspark_kafka.columns import HEADERS_TYPE
 from pyspark_kafka.errors import RowError
 from tests.pyspark_kafka.client.records import rows
 
-FAULTS = DeliveryFaults(bootstrap_servers="b:1", record_bytes_max=1_000)
+FAULTS = DeliveryErrors(bootstrap_servers="b:1", record_bytes_max=1_000)
 
 
 def test_rows_by_topic_keep_their_order() -> None:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from pyspark_kafka.client.factory import open_transactional
 from pyspark_kafka.client.transactions import TransactionalClient
-from pyspark_kafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from pyspark_kafka.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition
@@ -196,7 +196,7 @@ def test_what_is_deleted_meanwhile_is_no_gap(
     batches = client.read_log(TopicPartition(name, 0), 0, end_of(client, name))
     assert next(batches).base_offset == 0
     delete(bootstrap, name, 29)
-    with pytest.raises(OffsetOutOfRange, match=f"{name}-0: .* are wanted, but the log begins"):
+    with pytest.raises(OffsetOutOfRangeError, match=f"{name}-0: .* are wanted, but the log begins"):
         list(batches)
 
 
@@ -208,14 +208,14 @@ def test_what_is_not_there_yet_is_waited_for_and_no_longer(
     with opened(bootstrap, poll_timeout_ms=1_000) as client:
         batches = client.read_log(TopicPartition(name, 0), 0, 2)
         assert values([next(batches)]) == [b"v"]
-        with pytest.raises(OffsetOutOfRange, match=f"{name}-0: offsets 1 to 2"):
+        with pytest.raises(OffsetOutOfRangeError, match=f"{name}-0: offsets 1 to 2"):
             list(batches)
-        with pytest.raises(OffsetOutOfRange, match=f"{name}-0: offsets 5 to 9"):
+        with pytest.raises(OffsetOutOfRangeError, match=f"{name}-0: offsets 5 to 9"):
             log(client, name, 5, 9)
 
 
 def test_a_topic_that_does_not_exist(
     client: TransactionalClient, unique_name: Callable[[], str]
 ) -> None:
-    with pytest.raises(UnknownTopicOrPartition, match="does not exist"):
+    with pytest.raises(UnknownTopicOrPartitionError, match="does not exist"):
         log(client, unique_name(), 0, 1)

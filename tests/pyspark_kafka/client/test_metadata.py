@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from integration.clusters import Cluster
 from pyspark_kafka.client.base import KafkaReads
-from pyspark_kafka.errors import BrokerUnreachable, UnknownTopicOrPartition
+from pyspark_kafka.errors import BrokerUnreachableError, UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, AtTimestamp, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition
 from tests.conftest import TopicFactory
@@ -65,7 +65,7 @@ def test_asking_about_a_topic_does_not_create_it(
 ) -> None:
     name = unique_name()
     assert client.describe_topics([name]) == {}
-    with pytest.raises(UnknownTopicOrPartition, match=f"topic '{name}' does not exist"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"topic '{name}' does not exist"):
         client.list_offsets({TopicPartition(name, 0): LATEST}, COMMITTED)
     assert client.describe_topics([name]) == {}
     assert name not in client.list_topics()
@@ -92,7 +92,7 @@ def test_no_questions_have_no_answers(client: KafkaReads) -> None:
 def test_a_partition_that_is_not_there_is_named(client: KafkaReads, topic: TopicFactory) -> None:
     name = topic(partitions=2)
     queries = {TopicPartition(name, 0): LATEST, TopicPartition(name, 7): LATEST}
-    with pytest.raises(UnknownTopicOrPartition, match=rf"{name}.*7"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=rf"{name}.*7"):
         client.list_offsets(queries, COMMITTED)
 
 
@@ -111,7 +111,9 @@ def test_committed_offsets_come_back(
 def test_no_broker_is_an_error_in_time_that_names_the_address() -> None:
     with (
         reading("127.0.0.1:1", default_api_timeout_ms="1000") as client,
-        pytest.raises(BrokerUnreachable, match=r"127.0.0.1:1 did not answer within 1 s.*refused"),
+        pytest.raises(
+            BrokerUnreachableError, match=r"127.0.0.1:1 did not answer within 1 s.*refused"
+        ),
     ):
         client.describe_topics(["any"])
 
@@ -119,7 +121,7 @@ def test_no_broker_is_an_error_in_time_that_names_the_address() -> None:
 def test_no_such_host_is_an_error_in_time_that_names_it() -> None:
     with (
         reading("no-such-host.invalid:9092", default_api_timeout_ms="1000") as client,
-        pytest.raises(BrokerUnreachable, match=r"no-such-host\.invalid:9092"),
+        pytest.raises(BrokerUnreachableError, match=r"no-such-host\.invalid:9092"),
     ):
         client.list_topics()
 

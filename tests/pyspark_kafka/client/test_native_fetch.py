@@ -24,11 +24,11 @@ from pyspark_kafka.client.native.fetch_sizes import (
 )
 from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.errors import (
-    BrokerUnreachable,
-    FetchTimeout,
-    OffsetOutOfRange,
+    BrokerUnreachableError,
+    FetchTimeoutError,
+    OffsetOutOfRangeError,
     ProtocolError,
-    UnknownTopicOrPartition,
+    UnknownTopicOrPartitionError,
 )
 from pyspark_kafka.kafka.offsets import IsolationLevel
 from pyspark_kafka.wire.connection import Connection, Pending
@@ -165,7 +165,7 @@ def test_a_topic_made_anew_under_the_read_is_not_read_as_if_it_were_the_old_one(
     with ScriptedBroker(answers) as broker, opened(broker, retry_backoff_ms="1") as client:
         known = cluster(broker)
         answers.answers["metadata"] = [identified(known, OLD), identified(known, NEW)]
-        with pytest.raises(UnknownTopicOrPartition, match="'t' was deleted and created again"):
+        with pytest.raises(UnknownTopicOrPartitionError, match="'t' was deleted and created again"):
             offsets(client, 0, 6)
     assert answers.count("fetch") == 2
 
@@ -195,7 +195,7 @@ def test_a_broker_that_fetches_by_name_is_asked_for_the_id_first() -> None:
     with ScriptedBroker(old) as broker, opened(broker, retry_backoff_ms="1") as client:
         known = cluster(broker)
         answers.answers["metadata"] = [identified(known, OLD), identified(known, NEW)]
-        with pytest.raises(UnknownTopicOrPartition, match="'t' was deleted and created again"):
+        with pytest.raises(UnknownTopicOrPartitionError, match="'t' was deleted and created again"):
             offsets(client, topic_id=OLD)
     assert answers.count("fetch") == 0
 
@@ -358,7 +358,7 @@ def test_a_quota_is_not_evaded_by_a_new_connection() -> None:
         with NativeReads.of(NativeSettings.of(found)) as client:
             reading = client.fetch(fetch_range("t", 0, 4), ("offset",), COMMITTED)
             assert next(reading).num_rows == 3
-            with pytest.raises(BrokerUnreachable, match="throttles this client for another"):
+            with pytest.raises(BrokerUnreachableError, match="throttles this client for another"):
                 next(reading)
         assert broker.connections == 1
     assert answers.asked == ["metadata", "fetch"]
@@ -394,7 +394,7 @@ def test_a_refusal_that_lasts_is_told(code: ErrorCode, offset: dict[str, Any] | 
         found = options(broker.address, poll_timeout_ms=200, default_api_timeout_ms="200")
         with (
             NativeReads.of(NativeSettings.of(found)) as client,
-            pytest.raises(FetchTimeout, match=rf"the last try failed: .*{code.name.upper()}"),
+            pytest.raises(FetchTimeoutError, match=rf"the last try failed: .*{code.name.upper()}"),
         ):
             offsets(client)
 
@@ -409,7 +409,7 @@ def test_a_topic_deleted_under_the_read_is_noticed_soon() -> None:
         answers.answers["metadata"] = [known, {**known, **gone}]
         with (
             opened(broker, retry_backoff_ms="1") as client,
-            pytest.raises(UnknownTopicOrPartition, match="'t' does not exist at"),
+            pytest.raises(UnknownTopicOrPartitionError, match="'t' does not exist at"),
         ):
             offsets(client, 0, 6)
     assert answers.count("metadata") == 1 + 4 + 1, "each try, and to be sure"
@@ -446,7 +446,9 @@ def test_a_log_cut_short_and_written_anew_under_the_read_is_noticed(
         answers.answers["metadata"] = [cluster(broker)]
         reading = client.fetch(fetch_range("t", 0, 9), ("offset",), COMMITTED)
         assert next(reading).num_rows == 4
-        with pytest.raises(OffsetOutOfRange, match=r"offsets 4 to 9 .* cut short at offset 2 "):
+        with pytest.raises(
+            OffsetOutOfRangeError, match=r"offsets 4 to 9 .* cut short at offset 2 "
+        ):
             next(reading)
     assert [(one.fetch_offset, one.last_fetched_epoch) for one in asked] == [(0, -1), (4, 4)]
 
@@ -548,7 +550,7 @@ def test_addresses_of_another_family_are_not_tried(family: str) -> None:
         if family == "v4":
             assert client.list_topics() == []
         else:
-            with pytest.raises(BrokerUnreachable, match="no address of the family v6"):
+            with pytest.raises(BrokerUnreachableError, match="no address of the family v6"):
                 client.list_topics()
 
 

@@ -16,7 +16,7 @@ from kio.serial import entity_reader
 from pyspark_kafka.client.native import producer as producer_module
 from pyspark_kafka.client.native.in_flight import InFlight
 from pyspark_kafka.client.native.producer import NativeProducer
-from pyspark_kafka.errors import AuthenticationFailed, DeliveryFailed
+from pyspark_kafka.errors import AccessError, DeliveryError
 from pyspark_kafka.wire.retry import Clock
 from tests.pyspark_kafka.client import records
 from tests.pyspark_kafka.client.records import Writes, rows, writing
@@ -211,7 +211,7 @@ def test_a_broker_that_never_answers_is_told_with_its_reason(
         started = time.monotonic()
         producer.send(rows("t", [b"x"]))
         with pytest.raises(
-            DeliveryFailed,
+            DeliveryError,
             match=rf"a record for t-0 was not written: .*did not confirm it within "
             rf"'kafka.delivery.timeout.ms' \(.*({expected}).*\)",
         ):
@@ -249,11 +249,11 @@ def test_what_will_not_pass_ends_the_producer(code: int, expected: str) -> None:
         producer = client.producer()
         producer.send(rows("t", [b"x"]))
         with pytest.raises(
-            DeliveryFailed,
+            DeliveryError,
             match=rf"a record for t-0 was not written: broker 1 at 127.* said .*{expected}",
         ) as caught:
             producer.flush()
-        with pytest.raises(DeliveryFailed) as again:
+        with pytest.raises(DeliveryError) as again:
             producer.flush()
         assert str(again.value) == str(caught.value)
         producer.abort()
@@ -269,7 +269,7 @@ def test_what_a_broker_says_of_a_record_is_told() -> None:
     with writing_to(Brokers(refusal)) as client:
         producer = client.producer()
         producer.send(rows("t", [b"x"]))
-        with pytest.raises(DeliveryFailed, match=r"INVALID_RECORD \(87\) \(it has no key\)"):
+        with pytest.raises(DeliveryError, match=r"INVALID_RECORD \(87\) \(it has no key\)"):
             producer.flush()
         producer.abort()
 
@@ -279,7 +279,7 @@ def test_a_refusal_of_who_we_are_is_one() -> None:
         producer = client.producer()
         producer.send(rows("t", [b"x"]))
         with pytest.raises(
-            AuthenticationFailed, match=r"writing to t-0 failed at .*TOPIC_AUTHORIZATION_FAILED"
+            AccessError, match=r"writing to t-0 failed at .*TOPIC_AUTHORIZATION_FAILED"
         ):
             producer.flush()
         producer.abort()
@@ -335,7 +335,7 @@ def test_a_throttling_that_lasts_longer_than_there_is_time_is_told() -> None:
         producer.send(rows("t", [b"x"]))
         producer.flush()
         producer.send(rows("t", [b"y"]))
-        with pytest.raises(DeliveryFailed, match=r"broker 1 at .* throttles this client"):
+        with pytest.raises(DeliveryError, match=r"broker 1 at .* throttles this client"):
             producer.flush()
         producer.abort()
 
@@ -384,7 +384,7 @@ def test_time_that_is_over_before_we_wait_is_told_as_such(monkeypatch: pytest.Mo
         producer = client.producer()
         producer.send(rows("t", [b"x"]))
         monkeypatch.setattr(NativeProducer, "_send_ready", slowly)
-        with pytest.raises(DeliveryFailed, match="no confirmation came in time"):
+        with pytest.raises(DeliveryError, match="no confirmation came in time"):
             producer.flush()
         producer.abort()
 

@@ -15,8 +15,8 @@ from pyspark_kafka.client.transactions import TransactionalClient
 from pyspark_kafka.errors import (
     KafkaError,
     OptionError,
-    ProducerFenced,
-    UnknownTopicOrPartition,
+    ProducerFencedError,
+    UnknownTopicOrPartitionError,
 )
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
@@ -169,7 +169,7 @@ def test_an_id_is_taken_from_who_is_expected(
     assert second.producer_epoch > first.producer_epoch
     third = init(client, name)
     for stale in (first, second):
-        with pytest.raises(ProducerFenced, match=f"'{name}' has another owner by now"):
+        with pytest.raises(ProducerFencedError, match=f"'{name}' has another owner by now"):
             init(client, name, expected=stale)
     assert init(client, name, expected=third).producer_epoch > third.producer_epoch
 
@@ -185,7 +185,7 @@ def test_an_id_whose_transaction_is_open_is_taken_from_who_is_expected(
     owner = init(client, name)
     write(client, name, owner, topic, b"open")
     if version == 1:
-        with pytest.raises(ProducerFenced):
+        with pytest.raises(ProducerFencedError):
             init(client, name, expected=owner)
     else:
         assert init(client, name, expected=owner).producer_epoch > owner.producer_epoch
@@ -366,7 +366,7 @@ def test_topics_that_cannot_be_made_or_looked_at(
             name, partition_count=1, replication_factor=1, config={"cleanup.policy": "sweep"}
         )
     for look in (client.topic_config, client.replication_of):
-        with pytest.raises(UnknownTopicOrPartition, match=f"'{name}' does not exist"):
+        with pytest.raises(UnknownTopicOrPartitionError, match=f"'{name}' does not exist"):
             look(name)
 
 

@@ -14,12 +14,12 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka.client.factory import open_transactional
 from pyspark_kafka.client.transactions import TransactionalClient
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
-    BrokerUnreachable,
+    AccessError,
+    BrokerUnreachableError,
     KafkaError,
     OptionError,
-    ProducerFenced,
-    UnsupportedVersion,
+    ProducerFencedError,
+    UnsupportedVersionError,
 )
 from pyspark_kafka.kafka.transactions import EndTransaction
 from tests.pyspark_kafka.client.records import options
@@ -101,9 +101,9 @@ def test_a_cluster_that_is_too_old_to_be_asked_about_transactions() -> None:
     ranges = {65: (1, 1), 66: (3, 4)}
     answers = Answers()
     with opened(answers, "x", ranges=ranges) as client:
-        with pytest.raises(UnsupportedVersion, match="DescribeTransactions"):
+        with pytest.raises(UnsupportedVersionError, match="DescribeTransactions"):
             client.describe_transactions(["x"])
-        with pytest.raises(UnsupportedVersion, match="ListTransactions"):
+        with pytest.raises(UnsupportedVersionError, match="ListTransactions"):
             client.list_transactions("x")
 
 
@@ -138,10 +138,10 @@ def test_markers_that_are_never_written() -> None:
 @pytest.mark.parametrize(
     ("code", "kind", "said"),
     [
-        (90, ProducerFenced, "'x' has another owner by now: .* PRODUCER_FENCED"),
-        (47, ProducerFenced, "'x' has another owner by now: .* INVALID_PRODUCER_EPOCH"),
+        (90, ProducerFencedError, "'x' has another owner by now: .* PRODUCER_FENCED"),
+        (47, ProducerFencedError, "'x' has another owner by now: .* INVALID_PRODUCER_EPOCH"),
         (50, OptionError, "timeout of 1 ms .* 'transactionTimeout'"),
-        (53, AuthenticationFailed, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
+        (53, AccessError, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
     ],
 )
 def test_what_is_final_is_told_at_once(code: int, kind: type[Exception], said: str) -> None:
@@ -227,7 +227,7 @@ def test_a_refusal_of_the_principal_is_told_when_the_others_are_ended() -> None:
 
     with (
         opened(Answers(end_txn=[answer]), "x", "y") as client,
-        pytest.raises(AuthenticationFailed, match=r"'x' failed .*TRANSACTIONAL_ID_AUTHORIZATION"),
+        pytest.raises(AccessError, match=r"'x' failed .*TRANSACTIONAL_ID_AUTHORIZATION"),
     ):
         client.end_transactions(ends("x", "y"))
     assert asked.count(b"y") == 3
@@ -237,7 +237,7 @@ def test_an_end_that_the_coordinator_cannot_be_told() -> None:
     answers = Answers(end_txn=[ended()])
     with (
         opened(answers, "x", ranges={26: (0, 4)}) as client,
-        pytest.raises(UnsupportedVersion, match="EndTxn"),
+        pytest.raises(UnsupportedVersionError, match="EndTxn"),
     ):
         client.end_transactions(ends("x"))
     assert answers.count("end_txn") == 0
@@ -270,7 +270,7 @@ def test_descriptions_that_are_refused() -> None:
 
     with (
         opened(Answers(describe_transactions=[answer]), "x") as client,
-        pytest.raises(AuthenticationFailed, match=r"'x' failed .*TRANSACTIONAL_ID_AUTHORIZATION"),
+        pytest.raises(AccessError, match=r"'x' failed .*TRANSACTIONAL_ID_AUTHORIZATION"),
     ):
         client.describe_transactions(["x"])
 
@@ -324,7 +324,7 @@ def test_where_nobody_answers_there_is_no_list() -> None:
     first, second = Answers(list_transactions=[closes]), Answers(list_transactions=[closes])
     with (
         two_brokers(first, second, api_timeout_ms=2_000) as client,
-        pytest.raises(BrokerUnreachable),
+        pytest.raises(BrokerUnreachableError),
     ):
         client.list_transactions("x/")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from integration.clusters.topics import grow_topic
-from pyspark_kafka.errors import DeliveryFailed, RowError
+from pyspark_kafka.errors import DeliveryError, RowError
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.proxy import proxy
 from tests.pyspark_kafka.client.records import Record, Writes, read_all, rows, writing
@@ -215,7 +215,7 @@ def test_a_record_larger_than_the_topic_takes(client: Writes, topic: TopicFactor
     producer = client.producer()
     producer.send(rows(name, [b"small", b"x" * 20_000]))
     with pytest.raises(
-        DeliveryFailed, match=rf"{name}-0 was not written: .*too large.*'max.message.bytes'"
+        DeliveryError, match=rf"{name}-0 was not written: .*too large.*'max.message.bytes'"
     ):
         producer.flush()
     producer.abort()
@@ -234,7 +234,7 @@ def test_a_topic_that_is_not_created(client: Writes) -> None:
     # At the second time it is known that there is no such topic, and no record is even taken.
     for write in (send_and_flush, send):
         with pytest.raises(
-            DeliveryFailed, match=r"no such name was not written: .*no name for a topic"
+            DeliveryError, match=r"no such name was not written: .*no name for a topic"
         ):
             write()
     producer.abort()
@@ -260,7 +260,7 @@ def test_a_topic_that_nobody_creates(bootstrap: str, unique_name: Callable[[], s
         started = time.monotonic()
         producer.send(rows(name, [b"x"]))
         with pytest.raises(
-            DeliveryFailed, match=rf"a record for {name}.* was not written: .*create it, or correct"
+            DeliveryError, match=rf"a record for {name}.* was not written: .*create it, or correct"
         ):
             producer.flush()
         assert time.monotonic() - started < 30
@@ -283,7 +283,7 @@ def test_no_broker_fails_in_time() -> None:
         started = time.monotonic()
         producer.send(rows("t", [b"x"]))
         with pytest.raises(
-            DeliveryFailed,
+            DeliveryError,
             match=r"a record for t was not written: .*127.0.0.1:1 did not confirm it.*refused",
         ):
             producer.flush()
@@ -305,7 +305,7 @@ def test_a_silent_broker_fails_in_time_and_abort_does_not_hang(
         between.silence()
         started = time.monotonic()
         producer.send(rows(name, [b"x"] * 1_000))
-        with pytest.raises(DeliveryFailed, match=rf"{name}"):
+        with pytest.raises(DeliveryError, match=rf"{name}"):
             producer.flush()
         producer.abort()
         assert time.monotonic() - started < 20
@@ -324,6 +324,6 @@ def test_a_full_buffer_and_no_broker_fail_in_time() -> None:
     settings = {"delivery_timeout_ms": "1000", "buffer_memory": "1024"}
     with writing("127.0.0.1:1", **settings) as client:
         producer = client.producer()
-        with pytest.raises(DeliveryFailed, match=r"127.0.0.1:1 did not confirm it"):
+        with pytest.raises(DeliveryError, match=r"127.0.0.1:1 did not confirm it"):
             producer.send(rows("t", [b"x" * 10] * 1_000))
         producer.abort()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from integration.clusters import Cluster
-from pyspark_kafka.errors import DeliveryFailed, ProducerFenced
+from pyspark_kafka.errors import DeliveryError, ProducerFencedError
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import TransactionVersion
 from tests.conformance.eventually import eventually
@@ -92,7 +92,7 @@ def test_what_is_aborted_is_not_seen(
     one.producer.send(rows(name, [b"gone"]))
     one.producer.flush()
     one.producer.abort()
-    with pytest.raises(DeliveryFailed, match="given up"):
+    with pytest.raises(DeliveryError, match="given up"):
         one.producer.send(rows(name, [b"x"]))
     one.abort()
     assert seen(bootstrap, name) == [[]]
@@ -149,11 +149,11 @@ def test_whoever_takes_the_id_ends_it(
     partition = 0 if is_known else 1
     expected = rf"a record for {name}-{partition} was not written: .* said .*{transactional_id}"
     one.producer.send(rows(name, [b"y"], partition=[partition]))
-    with pytest.raises(ProducerFenced, match=expected) as fenced:
+    with pytest.raises(ProducerFencedError, match=expected) as fenced:
         one.producer.flush()
     assert "nothing that this attempt wrote will be seen" in str(fenced.value)
     assert "'transactionalId'" in str(fenced.value)
-    with pytest.raises(ProducerFenced):
+    with pytest.raises(ProducerFencedError):
         one.producer.flush()
     other.producer.send(rows(name, [b"z"], partition=[partition]))
     other.producer.flush()
@@ -175,7 +175,7 @@ def test_a_transaction_that_took_too_long(
 
     eventually(is_over)
     one.producer.send(rows(name, [b"y"] * 2, partition=[0, 1]))
-    with pytest.raises((ProducerFenced, DeliveryFailed), match="raise 'transactionTimeout'"):
+    with pytest.raises((ProducerFencedError, DeliveryError), match="raise 'transactionTimeout'"):
         one.producer.flush()
     assert seen(bootstrap, name, partitions=2) == [[], []]
 
@@ -203,7 +203,7 @@ def test_offsets_of_who_lost_the_id(
     one.producer.send_offsets(group, {TopicPartition(name, 0): 7})
     begun.begin(transactional_id)
     expected = rf"offsets of group '{group}' were not committed: .* {transactional_id!r}"
-    with pytest.raises(ProducerFenced, match=expected):
+    with pytest.raises(ProducerFencedError, match=expected):
         one.producer.send_offsets(group, {TopicPartition(name, 0): 8})
     assert begun.client.committed_offsets(group, [TopicPartition(name, 0)]) == {
         TopicPartition(name, 0): None

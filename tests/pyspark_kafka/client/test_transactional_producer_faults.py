@@ -16,7 +16,7 @@ import pytest
 from integration.clusters import Cluster
 from integration.faults.proxy import TcpProxy
 from integration.faults.rules import of_api
-from pyspark_kafka.errors import ProducerFenced
+from pyspark_kafka.errors import ProducerFencedError
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import TransactionVersion
 from tests.conformance.eventually import eventually
@@ -224,7 +224,7 @@ def test_the_id_is_taken_while_a_leader_is_down(
         with transactions(bootstrap, begun.version, **SMALL) as others:
             other = others.begin(transactional_id)
             eventually(lambda: load.failed is not None, timeout_s=90)
-            assert isinstance(load.failed, ProducerFenced), load.failed
+            assert isinstance(load.failed, ProducerFencedError), load.failed
             other.producer.send(rows(name, [b"x"] * 3, partition=[0, 1, 2]))
             other.producer.flush()
             other.commit()

@@ -16,11 +16,11 @@ from kio.serial import entity_reader
 
 from pyspark_kafka.client.native import producer as producer_module
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
-    DeliveryFailed,
+    AccessError,
+    DeliveryError,
     KafkaError,
-    ProducerFenced,
-    UnsupportedVersion,
+    ProducerFencedError,
+    UnsupportedVersionError,
 )
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import TransactionVersion
@@ -205,7 +205,7 @@ def test_leaders_that_cannot_add(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scripted.Peer, "negotiate", lambda peer: negotiate(peer, ranges))
     with writing_in(Coordinated(OK), 2) as one:
         one.producer.send(rows("t", [b"x"]))
-        with pytest.raises(UnsupportedVersion, match="Produce in versions 3 to 11"):
+        with pytest.raises(UnsupportedVersionError, match="Produce in versions 3 to 11"):
             one.producer.flush()
 
 
@@ -223,7 +223,7 @@ def test_connections_are_kept_for_the_next_transaction(version: TransactionVersi
                 one.producer.abort()
             else:
                 one.producer.close()
-                with pytest.raises(DeliveryFailed, match="was closed"):
+                with pytest.raises(DeliveryError, match="was closed"):
                     one.producer.send(rows("t", [b"x"]))
             if turn == 3:
                 clock.skipped_s += 301  # an old one may be gone without a word
@@ -326,7 +326,7 @@ def test_additions_that_never_pass_are_told(addition: Any) -> None:
     with writing_in(brokers, 1, delivery_timeout_ms="500") as one:
         one.producer.send(rows("t", [b"x"]))
         expected = rf"a record for t-0 was not written: no confirmation .*{reason}"
-        with pytest.raises(DeliveryFailed, match=expected):
+        with pytest.raises(DeliveryError, match=expected):
             one.producer.flush()
     assert not brokers.batches
 
@@ -356,7 +356,7 @@ def test_a_final_answer_to_rows(version: TransactionVersion, code: int) -> None:
     name = {**FENCED, **OVER, **OTHER}[code]
     with writing_in(Coordinated({"error_code": code}, OK), version) as one:
         one.producer.send(rows("t", [b"x"]))
-        kind = ProducerFenced if code in FENCED else DeliveryFailed
+        kind = ProducerFencedError if code in FENCED else DeliveryError
         expected = rf"a record for t-0 was not written: broker 1 at 127.* said {name} \({code}\)"
         with pytest.raises(kind, match=expected) as told:
             one.producer.flush()
@@ -385,7 +385,7 @@ def test_a_final_answer_to_an_addition(code: int, beside: int | None) -> None:
     at_fault = 0 if beside is None else 1
     with writing_in(brokers, 1) as one:
         one.producer.send(rows("t", [b"x"] * 2, partition=[0, 1]))
-        kind = ProducerFenced if code in FENCED else DeliveryFailed
+        kind = ProducerFencedError if code in FENCED else DeliveryError
         expected = (
             rf"a record for t-{at_fault} was not written: the coordinator said {name} \({code}\)"
         )
@@ -401,7 +401,7 @@ def test_what_the_principal_may_not(version: TransactionVersion, code: int) -> N
     with writing_in(Coordinated({"error_code": code}), version) as one:
         one.producer.send(rows("t", [b"x"]))
         expected = rf"writing to t-0 as transactional id '{ID}' failed .*AUTHORIZATION_FAILED"
-        with pytest.raises(AuthenticationFailed, match=expected):
+        with pytest.raises(AccessError, match=expected):
             one.producer.flush()
 
 
@@ -411,7 +411,7 @@ def test_what_the_principal_may_not_add() -> None:
     with writing_in(brokers, 1) as one:
         one.producer.send(rows("t", [b"x"]))
         expected = rf"writing to t-0 as .*'{ID}' failed .*TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
-        with pytest.raises(AuthenticationFailed, match=expected):
+        with pytest.raises(AccessError, match=expected):
             one.producer.flush()
 
 
@@ -426,7 +426,7 @@ def test_a_topic_that_was_created_anew_has_lost_rows() -> None:
             one.producer.flush()
         brokers.topic_id = UUID(int=2)
         clock.skipped_s += 301
-        with pytest.raises(DeliveryFailed, match=r"t was not written: .*deleted and created again"):
+        with pytest.raises(DeliveryError, match=r"t was not written: .*deleted and created again"):
             one.producer.send(rows("t", [b"x"]))
 
 
@@ -463,7 +463,7 @@ def test_rows_that_are_nobody_knows_where(version: TransactionVersion) -> None:
     brokers = Coordinated({"error_code": 46, "base_offset": -1}, {"base_offset": 9})
     with writing_in(brokers, version) as one:
         one.producer.send(rows("t", [b"x"]))
-        with pytest.raises(DeliveryFailed, match=r"t-0 was not written: .* never said where"):
+        with pytest.raises(DeliveryError, match=r"t-0 was not written: .* never said where"):
             one.producer.flush()
         one.producer.send(rows("t", [b"x"]))
         one.producer.flush()
@@ -551,8 +551,8 @@ def test_offsets_that_are_refused(version: TransactionVersion, code: int) -> Non
     brokers = Coordinated(OK)
     brokers.answers.answers["add_offsets_to_txn"] = [{"error_code": 0}]
     brokers.answers.answers["txn_offset_commit"] = commits(code)
-    kind: type[KafkaError] = ProducerFenced if code in FENCED else DeliveryFailed
-    kind = AuthenticationFailed if code == 30 else kind
+    kind: type[KafkaError] = ProducerFencedError if code in FENCED else DeliveryError
+    kind = AccessError if code == 30 else kind
     expected = rf"committing offsets of group 'g' in .*'{ID}'.*GROUP_AUTHORIZATION_FAILED"
     if code != 30:
         name = {**FENCED, **OVER}[code]

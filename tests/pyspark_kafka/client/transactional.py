@@ -22,7 +22,7 @@ from pyspark_kafka.client.native.transactional_producer import NativeTransaction
 from pyspark_kafka.client.native.transactions import NativeTransactionalClient
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch, TransactionVersion
-from pyspark_kafka.wire.opening import Opening
+from pyspark_kafka.wire.dialer import Dialer
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import Router
 from pyspark_kafka.wire.transport import Address, Transport, connect
@@ -105,7 +105,7 @@ class Transactions:
         def connect_via(_: Address, timeout_s: float) -> Transport:
             return connect(Address.parse(via), timeout_s)
 
-        opening = Opening(client_id="tests", clock=Clock(), connect=connect_via)
+        opening = Dialer(client_id="tests", clock=Clock(), connect=connect_via)
         router = Router([Address.parse(via)], opening)
         self._routers.append(router)
         return router

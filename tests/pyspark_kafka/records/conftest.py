@@ -3,17 +3,17 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafka.records import Decode, Encode
-from tests.pyspark_kafka.records.encoded import encoding_twin
-from tests.pyspark_kafka.records.twins import TWINS, twin
+from tests.pyspark_kafka.records.encoded import encoding_implementation
+from tests.pyspark_kafka.records.implementations import IMPLEMENTATIONS, implementation
 
 
-@pytest.fixture(params=TWINS)
+@pytest.fixture(params=IMPLEMENTATIONS)
 def decode(request: pytest.FixtureRequest) -> Decode:
-    """Each twin that is built here."""
-    return twin(request.param)
+    """Each implementation that is built here."""
+    return implementation(request.param)
 
 
-@pytest.fixture(params=TWINS)
+@pytest.fixture(params=IMPLEMENTATIONS)
 def encode(request: pytest.FixtureRequest) -> Encode:
-    """Each twin that is built here."""
-    return encoding_twin(request.param)
+    """Each implementation that is built here."""
+    return encoding_implementation(request.param)

@@ -1,7 +1,7 @@
 """A corpus of damaged fetch responses: golden batches of Apache Kafka, each with one thing wrong.
 
 Purpose: the same few thousand inputs in every run, of every kind of damage that has a name. From
-one seed, so that a case is named by what was done and where. What it must not know: the twins.
+one seed, so that a case is named by what was done and where. What it must not know: the implementations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tests of encoding give to a twin, and how they read what comes out.
+"""What the tests of encoding give to a implementation, and how they read what comes out.
 
 Purpose: rows and settings with defaults, and batches read back by `decode`, which has tests of its
 own.
@@ -28,7 +28,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-def encoding_twin(name: str) -> Encode:
+def encoding_implementation(name: str) -> Encode:
     module = "_kernel" if name == "cython" else "_pure_encode"
     encode: Encode = importlib.import_module(f"pyspark_kafka.records.{module}").encode
     return encode

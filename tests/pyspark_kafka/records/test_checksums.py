@@ -1,4 +1,4 @@
-"""Checksums of rows: both twins, and what a sum depends on."""
+"""Checksums of rows: both implementations, and what a sum depends on."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pyspark_kafka.columns import HEADERS_TYPE
-from pyspark_kafka.records import TWIN, checksums
+from pyspark_kafka.records import IMPLEMENTATION, checksums
 from pyspark_kafka.records.checksums import CHECKSUMS, RowChecksums
 from pyspark_kafka.sink.rows import RowPreparation
-from tests.pyspark_kafka.records.twins import TWINS, needs_kernel
+from tests.pyspark_kafka.records.implementations import IMPLEMENTATIONS, needs_kernel
 
 STAMPS = pa.timestamp("ms", tz="UTC")
 Header = tuple[str, bytes | None]
@@ -40,16 +40,16 @@ class Given:
         return replace(self, headers=self.headers or None)
 
 
-def checksum_twin(name: str) -> RowChecksums:
+def checksum_implementation(name: str) -> RowChecksums:
     module = "_kernel" if name == "cython" else "_pure_checksums"
     found: RowChecksums = importlib.import_module(f"pyspark_kafka.records.{module}").row_checksums
     return found
 
 
-@pytest.fixture(params=TWINS)
+@pytest.fixture(params=IMPLEMENTATIONS)
 def row_checksums(request: pytest.FixtureRequest) -> RowChecksums:
-    """Each twin that is built here."""
-    return checksum_twin(request.param)
+    """Each implementation that is built here."""
+    return checksum_implementation(request.param)
 
 
 # Around the edges of words, blocks and stripes.
@@ -132,36 +132,38 @@ def one(row_checksums: RowChecksums, row: Given) -> int:
     return row_checksums(plain([row]))
 
 
-def test_the_one_that_is_chosen_is_of_the_twin() -> None:
-    assert checksums.row_checksums is checksum_twin(TWIN)
+def test_the_one_that_is_chosen_is_of_the_implementation() -> None:
+    assert checksums.row_checksums is checksum_implementation(IMPLEMENTATION)
 
 
 @needs_kernel
 @settings(max_examples=300, deadline=None)
 @given(rows=given_rows, data=st.data())
-def test_the_twins_agree(rows: list[Given], data: st.DataObject) -> None:
+def test_the_implementations_agree(rows: list[Given], data: st.DataObject) -> None:
     batch = data.draw(in_any_type(rows))
-    assert checksum_twin("cython")(batch) == checksum_twin("pure")(batch)
+    assert checksum_implementation("cython")(batch) == checksum_implementation("pure")(batch)
 
 
 @needs_kernel
 @pytest.mark.parametrize("is_last", [False, True])
-def test_the_twins_agree_on_every_size(is_last: bool) -> None:
+def test_the_implementations_agree_on_every_size(is_last: bool) -> None:
     """With memory behind the field, and without."""
     payload = random.Random(1).randbytes(300)
     for size in range(300):
         values = [payload[:size]] if is_last else [payload[:size], payload]
         batch = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())}).slice(0, 1)
-        assert checksum_twin("cython")(batch) == checksum_twin("pure")(batch), size
+        assert checksum_implementation("cython")(batch) == checksum_implementation("pure")(batch), (
+            size
+        )
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @settings(max_examples=150, deadline=None)
 @given(rows=given_rows, data=st.data())
 def test_neither_types_nor_order_nor_batches_count(
     name: str, rows: list[Given], data: st.DataObject
 ) -> None:
-    row_checksums = checksum_twin(name)
+    row_checksums = checksum_implementation(name)
     expected = sum(one(row_checksums, row.identity) for row in rows) % CHECKSUMS
     shuffled = data.draw(st.permutations(rows))
     cut = data.draw(st.integers(0, len(rows)))
@@ -171,12 +173,12 @@ def test_neither_types_nor_order_nor_batches_count(
     assert all(0 <= one_sum < CHECKSUMS for one_sum in sums)
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @settings(max_examples=300, deadline=None)
 @given(first=given_row, second=given_row)
 def test_other_rows_have_other_sums(name: str, first: Given, second: Given) -> None:
     assume(first.identity != second.identity)
-    row_checksums = checksum_twin(name)
+    row_checksums = checksum_implementation(name)
     assert one(row_checksums, first) != one(row_checksums, second)
 
 

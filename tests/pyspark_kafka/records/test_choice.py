@@ -1,4 +1,4 @@
-"""Which twin a process gets."""
+"""Which implementation a process gets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.pyspark_kafka.records.twins import KERNEL_IS_BUILT, needs_kernel
+from tests.pyspark_kafka.records.implementations import KERNEL_IS_BUILT, needs_kernel
 
 PROJECT = Path(__file__).parents[3]
-SHOW = "import pyspark_kafka.records as r; print(r.TWIN, r.decode.__module__, r.encode.__module__)"
+SHOW = "import pyspark_kafka.records as r; print(r.IMPLEMENTATION, r.decode.__module__, r.encode.__module__)"
 WITHOUT_KERNEL = "import sys; sys.modules['pyspark_kafka.records._kernel'] = None; "
 
 

@@ -1,4 +1,4 @@
-"""The twins say the same of every damaged response of the corpus, and say where it is."""
+"""The implementations say the same of every damaged response of the corpus, and say where it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pyspark_kafka.records import Decoded
 from tests.pyspark_kafka.records.batches import ALL_COLUMNS, wanted
 from tests.pyspark_kafka.records.corpus import damaged, golden
-from tests.pyspark_kafka.records.twins import needs_kernel, outcome
+from tests.pyspark_kafka.records.implementations import needs_kernel, outcome
 
 DATA = golden()
 # In turn; without headers and with offsets as they are, records go the kernel's fast way.
@@ -23,7 +23,7 @@ WHERE = re.compile(r"clicks-3.* offset -?\d+")
 
 @needs_kernel
 @pytest.mark.parametrize("name", DATA)
-def test_the_twins_agree(name: str) -> None:
+def test_the_implementations_agree(name: str) -> None:
     kinds = set()
     for index, (done, data) in enumerate(damaged(name, DATA[name])):
         asked = ASKED[index % len(ASKED)]

@@ -1,4 +1,4 @@
-"""What each twin says of bytes that are not what they should be."""
+"""What each implementation says of bytes that are not what they should be."""
 
 from __future__ import annotations
 

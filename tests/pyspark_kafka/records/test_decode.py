@@ -1,4 +1,4 @@
-"""What batches become, on each twin."""
+"""What batches become, on each implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rows become, on each twin."""
+"""What rows become, on each implementation."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_kafka.client.base import KafkaClient
 from pyspark_kafka.client.pool import ClientPool
-from pyspark_kafka.errors import DeliveryFailed, RowError
+from pyspark_kafka.errors import DeliveryError, RowError
 from pyspark_kafka.sink.at_least_once import task
 from pyspark_kafka.sink.at_least_once.task import write_task
 from tests.conftest import TopicFactory
@@ -37,7 +37,7 @@ class FakeProducer:
     def _called(self, name: str) -> None:
         self.calls.append(name)
         if name == self._fail_in:
-            raise DeliveryFailed(f"{name} failed")
+            raise DeliveryError(f"{name} failed")
 
     def send(self, _: pa.RecordBatch) -> None:
         self._called("send")
@@ -110,7 +110,7 @@ def test_an_empty_batch_between_others_is_skipped(fakes: Fakes) -> None:
 )
 def test_a_failure_aborts_and_is_told(fakes: Fakes, fail_in: str, calls: list[str]) -> None:
     producer, opened = fakes(fail_in)
-    with pytest.raises(DeliveryFailed, match=f"{fail_in} failed"):
+    with pytest.raises(DeliveryError, match=f"{fail_in} failed"):
         write_task([batch([b"a"])], client=options("x:1"), topic="t")
     assert producer.calls == calls
     assert opened[0].closed
@@ -157,14 +157,14 @@ def test_a_topic_that_nobody_creates_is_named(
     cluster = cluster_with({"auto.create.topics.enable": "false"})
     name = unique_name()
     client = options(cluster.bootstrap_servers, max_block_ms="1000")
-    with pytest.raises(DeliveryFailed, match=rf"{name} was not written: .*does not exist"):
+    with pytest.raises(DeliveryError, match=rf"{name} was not written: .*does not exist"):
         write_task([batch([b"a"])], client=client, topic=name)
 
 
 def test_a_task_after_a_failed_one_is_as_good_as_new(bootstrap: str, topic: TopicFactory) -> None:
     name = topic(**{"max.message.bytes": "1000"})
     client = options(bootstrap)
-    with pytest.raises(DeliveryFailed, match=r"'max.message.bytes'"):
+    with pytest.raises(DeliveryError, match=r"'max.message.bytes'"):
         write_task([batch([b"x" * 5_000])], client=client, topic=name)
     assert write_task([batch([b"small"])], client=client, topic=name) == {name: 1}
     assert [record.value for record in read_all(bootstrap, name)] == [b"small"]

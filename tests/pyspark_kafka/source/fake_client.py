@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pyspark_kafka.client.base import Producer
 from pyspark_kafka.columns import SOURCE_SCHEMA
-from pyspark_kafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from pyspark_kafka.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import (
     EARLIEST,
     LATEST,
@@ -80,7 +80,7 @@ class FakeClient:
     def log(self, partition: TopicPartition) -> FakeLog:
         topic = self.topics.get(partition.topic)
         if topic is None or partition.partition not in topic.partitions:
-            raise UnknownTopicOrPartition(f"{partition} does not exist")
+            raise UnknownTopicOrPartitionError(f"{partition} does not exist")
         return topic.partitions[partition.partition]
 
     def _ask(self, what: str) -> None:
@@ -153,9 +153,9 @@ class FakeClient:
             self.before_batch(position)
             log = self.log(partition)
             if pinned not in (None, self.topics[partition.topic].topic_id):
-                raise UnknownTopicOrPartition(f"{partition}: another topic")
+                raise UnknownTopicOrPartitionError(f"{partition}: another topic")
             if not log.start <= position <= log.end:
-                raise OffsetOutOfRange(f"{partition}: offset {position} is out of range")
+                raise OffsetOutOfRangeError(f"{partition}: offset {position} is out of range")
             upto = min(position + self.batch_rows, fetch_range.end_offset, log.end)
             rows = [self._row(partition, o) for o in range(position, upto) if o not in log.gaps]
             if rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafka.errors import DataLossError, OffsetOutOfRange, UnknownTopicOrPartition
+from pyspark_kafka.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import FetchRange
 from pyspark_kafka.source.fetching import read_range
 from pyspark_kafka.source.ranges import PlannedRange
@@ -74,7 +74,7 @@ def test_cut_short_and_written_anew_during_the_read_goes_on_behind_what_was_read
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The client says so though the log has the offsets again."""
-    faults = [OffsetOutOfRange("cut short at offset 30")]
+    faults = [OffsetOutOfRangeError("cut short at offset 30")]
     client = FakeClient({"t": topic(100)})
 
     def cut(position: int) -> None:
@@ -113,10 +113,10 @@ def test_a_topic_that_a_broker_forgot_for_a_moment_is_no_loss(fail_on_data_loss:
 
     def forget(position: int) -> None:
         if position == 4:
-            raise UnknownTopicOrPartition("t-0 is not known here yet")
+            raise UnknownTopicOrPartitionError("t-0 is not known here yet")
 
     client.before_batch = forget
-    with pytest.raises(UnknownTopicOrPartition, match="not known here yet"):
+    with pytest.raises(UnknownTopicOrPartitionError, match="not known here yet"):
         read(client, 0, 10, failOnDataLoss=fail_on_data_loss)
 
 

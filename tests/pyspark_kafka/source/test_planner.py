@@ -12,7 +12,7 @@ from pyspark_kafka.errors import (
     KafkaError,
     OffsetError,
     OptionError,
-    UnknownTopicOrPartition,
+    UnknownTopicOrPartitionError,
 )
 from pyspark_kafka.source.planner import plan_batch
 from tests.pyspark_kafka.source.fake_client import FakeClient, FakeLog, FakeTopic, topic
@@ -68,7 +68,7 @@ def test_pattern_that_matches_nothing_reads_nothing(caplog: pytest.LogCaptureFix
 
 
 def test_unknown_topic_is_named() -> None:
-    with pytest.raises(UnknownTopicOrPartition, match=r"topic 'nope' .*broker:9092"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"topic 'nope' .*broker:9092"):
         plan(FakeClient({"t": topic(1)}), subscribe="t,nope")
 
 

@@ -11,7 +11,7 @@ from pyspark_kafka.errors import (
     DataLossError,
     OffsetError,
     OptionError,
-    UnknownTopicOrPartition,
+    UnknownTopicOrPartitionError,
 )
 from pyspark_kafka.kafka.offsets import PartitionOffsets
 from pyspark_kafka.source.stream_planner import StreamPlanner
@@ -142,7 +142,7 @@ def test_a_partition_out_of_sight_for_a_while_goes_on_where_it_was(client: FakeC
 
 
 def test_initial_offsets_of_a_topic_that_is_not_there(client: FakeClient) -> None:
-    with pytest.raises(UnknownTopicOrPartition, match="'nope'"):
+    with pytest.raises(UnknownTopicOrPartitionError, match="'nope'"):
         Query(client, subscribe="nope").planner.initial_offsets()
     with pytest.raises(OptionError, match="names t-3"):
         Query(client, assign='{"t":[3]}').planner.initial_offsets()
@@ -236,7 +236,7 @@ def test_a_topic_deleted_while_its_offsets_are_asked_for_is_loss(client: FakeCli
 
 
 def test_topic_missing_that_was_never_read_is_unknown(client: FakeClient) -> None:
-    with pytest.raises(UnknownTopicOrPartition, match="'t3'"):
+    with pytest.raises(UnknownTopicOrPartitionError, match="'t3'"):
         Query(client, subscribe="t,t3").planner.latest_offsets({tp("t"): 3})
 
 

@@ -13,11 +13,13 @@ from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
 from integration.raw import RawConnection
-from pyspark_kafka.errors import UnknownTopicOrPartition
+from pyspark_kafka.errors import UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, AtTimestamp, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition
+from pyspark_kafka.wire.cluster_queries import ClusterQueries
 from pyspark_kafka.wire.connection import wait_any
 from pyspark_kafka.wire.coordinators import CoordinatorKey
+from pyspark_kafka.wire.dialer import Dialer
 from pyspark_kafka.wire.fetch import (
     FetchedPartition,
     FetchLimits,
@@ -25,8 +27,6 @@ from pyspark_kafka.wire.fetch import (
     fetch_request,
     fetch_version,
 )
-from pyspark_kafka.wire.opening import Opening
-from pyspark_kafka.wire.questions import Questions
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import Router
 from pyspark_kafka.wire.transport import Address
@@ -44,17 +44,17 @@ def soon() -> float:
     return time.monotonic() + 30.0
 
 
-def asking(bootstrap_servers: str) -> Questions:
+def asking(bootstrap_servers: str) -> ClusterQueries:
     addresses = [Address.parse(text) for text in bootstrap_servers.split(",")]
-    return Questions(
-        router=Router(addresses, Opening(client_id="wire-tests", clock=CLOCK)),
+    return ClusterQueries(
+        router=Router(addresses, Dialer(client_id="wire-tests", clock=CLOCK)),
         bootstrap_servers=bootstrap_servers,
         retry_interval_s=0.1,
     )
 
 
 @pytest.fixture
-def questions(bootstrap: str) -> Iterator[Questions]:
+def questions(bootstrap: str) -> Iterator[ClusterQueries]:
     found = asking(bootstrap)
     yield found
     found.router.close()
@@ -92,7 +92,7 @@ def fetch(
     return found
 
 
-def test_topics(questions: Questions, filled: str) -> None:
+def test_topics(questions: ClusterQueries, filled: str) -> None:
     assert filled in questions.list_topics()
     assert "__consumer_offsets" not in questions.list_topics()
     described = questions.describe_topics([filled, "no-such-topic"])
@@ -102,7 +102,7 @@ def test_topics(questions: Questions, filled: str) -> None:
     assert "no-such-topic" not in questions.list_topics()  # asking creates nothing
 
 
-def test_offsets(questions: Questions, filled: str) -> None:
+def test_offsets(questions: ClusterQueries, filled: str) -> None:
     partitions = [TopicPartition(filled, 0), TopicPartition(filled, 1)]
     for level in (COMMITTED, UNCOMMITTED):
         assert questions.list_offsets(dict.fromkeys(partitions, EARLIEST), level) == {
@@ -119,15 +119,15 @@ def test_offsets(questions: Questions, filled: str) -> None:
         assert found == {partitions[0]: offset}
 
 
-def test_what_does_not_exist(questions: Questions, filled: str) -> None:
-    with pytest.raises(UnknownTopicOrPartition, match=f"'{filled}' has 2 partitions, and no"):
+def test_what_does_not_exist(questions: ClusterQueries, filled: str) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"'{filled}' has 2 partitions, and no"):
         questions.list_offsets({TopicPartition(filled, 2): LATEST}, COMMITTED)
-    with pytest.raises(UnknownTopicOrPartition, match="'no-such-topic' does not exist"):
+    with pytest.raises(UnknownTopicOrPartitionError, match="'no-such-topic' does not exist"):
         questions.list_offsets({TopicPartition("no-such-topic", 0): LATEST}, COMMITTED)
 
 
 def test_committed_offsets(
-    questions: Questions, filled: str, raw: RawConnection, unique_name: Callable[[], str]
+    questions: ClusterQueries, filled: str, raw: RawConnection, unique_name: Callable[[], str]
 ) -> None:
     group_id = unique_name()
     partitions = [TopicPartition(filled, 0), TopicPartition(filled, 1)]
@@ -147,7 +147,7 @@ def test_committed_offsets(
 
 
 @pytest.mark.parametrize("version", range(SPOKEN[Api.FETCH].first, SPOKEN[Api.FETCH].last + 1))
-def test_fetch_in_every_version(questions: Questions, filled: str, version: int) -> None:
+def test_fetch_in_every_version(questions: ClusterQueries, filled: str, version: int) -> None:
     one = wanted(questions.router, TopicPartition(filled, 0))
     found = fetch(questions.router, one, COMMITTED, version)
     assert found.error_code is ErrorCode.none
@@ -164,7 +164,9 @@ def test_fetch_in_every_version(questions: Questions, filled: str, version: int)
     assert refused.error_code is ErrorCode.offset_out_of_range
 
 
-def test_fetches_are_pipelined_and_waited_for_together(questions: Questions, filled: str) -> None:
+def test_fetches_are_pipelined_and_waited_for_together(
+    questions: ClusterQueries, filled: str
+) -> None:
     router = questions.router
     ones = [wanted(router, TopicPartition(filled, 0), offset) for offset in (0, 1, 2)]
     connection = router.connection(router.leader(ones[0].topic_partition).broker, deadline=soon())
@@ -183,7 +185,7 @@ def test_fetches_are_pipelined_and_waited_for_together(questions: Questions, fil
 
 @pytest.mark.kafka_only
 def test_an_aborted_transaction_is_named(
-    questions: Questions, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
+    questions: ClusterQueries, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
 ) -> None:
     name = topic()
     put(producer(bootstrap), name, [Record(value=b"before")])
@@ -214,7 +216,7 @@ def test_an_aborted_transaction_is_named(
     assert plain.aborted is None
 
 
-def test_an_epoch_from_the_future_is_refused(questions: Questions, filled: str) -> None:
+def test_an_epoch_from_the_future_is_refused(questions: ClusterQueries, filled: str) -> None:
     one = wanted(questions.router, TopicPartition(filled, 0))
     future = dataclasses.replace(one, current_leader_epoch=one.current_leader_epoch + 1)
     refused = fetch(questions.router, future, COMMITTED, SPOKEN[Api.FETCH].last)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka.errors import BrokerUnreachable, ProtocolError
+from pyspark_kafka.errors import BrokerUnreachableError, ProtocolError
 from pyspark_kafka.wire.connection import Connection, Request, entity_request, wait_any
-from pyspark_kafka.wire.opening import Opening
+from pyspark_kafka.wire.dialer import Dialer
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.transport import Address
 from pyspark_kafka.wire.versions import Api
@@ -39,7 +39,7 @@ def soon(seconds: float = LONG_S) -> float:
 
 
 def opened(broker: ScriptedBroker, clock: Clock = CLOCK, **options: Any) -> Connection:
-    opening = Opening(client_id="tests", clock=clock, **options)
+    opening = Dialer(client_id="tests", clock=clock, **options)
     return opening.open(Address.parse(broker.address), broker="broker 7", deadline=soon())
 
 
@@ -190,11 +190,15 @@ def _no_utf8(peer: Peer) -> None:
 @pytest.mark.parametrize(
     ("script", "kind", "reason"),
     [
-        (_silence, BrokerUnreachable, "no answer came to Metadata v12 in time"),
-        (_close, BrokerUnreachable, "the connection was closed by the other side;"),
-        (_half_a_frame, BrokerUnreachable, "closed by the other side, in the middle of a"),
-        (_half_a_length, BrokerUnreachable, "closed by the other side, in the middle of a"),
-        (_half_a_frame_then_silence, BrokerUnreachable, "no answer came to Metadata v12 in time"),
+        (_silence, BrokerUnreachableError, "no answer came to Metadata v12 in time"),
+        (_close, BrokerUnreachableError, "the connection was closed by the other side;"),
+        (_half_a_frame, BrokerUnreachableError, "closed by the other side, in the middle of a"),
+        (_half_a_length, BrokerUnreachableError, "closed by the other side, in the middle of a"),
+        (
+            _half_a_frame_then_silence,
+            BrokerUnreachableError,
+            "no answer came to Metadata v12 in time",
+        ),
         (_announcing(2**31 - 1), ProtocolError, "announced a response of 2147483647 bytes"),
         (_announcing(-1), ProtocolError, "announced a response of -1 bytes"),
         (_announcing(3), ProtocolError, "announced a response of 3 bytes"),
@@ -233,7 +237,7 @@ def test_garbage_never_hangs_or_crashes(seed: int) -> None:
         connection = opened(broker)
         try:
             connection.call(metadata(), deadline=soon(SHORT_S))
-        except (ProtocolError, BrokerUnreachable) as error:
+        except (ProtocolError, BrokerUnreachableError) as error:
             assert "Metadata v12 to broker 7" in str(error), data.hex()  # noqa: PT017
         connection.close()
 
@@ -267,10 +271,10 @@ def test_a_late_answer_is_not_taken_for_a_later_request() -> None:
 
     with ScriptedBroker(negotiated(script)) as broker:
         connection = opened(broker)
-        with pytest.raises(BrokerUnreachable, match="no answer came to Metadata v12 in time"):
+        with pytest.raises(BrokerUnreachableError, match="no answer came to Metadata v12 in time"):
             connection.call(metadata(), deadline=soon(SHORT_S))
         late.set()
-        with pytest.raises(BrokerUnreachable, match="FindCoordinator v3 to broker 7 failed"):
+        with pytest.raises(BrokerUnreachableError, match="FindCoordinator v3 to broker 7 failed"):
             connection.call(find_coordinator(), deadline=soon())
 
 
@@ -279,7 +283,7 @@ def test_who_waits_behind_another_request_is_told_so() -> None:
         connection = opened(broker)
         connection.send(metadata(), deadline=soon())
         with pytest.raises(
-            BrokerUnreachable,
+            BrokerUnreachableError,
             match=r"no answer came to FindCoordinator v3 \(nor to Metadata v12, sent before\)",
         ):
             connection.call(find_coordinator(), deadline=soon(SHORT_S))
@@ -328,7 +332,7 @@ def test_a_broker_that_stops_reading_is_given_up() -> None:
 
     with ScriptedBroker(script) as broker:
         connection = opened(broker)
-        with pytest.raises(BrokerUnreachable, match="Metadata v12 could not be sent in time"):
+        with pytest.raises(BrokerUnreachableError, match="Metadata v12 could not be sent in time"):
             connection.send(large(64_000_000), deadline=soon(SHORT_S))
         assert not connection.is_usable
 
@@ -348,7 +352,7 @@ def test_an_interrupted_request_is_not_followed_by_another_one(
         monkeypatch.setattr("pyspark_kafka.wire.connection.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             connection.send(large(64_000_000), deadline=soon())
-        with pytest.raises(BrokerUnreachable, match="interrupted while it was sent"):
+        with pytest.raises(BrokerUnreachableError, match="interrupted while it was sent"):
             connection.send(metadata(), deadline=soon())
 
 
@@ -421,7 +425,7 @@ def test_a_failed_pending_is_done() -> None:
         connection = opened(broker)
         pending = connection.send(metadata(), deadline=soon())
         assert wait_any([pending], deadline=soon(), clock=CLOCK) == [pending]
-        with pytest.raises(BrokerUnreachable, match="closed by the other side"):
+        with pytest.raises(BrokerUnreachableError, match="closed by the other side"):
             pending.result()
 
 
@@ -450,7 +454,9 @@ def test_throttling_beyond_the_deadline_is_an_error_at_once() -> None:
     with ScriptedBroker(throttled(60_000)) as broker:
         connection = opened(broker)
         connection.call(metadata(), deadline=soon())
-        with pytest.raises(BrokerUnreachable, match=r"throttles this client for another 60 s|59\."):
+        with pytest.raises(
+            BrokerUnreachableError, match=r"throttles this client for another 60 s|59\."
+        ):
             connection.send(metadata(), deadline=soon(1.0))
         assert connection.is_usable
         connection.close()
@@ -470,8 +476,8 @@ def _never(peer: Peer) -> None:
 def test_who_does_not_negotiate_is_no_broker(script: Callable[[Peer], None], reason: str) -> None:
     with (
         ScriptedBroker(script) as broker,
-        pytest.raises((BrokerUnreachable, ProtocolError), match=reason),
+        pytest.raises((BrokerUnreachableError, ProtocolError), match=reason),
     ):
-        Opening(client_id="tests", clock=CLOCK).open(
+        Dialer(client_id="tests", clock=CLOCK).open(
             Address.parse(broker.address), broker="broker 7", deadline=soon(SHORT_S)
         )

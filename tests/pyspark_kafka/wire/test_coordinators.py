@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from integration import raw
-from pyspark_kafka.errors import BrokerUnreachable, ProtocolError
+from pyspark_kafka.errors import BrokerUnreachableError, ProtocolError
 from pyspark_kafka.wire.coordinators import (
     FIRST_OF_MANY,
     CoordinatorKey,
@@ -17,8 +17,8 @@ from pyspark_kafka.wire.coordinators import (
     find_coordinators_request,
 )
 from pyspark_kafka.wire.metadata import Broker
-from pyspark_kafka.wire.reader import MalformedResponse, Reader
-from pyspark_kafka.wire.router import Refused
+from pyspark_kafka.wire.reader import MalformedResponseError, Reader
+from pyspark_kafka.wire.router import ApiError
 from pyspark_kafka.wire.transport import Address
 from pyspark_kafka.wire.versions import SPOKEN, Api
 from tests.pyspark_kafka.wire.messages import entity_bytes
@@ -84,7 +84,7 @@ def test_a_coordinator_that_is_not_there(version: int) -> None:
 def test_an_answer_about_other_keys_is_malformed(
     version: int, names: list[str], expected: str
 ) -> None:
-    with pytest.raises(MalformedResponse, match=expected):
+    with pytest.raises(MalformedResponseError, match=expected):
         read(version, ["x", "y"], coordinators=[coordinator(name) for name in names])
 
 
@@ -110,7 +110,7 @@ def test_many_are_asked_for_at_once_and_only_those_that_are_not_known() -> None:
     with ScriptedBroker(answers) as broker, router(broker) as one:
         first = one.coordinators(TRANSACTION, ["x", "y"], deadline=soon())
         refused = first["y"]
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, ApiError)
         assert refused.code is ErrorCode.coordinator_not_available
         assert "transactional id 'y'" in str(refused)
         second = one.coordinators(TRANSACTION, ["x", "y", "z"], deadline=soon())
@@ -139,5 +139,5 @@ def test_an_answer_about_another_id_is_no_answer() -> None:
     with ScriptedBroker(answers) as broker, router(broker) as one:
         with pytest.raises(ProtocolError, match="key 'y' was not asked for"):
             one.coordinators(TRANSACTION, ["x"], deadline=soon())
-        with pytest.raises((ProtocolError, BrokerUnreachable)):
+        with pytest.raises((ProtocolError, BrokerUnreachableError)):
             one.coordinator(CoordinatorKey.transaction("x"), deadline=soon())

@@ -19,7 +19,7 @@ from pyspark_kafka.wire.entities import (
     request_bytes,
     request_header,
 )
-from pyspark_kafka.wire.reader import MalformedResponse, Reader
+from pyspark_kafka.wire.reader import MalformedResponseError, Reader
 from pyspark_kafka.wire.versions import SPOKEN, Api
 from tests.pyspark_kafka.wire.messages import entities, entity_bytes
 
@@ -83,13 +83,13 @@ def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -
                 del found[position:]
     try:
         read(schema, bytes(found))
-    except MalformedResponse as error:
+    except MalformedResponseError as error:
         assert str(error)  # noqa: PT017
 
 
 @given(ANY_RESPONSE, st.binary(max_size=80))
 def test_garbage_is_malformed_or_a_response(schema: Any, data: bytes) -> None:
-    with contextlib.suppress(MalformedResponse):
+    with contextlib.suppress(MalformedResponseError):
         read(schema, data)
 
 
@@ -108,12 +108,12 @@ def test_varints(data: str, value: int) -> None:
 
 @pytest.mark.parametrize("data", ["", "80", "ffffffff1f", "8080808080", "ffffffffffffffffff01"])
 def test_what_is_no_varint(data: str) -> None:
-    with pytest.raises(MalformedResponse, match="n "):
+    with pytest.raises(MalformedResponseError, match="n "):
         reader_of(data).unsigned_varint("n")
 
 
 def test_an_array_that_is_longer_than_the_frame_is_refused_before_it_is_made() -> None:
-    with pytest.raises(MalformedResponse, match="n claims 2147483647 elements"):
+    with pytest.raises(MalformedResponseError, match="n claims 2147483647 elements"):
         reader_of("7fffffff00").array(lambda: None, "n", flexible=False)
 
 
@@ -123,13 +123,13 @@ def test_arrays_of_nothing_have_a_bound() -> None:
     reader = Reader(memoryview(b"\x00\x3d\x09\x00" + data))
     reader.array(lambda: None, "n", flexible=False)
     reader.position = 0
-    with pytest.raises(MalformedResponse, match="1000000 are possible"):
+    with pytest.raises(MalformedResponseError, match="1000000 are possible"):
         reader.array(lambda: None, "n", flexible=False)
 
 
 @pytest.mark.parametrize("data", ["ffff", "fffe", "7fff6162"])
 def test_strings_that_are_none(data: str) -> None:
-    with pytest.raises(MalformedResponse, match="name"):
+    with pytest.raises(MalformedResponseError, match="name"):
         reader_of(data).string("name", flexible=False)
 
 
@@ -145,9 +145,9 @@ def test_unknown_tags_are_skipped_and_known_ones_have_to_fill_their_size() -> No
     reader.tagged_fields(known, "x")
     assert seen == [42]
     reader = reader_of("0107022a00")
-    with pytest.raises(MalformedResponse, match="tag 7 of x takes 1 bytes, and claims 2"):
+    with pytest.raises(MalformedResponseError, match="tag 7 of x takes 1 bytes, and claims 2"):
         reader.tagged_fields(known, "x")
-    with pytest.raises(MalformedResponse, match="tag 7 of x claims 9 bytes, and 1 are left"):
+    with pytest.raises(MalformedResponseError, match="tag 7 of x claims 9 bytes, and 1 are left"):
         reader_of("0107092a").tagged_fields(known, "x")
 
 

@@ -25,7 +25,7 @@ from pyspark_kafka.wire.fetch import (
     fetch_request,
     fetch_version,
 )
-from pyspark_kafka.wire.reader import MalformedResponse, Reader
+from pyspark_kafka.wire.reader import MalformedResponseError, Reader
 from pyspark_kafka.wire.transport import Address
 from pyspark_kafka.wire.versions import SPOKEN, Api
 from tests.pyspark_kafka.wire.messages import entities, entity_bytes
@@ -178,7 +178,7 @@ def test_records_are_a_view_into_the_frame() -> None:
 @pytest.mark.parametrize("version", [4, 12, 13, 17])
 @pytest.mark.parametrize("ones", [[("t", 5)], [("ü", 0)], [("t", 0), ("t", 0)]])
 def test_what_was_not_asked_for_is_malformed(version: int, ones: list[tuple[str, int]]) -> None:
-    with pytest.raises(MalformedResponse, match="was not asked for, or twice"):
+    with pytest.raises(MalformedResponseError, match="was not asked for, or twice"):
         read(version, response(version, ones))
 
 
@@ -204,7 +204,7 @@ def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -
     del found[data.draw(st.integers(0, len(found))) :]
     try:
         read(version, bytes(found))
-    except MalformedResponse as error:
+    except MalformedResponseError as error:
         assert str(error)  # noqa: PT017
 
 
@@ -231,7 +231,7 @@ def test_lengths_that_lie_are_malformed_and_nothing_else(version: int) -> None:
         for data in [*made, good[:at]]:
             try:
                 found = read(version, data)
-            except MalformedResponse as error:
+            except MalformedResponseError as error:
                 assert str(error)  # noqa: PT017
                 refused += 1
             else:

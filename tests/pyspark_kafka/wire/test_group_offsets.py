@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError
+from pyspark_kafka.errors import BrokerUnreachableError, KafkaError, ProtocolError
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.group_offsets import commit_offsets, committed_offsets, committed_topics
-from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.router import ApiError, Router
 from tests.pyspark_kafka.wire.coordinated import closes, coordinated, garbage
 from tests.pyspark_kafka.wire.scripted import Answers, Asked, Peer
 from tests.pyspark_kafka.wire.test_router import soon
@@ -74,7 +74,7 @@ def test_a_commit_that_is_refused(
 ) -> None:
     answers = Answers(offset_commit=[committed(*codes), committed(0, 0, 0)])
     with coordinated(answers, "g") as one:
-        with pytest.raises(Refused, match=f"committing offsets of group 'g', {where}") as caught:
+        with pytest.raises(ApiError, match=f"committing offsets of group 'g', {where}") as caught:
             commit(one)
         assert caught.value.code is ErrorCode(code)
         commit(one)
@@ -95,7 +95,9 @@ def test_an_answer_about_other_partitions_is_none(codes: tuple[int, ...], wrong:
         commit(one)
 
 
-@pytest.mark.parametrize(("how", "kind"), [(closes, BrokerUnreachable), (garbage, ProtocolError)])
+@pytest.mark.parametrize(
+    ("how", "kind"), [(closes, BrokerUnreachableError), (garbage, ProtocolError)]
+)
 @pytest.mark.parametrize(("api", "ask"), [("offset_commit", commit), ("offset_fetch", read)])
 def test_a_coordinator_that_does_not_answer_is_found_anew(
     how: Callable[[Peer, Asked], None],

@@ -16,7 +16,7 @@ from integration import raw
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
 from pyspark_kafka.wire.connection import Request, wait_any
-from pyspark_kafka.wire.opening import Opening
+from pyspark_kafka.wire.dialer import Dialer
 from pyspark_kafka.wire.produce import (
     ProducePartition,
     ProduceResponse,
@@ -24,9 +24,9 @@ from pyspark_kafka.wire.produce import (
     produce_version,
 )
 from pyspark_kafka.wire.producer_id import ask_producer_id
-from pyspark_kafka.wire.reader import MalformedResponse, Reader
+from pyspark_kafka.wire.reader import MalformedResponseError, Reader
 from pyspark_kafka.wire.retry import Clock
-from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.transport import Address
 from pyspark_kafka.wire.versions import SPOKEN, Api
 from tests.pyspark_kafka.wire.messages import entity_bytes
@@ -160,7 +160,7 @@ def test_node_endpoints() -> None:
 def test_an_answer_to_something_else_is_malformed(
     version: int, ones: list[tuple[str, int]], expected: str
 ) -> None:
-    with pytest.raises(MalformedResponse, match=expected):
+    with pytest.raises(MalformedResponseError, match=expected):
         read(version, response(version, ones))
 
 
@@ -180,7 +180,7 @@ def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -
     del found[data.draw(st.integers(0, len(found))) :]
     try:
         read(version, bytes(found))
-    except MalformedResponse as error:
+    except MalformedResponseError as error:
         assert str(error)  # noqa: PT017
 
 
@@ -188,8 +188,8 @@ def soon(seconds: float = 20.0) -> float:
     return time.monotonic() + seconds
 
 
-def opening() -> Opening:
-    return Opening(client_id="tests", clock=Clock())
+def opening() -> Dialer:
+    return Dialer(client_id="tests", clock=Clock())
 
 
 def test_a_producer_id() -> None:
@@ -198,7 +198,7 @@ def test_a_producer_id() -> None:
         router = Router([Address.parse(broker.address)], opening())
         found = ask_producer_id(router, deadline=soon())
         assert found == ProducerIdAndEpoch(producer_id=2**40, producer_epoch=3)
-        with pytest.raises(Refused, match="asking for a producer id") as caught:
+        with pytest.raises(ApiError, match="asking for a producer id") as caught:
             ask_producer_id(router, deadline=soon())
         assert caught.value.code is ErrorCode.coordinator_load_in_progress
         router.close()

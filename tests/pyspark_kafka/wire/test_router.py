@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.errors import BrokerUnreachable, ProtocolError
+from pyspark_kafka.errors import BrokerUnreachableError, ProtocolError
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.coordinators import CoordinatorKey
+from pyspark_kafka.wire.dialer import Dialer
 from pyspark_kafka.wire.metadata import Broker
-from pyspark_kafka.wire.opening import Opening
 from pyspark_kafka.wire.retry import Clock
-from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.transport import Address, TransportError, connect
 from tests.pyspark_kafka.wire.scripted import ALL_VERSIONS, Answers, Peer, ScriptedBroker
 
@@ -31,7 +31,7 @@ def soon(seconds: float = LONG_S) -> float:
 def router(*bootstrap: ScriptedBroker | str, **options: Any) -> closing[Router]:
     addresses = [b if isinstance(b, str) else b.address for b in bootstrap]
     clock = Clock(random=lambda: 0.0)  # begin with the first bootstrap server
-    opening = Opening(client_id="tests", clock=clock)
+    opening = Dialer(client_id="tests", clock=clock)
     return closing(Router([Address.parse(a) for a in addresses], opening, **options))
 
 
@@ -78,7 +78,7 @@ def test_a_dead_and_a_hanging_bootstrap_server_leave_time_for_one_that_answers(
 
 
 def test_no_broker_at_all_names_what_was_met_at_each(dead: str, hanging: ScriptedBroker) -> None:
-    with router(dead, hanging) as one, pytest.raises(BrokerUnreachable) as caught:
+    with router(dead, hanging) as one, pytest.raises(BrokerUnreachableError) as caught:
         one.refresh([], deadline=soon(0.4))
     text = str(caught.value)
     assert f"connecting to bootstrap server {dead} failed: Connection refused" in text
@@ -139,7 +139,7 @@ def test_who_has_no_leader_is_refused_and_asked_for_again(
         answers.answers["metadata"] = [cluster(broker, **fields)]
         for count in (1, 2):
             one.topics([partition.topic], deadline=soon())
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(ApiError) as caught:
                 one.leader(partition)
             assert caught.value.code is code
             assert answers.count("metadata") == count
@@ -207,7 +207,7 @@ def test_a_coordinator_is_found_and_remembered(version: int) -> None:
 def test_no_coordinator() -> None:
     fields = {"coordinators": [{"key": "g", "error_code": 15, "error_message": None}]}
     with ScriptedBroker(Answers(find_coordinator=[fields])) as broker, router(broker) as one:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(ApiError) as caught:
             one.coordinator(CoordinatorKey.group("g"), deadline=soon())
         assert caught.value.code is ErrorCode.coordinator_not_available
 

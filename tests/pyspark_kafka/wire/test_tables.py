@@ -9,15 +9,15 @@ from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map, schema_name_map
 
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
-    BrokerUnreachable,
+    AuthorizationError,
+    BrokerUnreachableError,
     KafkaError,
-    LeaderNotAvailable,
-    ProducerFenced,
-    UnknownTopicOrPartition,
-    UnsupportedVersion,
+    LeaderNotAvailableError,
+    ProducerFencedError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
 )
-from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, remedy, said
+from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, format_code
 from pyspark_kafka.wire.retry import Backoff, Clock
 from pyspark_kafka.wire.versions import SPOKEN, Api, BrokerVersions
 
@@ -35,24 +35,24 @@ def test_the_highest_version_of_both_is_chosen(first: int, last: int, chosen: in
 
 def test_a_choice_can_be_bounded() -> None:
     assert versions(0, 17).choose(Api.FETCH, at_most=12) == 12
-    with pytest.raises(UnsupportedVersion, match="speaks 4 to 12"):
+    with pytest.raises(UnsupportedVersionError, match="speaks 4 to 12"):
         versions(13, 17).choose(Api.FETCH, at_most=12)
     assert versions(0, 13).choose(Api.FETCH, at_least=13) == 13
-    with pytest.raises(UnsupportedVersion, match="speaks 13 to 17"):
+    with pytest.raises(UnsupportedVersionError, match="speaks 13 to 17"):
         versions(0, 12).choose(Api.FETCH, at_least=13)
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 3), (18, 20)])
 def test_nothing_in_common_names_both_ranges(first: int, last: int) -> None:
     expected = f"broker 7 has Fetch in versions {first} to {last}, and this client speaks 4 to 17"
-    with pytest.raises(UnsupportedVersion, match=expected):
+    with pytest.raises(UnsupportedVersionError, match=expected):
         versions(first, last).choose(Api.FETCH)
 
 
 def test_an_api_that_the_broker_does_not_have() -> None:
-    with pytest.raises(UnsupportedVersion, match=r"broker 7 does not have FindCoordinator"):
+    with pytest.raises(UnsupportedVersionError, match=r"broker 7 does not have FindCoordinator"):
         versions(4, 17).choose(Api.FIND_COORDINATOR)
-    with pytest.raises(UnsupportedVersion, match=r"a Kafka broker \(3.0 or later\)"):
+    with pytest.raises(UnsupportedVersionError, match=r"a Kafka broker \(3.0 or later\)"):
         versions(4, 17).choose(Api.LIST_TRANSACTIONS)
 
 
@@ -79,34 +79,34 @@ def test_every_code_has_a_reaction_and_what_kafka_retries_is_retried() -> None:
 @pytest.mark.parametrize(
     ("code", "reaction", "kind"),
     [
-        (ErrorCode.not_leader_or_follower, Reaction.REFRESH_METADATA, LeaderNotAvailable),
-        (ErrorCode.fenced_leader_epoch, Reaction.REFRESH_METADATA, LeaderNotAvailable),
-        (ErrorCode.kafka_storage_error, Reaction.REFRESH_METADATA, LeaderNotAvailable),
-        (ErrorCode.leader_not_available, Reaction.REFRESH_METADATA, LeaderNotAvailable),
-        (ErrorCode.listener_not_found, Reaction.REFRESH_METADATA, LeaderNotAvailable),
-        (ErrorCode.replica_not_available, Reaction.REFRESH_METADATA, LeaderNotAvailable),
-        (ErrorCode.offset_not_available, Reaction.RETRY, LeaderNotAvailable),
-        (ErrorCode.network_exception, Reaction.REFRESH_METADATA, BrokerUnreachable),
-        (ErrorCode.unknown_leader_epoch, Reaction.RETRY, LeaderNotAvailable),
-        (ErrorCode.unknown_topic_id, Reaction.REFRESH_METADATA, UnknownTopicOrPartition),
+        (ErrorCode.not_leader_or_follower, Reaction.REFRESH_METADATA, LeaderNotAvailableError),
+        (ErrorCode.fenced_leader_epoch, Reaction.REFRESH_METADATA, LeaderNotAvailableError),
+        (ErrorCode.kafka_storage_error, Reaction.REFRESH_METADATA, LeaderNotAvailableError),
+        (ErrorCode.leader_not_available, Reaction.REFRESH_METADATA, LeaderNotAvailableError),
+        (ErrorCode.listener_not_found, Reaction.REFRESH_METADATA, LeaderNotAvailableError),
+        (ErrorCode.replica_not_available, Reaction.REFRESH_METADATA, LeaderNotAvailableError),
+        (ErrorCode.offset_not_available, Reaction.RETRY, LeaderNotAvailableError),
+        (ErrorCode.network_exception, Reaction.REFRESH_METADATA, BrokerUnreachableError),
+        (ErrorCode.unknown_leader_epoch, Reaction.RETRY, LeaderNotAvailableError),
+        (ErrorCode.unknown_topic_id, Reaction.REFRESH_METADATA, UnknownTopicOrPartitionError),
         (ErrorCode.not_coordinator, Reaction.FIND_COORDINATOR, KafkaError),
         (ErrorCode.coordinator_load_in_progress, Reaction.RETRY, KafkaError),
-        (ErrorCode.topic_authorization_failed, Reaction.FAIL, AuthenticationFailed),
-        (ErrorCode.transactional_id_authorization_failed, Reaction.FAIL, AuthenticationFailed),
+        (ErrorCode.topic_authorization_failed, Reaction.FAIL, AuthorizationError),
+        (ErrorCode.transactional_id_authorization_failed, Reaction.FAIL, AuthorizationError),
         (ErrorCode.concurrent_transactions, Reaction.RETRY, KafkaError),
-        (ErrorCode.producer_fenced, Reaction.FAIL, ProducerFenced),
-        (ErrorCode.invalid_producer_epoch, Reaction.FAIL, ProducerFenced),
+        (ErrorCode.producer_fenced, Reaction.FAIL, ProducerFencedError),
+        (ErrorCode.invalid_producer_epoch, Reaction.FAIL, ProducerFencedError),
         (ErrorCode.unknown_server_error, Reaction.FAIL, KafkaError),
     ],
 )
 def test_codes(code: ErrorCode, reaction: Reaction, kind: type[KafkaError]) -> None:
     assert REACTIONS[code] is reaction
     assert error_class(code) is kind
-    assert remedy(kind)
+    assert kind.remedy
 
 
 def test_a_code_is_said_as_kafka_says_it() -> None:
-    assert said(ErrorCode.not_coordinator) == "NOT_COORDINATOR (16)"
+    assert format_code(ErrorCode.not_coordinator) == "NOT_COORDINATOR (16)"
 
 
 def test_pauses_grow_to_a_bound() -> None:

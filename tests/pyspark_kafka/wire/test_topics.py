@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 from integration import raw
 from pyspark_kafka.errors import KafkaError, ProtocolError
 from pyspark_kafka.wire.metadata import Broker
-from pyspark_kafka.wire.reader import MalformedResponse, Reader
-from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.reader import MalformedResponseError, Reader
+from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.topics import (
     broker_config,
     brokers,
@@ -81,10 +81,10 @@ def test_an_answer_about_another_resource_is_malformed(changed: dict[str, Any]) 
     answer = settings(4)
     (result,) = answer["results"]
     data = entity_bytes(raw.response("describe_configs", 4, results=[result | changed]))
-    with pytest.raises(MalformedResponse, match="was asked for"):
+    with pytest.raises(MalformedResponseError, match="was asked for"):
         read(4, data)
     none = entity_bytes(raw.response("describe_configs", 4, results=[]))
-    with pytest.raises(MalformedResponse, match="0 resources are told"):
+    with pytest.raises(MalformedResponseError, match="0 resources are told"):
         read(4, none)
 
 
@@ -97,7 +97,7 @@ def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -
     del found[data.draw(st.integers(0, len(found))) :]
     try:
         read(version, bytes(found))
-    except MalformedResponse as error:
+    except MalformedResponseError as error:
         assert str(error)  # noqa: PT017
 
 
@@ -114,9 +114,9 @@ def test_the_settings_of_a_topic_and_of_a_broker() -> None:
 @pytest.mark.parametrize(
     ("code", "message", "kind", "said"),
     [
-        (3, "of another cluster", Refused, "UNKNOWN_TOPIC_OR_PARTITION"),
-        (29, "denied", Refused, "TOPIC_AUTHORIZATION_FAILED"),
-        (7, "too slow", Refused, "REQUEST_TIMED_OUT"),
+        (3, "of another cluster", ApiError, "UNKNOWN_TOPIC_OR_PARTITION"),
+        (29, "denied", ApiError, "TOPIC_AUTHORIZATION_FAILED"),
+        (7, "too slow", ApiError, "REQUEST_TIMED_OUT"),
         (42, "no such thing", KafkaError, r"INVALID_REQUEST \(42\), no such thing"),
     ],
 )
@@ -170,9 +170,9 @@ def test_a_topic_that_exists_is_not_created() -> None:
     [
         (made(38, "only 1 broker"), KafkaError, r"INVALID_REPLICATION_FACTOR \(38\), only 1"),
         (made(44, "no commits here"), KafkaError, r"POLICY_VIOLATION \(44\), no commits here"),
-        (made(41, "elsewhere"), Refused, "NOT_CONTROLLER"),
-        (made(31), Refused, "CLUSTER_AUTHORIZATION_FAILED"),
-        (made(89, "slower"), Refused, "THROTTLING_QUOTA_EXCEEDED"),
+        (made(41, "elsewhere"), ApiError, "NOT_CONTROLLER"),
+        (made(31), ApiError, "CLUSTER_AUTHORIZATION_FAILED"),
+        (made(89, "slower"), ApiError, "THROTTLING_QUOTA_EXCEEDED"),
         (made(name="u"), ProtocolError, "about other topics"),
     ],
 )
@@ -190,7 +190,7 @@ def test_without_a_controller_nobody_is_asked() -> None:
     answers = Answers()
     with ScriptedBroker(answers) as one, router(one) as found:
         controlled(answers, one, controller_id=-1)
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(ApiError) as caught:
             create(found)
     assert caught.value.code is ErrorCode.not_controller
 
@@ -214,10 +214,10 @@ def test_leaders() -> None:
         topic_of(error_code=3),
         topic_of({"leader_id": -1}, error_code=5),
     ):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(ApiError) as caught:
             run(answer, check_leaders)
         assert caught.value.code is ErrorCode.leader_not_available
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ApiError) as caught:
         run(topic_of(error_code=29), check_leaders)
     assert caught.value.code is ErrorCode.topic_authorization_failed
 
@@ -230,7 +230,7 @@ def test_the_fewest_replicas_count() -> None:
         (topic_of(), ErrorCode.leader_not_available),
         ({"topics": []}, ErrorCode.unknown_topic_or_partition),
     ):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(ApiError) as caught:
             run(answer, replication_of)
         assert caught.value.code is code
 
@@ -241,5 +241,5 @@ def test_the_brokers_that_are_there() -> None:
         answers.answers["metadata"] = [{**cluster(one), "topics": []}, {"brokers": []}]
         (only,) = brokers(found, deadline=soon())
         assert only.broker_id == 1
-        with pytest.raises(Refused, match="looking for brokers"):
+        with pytest.raises(ApiError, match="looking for brokers"):
             brokers(found, deadline=soon())

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from integration import raw
-from pyspark_kafka.errors import BrokerUnreachable, KafkaError, ProtocolError, UnsupportedVersion
+from pyspark_kafka.errors import (
+    BrokerUnreachableError,
+    KafkaError,
+    ProtocolError,
+    UnsupportedVersionError,
+)
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import (
     EndTransaction,
@@ -24,8 +29,8 @@ from pyspark_kafka.kafka.transactions import (
 )
 from pyspark_kafka.wire.connection import Request
 from pyspark_kafka.wire.metadata import Broker
-from pyspark_kafka.wire.reader import MalformedResponse, Reader
-from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.reader import MalformedResponseError, Reader
+from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.transactions import (
     add_partitions_to_txn,
     describe_transactions,
@@ -198,7 +203,7 @@ def test_every_state_is_known(name: str) -> None:
     ],
 )
 def test_descriptions_of_something_else_are_malformed(states: list[bytes], expected: str) -> None:
-    with pytest.raises(MalformedResponse, match=expected):
+    with pytest.raises(MalformedResponseError, match=expected):
         read(describe_transactions_request(["x", "y"]), described(*states))
 
 
@@ -284,7 +289,7 @@ def test_damaged_responses_are_malformed_and_nothing_else(data: st.DataObject) -
     del found[data.draw(st.integers(0, len(found))) :]
     try:
         read(request, bytes(found))
-    except MalformedResponse as error:
+    except MalformedResponseError as error:
         assert str(error)  # noqa: PT017
 
 
@@ -323,7 +328,7 @@ def test_what_a_broker_cannot_be_told_is_not_left_out(
     answers = Answers(init_producer_id=[initialised()])
     with (
         coordinated(answers, "x", ranges={22: theirs}) as one,
-        pytest.raises(UnsupportedVersion, match="InitProducerId"),
+        pytest.raises(UnsupportedVersionError, match="InitProducerId"),
     ):
         init(one, **options)
     assert answers.count("init_producer_id") == 0
@@ -333,14 +338,16 @@ def test_what_a_broker_cannot_be_told_is_not_left_out(
 def test_a_coordinator_that_is_none_is_found_anew(code: int, asked: int) -> None:
     answers = Answers(init_producer_id=[initialised(code), initialised()])
     with coordinated(answers, "x") as one:
-        with pytest.raises(Refused, match="taking transactional id 'x'") as caught:
+        with pytest.raises(ApiError, match="taking transactional id 'x'") as caught:
             init(one)
         assert caught.value.code == code
         assert init(one) == WHO
         assert answers.count("find_coordinator") == asked
 
 
-@pytest.mark.parametrize(("how", "kind"), [(closes, BrokerUnreachable), (garbage, ProtocolError)])
+@pytest.mark.parametrize(
+    ("how", "kind"), [(closes, BrokerUnreachableError), (garbage, ProtocolError)]
+)
 def test_a_coordinator_that_does_not_answer_is_found_anew(
     how: Callable[[Peer, Asked], None], kind: type[KafkaError]
 ) -> None:
@@ -389,7 +396,7 @@ def test_an_end_of_version_2_is_not_asked_for_as_of_version_1() -> None:
     answers = Answers(end_txn=[ended()])
     with coordinated(answers, "x", ranges={26: (0, 4)}) as one:
         found = end_transactions(one, [end()], deadline=soon())
-    assert isinstance(found["x"], UnsupportedVersion)
+    assert isinstance(found["x"], UnsupportedVersionError)
     assert answers.count("end_txn") == 0
 
 
@@ -403,8 +410,8 @@ def test_where_one_coordinator_is_gone_the_others_are_asked(dead: str) -> None:
         answers.answers["find_coordinator"] = [{"coordinators": alive + gone + nobody}]
         found = end_transactions(one, [end("y"), end("x"), end("z")], deadline=soon())
         assert found["x"] is ErrorCode.none
-        assert isinstance(found["y"], BrokerUnreachable)
-        assert isinstance(found["z"], Refused)
+        assert isinstance(found["y"], BrokerUnreachableError)
+        assert isinstance(found["z"], ApiError)
         # It is asked for anew, and what is known is not.
         answers.answers["find_coordinator"] = [coordinators("y", "z", port=broker.port)]
         again = end_transactions(one, [end("y"), end("x"), end("z")], deadline=soon())
@@ -427,9 +434,9 @@ def test_descriptions_by_coordinator(dead: str) -> None:
         found = describe_transactions(one, ["w", "x", "y", "z"], deadline=soon())
     assert found["x"] == description()
     assert found["y"] is None
-    assert isinstance(found["w"], BrokerUnreachable)
+    assert isinstance(found["w"], BrokerUnreachableError)
     refused = found["z"]
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, ApiError)
     assert refused.code is ErrorCode.transactional_id_authorization_failed
     assert answers.count("describe_transactions") == 1
 
@@ -445,12 +452,12 @@ def test_a_list_of_each_broker(dead: str) -> None:
         ]
         answers = list_transactions(found, "x/", brokers, deadline=soon())
     listed = answers[brokers[0]]
-    assert not isinstance(listed, Refused | KafkaError)
+    assert not isinstance(listed, ApiError | KafkaError)
     assert [transaction.transactional_id for transaction in listed] == ["x/1"]
     loading = answers[brokers[1]]
-    assert isinstance(loading, Refused)
+    assert isinstance(loading, ApiError)
     assert loading.code is ErrorCode.coordinator_load_in_progress
-    assert isinstance(answers[brokers[2]], BrokerUnreachable)
+    assert isinstance(answers[brokers[2]], BrokerUnreachableError)
 
 
 # --- within a transaction ---
@@ -529,12 +536,12 @@ def test_each_coordinator_that_refuses_offsets_is_found_anew() -> None:
         txn_offset_commit=[committed(16), committed(51), committed()],
     )
     with coordinated(answers, "x", "x", "g", "g") as one:
-        with pytest.raises(Refused, match=r"adding group 'g' to the transaction of .*'x'"):
+        with pytest.raises(ApiError, match=r"adding group 'g' to the transaction of .*'x'"):
             send(one, 1)
-        with pytest.raises(Refused, match=r"committing offsets of group 'g' .*'x', t-0") as caught:
+        with pytest.raises(ApiError, match=r"committing offsets of group 'g' .*'x', t-0") as caught:
             send(one, 1)
         assert caught.value.code is ErrorCode.not_coordinator
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(ApiError) as caught:
             send(one, 1)
         assert caught.value.code is ErrorCode.concurrent_transactions
         send(one, 1)

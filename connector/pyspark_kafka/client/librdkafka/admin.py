@@ -19,14 +19,14 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from pyspark_kafka.client.base import Producer
-from pyspark_kafka.client.fetch_errors import ExistingOffsets, RangeFaults
-from pyspark_kafka.client.librdkafka.asking import Asking, Unanswered
+from pyspark_kafka.client.fetch_errors import ExistingOffsets, FetchErrors
 from pyspark_kafka.client.librdkafka.errors import LOG, ErrorEvents, error_class
 from pyspark_kafka.client.librdkafka.fetch import RangeReader
 from pyspark_kafka.client.librdkafka.groups import GroupOffsets
 from pyspark_kafka.client.librdkafka.producer import IdleProducer
+from pyspark_kafka.client.librdkafka.retry_loop import RetryLoop, UnansweredError
 from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings, opening
-from pyspark_kafka.errors import UnknownTopicOrPartition
+from pyspark_kafka.errors import UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import (
     EARLIEST,
     LATEST,
@@ -63,7 +63,7 @@ class LibrdkafkaClient:
         with opening(settings.admin):
             configuration: dict[str, Any] = {**settings.admin, "error_cb": self._events}
             self._admin = AdminClient(configuration, logger=LOG)
-        self._asking = Asking(handle=self._admin, events=self._events, settings=settings)
+        self._asking = RetryLoop(handle=self._admin, events=self._events, settings=settings)
 
     def list_topics(self) -> Collection[str]:
         metadata = self._asking.until_answered(
@@ -72,7 +72,7 @@ class LibrdkafkaClient:
         names = [
             name
             for name, topic in metadata.topics.items()
-            if topic.error is None or error_class(topic.error) is not UnknownTopicOrPartition
+            if topic.error is None or error_class(topic.error) is not UnknownTopicOrPartitionError
         ]
         # Only DescribeTopics tells which topics are internal, and all of Kafka's begin so.
         suspects = [name for name in names if name.startswith("__")]
@@ -99,8 +99,8 @@ class LibrdkafkaClient:
                 doing = f"describing topic {name}"
                 try:
                     answer: Any = self._asking.answer(future, doing, try_s=try_s)
-                except Unanswered as unanswered:
-                    if error_class(unanswered.error) is UnknownTopicOrPartition:
+                except UnansweredError as unanswered:
+                    if error_class(unanswered.error) is UnknownTopicOrPartitionError:
                         continue
                     raise
                 described[name] = TopicDescription(
@@ -142,7 +142,7 @@ class LibrdkafkaClient:
                 if answer.offset < _NO_OFFSET:
                     # How librdkafka says that the leader's request failed, while others' did not.
                     said = Code(Code.LEADER_NOT_AVAILABLE, "its leader does not answer")
-                    raise Unanswered(said, doing)
+                    raise UnansweredError(said, doing)
                 offsets[partition] = None if answer.offset == _NO_OFFSET else answer.offset
             return offsets
 
@@ -182,7 +182,7 @@ class LibrdkafkaClient:
         topic_id: str | None = None,  # noqa: ARG002, see `pins_topic_ids`
     ) -> Iterator[pa.RecordBatch]:
         return RangeReader(
-            faults=RangeFaults(
+            faults=FetchErrors(
                 fetch_range=fetch_range,
                 isolation_level=isolation_level,
                 bootstrap_servers=self._settings.bootstrap_servers,
@@ -216,18 +216,18 @@ class LibrdkafkaClient:
     def _raise_missing(
         self, partitions: Collection[TopicPartition], *, timeout_s: float | None = None
     ) -> None:
-        """Raises `UnknownTopicOrPartition` for the first one that is not there, if any."""
+        """Raises `UnknownTopicOrPartitionError` for the first one that is not there, if any."""
         topics = self._describe_topics({p.topic for p in partitions}, timeout_s=timeout_s)
         for partition in sorted(partitions):
             topic = topics.get(partition.topic)
             if topic is None:
-                raise UnknownTopicOrPartition(
+                raise UnknownTopicOrPartitionError(
                     f"topic {partition.topic!r} does not exist at "
                     f"{self._settings.bootstrap_servers}, or may not be seen: create it, correct "
                     "its name, or grant DESCRIBE"
                 )
             if partition.partition not in topic.partitions:
-                raise UnknownTopicOrPartition(
+                raise UnknownTopicOrPartitionError(
                     f"topic {partition.topic!r} has {len(topic.partitions)} partitions, and no "
                     f"partition {partition.partition}"
                 )

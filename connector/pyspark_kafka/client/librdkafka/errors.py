@@ -16,12 +16,15 @@ from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException
 
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
-    BrokerUnreachable,
+    AccessError,
+    AuthenticationError,
+    AuthorizationError,
+    BrokerUnreachableError,
     CorruptBatchError,
     KafkaError,
-    OffsetOutOfRange,
-    UnknownTopicOrPartition,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+    sentence,
 )
 
 LOG: Final = logging.getLogger("pyspark_kafka.librdkafka")
@@ -29,7 +32,7 @@ LOG: Final = logging.getLogger("pyspark_kafka.librdkafka")
 LOG.addHandler(logging.NullHandler())  # else warnings without a configured handler go to stderr
 
 _CODES_BY_CLASS: Final[Mapping[type[KafkaError], Iterable[int]]] = {
-    BrokerUnreachable: (
+    BrokerUnreachableError: (
         Code._ALL_BROKERS_DOWN,
         Code._RESOLVE,
         Code._TIMED_OUT,
@@ -38,43 +41,33 @@ _CODES_BY_CLASS: Final[Mapping[type[KafkaError], Iterable[int]]] = {
         Code.NETWORK_EXCEPTION,
         Code.REQUEST_TIMED_OUT,
     ),
-    UnknownTopicOrPartition: (
+    UnknownTopicOrPartitionError: (
         Code._UNKNOWN_PARTITION,
         Code._UNKNOWN_TOPIC,
         Code.UNKNOWN_TOPIC_ID,
         Code.UNKNOWN_TOPIC_OR_PART,
     ),
-    OffsetOutOfRange: (
+    OffsetOutOfRangeError: (
         Code._AUTO_OFFSET_RESET,
         Code._LOG_TRUNCATION,
         Code.OFFSET_OUT_OF_RANGE,
     ),
-    AuthenticationFailed: (
+    AuthenticationError: (
         Code._AUTHENTICATION,
         Code._SSL,
-        Code.CLUSTER_AUTHORIZATION_FAILED,
-        Code.GROUP_AUTHORIZATION_FAILED,
         Code.ILLEGAL_SASL_STATE,
         Code.SASL_AUTHENTICATION_FAILED,
-        Code.TOPIC_AUTHORIZATION_FAILED,
         Code.UNSUPPORTED_SASL_MECHANISM,
+    ),
+    AuthorizationError: (
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.GROUP_AUTHORIZATION_FAILED,
+        Code.TOPIC_AUTHORIZATION_FAILED,
     ),
     CorruptBatchError: (Code._BAD_COMPRESSION, Code._BAD_MSG, Code.INVALID_MSG),
 }
 ERROR_BY_CODE: Final[Mapping[int, type[KafkaError]]] = {
     code: error for error, codes in _CODES_BY_CLASS.items() for code in codes
-}
-
-_REMEDY: Final[Mapping[type[KafkaError], str]] = {
-    BrokerUnreachable: "check 'kafka.bootstrap.servers', that the brokers run, and that this "
-    "machine reaches the addresses they advertise",
-    UnknownTopicOrPartition: "create it, or correct its name; without the right to DESCRIBE a "
-    "topic the broker says the same",
-    AuthenticationFailed: "check 'kafka.security.protocol', the 'kafka.sasl.*' and 'kafka.ssl.*' "
-    "options, and the rights of this principal",
-    CorruptBatchError: "the record batch is damaged on the broker's disk or on the way; read the "
-    "other offsets around it, or delete it with DeleteRecords",
-    KafkaError: "see the broker's log",
 }
 
 
@@ -84,26 +77,26 @@ def error_class(error: Code) -> type[KafkaError]:
 
 
 def translate(error: Code, *, doing: str, bootstrap_servers: str) -> KafkaError:
-    """Our error for theirs; `doing` is what was under way, such as `fetching t-0 at offset 5`."""
-    kind = error_class(error)
-    remedy = _REMEDY.get(kind)
-    return kind(
-        f"{doing} failed at {bootstrap_servers}: {error.str()} ({error.name()})"
-        + (f"; {remedy}" if remedy else "")
+    """Return our error for librdkafka's; `doing` is a phrase such as `fetching t-0 at offset 5`."""
+    return error_class(error)(
+        f"{sentence(doing)} failed at {bootstrap_servers}: {describe(error)}."
     )
 
 
 def unreachable(
     doing: str, *, bootstrap_servers: str, waited_s: float, reason: str, option: str
 ) -> KafkaError:
-    """`BrokerUnreachable` for a wait that ran out; `reason` is what librdkafka met last.
-
-    `option` is the one that says how long to wait.
-    """
-    return BrokerUnreachable(
-        f"{doing} failed: {bootstrap_servers} did not answer within {waited_s:g} s ({reason}); "
-        f"{_REMEDY[BrokerUnreachable]}, or raise '{option}' to wait longer"
+    """Return the error for a timeout that `option` sets; `reason` is librdkafka's last error."""
+    return BrokerUnreachableError(
+        f"{sentence(doing)} failed: {bootstrap_servers} did not answer within {waited_s:g} s "
+        f"({reason}).",
+        advice=f"{BrokerUnreachableError.remedy} To wait longer, raise '{option}'.",
     )
+
+
+def describe(error: Code) -> str:
+    """Return the text and the name of an error of librdkafka."""
+    return f"{error.str()} ({error.name()})"
 
 
 def code_of(exception: KafkaException) -> Code:
@@ -129,7 +122,7 @@ class ErrorEvents:
     def __call__(self, error: Code) -> None:
         """The `error_cb` of a handle."""
         self.last = error
-        if self.refused is None and error_class(error) is AuthenticationFailed:
+        if self.refused is None and issubclass(error_class(error), AccessError):
             self.refused = error
 
     def forget(self) -> None:
@@ -137,12 +130,12 @@ class ErrorEvents:
         self.refused = self.last = None
 
     def raise_if_refused(self, doing: str) -> None:
-        """Raises `AuthenticationFailed` if the brokers refused who we are."""
+        """Raises `AccessError` if the brokers refused who we are."""
         if self.refused is not None:
             raise translate(self.refused, doing=doing, bootstrap_servers=self.bootstrap_servers)
 
     def unreachable(self) -> str | None:
         """Why no broker answers, if that is the latest news of this handle."""
-        if self.last is not None and error_class(self.last) is BrokerUnreachable:
+        if self.last is not None and error_class(self.last) is BrokerUnreachableError:
             return str(self.last.str())
         return None

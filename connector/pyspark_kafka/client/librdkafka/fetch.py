@@ -28,7 +28,7 @@ from confluent_kafka import Consumer, Message
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as Assignment
 
-from pyspark_kafka.client.fetch_errors import TIMEOUT_OPTION, ExistingOffsets, RangeFaults
+from pyspark_kafka.client.fetch_errors import TIMEOUT_OPTION, ExistingOffsets, FetchErrors
 from pyspark_kafka.client.librdkafka.arrow import record_batch
 from pyspark_kafka.client.librdkafka.errors import (
     LOG,
@@ -38,11 +38,11 @@ from pyspark_kafka.client.librdkafka.errors import (
     unreachable,
 )
 from pyspark_kafka.errors import (
-    BrokerUnreachable,
+    BrokerUnreachableError,
     KafkaError,
-    LeaderNotAvailable,
-    OffsetOutOfRange,
-    UnknownTopicOrPartition,
+    LeaderNotAvailableError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
 )
 from pyspark_kafka.kafka.offsets import FetchRange
 from pyspark_kafka.kafka.topics import TopicPartition
@@ -106,7 +106,7 @@ class Progress:
                 records.append(message)
             elif error.code() == Code._PARTITION_EOF:
                 self.end_of_partition = message.offset()
-            elif error_class(error) is BrokerUnreachable:
+            elif error_class(error) is BrokerUnreachableError:
                 LOG.info("%s: %s", self.fetch_range.topic_partition, error.str())
             elif error.code() != Code.GROUP_AUTHORIZATION_FAILED:  # no group is ever joined
                 self.failed = error
@@ -169,10 +169,10 @@ class RangeReader:
     """Reads one range, once.
 
     `existing_offsets` is asked only to phrase an error. `check_existence` raises
-    `UnknownTopicOrPartition` where that is certain.
+    `UnknownTopicOrPartitionError` where that is certain.
     """
 
-    faults: RangeFaults
+    faults: FetchErrors
     columns: tuple[str, ...]
     properties: Mapping[str, str] = field(repr=False)
     events: ErrorEvents
@@ -246,14 +246,14 @@ class RangeReader:
 
     def _raise_unless_unheard_of(self, progress: Progress, error: Code) -> None:
         """A broker may not have heard yet of a partition that is new; librdkafka asks others."""
-        if error_class(error) is not UnknownTopicOrPartition:
+        if error_class(error) is not UnknownTopicOrPartitionError:
             raise self._failure(progress, error)
         self.check_existence()
         LOG.info("%s: %s; it is there by now", progress.doing, error.str())
         progress.failed = None
 
     def _failure(self, progress: Progress, error: Code) -> KafkaError:
-        if error_class(error) is not OffsetOutOfRange:
+        if error_class(error) is not OffsetOutOfRangeError:
             servers = self.events.bootstrap_servers
             return translate(error, doing=progress.doing, bootstrap_servers=servers)
         return self.faults.out_of_range(progress.position, self.existing_offsets())
@@ -261,11 +261,11 @@ class RangeReader:
     def _timeout(self, progress: Progress) -> KafkaError:
         """Why nothing came for so long, as well as can be told.
 
-        Raises `UnknownTopicOrPartition` where the topic is gone.
+        Raises `UnknownTopicOrPartitionError` where the topic is gone.
         """
         try:
             existing = self.existing_offsets()
-        except BrokerUnreachable as error:
+        except BrokerUnreachableError as error:
             return unreachable(
                 progress.doing,
                 bootstrap_servers=self.faults.bootstrap_servers,
@@ -273,6 +273,6 @@ class RangeReader:
                 reason=self.events.unreachable() or str(error),
                 option=TIMEOUT_OPTION,
             )
-        except LeaderNotAvailable:
+        except LeaderNotAvailableError:
             return self.faults.no_leader(progress.position)
         return self.faults.nothing_came(progress.position, existing)

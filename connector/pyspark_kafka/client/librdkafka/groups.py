@@ -18,9 +18,9 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from pyspark_kafka.client.librdkafka.asking import Asking, Unanswered
 from pyspark_kafka.client.librdkafka.errors import LOG, ErrorEvents, code_of
 from pyspark_kafka.client.librdkafka.fetch import CONSUMER_OWNED
+from pyspark_kafka.client.librdkafka.retry_loop import RetryLoop, UnansweredError
 from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings, opening
 from pyspark_kafka.kafka.topics import TopicPartition
 
@@ -49,7 +49,7 @@ class GroupOffsets:
         }
         with opening(configuration):
             self._consumer = Consumer(configuration, logger=LOG)
-        self._asking = Asking(handle=self._consumer, events=events, settings=settings)
+        self._asking = RetryLoop(handle=self._consumer, events=events, settings=settings)
 
     @classmethod
     @contextmanager
@@ -92,12 +92,12 @@ class GroupOffsets:
         except KafkaException as exception:
             error = code_of(exception)
             self._asking.raise_if_refused(doing, error)
-            raise Unanswered(error, doing) from None
+            raise UnansweredError(error, doing) from None
         committed: dict[TopicPartition, int | None] = {}
         for rd_partition in found:
             partition = TopicPartition(rd_partition.topic, rd_partition.partition)
             if rd_partition.error is not None:
-                raise Unanswered(rd_partition.error, f"{doing}, {partition},")
+                raise UnansweredError(rd_partition.error, f"{doing}, {partition},")
             committed[partition] = rd_partition.offset if rd_partition.offset >= 0 else None
         return committed
 
@@ -114,14 +114,14 @@ class GroupOffsets:
             self._consumer.poll(_POLL_S)
             self._asking.raise_if_refused(doing)
             if time.monotonic() >= deadline:
-                raise Unanswered(Code(Code._TIMED_OUT), doing)
+                raise UnansweredError(Code(Code._TIMED_OUT), doing)
         error, partitions = self._answers.pop()
         if error is not None:
             self._asking.raise_if_refused(doing, error)
-            raise Unanswered(error, doing)
+            raise UnansweredError(error, doing)
         for partition in partitions:
             if partition.error is not None:
-                raise Unanswered(
+                raise UnansweredError(
                     partition.error, f"{doing}, {partition.topic}-{partition.partition},"
                 )
 

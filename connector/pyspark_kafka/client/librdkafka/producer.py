@@ -30,12 +30,12 @@ from pyspark_kafka.client.delivery_errors import (
     BAD_TIMESTAMP,
     NO_SUCH_PARTITION,
     NOT_WRITTEN,
-    DeliveryFaults,
+    DeliveryErrors,
     too_large_remedy,
     topic_remedy,
 )
 from pyspark_kafka.client.librdkafka.errors import LOG, ErrorEvents, code_of, error_class, translate
-from pyspark_kafka.errors import AuthenticationFailed, DeliveryFailed, KafkaError, RowError
+from pyspark_kafka.errors import AccessError, DeliveryError, KafkaError, RowError
 
 PRODUCER_DEFAULTS: Final[Mapping[str, str]] = {
     # Java's defaults where librdkafka's differ and the user would notice.
@@ -73,7 +73,7 @@ class _Deliveries:
     """The first failed delivery, as text: librdkafka's message does not outlive its callback."""
 
     events: ErrorEvents
-    faults: DeliveryFaults
+    faults: DeliveryErrors
     failed: KafkaError | None = None
 
     def __call__(self, error: Code | None, message: Message) -> None:
@@ -85,7 +85,7 @@ class _Deliveries:
     def _failure(self, error: Code, message: Message) -> KafkaError:
         partition = message.partition()
         where = f"{message.topic()}-{partition}" if partition is not None else f"{message.topic()}"
-        if error_class(error) is AuthenticationFailed:
+        if issubclass(error_class(error), AccessError):
             servers = self.events.bootstrap_servers
             return translate(error, doing=f"writing to {where}", bootstrap_servers=servers)
         remedy = {
@@ -199,7 +199,7 @@ class LibrdkafkaProducer:
 
     def _unconfirmed(self, what: str) -> KafkaError:
         reason = self._events.unreachable()
-        return DeliveryFailed(
+        return DeliveryError(
             f"{what} could be confirmed by {self._events.bootstrap_servers} within "
             f"{self._delivery_timeout_s + _GRACE_S:g} s"
             + (f" ({reason})" if reason else "")
@@ -306,7 +306,7 @@ class IdleProducer:
     def _open(self) -> LibrdkafkaProducer:
         properties = {**PRODUCER_DEFAULTS, **self.properties}
         events = ErrorEvents(self.bootstrap_servers)
-        faults = DeliveryFaults(
+        faults = DeliveryErrors(
             bootstrap_servers=self.bootstrap_servers,
             record_bytes_max=int(properties["message.max.bytes"]),
         )

@@ -16,18 +16,18 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from pyspark_kafka.client.fetch_errors import RangeFaults
+from pyspark_kafka.client.fetch_errors import FetchErrors
 from pyspark_kafka.client.native.fetch import RangeReader
 from pyspark_kafka.client.native.fetch_sizes import FetchSizes
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.native.producers import NativeProducers
 from pyspark_kafka.client.native.settings import NativeSettings
-from pyspark_kafka.errors import UnknownTopicOrPartition
+from pyspark_kafka.errors import UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel, OffsetQuery
 from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
+from pyspark_kafka.wire.cluster_queries import ClusterQueries, raise_missing
+from pyspark_kafka.wire.dialer import Dialer
 from pyspark_kafka.wire.metadata import topic_id_of, topic_id_text
-from pyspark_kafka.wire.opening import Opening
-from pyspark_kafka.wire.questions import Questions, raise_missing
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import Router
 from pyspark_kafka.wire.transport import Address, connect
@@ -44,7 +44,7 @@ class NativeReads:
     """The reading half of `KafkaClient`. One thread, one process."""
 
     router: Router
-    questions: Questions
+    questions: ClusterQueries
     settings: NativeSettings
     pins_topic_ids: ClassVar[bool] = True
 
@@ -52,7 +52,7 @@ class NativeReads:
     def of(cls, settings: NativeSettings, clock: Clock | None = None) -> Self:
         """Open nothing yet: brokers are connected to when they are asked."""
         bootstrap = [Address.parse(each) for each in settings.bootstrap_servers.split(",")]
-        opening = Opening(
+        opening = Dialer(
             client_id=settings.client_id,
             clock=clock or Clock(),
             connect=partial(connect, family=settings.address_family),
@@ -65,7 +65,7 @@ class NativeReads:
             metadata_age_s_max=settings.metadata_age_s_max,
             idle_s_max=settings.idle_s_max,
         )
-        questions = Questions(
+        questions = ClusterQueries(
             router=router,
             bootstrap_servers=settings.bootstrap_servers,
             api_timeout_s=settings.api_timeout_s,
@@ -106,7 +106,7 @@ class NativeReads:
         partition = fetch_range.topic_partition
         settings = self.settings
         return RangeReader(
-            faults=RangeFaults(
+            faults=FetchErrors(
                 fetch_range=fetch_range,
                 isolation_level=isolation_level,
                 bootstrap_servers=settings.bootstrap_servers,
@@ -145,7 +145,7 @@ class NativeReads:
         raise_missing(metadata, [partition], self.settings.bootstrap_servers)
         found = metadata.topics[partition.topic]
         if pinned_id is not None and found.topic_id not in (None, pinned_id):
-            raise UnknownTopicOrPartition(
+            raise UnknownTopicOrPartitionError(
                 f"topic {partition.topic!r} was deleted and created again while it was read: its "
                 f"id was {topic_id_text(pinned_id)} and is {topic_id_text(found.topic_id)}"
             )

@@ -23,19 +23,20 @@ from uuid import UUID
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.fetch_errors import TIMEOUT_OPTION, ExistingOffsets, RangeFaults
+from pyspark_kafka.client.fetch_errors import TIMEOUT_OPTION, ExistingOffsets, FetchErrors
 from pyspark_kafka.client.native.fetch_sizes import FetchSizes
 from pyspark_kafka.errors import (
-    BrokerUnreachable,
+    BrokerUnreachableError,
     CorruptBatchError,
     KafkaError,
-    LeaderNotAvailable,
+    LeaderNotAvailableError,
     ProtocolError,
+    reason_of,
 )
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, FetchRange, IsolationLevel
 from pyspark_kafka.records import Wanted, decode
 from pyspark_kafka.wire.connection import Connection, Pending
-from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, remedy, said
+from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, format_code
 from pyspark_kafka.wire.fetch import (
     LAST_VERSION_BY_NAME,
     FetchedPartition,
@@ -47,7 +48,7 @@ from pyspark_kafka.wire.fetch import (
 )
 from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.retry import Backoff
-from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.versions import Api
 
 T = TypeVar("T")
@@ -87,12 +88,12 @@ class PartitionReader(ABC, Generic[T]):
 
     `offset_of` asks where the log has one of Kafka's special offsets; where that fails, it fails
     soon. `check_existence` is given the id of the topic that is read and raises
-    `UnknownTopicOrPartition` where its partition is gone for certain. Without `pinned_id` the topic
+    `UnknownTopicOrPartitionError` where its partition is gone for certain. Without `pinned_id` the topic
     that is found first is the one. A broker has `answer_s` for an answer
     (`request.timeout.ms`), `wait_ms_max` of it to wait for records (`fetch.max.wait.ms`).
     """
 
-    faults: RangeFaults
+    faults: FetchErrors
     router: Router
     offset_of: Callable[[int, IsolationLevel], int]
     check_existence: Callable[[UUID | None], None]
@@ -124,7 +125,7 @@ class PartitionReader(ABC, Generic[T]):
                 try:
                     in_flight = in_flight or self._send(position, deadline)
                     fetched = self._receive(in_flight, deadline)
-                except (Refused, BrokerUnreachable, ProtocolError) as failed:
+                except (ApiError, BrokerUnreachableError, ProtocolError) as failed:
                     in_flight = None
                     tries += 1
                     LOG.info("%s, try %d: %s", self.faults.doing(position), tries, failed)
@@ -171,14 +172,13 @@ class PartitionReader(ABC, Generic[T]):
         if len(fetched.records) > 0:
             if not self.sizes.held_no_batch(asked.size):
                 raise CorruptBatchError(
-                    f"{self.faults.doing(asked.position)}: {asked.size} bytes hold no whole "
-                    f"batch; {remedy(CorruptBatchError)}"
+                    f"{self.faults.doing(asked.position)}: {asked.size} bytes hold no whole batch."
                 )
         elif not _names_replica(fetched) and not self._pause(1, None, deadline):
             raise self._out_of_time(asked.position, None)
 
-    def _pause(self, tries: int, failed: Refused | KafkaError | None, deadline: float) -> bool:
-        backoff = self.reconnecting if isinstance(failed, BrokerUnreachable) else self.retrying
+    def _pause(self, tries: int, failed: ApiError | KafkaError | None, deadline: float) -> bool:
+        backoff = self.reconnecting if isinstance(failed, BrokerUnreachableError) else self.retrying
         return backoff.pause(tries, clock=self.router.clock, deadline=deadline)
 
     def _deadline(self) -> float:
@@ -188,7 +188,7 @@ class PartitionReader(ABC, Generic[T]):
         """Until when to wait for one broker, so that another one can still be asked."""
         return min(deadline, self.router.clock.now() + self.answer_s)
 
-    # Asking
+    # RetryLoop
 
     def _send_ahead(
         self, connection: Connection, position: int, deadline: float
@@ -201,7 +201,7 @@ class PartitionReader(ABC, Generic[T]):
             return None
         try:
             return self._send(position, deadline)
-        except (Refused, BrokerUnreachable, ProtocolError) as failed:
+        except (ApiError, BrokerUnreachableError, ProtocolError) as failed:
             LOG.info("%s: %s", self.faults.doing(position), failed)
             return None
 
@@ -235,7 +235,7 @@ class PartitionReader(ABC, Generic[T]):
         request = fetch_request(version, limits, [partition])
         try:
             pending = connection.send(request, deadline=deadline)
-        except (BrokerUnreachable, ProtocolError):
+        except (BrokerUnreachableError, ProtocolError):
             if not connection.is_usable:  # Else it is throttled; a new one would not know.
                 self._give_up(connection)
             raise
@@ -244,12 +244,12 @@ class PartitionReader(ABC, Generic[T]):
     def _connection(self, broker: Broker, deadline: float) -> Connection:
         try:
             return self.router.connection(broker, deadline=deadline)
-        except (BrokerUnreachable, ProtocolError):
+        except (BrokerUnreachableError, ProtocolError):
             self._ask_who_leads()
             raise
 
     def _find_topic(self, deadline: float) -> UUID | None:
-        """The topic's id in fresh metadata; raises `Refused` where that is not the one pinned.
+        """The topic's id in fresh metadata; raises `ApiError` where that is not the one pinned.
 
         What is known may be of an earlier topic of this name: then it is asked for once more.
         """
@@ -260,7 +260,7 @@ class PartitionReader(ABC, Generic[T]):
             found = self._topic_id(name, deadline)
         if found is not None and self.pinned_id not in (None, found):
             self.router.forget_topic(name)
-            raise Refused(ErrorCode.unknown_topic_id, f"finding the topic {name}")
+            raise ApiError(ErrorCode.unknown_topic_id, f"finding the topic {name}")
         self.pinned_id = self.pinned_id or found
         return found
 
@@ -274,21 +274,21 @@ class PartitionReader(ABC, Generic[T]):
         self._find_topic(deadline)
 
     def _receive(self, asked: _InFlight, deadline: float) -> FetchedPartition:
-        """The partition's answer, where that is no error. Raises what may pass as `Refused`."""
+        """The partition's answer, where that is no error. Raises what may pass as `ApiError`."""
         clock = self.router.clock
         until = self._soon(deadline) + self.wait_ms_max / 1000
         try:
             response = asked.connection.receive(asked.pending, deadline=until)
-        except (BrokerUnreachable, ProtocolError):
+        except (BrokerUnreachableError, ProtocolError):
             if clock.now() >= until:
                 self.sizes.took_too_long(asked.size)
             self._give_up(asked.connection)
             raise
         doing = self.faults.doing(asked.position)
         if response.error_code is not ErrorCode.none:
-            raise Refused(response.error_code, doing)
+            raise ApiError(response.error_code, doing)
         if not response.partitions:  # All that a broker says to whom it throttles.
-            raise Refused(ErrorCode.throttling_quota_exceeded, doing)
+            raise ApiError(ErrorCode.throttling_quota_exceeded, doing)
         (fetched,) = response.partitions
         code, cut_at = fetched.error_code, None
         if code is ErrorCode.none and fetched.diverging is not None:  # KIP-320
@@ -302,7 +302,7 @@ class PartitionReader(ABC, Generic[T]):
         if code is ErrorCode.offset_out_of_range and not is_of_replica:
             raise self.faults.out_of_range(asked.position, self._existing_offsets(), cut_at)
         self._react(code, fetched, response, asked.position)
-        raise Refused(code, doing)
+        raise ApiError(code, doing)
 
     def _prefer(self, replica: int | None) -> None:
         """Read from the replica that the leader names (KIP-392), if that is a broker we know."""
@@ -320,7 +320,7 @@ class PartitionReader(ABC, Generic[T]):
             if code is ErrorCode.offset_out_of_range:
                 return  # A follower says so: its leader may have it.
             kind = CorruptBatchError if code is ErrorCode.corrupt_message else error_class(code)
-            raise kind(f"{self.faults.doing(position)} failed: {said(code)}; {remedy(kind)}")
+            raise kind(f"{self.faults.doing(position)} failed: {format_code(code)}.")
         leader = fetched.current_leader
         if leader is None:
             self.router.note(code, topic=partition.topic)
@@ -332,9 +332,9 @@ class PartitionReader(ABC, Generic[T]):
                 endpoints=response.endpoints,
             )
 
-    def _count_lasting(self, position: int, failed: Refused | KafkaError) -> None:
+    def _count_lasting(self, position: int, failed: ApiError | KafkaError) -> None:
         """Raise what mostly does not pass, once it has come a few times."""
-        is_unknown = isinstance(failed, Refused) and failed.code in _UNKNOWN
+        is_unknown = isinstance(failed, ApiError) and failed.code in _UNKNOWN
         if not is_unknown and not isinstance(failed, ProtocolError):
             return
         self._lasting += 1
@@ -342,7 +342,7 @@ class PartitionReader(ABC, Generic[T]):
             return
         if isinstance(failed, ProtocolError):
             raise ProtocolError(f"{self.faults.doing(position)} failed: {failed}") from None
-        with suppress(Refused, BrokerUnreachable, ProtocolError):
+        with suppress(ApiError, BrokerUnreachableError, ProtocolError):
             self.check_existence(self.pinned_id)
 
     def _give_up(self, connection: Connection) -> None:
@@ -390,20 +390,20 @@ class PartitionReader(ABC, Generic[T]):
             high_watermark=self.offset_of(LATEST, IsolationLevel.READ_UNCOMMITTED),
         )
 
-    def _out_of_time(self, position: int, failed: Refused | KafkaError | None) -> KafkaError:
+    def _out_of_time(self, position: int, failed: ApiError | KafkaError | None) -> KafkaError:
         """Why nothing came for so long, as well as can be told.
 
-        Raises `UnknownTopicOrPartition` where the topic is gone.
+        Raises `UnknownTopicOrPartitionError` where the topic is gone.
         """
         try:
             existing = self._existing_offsets()
-        except BrokerUnreachable as error:
-            return BrokerUnreachable(
+        except BrokerUnreachableError as error:
+            return BrokerUnreachableError(
                 f"{self.faults.doing(position)} failed: {self.faults.bootstrap_servers} did not "
-                f"answer within {self.faults.waited_s:g} s ({failed or error}); "
-                f"{remedy(BrokerUnreachable)}, or raise '{TIMEOUT_OPTION}' to wait longer"
+                f"answer within {self.faults.waited_s:g} s ({reason_of(failed or error)}).",
+                advice=f"{BrokerUnreachableError.remedy} To wait longer, raise '{TIMEOUT_OPTION}'.",
             )
-        except LeaderNotAvailable:
+        except LeaderNotAvailableError:
             return self.faults.no_leader(position, failed)
         return self.faults.nothing_came(position, existing, failed)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka.client.delivery_errors import DeliveryFaults
+from pyspark_kafka.client.delivery_errors import DeliveryErrors
 
 _RECORD_OVERHEAD_BYTES: Final = 61 + 21
 """A batch's header and the most that a record's own fields take, beside key, value and headers
@@ -100,7 +100,7 @@ def pieces_of(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
     yield from pieces_of(rows.slice(half), bytes_max)
 
 
-def check_record_sizes(rows: pa.RecordBatch, topic: str, faults: DeliveryFaults) -> None:
+def check_record_sizes(rows: pa.RecordBatch, topic: str, faults: DeliveryErrors) -> None:
     """Raises `RowError` for the first record that is larger than a request may be."""
     limit = faults.record_bytes_max - _RECORD_OVERHEAD_BYTES
     columns = [name for name in ("key", "value") if name in rows.schema.names]

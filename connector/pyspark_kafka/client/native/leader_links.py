@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pyspark_kafka.client.native.in_flight import Batch
-from pyspark_kafka.errors import BrokerUnreachable
+from pyspark_kafka.errors import BrokerUnreachableError
 from pyspark_kafka.wire.connection import Connection, Pending, wait_any
 from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.produce import ProduceResponse
@@ -111,7 +111,7 @@ class LeaderLinks:
                 request = link.calls[0].pending.request
                 waited_s = self.request_timeout_s + ANSWER_GRACE_S
                 link.connection.fail(
-                    BrokerUnreachable, f"no answer came to {request} within {waited_s:g} s"
+                    BrokerUnreachableError, f"no answer came to {request} within {waited_s:g} s"
                 )
         return any(not link.connection.is_open for link in self)
 

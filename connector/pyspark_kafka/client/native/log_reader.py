@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 from pyspark_kafka.client.native.fetch import PartitionReader
-from pyspark_kafka.errors import OffsetOutOfRange
+from pyspark_kafka.errors import OffsetOutOfRangeError
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.offsets import EARLIEST
 from pyspark_kafka.records import Wanted
@@ -58,7 +58,7 @@ def read_from_log_start(
         batches = read(start_offset)
         try:
             first = next(batches, None)
-        except OffsetOutOfRange:
+        except OffsetOutOfRangeError:
             log_start_offset = offset_of(EARLIEST)
             if log_start_offset <= start_offset:
                 raise

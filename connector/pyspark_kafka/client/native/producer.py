@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.delivery_errors import DeliveryFaults
+from pyspark_kafka.client.delivery_errors import DeliveryErrors
 from pyspark_kafka.client.native.held_rows import by_topic, check_record_sizes, pieces_of
 from pyspark_kafka.client.native.in_flight import VERDICTS, Batch, InFlight, Verdict
 from pyspark_kafka.client.native.leader_links import (
@@ -41,15 +41,15 @@ from pyspark_kafka.client.native.refusals import (
     not_available,
     refused,
     unconfirmed,
-    without_remedy,
 )
 from pyspark_kafka.client.native.written_topic import WrittenTopic, known_id
 from pyspark_kafka.errors import (
-    BrokerUnreachable,
-    DeliveryFailed,
+    BrokerUnreachableError,
+    DeliveryError,
     KafkaError,
     ProtocolError,
     PysparkKafkaError,
+    reason_of,
 )
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
@@ -57,7 +57,7 @@ from pyspark_kafka.records import Codec, Encoding, ProducerState, encode
 from pyspark_kafka.records.amending import split
 from pyspark_kafka.records.encoding import next_sequence
 from pyspark_kafka.wire.connection import Connection, wait_any
-from pyspark_kafka.wire.error_codes import said
+from pyspark_kafka.wire.error_codes import format_code
 from pyspark_kafka.wire.metadata import NO_LEADER, Broker
 from pyspark_kafka.wire.produce import (
     ProducedPartition,
@@ -67,7 +67,7 @@ from pyspark_kafka.wire.produce import (
     produce_version,
 )
 from pyspark_kafka.wire.producer_id import ask_producer_id
-from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.versions import Api
 
 LOG: Final = logging.getLogger("pyspark_kafka.native")
@@ -81,7 +81,7 @@ _HELD_S: Final = 1.0
 """For so long, in calls, rows wait for others to fill batches with."""
 _BATCH_BYTES_MIN: Final = 512
 _WAIT_S_MAX: Final = 0.5
-_MAY_PASS: Final = (Refused, BrokerUnreachable, ProtocolError)
+_MAY_PASS: Final = (ApiError, BrokerUnreachableError, ProtocolError)
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 _GIVEN_UP: Final = "this producer was given up"
 
@@ -93,7 +93,7 @@ class NativeProducer:
         self,
         router: Router,
         settings: ProducerSettings,
-        faults: DeliveryFaults,
+        faults: DeliveryErrors,
         *,
         give_back: Callable[[NativeProducer], None],
         wall_clock_s: Callable[[], float] = time.time,
@@ -124,7 +124,7 @@ class NativeProducer:
         self._id = producer_id
         self._failed: PysparkKafkaError | None = None
         self._left_at = self._clock.now()
-        # Questions about the cluster: failures in a row, when to ask again, what was wrong.
+        # ClusterQueries about the cluster: failures in a row, when to ask again, what was wrong.
         self._asked = 0
         self._ask_at = 0.0
         self._trouble: str | None = None
@@ -160,7 +160,7 @@ class NativeProducer:
         self._give_back(self)
 
     def abort(self) -> None:
-        self._failed = self._failed or DeliveryFailed(_GIVEN_UP)
+        self._failed = self._failed or DeliveryError(_GIVEN_UP)
         with suppress(Exception):
             self.end()
 
@@ -340,10 +340,10 @@ class NativeProducer:
             if self._id is None:
                 self._id = ask_producer_id(self._router, deadline=deadline)
         except _MAY_PASS as error:
-            if isinstance(error, Refused) and _is_final(error.code):
+            if isinstance(error, ApiError) and _is_final(error.code):
                 raise not_asked(self._faults, error) from None
             if not self._is_out_of_time() or self._trouble is None:
-                self._trouble = without_remedy(error)
+                self._trouble = reason_of(error)
             self._ask_later()
             return
         self._trouble = None
@@ -397,7 +397,7 @@ class NativeProducer:
         for partition in self._ready(now):
             try:
                 broker = self._router.leader(partition).broker
-            except Refused as unknown:  # The router asks for the topic before it is used again.
+            except ApiError as unknown:  # The router asks for the topic before it is used again.
                 self._retry_later(partition, str(unknown), forget=False)
                 continue
             led.setdefault(broker.broker_id, (broker, []))[1].append(partition)
@@ -408,9 +408,9 @@ class NativeProducer:
                 continue
             try:
                 link = self._links.open(broker, deadline=deadline)
-            except (BrokerUnreachable, ProtocolError) as error:
+            except (BrokerUnreachableError, ProtocolError) as error:
                 for partition in partitions:
-                    self._retry_later(partition, without_remedy(error))
+                    self._retry_later(partition, reason_of(error))
                 continue
             self._send_to(link, partitions)
 
@@ -467,10 +467,10 @@ class NativeProducer:
     def _take_answer(self, link: Link, call: Call) -> None:
         try:
             response = call.pending.result()
-        except (BrokerUnreachable, ProtocolError) as error:
+        except (BrokerUnreachableError, ProtocolError) as error:
             for batch in call.batches:
                 self._core.answered(batch, Verdict.AGAIN)
-                self._retry_later(batch.topic_partition, without_remedy(error))
+                self._retry_later(batch.topic_partition, reason_of(error))
             return
         answers = {answer.topic_partition: answer for answer in response.partitions}
         for batch in call.batches:
@@ -498,7 +498,7 @@ class NativeProducer:
     def _again(self, link: Link, answer: ProducedPartition, response: ProduceResponse) -> None:
         """Note what an answer says is wrong; a leader that it names is asked at once (KIP-951)."""
         partition, code = answer.topic_partition, answer.error_code
-        trouble = f"{link.broker} said {said(code)}"
+        trouble = f"{link.broker} said {format_code(code)}"
         if answer.current_leader is None:
             self._router.note(code, topic=partition.topic)
         else:

@@ -37,7 +37,7 @@ class NativeProducers:
     def lend(self) -> NativeProducer:
         """The idle producer if it is fresh, else a new one."""
         # Planning lends none, and does not wait for what a producer loads.
-        from pyspark_kafka.client.delivery_errors import DeliveryFaults  # noqa: PLC0415
+        from pyspark_kafka.client.delivery_errors import DeliveryErrors  # noqa: PLC0415
         from pyspark_kafka.client.native.producer import NativeProducer  # noqa: PLC0415
 
         idle, self._idle = self._idle, None
@@ -46,7 +46,7 @@ class NativeProducers:
             return idle
         if idle is not None:
             idle.end()
-        faults = DeliveryFaults(
+        faults = DeliveryErrors(
             bootstrap_servers=self.bootstrap_servers,
             record_bytes_max=self.settings.request_bytes_max,
         )

@@ -15,16 +15,16 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka.client.delivery_errors import (
     BAD_TIMESTAMP,
     NOT_WRITTEN,
-    DeliveryFaults,
+    DeliveryErrors,
     too_large_remedy,
     topic_remedy,
 )
 from pyspark_kafka.client.native.in_flight import VERDICTS, Batch, Verdict
-from pyspark_kafka.errors import AuthenticationFailed, DeliveryFailed, KafkaError
+from pyspark_kafka.errors import AccessError, DeliveryError, KafkaError
 from pyspark_kafka.kafka.topics import TopicPartition
-from pyspark_kafka.wire.error_codes import error_class, remedy, said
+from pyspark_kafka.wire.error_codes import error_class, format_code
 from pyspark_kafka.wire.produce import ProducedPartition
-from pyspark_kafka.wire.router import Refused
+from pyspark_kafka.wire.router import ApiError
 
 _ANEW: Final = (
     "the rows of this task count as not written; another try of the task writes them with a "
@@ -56,7 +56,7 @@ _TRANSACTION_OVER: Final = frozenset({ErrorCode.invalid_txn_state, ErrorCode.tra
 
 
 def refused(
-    faults: DeliveryFaults,
+    faults: DeliveryErrors,
     answer: ProducedPartition,
     *,
     who: str,
@@ -65,14 +65,14 @@ def refused(
 ) -> KafkaError:
     """For a batch that a broker will not take, now or later."""
     partition, code = batch.topic_partition, answer.error_code
-    words = said(code) + _details(answer)
+    words = format_code(code) + _details(answer)
     if transactional_id is not None:
         failed = f"a record for {partition} was not written"
         over = _transaction_over(faults, failed, code, f"{who} said {words}", transactional_id)
         if over is not None:
             return over
-    if error_class(code) is AuthenticationFailed:
-        return not_asked(faults, Refused(code, _writing(partition, transactional_id)))
+    if issubclass(error_class(code), AccessError):
+        return not_asked(faults, ApiError(code, _writing(partition, transactional_id)))
     advice = _REMEDIES.get(code, NOT_WRITTEN)
     if code in _NO_TOPIC:
         advice = topic_remedy(partition.topic)
@@ -83,32 +83,32 @@ def refused(
 
 
 def not_added(
-    faults: DeliveryFaults, partition: TopicPartition, code: ErrorCode, *, transactional_id: str
+    faults: DeliveryErrors, partition: TopicPartition, code: ErrorCode, *, transactional_id: str
 ) -> KafkaError:
     """For a partition that the coordinator will not add to the transaction."""
     failed = f"a record for {partition} was not written"
-    words = f"the coordinator said {said(code)}"
+    words = f"the coordinator said {format_code(code)}"
     over = _transaction_over(faults, failed, code, words, transactional_id)
     if over is not None:
         return over
-    if error_class(code) is AuthenticationFailed:
-        return not_asked(faults, Refused(code, _writing(partition, transactional_id)))
+    if issubclass(error_class(code), AccessError):
+        return not_asked(faults, ApiError(code, _writing(partition, transactional_id)))
     words = f"{words}, asked to add it to the transaction of {transactional_id!r}"
     return faults.not_written(str(partition), words, NOT_WRITTEN)
 
 
 def not_committed(
-    faults: DeliveryFaults, answer: Refused, *, group_id: str, transactional_id: str
+    faults: DeliveryErrors, answer: ApiError, *, group_id: str, transactional_id: str
 ) -> KafkaError:
     """For offsets that are not taken into the transaction."""
     failed = f"offsets of group {group_id!r} were not committed"
-    words = f"the coordinator said {said(answer.code)}"
+    words = f"the coordinator said {format_code(answer.code)}"
     over = _transaction_over(faults, failed, answer.code, words, transactional_id)
     return over or not_asked(faults, answer)
 
 
 def _transaction_over(
-    faults: DeliveryFaults, failed: str, code: ErrorCode, words: str, transactional_id: str
+    faults: DeliveryErrors, failed: str, code: ErrorCode, words: str, transactional_id: str
 ) -> KafkaError | None:
     if code in _FENCED:
         return faults.fenced(failed, words, transactional_id)
@@ -122,39 +122,28 @@ def _writing(partition: TopicPartition, transactional_id: str | None) -> str:
     return f"writing to {partition}{in_transaction}"
 
 
-def not_available(faults: DeliveryFaults, topic: str, code: ErrorCode) -> KafkaError:
+def not_available(faults: DeliveryErrors, topic: str, code: ErrorCode) -> KafkaError:
     """For a topic that the cluster does not have, or not for us."""
-    if error_class(code) is AuthenticationFailed:
-        return not_asked(faults, Refused(code, f"writing to {topic}"))
+    if issubclass(error_class(code), AccessError):
+        return not_asked(faults, ApiError(code, f"writing to {topic}"))
     advice = topic_remedy(topic) if code in _NO_TOPIC else NOT_WRITTEN
-    return faults.not_written(topic, f"{faults.bootstrap_servers} said {said(code)}", advice)
+    return faults.not_written(topic, f"{faults.bootstrap_servers} said {format_code(code)}", advice)
 
 
-def not_asked(faults: DeliveryFaults, answer: Refused) -> KafkaError:
+def not_asked(faults: DeliveryErrors, answer: ApiError) -> KafkaError:
     """For a refusal of what has to go before writing, or of who we are."""
     kind = error_class(answer.code)
-    kind = kind if kind is AuthenticationFailed else DeliveryFailed
-    return kind(
-        f"{answer.doing} failed at {faults.bootstrap_servers}: {said(answer.code)}; {remedy(kind)}"
-    )
+    kind = kind if issubclass(kind, AccessError) else DeliveryError
+    return kind(f"{answer.doing} failed at {faults.bootstrap_servers}: {format_code(answer.code)}.")
 
 
 def unconfirmed(
-    faults: DeliveryFaults, where: TopicPartition | str, reason: str | None
-) -> DeliveryFailed:
+    faults: DeliveryErrors, where: TopicPartition | str, reason: str | None
+) -> DeliveryError:
     """For a row whose time is over."""
     return faults.not_written(
         str(where), "no confirmation came in time", faults.unconfirmed_remedy(reason)
     )
-
-
-def without_remedy(error: Exception) -> str:
-    """What an error says happened, for another one to tell."""
-    kind = type(error)
-    if not isinstance(error, KafkaError):
-        return str(error)
-    assert issubclass(kind, KafkaError)
-    return str(error).partition(f"; {remedy(kind)}")[0]
 
 
 def _details(answer: ProducedPartition) -> str:

@@ -22,7 +22,7 @@ from typing import Final, Self
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.delivery_errors import NOT_WRITTEN, DeliveryFaults
+from pyspark_kafka.client.delivery_errors import NOT_WRITTEN, DeliveryErrors
 from pyspark_kafka.client.native.in_flight import Batch
 from pyspark_kafka.client.native.leader_links import LeaderLinks
 from pyspark_kafka.client.native.membership import Membership, is_final
@@ -32,23 +32,23 @@ from pyspark_kafka.client.native.refusals import (
     not_added,
     not_committed,
     refused,
-    without_remedy,
 )
 from pyspark_kafka.errors import (
-    BrokerUnreachable,
-    DeliveryFailed,
+    BrokerUnreachableError,
+    DeliveryError,
     KafkaError,
     ProtocolError,
     PysparkKafkaError,
+    reason_of,
 )
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionVersion
+from pyspark_kafka.wire.cluster_queries import ClusterQueries
 from pyspark_kafka.wire.connection import Connection
-from pyspark_kafka.wire.error_codes import said
+from pyspark_kafka.wire.error_codes import format_code
 from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.produce import FIRST_ADDING_VERSION, ProducedPartition
-from pyspark_kafka.wire.questions import Questions
-from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.transactions import add_partitions_to_txn, send_offsets_to_transaction
 from pyspark_kafka.wire.versions import Api
 
@@ -69,7 +69,7 @@ class NativeTransactionalProducer(NativeProducer):
         self,
         router: Router,
         settings: ProducerSettings,
-        faults: DeliveryFaults,
+        faults: DeliveryErrors,
         *,
         transactional_id: str,
         producer: ProducerIdAndEpoch,
@@ -110,7 +110,7 @@ class NativeTransactionalProducer(NativeProducer):
 
         `links` are connections to begin with, and `keep` gets those that are there when it is closed.
         """
-        faults = DeliveryFaults(
+        faults = DeliveryErrors(
             bootstrap_servers=bootstrap_servers, record_bytes_max=settings.request_bytes_max
         )
         return cls(
@@ -151,12 +151,12 @@ class NativeTransactionalProducer(NativeProducer):
 
     def close(self) -> None:
         assert not self._has_work(), "flush goes first"
-        self._failed = self._failed or DeliveryFailed("this producer was closed")
+        self._failed = self._failed or DeliveryError("this producer was closed")
         self._keep(self._links.hand_over())
 
     def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._begin()
-        asking = Questions(
+        asking = ClusterQueries(
             router=self._router,
             bootstrap_servers=self._faults.bootstrap_servers,
             api_timeout_s=self._settings.api_timeout_s,
@@ -184,7 +184,7 @@ class NativeTransactionalProducer(NativeProducer):
                 version=self._version,
                 deadline=deadline,
             )
-        except Refused as answer:
+        except ApiError as answer:
             if is_final(answer.code):
                 raise not_committed(
                     self._faults,
@@ -247,16 +247,16 @@ class NativeTransactionalProducer(NativeProducer):
 
         try:
             refusals = self._membership.ask(partitions, add)
-        except (Refused, BrokerUnreachable, ProtocolError) as error:
-            if isinstance(error, Refused) and is_final(error.code):
+        except (ApiError, BrokerUnreachableError, ProtocolError) as error:
+            if isinstance(error, ApiError) and is_final(error.code):
                 raise self._not_added(partitions[0], error.code) from None
-            troubles = dict.fromkeys(partitions, without_remedy(error))
+            troubles = dict.fromkeys(partitions, reason_of(error))
         else:
             for partition, code in refusals.items():
                 if is_final(code):
                     raise self._not_added(partition, code)
             troubles = {
-                partition: f"the coordinator of {self._transactional_id!r} said {said(code)}"
+                partition: f"the coordinator of {self._transactional_id!r} said {format_code(code)}"
                 for partition, code in refusals.items()
             }
         self._failed_additions = self._failed_additions + 1 if troubles else 0

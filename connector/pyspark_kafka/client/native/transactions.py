@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.fetch_errors import RangeFaults
+from pyspark_kafka.client.fetch_errors import FetchErrors
 from pyspark_kafka.client.native.client import NativeClient
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
-    BrokerUnreachable,
+    AccessError,
+    BrokerUnreachableError,
     KafkaError,
     OptionError,
-    ProducerFenced,
-    UnsupportedVersion,
+    ProducerFencedError,
+    UnsupportedVersionError,
 )
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel
@@ -38,11 +38,11 @@ from pyspark_kafka.kafka.transactions import (
 )
 from pyspark_kafka.wire import topics
 from pyspark_kafka.wire import transactions as wire
-from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, remedy, said
+from pyspark_kafka.wire.cluster_queries import may_pass
+from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, format_code
 from pyspark_kafka.wire.metadata import Broker
-from pyspark_kafka.wire.questions import may_pass
 from pyspark_kafka.wire.retry import Backoff
-from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.router import ApiError, Router
 
 if TYPE_CHECKING:
     from pyspark_kafka.client.native.log_reader import LogReader
@@ -106,15 +106,15 @@ class NativeTransactionalClient(NativeClient):
         def ask(deadline: float) -> ProducerIdAndEpoch:
             try:
                 return self._once_markers_are_written(once, deadline)
-            except Refused as refused:
+            except ApiError as refused:
                 if refused.code in _FENCED:
                     raise _fenced(transactional_id, refused.code) from None
                 if refused.code is ErrorCode.invalid_transaction_timeout:
                     raise _timeout_too_long(transactional_id, timeout_ms) from None
                 if two_phase_commit and _is_lack_of_two_phases(refused.code):
-                    raise _no_two_phases(transactional_id, said(refused.code)) from None
+                    raise _no_two_phases(transactional_id, format_code(refused.code)) from None
                 raise
-            except UnsupportedVersion:
+            except UnsupportedVersionError:
                 if two_phase_commit:
                     raise _no_two_phases(transactional_id, _NO_SUCH_VERSION) from None
                 raise
@@ -127,7 +127,7 @@ class NativeTransactionalClient(NativeClient):
         while True:
             try:
                 return once(deadline)
-            except Refused as refused:
+            except ApiError as refused:
                 tries += 1
                 if refused.code is not ErrorCode.concurrent_transactions or not _MARKERS.pause(
                     tries, clock=self.router.clock, deadline=deadline
@@ -139,7 +139,7 @@ class NativeTransactionalClient(NativeClient):
 
         def ask(
             names: Collection[str], deadline: float
-        ) -> Mapping[str, ErrorCode | Refused | KafkaError]:
+        ) -> Mapping[str, ErrorCode | ApiError | KafkaError]:
             answers = wire.end_transactions(
                 self.router, [by_id[name] for name in names], deadline=deadline
             )
@@ -150,7 +150,7 @@ class NativeTransactionalClient(NativeClient):
             replace(self.questions, backoff=_MARKERS).until_answered(
                 asking, f"ending {len(by_id)} transactions"
             )
-        except (AuthenticationFailed, UnsupportedVersion):
+        except (AccessError, UnsupportedVersionError):
             raise
         except KafkaError as error:
             LOG.warning("%d transactions: no final answer came: %s", len(asking.left), error)
@@ -203,7 +203,7 @@ class NativeTransactionalClient(NativeClient):
 
         settings = self.settings
         return LogReader(
-            faults=RangeFaults(
+            faults=FetchErrors(
                 fetch_range=FetchRange(
                     topic_partition=partition, start_offset=start_offset, end_offset=end_offset
                 ),
@@ -266,7 +266,7 @@ class NativeTransactionalClient(NativeClient):
 
         try:
             return self.questions.until_answered(ask, "describing the settings of a broker")
-        except AuthenticationFailed:
+        except AccessError:
             return None
 
     def replication_of(self, topic: str) -> int:
@@ -289,16 +289,16 @@ class _AskingEach(Generic[K, T]):
     def __init__(
         self,
         keys: Collection[K],
-        ask: Callable[[Collection[K], float], Mapping[K, T | Refused | KafkaError]],
+        ask: Callable[[Collection[K], float], Mapping[K, T | ApiError | KafkaError]],
     ) -> None:
         self.answers: dict[K, T] = {}
         self.left = list(keys)
         self._ask = ask
 
     def __call__(self, deadline: float) -> None:
-        failures: list[Refused | KafkaError] = []
+        failures: list[ApiError | KafkaError] = []
         for key, answer in self._ask(self.left, deadline).items() if self.left else ():
-            if isinstance(answer, Refused | KafkaError):
+            if isinstance(answer, ApiError | KafkaError):
                 failures.append(answer)
             else:
                 self.answers[key] = answer
@@ -318,14 +318,14 @@ class _Listing:
 
     def __call__(self, deadline: float) -> Sequence[TransactionListing]:
         found: dict[str, TransactionListing] = {}
-        failures: list[Refused | KafkaError] = []
-        given_up: list[Refused | KafkaError] = []
+        failures: list[ApiError | KafkaError] = []
+        given_up: list[ApiError | KafkaError] = []
         brokers = topics.brokers(self._router, deadline=deadline)
         answers = wire.list_transactions(self._router, self._id_prefix, brokers, deadline=deadline)
         for broker, answer in answers.items():
             if isinstance(answer, KafkaError) and not self._is_worth_another(broker, answer):
                 given_up.append(answer)
-            elif isinstance(answer, Refused | KafkaError):
+            elif isinstance(answer, ApiError | KafkaError):
                 failures.append(answer)
             else:
                 for one in answer:
@@ -344,28 +344,28 @@ class _Listing:
         """What a broker that is gone coordinated is another one's, which is asked too."""
         failures = self._failures.get(broker.broker_id, 0) + 1
         self._failures[broker.broker_id] = failures
-        return not isinstance(error, BrokerUnreachable) or failures < _LISTING_TRIES
+        return not isinstance(error, BrokerUnreachableError) or failures < _LISTING_TRIES
 
 
 def _final(
-    transactional_id: str, answer: ErrorCode | Refused | KafkaError
-) -> ErrorCode | Refused | KafkaError:
-    """The same, but `Refused` for a code that is no final answer to EndTxn."""
+    transactional_id: str, answer: ErrorCode | ApiError | KafkaError
+) -> ErrorCode | ApiError | KafkaError:
+    """The same, but `ApiError` for a code that is no final answer to EndTxn."""
     if not isinstance(answer, ErrorCode):
         return answer
     may_be_another = (
         REACTIONS[answer] not in (Reaction.SUCCEED, Reaction.FAIL)
         or answer is ErrorCode.unknown_server_error
-        or error_class(answer) is AuthenticationFailed
+        or issubclass(error_class(answer), AccessError)
     )
     doing = f"ending the transaction of {transactional_id!r}"
-    return Refused(answer, doing) if may_be_another else answer
+    return ApiError(answer, doing) if may_be_another else answer
 
 
-def _fenced(transactional_id: str, code: ErrorCode) -> ProducerFenced:
-    return ProducerFenced(
+def _fenced(transactional_id: str, code: ErrorCode) -> ProducerFencedError:
+    return ProducerFencedError(
         f"transactional id {transactional_id!r} has another owner by now: the coordinator said "
-        f"{said(code)}; {remedy(ProducerFenced)}"
+        f"{format_code(code)}."
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_kafka.client.transactions import TransactionalClient
-from pyspark_kafka.errors import ExactlyOnceError, KafkaError, ProducerFenced
+from pyspark_kafka.errors import ExactlyOnceError, KafkaError, ProducerFencedError
 from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch
 from pyspark_kafka.options.values import ExactlyOnce
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
@@ -116,7 +116,7 @@ def _take_over(
     x = options.transactional_id
     try:
         return client.init_producer_id(x, timeout_ms=decision_timeout_ms(options), expected=owner)
-    except ProducerFenced as error:
+    except ProducerFencedError as error:
         log.info("'%s' is left as it is, since another run has taken over: %s", x, error)
         return None
 

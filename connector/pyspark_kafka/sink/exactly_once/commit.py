@@ -20,13 +20,13 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_kafka.client.transactions import TransactionalClient, TransactionalProducer
 from pyspark_kafka.errors import (
-    BatchNotCommitted,
-    Fenced,
+    BatchNotCommittedError,
     KafkaError,
-    OutcomeUnknown,
-    ProducerFenced,
-    ReplayMismatch,
-    RowsLost,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    ReplayMismatchError,
+    RowsLostError,
+    SinkFencedError,
 )
 from pyspark_kafka.kafka.transactions import (
     EndTransaction,
@@ -39,7 +39,7 @@ from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, QueryState, to_records
 from pyspark_kafka.sink.exactly_once.messages import Answers
-from pyspark_kafka.sink.exactly_once.roll_forward import Untold, roll_forward
+from pyspark_kafka.sink.exactly_once.roll_forward import UndeterminedError, roll_forward
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
 from pyspark_kafka.sink.exactly_once.steps import Step, step
 from pyspark_kafka.sink.exactly_once.sweep import sweep
@@ -68,9 +68,9 @@ def commit(
 ) -> None:
     """Commit a batch of which every task has answered; `offsets` are a micro-batch's.
 
-    Raises `BatchNotCommitted` or `Fenced` for a batch that was not decided and of which nothing
-    will be seen, `ReplayMismatch` for one that was decided with other rows, `OutcomeUnknown` where
-    it cannot be told here, `RowsLost` where decided rows are gone, and errors of `KafkaError`.
+    Raises `BatchNotCommittedError` or `SinkFencedError` for a batch that was not decided and of which nothing
+    will be seen, `ReplayMismatchError` for one that was decided with other rows, `OutcomeUnknownError` where
+    it cannot be told here, `RowsLostError` where decided rows are gone, and errors of `KafkaError`.
     """
     answers = Answers.of(options.transactional_id, messages)
     batch = _Batch(client=client, options=options, answers=answers, offsets=offsets, now_ms=now_ms)
@@ -127,7 +127,7 @@ class _Batch:
         ]
         if faults:
             more = f"; and {len(faults) - _NAMED_MAX} more" if faults[_NAMED_MAX:] else ""
-            raise BatchNotCommitted(
+            raise BatchNotCommittedError(
                 f"{self._name} is not committed, since transactions of its tasks are not as they "
                 f"were left: {'; '.join(faults[:_NAMED_MAX])}{more}. {self._not_seen}; "
                 "run it again. If batches take so long, raise option 'transactionTimeout'; if "
@@ -200,7 +200,7 @@ class _Batch:
         state = topic.read(self._x).get(self.answers.task.query_id)
         number = self.answers.replays
         if state is None or state.decision.number != number:
-            raise Fenced(
+            raise SinkFencedError(
                 f"{self._name} is a replay of decision {number} in topic "
                 f"'{self.options.commit_topic}', and that has "
                 f"{'none' if state is None else f'decision {state.decision.number}'} by now: "
@@ -233,7 +233,7 @@ class _Batch:
             "committed stays as it is"
         )
         if self.options.fails_on_mismatch:
-            raise ReplayMismatch(
+            raise ReplayMismatchError(
                 f"{what}, and nothing was added. If the input or the query may differ at a replay "
                 "(a query that is not deterministic does), set option 'onReplayMismatch' to "
                 "'warn'; if this is another query or a new checkpoint, or a second write of "
@@ -245,20 +245,20 @@ class _Batch:
         """Just what is lost was written again, and as it was."""
         missing = [entry for entry in lost if entry.partition not in rewritten]
         if missing:
-            raise RowsLost(
+            raise RowsLostError(
                 f"{self._name} was decided, and has lost {_listing(missing)}; this run has not "
                 "written them again. Run it again: the next start looks what is lost"
             )
         kept = rewritten.keys() - {entry.partition for entry in lost}
         if kept:
-            raise BatchNotCommitted(
+            raise BatchNotCommittedError(
                 f"{self._name} was decided, and this run has written partitions "
                 f"{', '.join(map(str, sorted(kept)))} again, which are not lost by now: what it "
                 "wrote will not be seen. Run it again"
             )
         for entry in lost:
             if rewritten[entry.partition].totals != entry.totals:
-                raise ReplayMismatch(
+                raise ReplayMismatchError(
                     f"{self._name} has lost {_listing([entry])}, and other rows were written for "
                     "them, which will not be seen. Write the lost ones by other means, and then "
                     f"call the batch settled with {command(self._x, '--recover --accept-loss')}"
@@ -271,7 +271,7 @@ class _Batch:
         """
         self._write_decision(decision)
         if self.now_ms() >= before_ms:
-            raise BatchNotCommitted(
+            raise BatchNotCommittedError(
                 f"{self._name} is not committed: writing down what is to be committed took so long "
                 "that the transactions of its tasks are about to time out. "
                 f"{self._not_seen}; run it again. If that comes again, raise option "
@@ -311,8 +311,8 @@ class _Batch:
             producer.flush()
         except BaseException as error:
             producer.abort()
-            if isinstance(error, ProducerFenced):
-                raise Fenced(
+            if isinstance(error, ProducerFencedError):
+                raise SinkFencedError(
                     f"{self._name} is not committed: another run of this transactionalId has "
                     "taken over. Nothing that this run wrote for it will be seen. If both are "
                     "meant to run, give each its own transactionalId; else this one is to stop"
@@ -334,8 +334,8 @@ class _Batch:
             return
         producer.send_offsets(group_id, self.offsets.offsets)
 
-    def _unknown(self, why: str) -> OutcomeUnknown:
-        return OutcomeUnknown(
+    def _unknown(self, why: str) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
             f"whether {self._name} is committed is not known here: it was asked for, and {why}. "
             "Either all of it is or nothing; the next start of the query finds out, finishes it "
             "or writes it again. Do not write these rows by other means"
@@ -346,7 +346,7 @@ class _Batch:
         with step(Step.COMMIT_ROLL_FORWARD):
             lost = roll_forward(self.client, QueryState(decision=decision))
         if lost:
-            raise RowsLost(self._lost(lost))
+            raise RowsLostError(self._lost(lost))
         self._mark(decision)
         with step(Step.COMMIT_SWEEP):
             self._sweep(decision)
@@ -398,7 +398,7 @@ class _Batch:
                 two_phase_commit=self.options.two_phase_commit,
                 decided_with=self.answers.version,
             )
-        except Fenced as error:
+        except SinkFencedError as error:
             if self.answers.task.batch_id is not None:
                 raise
             log.warning("%s is committed; meanwhile another has taken over: %s", self._name, error)
@@ -415,7 +415,7 @@ class _Batch:
 def _told_as_decided(answers: Answers) -> Iterator[None]:
     try:
         yield
-    except (RowsLost, Untold):
+    except (RowsLostError, UndeterminedError):
         raise
     except Exception as error:
         error.add_note(

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from pyspark_kafka.client.transactions import TransactionalClient
 from pyspark_kafka.columns import PRODUCE_SCHEMA
-from pyspark_kafka.errors import AuthenticationFailed, CommitTopicError
+from pyspark_kafka.errors import AccessError, CommitTopicError
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.by_hand import command
@@ -125,7 +125,7 @@ class CommitTopic:
             is_new = self._client.create_topic(
                 self._name, partition_count=1, replication_factor=replicas, config=config
             )
-        except AuthenticationFailed as error:
+        except AccessError as error:
             settings = " ".join(f"--config {name}={value}" for name, value in config.items())
             raise CommitTopicError(
                 f"the commit topic '{self._name}' does not exist, and this principal may not "
@@ -148,7 +148,7 @@ class CommitTopic:
     def _config(self) -> Mapping[str, str]:
         try:
             return self._client.topic_config(self._name)
-        except AuthenticationFailed as error:
+        except AccessError as error:
             raise CommitTopicError(
                 f"the settings of the commit topic '{self._name}' cannot be checked ({error}), and "
                 "with wrong ones it would lose decisions. Nothing was written: allow "

@@ -16,7 +16,7 @@ from operator import add
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_kafka.errors import BatchNotCommitted
+from pyspark_kafka.errors import BatchNotCommittedError
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, Entry, RowTotals
 from pyspark_kafka.sink.exactly_once.names import lies_under
@@ -120,7 +120,7 @@ class Answers:
     def of(cls, x: str, messages: Sequence[WriterCommitMessage | None]) -> Answers:
         """Put together what the tasks of a batch answered, in the order of Spark's partitions.
 
-        Raises `BatchNotCommitted` where one has not answered or they cannot be of one batch.
+        Raises `BatchNotCommittedError` where one has not answered or they cannot be of one batch.
         """
         answered = _all_answered(x, messages)
         task = answered[0].task
@@ -149,7 +149,7 @@ def _all_answered(x: str, messages: Sequence[WriterCommitMessage | None]) -> lis
         return answered
     silent = [str(n) for n, m in enumerate(messages) if not isinstance(m, TaskMessage)]
     which = f"the tasks of partitions {_few(silent)} have not" if silent else "no task has"
-    raise BatchNotCommitted(
+    raise BatchNotCommittedError(
         f"a batch under transactionalId '{x}' is not committed: {which} said what became of its "
         "rows. Nothing of it will be seen; run it again"
     )
@@ -201,8 +201,8 @@ def _replays(answered: Sequence[TaskMessage]) -> int | None:
     )
 
 
-def _not_committed(task: Task, why: str) -> BatchNotCommitted:
-    return BatchNotCommitted(
+def _not_committed(task: Task, why: str) -> BatchNotCommittedError:
+    return BatchNotCommittedError(
         f"{task.batch} is not committed: {why}. Nothing of it will be seen; run it again, and "
         "report this, since it should not be"
     )

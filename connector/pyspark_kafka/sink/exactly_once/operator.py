@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.transactions import TransactionalClient
-from pyspark_kafka.errors import ExactlyOnceError, Fenced, OutcomeUnknown, ProducerFenced
+from pyspark_kafka.errors import (
+    ExactlyOnceError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    SinkFencedError,
+)
 from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import Decision, QueryState
@@ -29,14 +34,14 @@ from pyspark_kafka.sink.exactly_once.operator_report import (
 )
 from pyspark_kafka.sink.exactly_once.operator_text import duration_text, time_text
 from pyspark_kafka.sink.exactly_once.planning import DECISION_TIMEOUT_MS, TIMEOUT_MAX
-from pyspark_kafka.sink.exactly_once.roll_forward import Forgotten, roll_forward
+from pyspark_kafka.sink.exactly_once.roll_forward import ForgottenError, roll_forward
 from pyspark_kafka.sink.exactly_once.sweep import sweep
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class RepairRequest:
     """What the operator asks for."""
 
     forgets: bool = False
@@ -46,7 +51,7 @@ class Wish:
 # --- may it be done? ---
 
 
-def check(report: Report, wish: Wish, *, names_topic: bool) -> None:
+def check(report: Report, wish: RepairRequest, *, names_topic: bool) -> None:
     """Refuse what could abort decided rows: where decisions are not known, nothing is undecided.
 
     `names_topic` says whether the operator named the commit topic. Raises `ExactlyOnceError`.
@@ -118,14 +123,14 @@ def _traces(report: Report) -> object:
 # --- what would be done ---
 
 
-def intentions(report: Report, wish: Wish) -> tuple[str, ...]:
+def intentions(report: Report, wish: RepairRequest) -> tuple[str, ...]:
     """What carrying out the wish would do, as far as can be told before; empty: nothing."""
     if not (report.unfinished or report.leftover or wish.forgets):
         return ()
     return tuple(_intentions(report, wish))
 
 
-def _intentions(report: Report, wish: Wish) -> Iterator[str]:
+def _intentions(report: Report, wish: RepairRequest) -> Iterator[str]:
     yield f"take '{report.x}': a run that is within a batch fails, and of that batch nothing is seen"
     for one in report.unfinished:
         waiting = one.standing(Standing.PREPARED, Standing.COMMITTING)
@@ -142,7 +147,7 @@ def _intentions(report: Report, wish: Wish) -> Iterator[str]:
         yield f"remove every record of '{report.x}' from topic '{report.commit_topic}'"
 
 
-def _judged(report: DecisionReport, wish: Wish) -> str:
+def _judged(report: DecisionReport, wish: RepairRequest) -> str:
     if not report.needs_judgement:
         return "mark as finished"
     return "mark as finished, although rows are lost," if wish.accepts_loss else "leave unfinished"
@@ -157,11 +162,11 @@ def decision_text(decision: Decision) -> str:
 # --- doing it ---
 
 
-def carry_out(client: TransactionalClient, report: Report, wish: Wish, say: Say) -> None:
+def carry_out(client: TransactionalClient, report: Report, wish: RepairRequest, say: Say) -> None:
     """Do it, saying each thing that is done; it may be repeated if it breaks off.
 
     What was decided is read anew after X is taken: only then it cannot change any more. Raises
-    errors of `KafkaError`, `Fenced` where a query has taken X back meanwhile, `OutcomeUnknown`.
+    errors of `KafkaError`, `SinkFencedError` where a query has taken X back meanwhile, `OutcomeUnknownError`.
     """
     x = report.x
     owner = client.init_producer_id(x, timeout_ms=_timeout_ms(client))
@@ -198,7 +203,7 @@ def _timeout_ms(client: TransactionalClient) -> int:
 
 
 def _finish(
-    client: TransactionalClient, topic: CommitTopic, x: str, wish: Wish, say: Say
+    client: TransactionalClient, topic: CommitTopic, x: str, wish: RepairRequest, say: Say
 ) -> dict[str, QueryState]:
     """Roll forward and mark; the answer is what is not finished, by query."""
     unfinished = {}
@@ -213,14 +218,14 @@ def _finish(
     return unfinished
 
 
-def _settle(client: TransactionalClient, state: QueryState, wish: Wish, say: Say) -> bool:
+def _settle(client: TransactionalClient, state: QueryState, wish: RepairRequest, say: Say) -> bool:
     """Whether there is nothing left to commit, and nobody to write what is lost."""
     decision = state.decision
     try:
         lost = roll_forward(client, state)
-    except OutcomeUnknown as error:
+    except OutcomeUnknownError as error:
         # Also where brokers do not answer, or do not allow to look: then nothing may be given up.
-        may_give_up = wish.accepts_loss and isinstance(error, Forgotten)
+        may_give_up = wish.accepts_loss and isinstance(error, ForgottenError)
         now = standings(client, decision.entries).values() if may_give_up else ()
         if not may_give_up or {Standing.PREPARED, Standing.COMMITTING} & set(now):
             say(f"left {decision_text(decision)} unfinished: {error}")
@@ -254,9 +259,9 @@ def _forget(
     try:
         producer.send(topic.rows([(key, None) for key in keys]))
         producer.flush()
-    except ProducerFenced as error:
+    except ProducerFencedError as error:
         producer.abort()
-        raise Fenced(
+        raise SinkFencedError(
             f"'{x}' is not ours any more, and so its decisions were not removed: a query has taken "
             "it back, or brokers took too long to write. Stop the query if there is one, and do this "
             "again"
@@ -268,7 +273,7 @@ def _forget(
     end = EndTransaction(transactional_id=x, producer=owner, is_commit=True, version=version)
     answer = client.end_transactions([end]).get(x)
     if answer is not ErrorCode.none:
-        raise OutcomeUnknown(
+        raise OutcomeUnknownError(
             f"whether the decisions of '{x}' were removed is not known: the brokers answered "
             f"{'nothing' if answer is None else answer.name.upper()}. Either all are or none; do "
             "this again"

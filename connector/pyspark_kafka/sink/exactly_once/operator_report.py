@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final
 
 from pyspark_kafka.client.transactions import TransactionalClient
-from pyspark_kafka.errors import AuthenticationFailed, CommitTopicError
+from pyspark_kafka.errors import AccessError, AuthorizationError, CommitTopicError
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import (
@@ -229,8 +229,8 @@ def _owner(client: TransactionalClient, x: str) -> TransactionDescription | None
     nobody = str(task_id(x, "nobody", partition=0, attempt=0, task_attempt_id=0))
     try:
         return client.describe_transactions([x, nobody]).get(x)
-    except AuthenticationFailed as error:
-        raise AuthenticationFailed(
+    except AccessError as error:
+        raise AuthorizationError(
             f"what stands under transactionalId '{x}' may not be looked at: {error}. Allow this "
             f"principal DESCRIBE, and for --recover and --forget WRITE, on the transactional ids "
             f"with the prefix '{x}'"
@@ -244,8 +244,8 @@ def _read(
         return CommitTopic(client, commit_topic).read(x), None
     except CommitTopicError as error:
         return {}, str(error)
-    except AuthenticationFailed as error:
-        raise AuthenticationFailed(
+    except AccessError as error:
+        raise AuthorizationError(
             f"the decisions of transactionalId '{x}' may not be read: {error}. Allow this "
             f"principal READ on topic '{commit_topic}', and for --recover and --forget WRITE"
         ) from error
@@ -296,7 +296,7 @@ def row_ranges(client: TransactionalClient, entry: Entry) -> tuple[RowRange, ...
     """
     try:
         first = _first_offsets(client, entry)
-    except AuthenticationFailed:
+    except AccessError:
         first = {}
     return tuple(
         RowRange(
@@ -347,7 +347,7 @@ def _held(
     """Who may not read the topics is told all else, and why not this."""
     try:
         return _held_partitions(client, transactions), None
-    except AuthenticationFailed as error:
+    except AccessError as error:
         return (), str(error)
 
 

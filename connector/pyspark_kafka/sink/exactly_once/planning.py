@@ -25,7 +25,11 @@ from pyspark_kafka.sink.exactly_once.decisions import (
     finished_record,
     tombstones,
 )
-from pyspark_kafka.sink.exactly_once.roll_forward import Forgotten, Untold, roll_forward
+from pyspark_kafka.sink.exactly_once.roll_forward import (
+    ForgottenError,
+    UndeterminedError,
+    roll_forward,
+)
 from pyspark_kafka.sink.exactly_once.steps import Step, step
 from pyspark_kafka.sink.exactly_once.sweep import sweep
 
@@ -69,8 +73,8 @@ class Plan:
 def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
     """Take X, settle what earlier batches have left, and see what was decided last.
 
-    Raises `CommitTopicError` for a topic that cannot keep decisions, `OutcomeUnknown` for a
-    decision of which cannot be told yet whether its rows are there, `Fenced` where another run has
+    Raises `CommitTopicError` for a topic that cannot keep decisions, `OutcomeUnknownError` for a
+    decision of which cannot be told yet whether its rows are there, `SinkFencedError` where another run has
     taken over meanwhile, `OptionError` for a timeout that the brokers do not allow, and errors of
     `KafkaError`. Planning again is always safe.
     """
@@ -133,10 +137,10 @@ def _rolled_forward(
             continue
         try:
             lost[query_id] = roll_forward(client, state)
-        except Untold as error:
+        except UndeterminedError as error:
             log.error("%s", error)
             untold[query_id] = str(error)
-            if isinstance(error, Forgotten) and topic_id is not None:
+            if isinstance(error, ForgottenError) and topic_id is not None:
                 _FORGOTTEN[known] = str(error)
     return lost, untold
 

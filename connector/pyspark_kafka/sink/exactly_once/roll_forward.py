@@ -2,7 +2,7 @@
 
 Purpose: step 9 of the protocol, a ladder of outcomes. Invariant: an entry is called lost only where
 brokers say that its very transaction was aborted, and done only where they say that it was
-committed; all else is an error that names it. Asking again, by whomever, does no harm: what has
+committed; all else is an error that names it. RetryLoop again, by whomever, does no harm: what has
 ended cannot be ended otherwise. What it must not know: who asks, the commit topic.
 
     EndTxn(commit) of every entry      NONE: done
@@ -12,7 +12,7 @@ ended cannot be ended otherwise. What it must not know: who asks, the commit top
         that its end leaves
     (c) the log has the marker that    commit: done. abort: lost
         ended it
-    (d) neither                        OutcomeUnknown
+    (d) neither                        OutcomeUnknownError
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.transactions import TransactionalClient
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
+    AccessError,
     KafkaError,
-    OutcomeUnknown,
-    UnknownTopicOrPartition,
+    OutcomeUnknownError,
+    UnknownTopicOrPartitionError,
 )
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
@@ -62,11 +62,11 @@ class Outcome(Enum):
     UNKNOWN = "unknown"
 
 
-class Untold(OutcomeUnknown):
+class UndeterminedError(OutcomeUnknownError):
     """What became of an entry cannot be found out, which stops the query of its decision alone."""
 
 
-class Forgotten(Untold):
+class ForgottenError(UndeterminedError):
     """It is written nowhere any more: asking again will not tell."""
 
 
@@ -98,7 +98,7 @@ def roll_forward(
 ) -> tuple[Entry, ...]:
     """Commit every transaction of a decision; the answer is the entries that are lost.
 
-    Raises `OutcomeUnknown` for entries of which it cannot be told now, and `Untold` for those of
+    Raises `OutcomeUnknownError` for entries of which it cannot be told now, and `UndeterminedError` for those of
     which it cannot be found out, naming them.
     """
     if state.is_finished:
@@ -113,7 +113,7 @@ def roll_forward(
             pause(pause_s)
             ladder.climb(left)
     except KafkaError as error:
-        raise OutcomeUnknown(
+        raise OutcomeUnknownError(
             f"{_name(decision)} stands, but committing its transactions was interrupted: {error}. "
             f"{_GOES_ON}"
         ) from error
@@ -122,7 +122,7 @@ def roll_forward(
             decision, gone, ladder.refusals
         )
     if left := ladder.where(decision, Outcome.AGAIN):
-        raise OutcomeUnknown(
+        raise OutcomeUnknownError(
             f"{_name(decision)} stands, but the brokers have not said yet that these are "
             f"committed: {_listing(left)}. {_GOES_ON}"
         )
@@ -195,9 +195,9 @@ class _Ladder:
         for partition in sorted(entry.last_offsets):
             try:
                 verdict = self._verdict(entry, partition)
-            except (AuthenticationFailed, UnknownTopicOrPartition) as error:
+            except (AccessError, UnknownTopicOrPartitionError) as error:
                 self.refusals.append(f"{partition}: {error}")
-                self.may_not_read |= isinstance(error, AuthenticationFailed)
+                self.may_not_read |= isinstance(error, AccessError)
                 continue
             if verdict is not None:
                 return _BY_VERDICT[verdict]
@@ -272,8 +272,8 @@ _GOES_ON: Final = "Nothing is lost by that: the next start of the query goes on 
 
 def _may_not_be_told(
     decision: Decision, entries: Sequence[Entry], refusals: Sequence[str]
-) -> Untold:
-    return Untold(
+) -> UndeterminedError:
+    return UndeterminedError(
         f"{_name(decision)} stands, but whether these transactions of it were committed or aborted "
         f"cannot be told: {_listing(entries)}. Their coordinators have gone on, and this principal "
         f"may not read the markers that ended them: {'; '.join(refusals[:_NAMED_MAX])}. Allow it "
@@ -281,9 +281,11 @@ def _may_not_be_told(
     )
 
 
-def _forgotten(decision: Decision, entries: Sequence[Entry], refusals: Sequence[str]) -> Forgotten:
+def _forgotten(
+    decision: Decision, entries: Sequence[Entry], refusals: Sequence[str]
+) -> ForgottenError:
     refused = f" Not read: {'; '.join(refusals[:_NAMED_MAX])}." if refusals else ""
-    return Forgotten(
+    return ForgottenError(
         f"{_name(decision)} stands, but whether these transactions of it were committed or aborted "
         f"cannot be told any more: {_listing(entries)}. Their coordinators have gone on, and the "
         f"markers that ended them are gone from the logs (retention).{refused} Nothing else was "

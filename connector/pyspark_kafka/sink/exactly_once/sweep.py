@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from pyspark_kafka.client.transactions import TransactionalClient
-from pyspark_kafka.errors import AuthenticationFailed, Fenced
+from pyspark_kafka.errors import AccessError, AuthorizationError, SinkFencedError
 from pyspark_kafka.kafka.transactions import (
     ProducerIdAndEpoch,
     TransactionDescription,
@@ -54,7 +54,7 @@ def sweep(
     `owner` is who holds X, as planning got it; where a decision was written under it since, that
     was ended by version `decided_with`. `spare` are the ids of decided transactions. With
     `two_phase_commit` also ids under which nothing is written yet: what is begun there would
-    never time out. Raises `Fenced` where X is not the owner's any more.
+    never time out. Raises `SinkFencedError` where X is not the owner's any more.
     """
     fenced: list[str] = []
     for _ in range(_ROUNDS_MAX):
@@ -106,8 +106,8 @@ def _check_owner(
     made_up = str(task_id(x, _MADE_UP_RUN, partition=0, attempt=0, task_attempt_id=0))
     try:
         found = client.describe_transactions([x, made_up]).get(x)
-    except AuthenticationFailed as error:
-        raise AuthenticationFailed(
+    except AccessError as error:
+        raise AuthorizationError(
             f"transactions under transactionalId '{x}' that were left open could not be found "
             f"({error}): allow DESCRIBE and WRITE on the transactional ids with the prefix '{x}' "
             "to this principal (kafka-acls.sh --transactional-id "
@@ -116,7 +116,7 @@ def _check_owner(
     if found is not None and is_held(found, owner, decided_with):
         return
     now = "is not known to the brokers any more" if found is None else f"has {found.producer}"
-    raise Fenced(
+    raise SinkFencedError(
         f"another run has taken over transactionalId '{x}': it {now}, and this run had {owner}. "
         "This run ends here, and nothing of the other was touched. If both are meant to run, give "
         "each its own transactionalId"

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from pyspark_kafka.client.transactions import TransactionalClient, TransactionalProducer
 from pyspark_kafka.errors import (
-    Fenced,
-    OutcomeUnknown,
-    ProducerFenced,
-    ReplayMismatch,
-    RowsLost,
-    StaleBatch,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    ReplayMismatchError,
+    RowsLostError,
+    SinkFencedError,
+    StaleBatchError,
 )
 from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch
 from pyspark_kafka.options.values import ExactlyOnce, SinkOptions
@@ -53,8 +53,8 @@ def write_task(
 ) -> TaskMessage:
     """Write the rows of one task, or count them where they are committed already.
 
-    Raises `StaleBatch` for a batch older than what was decided, `RowsLost` for one that would
-    leave lost rows behind, `Fenced` when another run has taken over, `ReplayMismatch` where lost
+    Raises `StaleBatchError` for a batch older than what was decided, `RowsLostError` for one that would
+    leave lost rows behind, `SinkFencedError` when another run has taken over, `ReplayMismatchError` where lost
     rows are not those that come again, `RowError` for a row that cannot be written, and errors
     of `KafkaError`. After any of them nothing of this attempt will be seen.
     """
@@ -95,7 +95,7 @@ class _Attempt:
         last = self.plan.last.get(self.task.query_id)
         batch_id = self.task.batch_id
         if last is not None and last.untold is not None:
-            raise OutcomeUnknown(last.untold)
+            raise OutcomeUnknownError(last.untold)
         if last is None or last.batch_id is None or batch_id is None:
             return None
         if last.batch_id > batch_id:
@@ -136,7 +136,7 @@ class _Attempt:
             message = self._produce(first, rows, own_id, own, decided)
         except BaseException as error:
             self._give_up(own_id, own)
-            if isinstance(error, ProducerFenced):
+            if isinstance(error, ProducerFencedError):
                 raise self._fenced(own_id) from error
             raise
         return message
@@ -235,7 +235,7 @@ class _Attempt:
             return
         wanted = decided.totals_of_lost[self.task.partition]
         if self.totals != wanted:
-            raise ReplayMismatch(
+            raise ReplayMismatchError(
                 f"partition {self.task.partition} of {self.task.batch} has lost its "
                 f"{wanted.row_count} rows (checksum {wanted.checksum}), and those that are to "
                 f"replace them are others: {self.totals.row_count} (checksum "
@@ -255,8 +255,8 @@ class _Attempt:
         with suppress(Exception), step(Step.TASK_GIVE_UP):
             self.client.end_transactions([end])
 
-    def _fenced(self, transactional_id: str) -> Fenced:
-        return Fenced(
+    def _fenced(self, transactional_id: str) -> SinkFencedError:
+        return SinkFencedError(
             f"a task of {self.task.batch} has lost '{transactional_id}' to another: a newer run "
             f"of transactionalId '{self.options.transactional_id}' has taken over, or this batch "
             "is over without this attempt. Nothing of the attempt will be seen. If two queries "
@@ -264,15 +264,15 @@ class _Attempt:
         )
 
 
-def _stale(x: str, task: Task, decided: int) -> StaleBatch:
+def _stale(x: str, task: Task, decided: int) -> StaleBatchError:
     if task.query_id == BATCH_JOB:
-        return StaleBatch(
+        return StaleBatchError(
             f"option 'batchId' is {task.batch_id}, and batch {decided} of transactionalId '{x}' "
             "is committed already: ids have to rise. Nothing was written. Use a higher batchId; "
             "if the ids began anew (with a new checkpoint), take a new transactionalId, or "
             f"{_by_hand(x)}"
         )
-    return StaleBatch(
+    return StaleBatchError(
         f"{task.batch} is older than batch {decided}, which is committed under transactionalId "
         f"'{x}': this is a driver that was replaced, or a checkpoint that was set back. Nothing "
         "was written. Stop the old driver, or restore the newer checkpoint; to write the rows "
@@ -280,10 +280,10 @@ def _stale(x: str, task: Task, decided: int) -> StaleBatch:
     )
 
 
-def _rows_lost_before(x: str, task: Task, last: LastDecision) -> RowsLost:
+def _rows_lost_before(x: str, task: Task, last: LastDecision) -> RowsLostError:
     partitions = ", ".join(str(partition) for partition in sorted(last.lost))
     again = "query" if task.query_id != BATCH_JOB else f"job with batchId {last.batch_id}"
-    return RowsLost(
+    return RowsLostError(
         f"{task.batch} cannot be written: batch {last.batch_id} before it has lost the rows of "
         f"its partitions {partitions}. Nothing was written. Run the {again} again from where "
         f"batch {last.batch_id} began, which writes the lost rows alone; or, to go on without "

@@ -21,12 +21,12 @@ from broker_ref.transaction.transitions import (
     NO_TIMEOUT_MS,
 )
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
-    BrokerUnreachable,
-    DeliveryFailed,
-    FetchTimeout,
+    AccessError,
+    BrokerUnreachableError,
+    DeliveryError,
+    FetchTimeoutError,
     OptionError,
-    ProducerFenced,
+    ProducerFencedError,
 )
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, FetchRange, IsolationLevel, OffsetQuery
@@ -120,7 +120,7 @@ class FakeProducer:
         limit = int(self._cluster.topic(partition.topic).setting("max.message.bytes"))
         for key, value in records:
             if len(key or b"") + len(value or b"") + _RECORD_OVERHEAD_BYTES > limit:
-                raise DeliveryFailed(f"{partition}: MESSAGE_TOO_LARGE")
+                raise DeliveryError(f"{partition}: MESSAGE_TOO_LARGE")
         if self._id is not None:
             self._add(partition)
         try:
@@ -148,7 +148,7 @@ class FakeProducer:
             ErrorCode.invalid_producer_epoch,
             ErrorCode.invalid_producer_id_mapping,
         )
-        kind = ProducerFenced if error.error_code in fenced else DeliveryFailed
+        kind = ProducerFencedError if error.error_code in fenced else DeliveryError
         return kind(f"{self._id}: {error.error_code.name}: {error}")
 
 
@@ -172,7 +172,7 @@ class _Asking:
         traceback: TracebackType | None,
     ) -> None:
         if exc is None and isinstance(self._fault, Lost):
-            raise BrokerUnreachable(f"no answer to {self._request.name} came in time")
+            raise BrokerUnreachableError(f"no answer to {self._request.name} came in time")
 
 
 class FakeClient:
@@ -222,7 +222,7 @@ class FakeClient:
                 waiting.pop(0)()
         self.cluster.requests.append(request)
         if request.name in self.cluster.refuses and request.name != "list_transactions":
-            raise AuthenticationFailed(f"{request.name}: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+            raise AccessError(f"{request.name}: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
         for name in names:
             faults = self._faults.get(name)
             if faults:
@@ -254,7 +254,7 @@ class FakeClient:
                     transactional_id, timeout_ms=timeout_ms, expected=expected
                 )
             except ApiError as error:
-                raise ProducerFenced(f"{transactional_id}: {error.error_code.name}") from None
+                raise ProducerFencedError(f"{transactional_id}: {error.error_code.name}") from None
 
     def end_transactions(self, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode | None]:
         if not ends:
@@ -262,7 +262,7 @@ class FakeClient:
         try:
             with self.asking("end_transactions", ",".join(e.transactional_id for e in ends)):
                 return {each.transactional_id: self.cluster.end(each) for each in ends}
-        except BrokerUnreachable:
+        except BrokerUnreachableError:
             return {each.transactional_id: None for each in ends}
 
     def describe_transactions(
@@ -315,7 +315,7 @@ class FakeClient:
         with self.asking("read_log", str(partition)):
             log = self.cluster.log(partition)
             if end_offset > log.end:
-                raise FetchTimeout(f"{partition}: nothing came at offset {log.end}")
+                raise FetchTimeoutError(f"{partition}: nothing came at offset {log.end}")
             found = [b for b in log.batches if start_offset <= b.last_offset]
         yield from (batch for batch in found if batch.base_offset < end_offset)
 

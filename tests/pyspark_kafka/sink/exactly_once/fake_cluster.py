@@ -9,7 +9,7 @@ unless a test says otherwise. What it must not know: the protocol.
     cluster = FakeCluster(transaction_version=2)
     old, new = cluster.client("old"), cluster.client("new")
     old.before("list_transactions", lambda: plan(new, ...))    # or before(7, ...): its 7th request
-    old.fail("init_producer_id", BrokerUnreachable("..."))     # not done
+    old.fail("init_producer_id", BrokerUnreachableError("..."))     # not done
     old.lose("end_transactions")                               # done, and the answer is lost
     cluster.answer("X/run/0/0-0", ErrorCode.producer_fenced)   # EndTxn of an id, not done
     cluster.holds_markers = True                               # decided, and stays Prepare...
@@ -40,8 +40,8 @@ from broker_ref.transaction.transitions import (
     prepare_complete,
 )
 from pyspark_kafka.errors import (
-    BrokerUnreachable,
-    UnknownTopicOrPartition,
+    BrokerUnreachableError,
+    UnknownTopicOrPartitionError,
 )
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import (
@@ -153,13 +153,13 @@ class FakeCluster:
 
     def topic(self, name: str) -> FakeTopic:
         if name not in self.topics:
-            raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
+            raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
         return self.topics[name]
 
     def log(self, partition: TopicPartition) -> FakeLog:
         topic = self.topic(partition.topic)
         if partition.partition >= len(topic.logs):
-            raise UnknownTopicOrPartition(f"{partition} does not exist")
+            raise UnknownTopicOrPartitionError(f"{partition} does not exist")
         return topic.logs[partition.partition]
 
     def committed(self, name: str) -> list[Record]:
@@ -243,7 +243,9 @@ class FakeCluster:
                 entry.current = value
                 return producer_in(value)
             self._fence(entry)
-        raise BrokerUnreachable(f"transactional id {name!r}: CONCURRENT_TRANSACTIONS for too long")
+        raise BrokerUnreachableError(
+            f"transactional id {name!r}: CONCURRENT_TRANSACTIONS for too long"
+        )
 
     def end(self, end: EndTransaction) -> ErrorCode | None:
         scripted = self._answers.get(end.transactional_id)

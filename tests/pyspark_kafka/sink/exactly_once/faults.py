@@ -12,12 +12,12 @@ from contextlib import suppress
 import pytest
 
 from pyspark_kafka.errors import (
-    BatchNotCommitted,
-    BrokerUnreachable,
-    OutcomeUnknown,
+    BatchNotCommittedError,
+    BrokerUnreachableError,
+    OutcomeUnknownError,
     PysparkKafkaError,
-    ReplayMismatch,
-    RowsLost,
+    ReplayMismatchError,
+    RowsLostError,
 )
 from pyspark_kafka.kafka.transactions import EndTransaction
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
@@ -38,7 +38,7 @@ def abort_after_a_commit_that_has_decided(world: World) -> None:
         "commit.sweep.after",
     ):
         query = Query.of(world, SHORT)
-        with at(where, _no_network), pytest.raises(BrokerUnreachable):
+        with at(where, _no_network), pytest.raises(BrokerUnreachableError):
             query.drive(query.first)
         query.restarted().begin(0)
         query.check()
@@ -50,7 +50,7 @@ def the_answer_to_the_decision_is_lost(world: FakeWorld) -> None:
     """It was done: nobody may take the batch for undecided."""
     query = Query.of(world, SHORT)
     batch = _with_fault_at_decision(query, "lose")
-    with pytest.raises(OutcomeUnknown, match="the brokers answered nothing"):
+    with pytest.raises(OutcomeUnknownError, match="the brokers answered nothing"):
         batch.commit()
     batch.abort()
     query.drive(query.restarted())
@@ -63,7 +63,7 @@ def the_network_fails_around_the_decision(world: World) -> None:
         query = Query.of(world, SHORT)
         batch = _prepared(query)
         where = f"commit.decide.end_transactions.{edge}"
-        with at(where, _no_network), pytest.raises(OutcomeUnknown, match="the request failed"):
+        with at(where, _no_network), pytest.raises(OutcomeUnknownError, match="the request failed"):
             batch.commit()
         batch.abort()
         query.drive(query.restarted())
@@ -74,7 +74,7 @@ def the_decision_is_lost(world: FakeWorld) -> None:
     """It was not done: nobody may take the batch for decided."""
     query = Query.of(world, SHORT)
     batch = _with_fault_at_decision(query, "fail")
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknownError):
         batch.commit()
     batch.abort()
     assert query.committed() == []
@@ -96,7 +96,7 @@ def _with_fault_at_decision(query: Query, how: str) -> Batch:
             if how == "lose":
                 opened.lose("end_transactions")
             else:
-                opened.fail("end_transactions", BrokerUnreachable("not sent"))
+                opened.fail("end_transactions", BrokerUnreachableError("not sent"))
         return opened
 
     world.cluster.client = client  # type: ignore[method-assign]
@@ -131,7 +131,7 @@ def _delivered_late(world: World, *, calls_abort: bool, every: int = 1) -> int:
         batch = _prepared(query)
         with (
             at("commit.decide.end_transactions.before", _no_network),
-            pytest.raises(OutcomeUnknown),
+            pytest.raises(OutcomeUnknownError),
         ):
             batch.commit()
         with at(place, _end_of(batch)) as failpoints:
@@ -163,7 +163,7 @@ def _end_of(batch: Batch) -> Callable[[], object]:
 
 
 def _no_network() -> None:
-    raise BrokerUnreachable("the network")
+    raise BrokerUnreachableError("the network")
 
 
 def an_answer_that_may_mean_anything(world: FakeWorld) -> None:
@@ -181,7 +181,7 @@ def an_answer_that_may_mean_anything(world: FakeWorld) -> None:
         query = Query.of(world, SHORT)
         batch = _prepared(query)
         world.cluster.answer(query.first.x, code)
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(OutcomeUnknownError):
             batch.commit()
         batch.abort()
         assert query.committed() == []
@@ -229,7 +229,7 @@ def a_prepared_transaction_times_out_before_the_decision(world: FakeWorld) -> No
     batch.task(0, query.input[0][0])
     world.cluster.advance(query.first.timeout_ms + 1)
     batch.task(1, query.input[0][1])
-    with pytest.raises(BatchNotCommitted, match=r"/0/0-0' \(partition 0, 2 rows\)"):
+    with pytest.raises(BatchNotCommittedError, match=r"/0/0-0' \(partition 0, 2 rows\)"):
         batch.commit()
     batch.abort()
     query.drive(query.restarted())
@@ -240,7 +240,7 @@ def a_batch_close_to_its_timeout_is_not_begun(world: FakeWorld) -> None:
     query = Query.of(world, SHORT)
     batch = _prepared(query)
     world.cluster.advance(query.first.timeout_ms - 59_000)
-    with pytest.raises(BatchNotCommitted, match=r"time out in 59000 ms.*transactionTimeout"):
+    with pytest.raises(BatchNotCommittedError, match=r"time out in 59000 ms.*transactionTimeout"):
         batch.commit()
     batch.abort()
     query.drive(query.restarted())
@@ -256,7 +256,9 @@ def decided_rows_are_lost_and_written_again(world: FakeWorld) -> None:
     batch.task(1, query.input[0][1])
     with (
         at("commit.roll_forward.before", lambda: world.cluster.advance(500_001)),
-        pytest.raises(RowsLost, match=r"2 rows of partition 0 \(x-\d+/run-1/0/0-0, last offsets"),
+        pytest.raises(
+            RowsLostError, match=r"2 rows of partition 0 \(x-\d+/run-1/0/0-0, last offsets"
+        ),
     ):
         batch.commit()
     batch.abort()
@@ -290,7 +292,7 @@ def a_batch_behind_lost_rows_is_refused(world: FakeWorld) -> None:
     world.cluster.advance(query.first.timeout_ms + 1)
     batch = query.restarted().begin(1)
     with pytest.raises(
-        RowsLost, match="batch 0 before it has lost the rows of its partitions 0, 1"
+        RowsLostError, match="batch 0 before it has lost the rows of its partitions 0, 1"
     ):
         batch.task(0, [b"next"])
     query.drive(query.restarted())
@@ -304,7 +306,7 @@ def lost_rows_that_come_again_as_others(world: FakeWorld) -> None:
     world.cluster.advance(query.first.timeout_ms + 1)
     batch = query.restarted().begin(0)
     for rows in ([b"a0", b"a2"], [b"a0"], []):
-        with pytest.raises(ReplayMismatch, match=r"partition 0 .* has lost its 2 rows"):
+        with pytest.raises(ReplayMismatchError, match=r"partition 0 .* has lost its 2 rows"):
             batch.task(0, rows)
     assert query.committed() == []
 
@@ -319,7 +321,7 @@ def lost_rows_that_nobody_writes_again(world: FakeWorld) -> None:
     world.cluster.advance(query.first.timeout_ms + 1)
     batch = query.restarted().begin(2)
     batch.task(0, [b"a"])
-    with pytest.raises((RowsLost, ReplayMismatch)):
+    with pytest.raises((RowsLostError, ReplayMismatchError)):
         batch.commit()
 
 
@@ -334,7 +336,7 @@ def a_supplement_keeps_what_survived(world: FakeWorld) -> None:
     batch.task(2, [b"c"])
     with (
         at("commit.roll_forward.before", lambda: world.cluster.advance(200_001)),
-        pytest.raises(RowsLost),
+        pytest.raises(RowsLostError),
     ):
         batch.commit()
     assert query.committed() == [b"b", b"c"]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
-from pyspark_kafka.errors import BrokerUnreachable, PysparkKafkaError
+from pyspark_kafka.errors import BrokerUnreachableError, PysparkKafkaError
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
 from tests.pyspark_kafka.sink.exactly_once.play import COMMIT_TOPIC, Batch, Killed, Run, reaching
@@ -114,7 +114,7 @@ class Schedule:
             raise Killed
         if failpoint.count(".") > 2 and self.random.random() < self._losses:
             self.history.append("  lost")
-            raise BrokerUnreachable("a request, or its answer, is lost")
+            raise BrokerUnreachableError("a request, or its answer, is lost")
 
     def revive(self) -> None:
         """A process that was killed is started again."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.operator import (
-    Wish,
+    RepairRequest,
     carry_out,
     check,
 )
@@ -19,7 +19,7 @@ from tests.pyspark_kafka.sink.exactly_once.play import Killed, Run, World, at, k
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
 
 COMMIT_TOPIC = "__spark_commits"
-RECOVER, FORGET = Wish(), Wish(forgets=True)
+RECOVER, FORGET = RepairRequest(), RepairRequest(forgets=True)
 
 
 def run_of(world: World, partitions: int = 1) -> Run:
@@ -31,7 +31,7 @@ def look(world: World, x: str) -> Report:
         return examine(client, x, COMMIT_TOPIC, now_ms=world.now_ms())
 
 
-def do(world: World, x: str, wish: Wish) -> list[str]:
+def do(world: World, x: str, wish: RepairRequest) -> list[str]:
     """What the operator is told that was done."""
     report, done = look(world, x), list[str]()
     check(report, wish, names_topic=False)

@@ -14,13 +14,13 @@ from contextlib import suppress
 import pytest
 
 from pyspark_kafka.errors import (
-    BatchNotCommitted,
-    BrokerUnreachable,
+    BatchNotCommittedError,
+    BrokerUnreachableError,
     ExactlyOnceError,
-    Fenced,
     PysparkKafkaError,
-    ReplayMismatch,
-    StaleBatch,
+    ReplayMismatchError,
+    SinkFencedError,
+    StaleBatchError,
 )
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
@@ -124,7 +124,7 @@ def replay_of_an_empty_batch(world: World) -> None:
     again = query.restarted().begin(0)
     assert isinstance(again.task(0, []), AlreadyCommitted)
     again.task(1, [b"new"])
-    with pytest.raises(ReplayMismatch):
+    with pytest.raises(ReplayMismatchError):
         again.commit()
     assert query.committed() == []
 
@@ -189,7 +189,7 @@ def a_new_driver_is_not_harmed_by_an_old_one(world: World) -> None:
                 for partition, rows in enumerate(query.input[1]):  # noqa: B023
                     begun[-1].task(partition, rows)  # noqa: B023
 
-            with at(f"{where}.{edge}", begin), suppress(Fenced):
+            with at(f"{where}.{edge}", begin), suppress(SinkFencedError):
                 query.first.write(0, *query.input[0])
             begun[0].commit()
             query.check()
@@ -206,7 +206,7 @@ def an_old_driver_that_sweeps_late(world: World) -> None:
             begun[-1].task(partition, rows)
 
     old = query.first
-    with at("plan.sweep.before", new_batch), suppress(Fenced):
+    with at("plan.sweep.before", new_batch), suppress(SinkFencedError):
         old.begin(0)
     begun[0].commit()
     query.check()
@@ -243,7 +243,7 @@ def a_stale_driver_is_told(world: World) -> None:
     query = Query.of(world, MIDDLE)
     query.drive(query.first)
     batch = query.restarted().begin(0)
-    with pytest.raises(StaleBatch, match=r"batch 0 .* is older than batch 1"):
+    with pytest.raises(StaleBatchError, match=r"batch 0 .* is older than batch 1"):
         batch.task(0, query.input[0][0])
     query.check()
 
@@ -280,7 +280,7 @@ def an_answer_of_a_fenced_attempt_is_not_taken(world: World) -> None:
     batch.task(1, query.input[0][1])
     batch.task(0, query.input[0][0], task_attempt_id=16)
     batch.messages[0] = first
-    with pytest.raises(BatchNotCommitted, match="taken by another"):
+    with pytest.raises(BatchNotCommittedError, match="taken by another"):
         batch.commit()
     batch.abort()
     query.drive(query.first)
@@ -313,10 +313,10 @@ def a_task_that_fails_leaves_nothing(world: World) -> None:
     batch = query.first.begin(0)
 
     def fail() -> None:
-        raise BrokerUnreachable("the network")
+        raise BrokerUnreachableError("the network")
 
     for where in ("task.produce.before", "task.produce.flush.before", "task.produce.after"):
-        with at(where, fail), pytest.raises(BrokerUnreachable):
+        with at(where, fail), pytest.raises(BrokerUnreachableError):
             batch.task(0, query.input[0][0])
     for partition, rows in enumerate(query.input[0]):
         batch.task(partition, rows, attempt=1)
@@ -329,7 +329,7 @@ def a_failed_batch_is_not_seen(world: World) -> None:
     query = Query.of(world, SHORT)
     batch = query.first.begin(0)
     prepared = batch.task(0, query.input[0][0])
-    with pytest.raises(BatchNotCommitted, match="partitions 1 have not said"):
+    with pytest.raises(BatchNotCommittedError, match="partitions 1 have not said"):
         _commit(batch, [prepared, None])
     batch.abort([prepared, None])
     assert query.committed() == []
@@ -361,7 +361,7 @@ def two_queries_with_one_x(world: World) -> None:
     first.task(0, [b"one"])
     second = two.begin(0)
     second.task(0, [b"two"])
-    with pytest.raises((Fenced, BatchNotCommitted)):
+    with pytest.raises((SinkFencedError, BatchNotCommittedError)):
         first.commit()
     first.abort()
     second.commit()
@@ -423,7 +423,7 @@ def a_replay_with_other_rows_is_told(world: World) -> None:
     for rows in ([b"a0", b"a2"], [b"a0"], [b"a0", b"a1", b"a1"], []):
         query = Query.of(world, SHORT)
         query.drive(query.first)
-        with pytest.raises(ReplayMismatch, match="its replay differs"):
+        with pytest.raises(ReplayMismatchError, match="its replay differs"):
             query.restarted().write(0, rows, query.input[0][1])
         query.check()
         lenient = query.restarted().successor(fails_on_mismatch=False)
@@ -443,7 +443,7 @@ def a_replay_from_other_offsets_is_told(world: World) -> None:
     query.first.write(0, *query.input[0], offsets=SourceOffsets(hash="one", offsets={}))
     query.restarted().write(0, *query.input[0], offsets=SourceOffsets(hash="one", offsets={}))
     query.restarted().write(0, *query.input[0])
-    with pytest.raises(ReplayMismatch, match="offsets in the checkpoint are others"):
+    with pytest.raises(ReplayMismatchError, match="offsets in the checkpoint are others"):
         query.restarted().write(0, *query.input[0], offsets=SourceOffsets(hash="two", offsets={}))
     query.check()
 
@@ -464,9 +464,9 @@ def jobs_with_a_batch_id(world: World) -> None:
     job(5, [b"a"])
     job(5, [b"a"])
     assert world.committed(topic) == [b"a"]
-    with pytest.raises(ReplayMismatch, match="a second write of foreachBatch"):
+    with pytest.raises(ReplayMismatchError, match="a second write of foreachBatch"):
         job(5, [b"b"])
-    with pytest.raises(StaleBatch, match="'batchId' is 4, and batch 5"):
+    with pytest.raises(StaleBatchError, match="'batchId' is 4, and batch 5"):
         job(4, [b"b"])
     job(9, [b"b"])
     job(9, [b"b"])

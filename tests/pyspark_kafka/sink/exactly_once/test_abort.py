@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.errors import AuthenticationFailed, BrokerUnreachable, ProducerFenced
+from pyspark_kafka.errors import AccessError, BrokerUnreachableError, ProducerFencedError
 from pyspark_kafka.kafka.transactions import TransactionState
 from pyspark_kafka.sink.exactly_once.abort import abort
 from pyspark_kafka.sink.exactly_once.decisions import Entry
@@ -66,7 +66,7 @@ def test_a_batch_that_failed_undecided_is_ended(setting: Setting) -> None:
     assert found[other.transactional_id].state is TransactionState.ONGOING
     # Nor can anything decide it any more.
     assert driver.end(driver.x, driver.owner) is not ErrorCode.none
-    with pytest.raises(ProducerFenced):
+    with pytest.raises(ProducerFencedError):
         driver.write_decision(driver.decision(0, *entries))
     driver.plan()
     driver.decide(0, driver.prepare(0, topic, "again"))
@@ -167,7 +167,7 @@ def test_an_abort_that_fails_anywhere_is_silent_and_does_no_harm(
     if is_done:
         driver.client.lose(at)
     else:
-        driver.client.fail(at, BrokerUnreachable("gone"))
+        driver.client.fail(at, BrokerUnreachableError("gone"))
     driver.abort(*entries)
     of(fake, "next").plan()
     assert seen(fake) == (["0", "1"] if is_decided else [])
@@ -311,7 +311,7 @@ def test_what_has_ended_by_itself_does_not_matter(fake: FakeCluster) -> None:
 def test_refusals_are_told_in_the_log(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     driver, entries = failing(fake)
     assert isinstance(driver.client, FakeClient)
-    driver.client.fail("list_offsets", AuthenticationFailed("TOPIC_AUTHORIZATION_FAILED"))
+    driver.client.fail("list_offsets", AccessError("TOPIC_AUTHORIZATION_FAILED"))
     driver.abort(*entries)
     assert "run run-1" in caplog.text
     assert "transactionalId 'X'" in caplog.text

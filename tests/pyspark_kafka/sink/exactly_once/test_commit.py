@@ -13,14 +13,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
-    BatchNotCommitted,
-    BrokerUnreachable,
-    DeliveryFailed,
-    Fenced,
-    OutcomeUnknown,
-    ReplayMismatch,
-    RowsLost,
+    AccessError,
+    BatchNotCommittedError,
+    BrokerUnreachableError,
+    DeliveryError,
+    OutcomeUnknownError,
+    ReplayMismatchError,
+    RowsLostError,
+    SinkFencedError,
 )
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch, TransactionState
@@ -147,7 +147,7 @@ def test_a_supplement_that_cannot_be_decided_does_not_deny_what_was(
 
 def refused(query: Query, messages: list[Any], match: str) -> None:
     """The batch of these messages fails undecided."""
-    with pytest.raises(BatchNotCommitted, match=match) as raised:
+    with pytest.raises(BatchNotCommittedError, match=match) as raised:
         Answers.of(query.first.x, messages)
     assert "Nothing of it will be seen" in str(raised.value)
 
@@ -211,7 +211,7 @@ def test_some_tasks_cannot_know_of_a_decision_alone(query: Query) -> None:
 
 def not_committed(batch: Batch) -> str:
     """What the failure says; nothing was decided, and abort() makes room for the next try."""
-    with pytest.raises(BatchNotCommitted) as raised:
+    with pytest.raises(BatchNotCommittedError) as raised:
         batch.commit()
     batch.abort()
     batch.run.write(batch.batch_id, *ROWS)
@@ -224,7 +224,9 @@ def test_a_transaction_that_nobody_knows(query: Query, world: FakeWorld) -> None
     transactional_id = entry_of(batch).entry.transactional_id
     world.cluster.advance(query.first.timeout_ms + 1)
     world.cluster.expire(transactional_id)
-    with pytest.raises(BatchNotCommitted, match="is not known to the brokers any more") as raised:
+    with pytest.raises(
+        BatchNotCommittedError, match="is not known to the brokers any more"
+    ) as raised:
         batch.commit()
     text = str(raised.value)
     assert text.startswith("batch 0 of query query (run run-1)")
@@ -314,7 +316,7 @@ def test_a_look_that_fails_decides_nothing(query: Query) -> None:
     batch = prepared(query.first)
     with (
         at("commit.verify.describe_transactions.before", unreachable),
-        pytest.raises(BrokerUnreachable),
+        pytest.raises(BrokerUnreachableError),
     ):
         batch.commit()
     assert not is_decided(query)
@@ -326,12 +328,12 @@ def test_many_faults_are_not_all_listed(world: FakeWorld) -> None:
     for partition in range(13):
         batch.task(partition, [b"x"])
     world.cluster.advance(query.first.timeout_ms + 1)
-    with pytest.raises(BatchNotCommitted, match=r"; and 3 more\. Nothing"):
+    with pytest.raises(BatchNotCommittedError, match=r"; and 3 more\. Nothing"):
         batch.commit()
 
 
 def unreachable() -> None:
-    raise BrokerUnreachable("the network")
+    raise BrokerUnreachableError("the network")
 
 
 # --- deciding ---
@@ -341,7 +343,7 @@ def test_a_fenced_driver_decides_nothing(query: Query) -> None:
     batch = prepared(query.first)
     with (
         at("commit.verify.after", lambda: query.restarted().begin(0)),
-        pytest.raises(Fenced, match="another run of this transactionalId has taken over"),
+        pytest.raises(SinkFencedError, match="another run of this transactionalId has taken over"),
     ):
         batch.commit()
     assert not is_decided(query)
@@ -352,9 +354,9 @@ def test_a_decision_that_cannot_be_written(query: Query, name: str) -> None:
     batch = prepared(query.first)
 
     def fail() -> None:
-        raise DeliveryFailed("__spark_commits-0: no answer")
+        raise DeliveryError("__spark_commits-0: no answer")
 
-    with at(f"commit.decide.{name}.after", fail), pytest.raises(DeliveryFailed):
+    with at(f"commit.decide.{name}.after", fail), pytest.raises(DeliveryError):
         batch.commit()
     batch.abort()
     assert query.committed() == []
@@ -371,7 +373,7 @@ def test_any_answer_but_none_is_unknown(
     batch = prepared(query.first)
     world.cluster.answer(query.first.x, answer)
     said = "nothing" if answer is None else answer.name.upper()
-    with pytest.raises(OutcomeUnknown, match=f"the brokers answered {said}") as raised:
+    with pytest.raises(OutcomeUnknownError, match=f"the brokers answered {said}") as raised:
         batch.commit()
     assert "Do not write these rows by other means" in str(raised.value)
 
@@ -380,11 +382,11 @@ def test_a_request_that_fails_leaves_the_outcome_unknown(query: Query) -> None:
     batch = prepared(query.first)
 
     def fail() -> None:
-        raise AuthenticationFailed("TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+        raise AccessError("TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
 
     with (
         at("commit.decide.end_transactions.after", fail),
-        pytest.raises(OutcomeUnknown, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
+        pytest.raises(OutcomeUnknownError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
     ):
         batch.commit()
     assert is_decided(query)
@@ -401,7 +403,7 @@ def test_a_failure_behind_the_decision_says_that_it_stands(query: Query) -> None
     batch = prepared(query.first)
     with (
         at("commit.roll_forward.end_transactions.before", unreachable),
-        pytest.raises(OutcomeUnknown) as raised,
+        pytest.raises(OutcomeUnknownError) as raised,
     ):
         batch.commit()
     assert "batch 0 of query query (run run-1) is decided all the same" in notes(raised.value)
@@ -414,7 +416,7 @@ def test_lost_rows_are_named(query: Query, world: FakeWorld) -> None:
     entry = entry_of(batch).entry
     with (
         at("commit.roll_forward.before", lambda: world.cluster.advance(600_001)),
-        pytest.raises(RowsLost) as raised,
+        pytest.raises(RowsLostError) as raised,
     ):
         batch.commit()
     text = notes(raised.value)
@@ -430,7 +432,7 @@ def test_lost_rows_of_a_job_that_nobody_can_repeat(query: Query, world: FakeWorl
     batch = prepared(query.first, batch_id=None)
     with (
         at("commit.roll_forward.before", lambda: world.cluster.advance(600_001)),
-        pytest.raises(RowsLost, match="cannot be repeated in part: write these rows again by"),
+        pytest.raises(RowsLostError, match="cannot be repeated in part: write these rows again by"),
     ):
         batch.commit()
 
@@ -469,7 +471,7 @@ def test_a_losing_attempt_is_swept(query: Query, world: FakeWorld) -> None:
 def test_attempts_of_other_runs_are_not_swept(query: Query, world: FakeWorld) -> None:
     batch = prepared(query.first)
     new = query.first.successor("run-9")
-    with at("commit.sweep.before", lambda: prepared(new, 1)), suppress(Fenced):
+    with at("commit.sweep.before", lambda: prepared(new, 1)), suppress(SinkFencedError):
         batch.commit()
     assert world.cluster.state(f"{query.first.x}/run-9/0/0-2") is TransactionState.ONGOING
 
@@ -478,7 +480,7 @@ def test_a_query_that_was_replaced_stops_behind_its_commit(query: Query) -> None
     batch = prepared(query.first)
     with (
         at("commit.sweep.before", lambda: query.restarted().begin(1)),
-        pytest.raises(Fenced) as raised,
+        pytest.raises(SinkFencedError) as raised,
     ):
         batch.commit()
     assert "is decided all the same" in notes(raised.value)
@@ -504,15 +506,17 @@ def test_a_replay_behind_which_another_run_has_gone_on(query: Query) -> None:
     for partition, rows in enumerate(ROWS):
         batch.task(partition, rows)
     query.restarted().write(1, [b"z"])
-    with pytest.raises(Fenced, match=r"is a replay of decision 1 .* has decision 2 by now"):
+    with pytest.raises(
+        SinkFencedError, match=r"is a replay of decision 1 .* has decision 2 by now"
+    ):
         batch.commit()
 
 
 def test_a_mark_that_is_missing_is_made_up_for(query: Query) -> None:
     batch = prepared(query.first)
-    with at("commit.mark.before", unreachable), suppress(BrokerUnreachable):
+    with at("commit.mark.before", unreachable), suppress(BrokerUnreachableError):
         batch.commit()
-    with at("plan.mark.produce.before", unreachable), suppress(BrokerUnreachable):
+    with at("plan.mark.produce.before", unreachable), suppress(BrokerUnreachableError):
         query.restarted().begin(0)
     again = query.restarted().begin(0)
     for partition, rows in enumerate(ROWS):
@@ -530,13 +534,15 @@ def test_what_is_not_lost_by_now_is_not_written_again(query: Query) -> None:
     written = replace(again, batch_id=1, messages={}).task(0, ROWS[0])
     assert isinstance(written, Prepared)
     again.messages[0] = replace(written, task=again.messages[0].task, rewrites=1)
-    with pytest.raises(BatchNotCommitted, match="partitions 0 again, which are not lost by now"):
+    with pytest.raises(
+        BatchNotCommittedError, match="partitions 0 again, which are not lost by now"
+    ):
         again.commit()
 
 
 def test_a_replay_that_differs_is_told(query: Query, caplog: pytest.LogCaptureFixture) -> None:
     query.drive(query.first)
-    with pytest.raises(ReplayMismatch) as raised:
+    with pytest.raises(ReplayMismatchError) as raised:
         query.restarted().write(0, [b"a"], [b"c"])
     text = str(raised.value)
     assert "it has 2 rows with checksum" in text

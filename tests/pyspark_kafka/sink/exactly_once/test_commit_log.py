@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from pyspark_kafka.errors import BrokerUnreachable
+from pyspark_kafka.errors import BrokerUnreachableError
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionResult
@@ -64,7 +64,7 @@ class _Counting(FakeClient):
         for batch in super().read_log(partition, start_offset, end_offset):
             if self.fails_after is not None and self.batch_count >= self.fails_after:
                 self.fails_after = None
-                raise BrokerUnreachable("gone")
+                raise BrokerUnreachableError("gone")
             self.batch_count += 1
             yield batch
 
@@ -183,7 +183,7 @@ def test_a_read_that_fails_is_not_relied_on(reader: Reader, count: int) -> None:
     reader.log.append(producer(1), [record("c")])
     reader.given()
     reader.client.fails_after = count
-    with pytest.raises(BrokerUnreachable):
+    with pytest.raises(BrokerUnreachableError):
         reader.read()
     assert reader.read() == [record("a"), record("b"), record("c")]
 

@@ -11,10 +11,10 @@ import pytest
 
 from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
+    AccessError,
     CommitTopicError,
-    DeliveryFailed,
-    UnknownTopicOrPartition,
+    DeliveryError,
+    UnknownTopicOrPartitionError,
 )
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.commit_topic import CHUNK_BYTES_MAX, CommitTopic
@@ -144,7 +144,7 @@ def test_a_lack_of_rights_is_told_with_what_to_do(
 ) -> None:
     if request_name == "topic_config":
         fake.create_topic(NAME, config=SOUND)
-    client.fail(request_name, AuthenticationFailed("TOPIC_AUTHORIZATION_FAILED"))
+    client.fail(request_name, AccessError("TOPIC_AUTHORIZATION_FAILED"))
     with pytest.raises(CommitTopicError, match=NAME) as error:
         ensure(client)
     assert told in str(error.value)
@@ -268,7 +268,7 @@ def test_the_start_of_the_log_may_be_gone(fake: FakeCluster, client: FakeClient)
 
 
 def test_a_topic_that_is_gone_is_told(client: FakeClient) -> None:
-    with pytest.raises(UnknownTopicOrPartition):
+    with pytest.raises(UnknownTopicOrPartitionError):
         CommitTopic(client, NAME).read("X")
 
 
@@ -385,9 +385,9 @@ def test_marks_are_written_outside_of_transactions(fake: FakeCluster, client: Fa
 
 def test_a_mark_that_fails_gives_its_producer_up(fake: FakeCluster, client: FakeClient) -> None:
     ensure(client)
-    client.fail("flush", DeliveryFailed("no"))
+    client.fail("flush", DeliveryError("no"))
     driver = Driver(client=client, x="X", commit_topic=NAME)
-    with pytest.raises(DeliveryFailed):
+    with pytest.raises(DeliveryError):
         driver.topic.mark_finished(driver.decision(1, number=3))
     assert client.producers[-1].is_aborted
 

@@ -11,19 +11,19 @@ from typing import Literal, cast
 import pytest
 
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
-    BrokerUnreachable,
+    AccessError,
+    BrokerUnreachableError,
     CommitTopicError,
     ExactlyOnceError,
-    Fenced,
-    OutcomeUnknown,
+    OutcomeUnknownError,
+    SinkFencedError,
 )
 from pyspark_kafka.kafka.transactions import TransactionState
 from pyspark_kafka.sink.exactly_once import operator
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.messages import Prepared
 from pyspark_kafka.sink.exactly_once.operator import (
-    Wish,
+    RepairRequest,
     carry_out,
     check,
     intentions,
@@ -157,7 +157,7 @@ def test_lost_rows_stay_the_querys_to_write(world: FakeWorld) -> None:
 
 def test_loss_may_be_accepted(world: FakeWorld) -> None:
     run = lost(world)
-    wish = Wish(accepts_loss=True)
+    wish = RepairRequest(accepts_loss=True)
     assert "mark as finished, although rows are lost, decision 1 of query query (batch 0)" in (
         intentions(look(world, run.x), wish)
     )
@@ -174,10 +174,10 @@ def test_what_nobody_knows_stops_a_query_until_it_is_given_up(world: FakeWorld) 
     run = unknown(world)
     [decision] = look(world, run.x).unfinished
     assert [one.standing for one in decision.entries] == [Standing.UNKNOWN] * 2
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknownError):
         run.successor().write(1, [b"d"])
     assert "left decision 1" in do(world, run.x, RECOVER)[-1]
-    do(world, run.x, Wish(accepts_loss=True))
+    do(world, run.x, RepairRequest(accepts_loss=True))
     run.successor().write(1, [b"d"])
     assert world.committed(run.topic) == [b"d"]
 
@@ -192,10 +192,10 @@ def test_what_may_not_be_read_is_never_given_up(world: FakeWorld) -> None:
 
     def refuse() -> None:
         for _ in range(2):
-            client.fail("read_log", AuthenticationFailed("TOPIC_AUTHORIZATION_FAILED"))
+            client.fail("read_log", AccessError("TOPIC_AUTHORIZATION_FAILED"))
 
     client.before("end_transactions", refuse)
-    carry_out(client, report, Wish(accepts_loss=True), done.append)
+    carry_out(client, report, RepairRequest(accepts_loss=True), done.append)
     [left] = [text for text in done if "decision" in text]
     assert left.startswith("left decision 1")
     assert "Allow it READ" in left
@@ -206,10 +206,10 @@ def test_what_may_still_be_committed_is_never_given_up(world: FakeWorld) -> None
     report, done = look(world, run.x), list[str]()
     client = world.cluster.client("operator")
     for _ in range(9):
-        client.fail("end_transactions", BrokerUnreachable("no broker"))
+        client.fail("end_transactions", BrokerUnreachableError("no broker"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(operator, "roll_forward", partial(roll_forward, pause=lambda _: None))
-        carry_out(client, report, Wish(accepts_loss=True, forgets=True), done.append)
+        carry_out(client, report, RepairRequest(accepts_loss=True, forgets=True), done.append)
     assert not [text for text in done if text.startswith(("marked", "gave up", "removed"))]
     do(world, run.x, RECOVER)
     assert world.committed(run.topic) == [b"a", b"b", b"c"]
@@ -254,7 +254,7 @@ def test_lost_rows_are_not_forgotten(world: FakeWorld) -> None:
     )
     assert do(world, run.x, FORGET)[-1] == f"kept the decisions of '{run.x}': 1 are not finished"
     assert look(world, run.x).needs_judgement
-    do(world, run.x, Wish(forgets=True, accepts_loss=True))
+    do(world, run.x, RepairRequest(forgets=True, accepts_loss=True))
     assert look(world, run.x).decisions == ()
 
 
@@ -264,7 +264,7 @@ def test_forgetting_is_fenced_by_a_query_that_goes_on(world: FakeWorld) -> None:
     report, done = look(world, run.x), list[str]()
     client = world.cluster.client("operator")
     client.before("produce", lambda: run.begin(1))
-    with pytest.raises(Fenced, match="a query has taken it back"):
+    with pytest.raises(SinkFencedError, match="a query has taken it back"):
         carry_out(client, report, FORGET, done.append)
     assert len(look(world, run.x).decisions) == 1
 
@@ -297,7 +297,7 @@ def test_a_removal_that_is_not_confirmed_is_told(world: FakeWorld) -> None:
     report, done = look(world, run.x), list[str]()
     client = world.cluster.client("operator")
     client.lose("end_transactions")
-    with pytest.raises(OutcomeUnknown, match="Either all are or none"):
+    with pytest.raises(OutcomeUnknownError, match="Either all are or none"):
         carry_out(client, report, FORGET, done.append)
     assert look(world, run.x).decisions == ()
 
@@ -323,7 +323,7 @@ def test_nothing_is_aborted_without_the_commit_topic(world: FakeWorld) -> None:
     assert not report.has_commit_topic
     with pytest.raises(ExactlyOnceError, match=f"there is no topic '{COMMIT_TOPIC}'"):
         check(report, RECOVER, names_topic=True)
-    do(world, run.x, Wish(accepts_loss=True))
+    do(world, run.x, RepairRequest(accepts_loss=True))
     assert look(world, run.x).open_transactions == ()
 
 
@@ -332,7 +332,7 @@ def test_nothing_is_aborted_where_decisions_are_damaged(world: FakeWorld) -> Non
     report = look(world, run.x)
     assert report.damage is not None
     assert "decision UNREADABLE topic '__spark_commits'" in "\n".join(lines(report))
-    for wish in (RECOVER, FORGET, Wish(accepts_loss=True)):
+    for wish in (RECOVER, FORGET, RepairRequest(accepts_loss=True)):
         with pytest.raises(ExactlyOnceError, match="cannot be read"):
             check(report, wish, names_topic=True)
 
@@ -341,7 +341,7 @@ def test_damaged_decisions_may_be_given_up(world: FakeWorld) -> None:
     run = damaged(world)
     with pytest.raises(CommitTopicError):
         run.successor().begin(1)
-    do(world, run.x, Wish(forgets=True, accepts_loss=True))
+    do(world, run.x, RepairRequest(forgets=True, accepts_loss=True))
     run.successor().write(1, [b"b"])
     assert world.committed(run.topic) == [b"a", b"b"]
 
@@ -352,7 +352,7 @@ def test_rights_that_are_missing_are_named(world: FakeWorld, name: str) -> None:
     run.write(0, [b"a"])
     world.cluster.refuses.add(name)
     wanted = {"describe_transactions": "DESCRIBE.* WRITE.*prefix", "read_log": "READ on topic"}
-    with pytest.raises(AuthenticationFailed, match=wanted[name]):
+    with pytest.raises(AccessError, match=wanted[name]):
         look(world, run.x)
 
 

@@ -15,7 +15,7 @@ from pyspark_kafka.sink.exactly_once.decisions import Entry, RowTotals
 from pyspark_kafka.sink.exactly_once.messages import Prepared
 from pyspark_kafka.sink.exactly_once.names import lies_under
 from pyspark_kafka.sink.exactly_once.operator import (
-    Wish,
+    RepairRequest,
     intentions,
 )
 from pyspark_kafka.sink.exactly_once.operator_report import (
@@ -271,7 +271,7 @@ def test_looking_changes_nothing(world: FakeWorld) -> None:
     run = lost(world)
     world.cluster.requests.clear()
     report = look(world, run.x)
-    intentions(report, Wish(forgets=True, accepts_loss=True))
+    intentions(report, RepairRequest(forgets=True, accepts_loss=True))
     assert {request.name for request in world.cluster.requests} <= LOOKS
 
 

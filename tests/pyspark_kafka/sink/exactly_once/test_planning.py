@@ -10,14 +10,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
-    BrokerUnreachable,
+    AccessError,
+    BrokerUnreachableError,
     CommitTopicError,
-    Fenced,
     KafkaError,
     OptionError,
-    OutcomeUnknown,
-    ProducerFenced,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    SinkFencedError,
 )
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import TransactionState
@@ -168,7 +168,7 @@ def test_a_zombie_finishes_what_it_has_decided_while_a_new_owner_writes(setting:
     new.decide(2, second, number=2)
     old.topic.mark_finished(decision)
     for decided_with in (None, old.version):
-        with pytest.raises(Fenced):
+        with pytest.raises(SinkFencedError):
             sweep(old.client, old.x, old.owner, run="old", decided_with=decided_with)
     # The late mark is of decision 1: decision 2 is still to be rolled forward.
     assert not is_finished(new)
@@ -372,7 +372,7 @@ def test_an_outcome_that_may_not_be_read_is_looked_for_again(fake: FakeCluster) 
     """The right to is given, and nothing else has to be done."""
     forgotten(fake)
     driver, client = of(fake), fake.client("without rights")
-    refusal = AuthenticationFailed("TOPIC_AUTHORIZATION_FAILED")
+    refusal = AccessError("TOPIC_AUTHORIZATION_FAILED")
     client.before("end_transactions", lambda: client.fail("read_log", refusal))
     untold = plan(client, driver.options).last["other"].untold
     assert untold is not None
@@ -389,8 +389,8 @@ def test_an_outcome_that_is_not_known_yet_stops_planning(
     other.plan()
     other.decide(1, other.prepare(0, OUT, "a"))
     client = fake.client("failing")
-    client.fail("end_transactions", BrokerUnreachable("nobody answers"))
-    with pytest.raises(OutcomeUnknown, match="the next start of the query goes on with it"):
+    client.fail("end_transactions", BrokerUnreachableError("nobody answers"))
+    with pytest.raises(OutcomeUnknownError, match="the next start of the query goes on with it"):
         plan(client, driver.options)
     assert driver.plan().last["other"].untold is None
 
@@ -441,12 +441,12 @@ def test_a_planning_that_dies_anywhere_is_done_again(
     if is_done:
         new.client.lose(number)
     else:
-        new.client.fail(number, BrokerUnreachable("killed"))
+        new.client.fail(number, BrokerUnreachableError("killed"))
     try:
         new.plan()
     except KafkaError:
         pass
-    except OutcomeUnknown as error:
+    except OutcomeUnknownError as error:
         assert "interrupted" in str(error)  # noqa: PT017
     last = of(fake, "last")
     assert last.plan().last["query"].lost == frozenset()
@@ -469,7 +469,7 @@ def test_a_planning_that_is_overtaken_anywhere_does_no_harm(fake: FakeCluster, n
     zombie.client.before(number, take_over)
     try:
         zombie.plan()
-    except Fenced:
+    except SinkFencedError:
         pass
     else:
         # It has taken X back before it could notice: then X is its own, and the newer one's not.
@@ -488,12 +488,12 @@ def test_two_plannings_at_once_have_one_owner(fake: FakeCluster, number: int) ->
     one.client.before(number, two.plan)
     try:
         one.plan()
-    except Fenced:
+    except SinkFencedError:
         winner, loser = two, None
     else:
         winner, loser = one, two
     if loser is not None and loser.owner != winner.owner:
-        with pytest.raises(ProducerFenced):
+        with pytest.raises(ProducerFencedError):
             loser.write_decision(loser.decision(9, number=2))
     winner.decide(2, winner.prepare(0, OUT, "next"), number=2)
     winner.plan()

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.errors import AuthenticationFailed, BrokerUnreachable, OutcomeUnknown
+from pyspark_kafka.errors import AccessError, BrokerUnreachableError, OutcomeUnknownError
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import TransactionState
 from pyspark_kafka.sink.exactly_once.decisions import Entry, QueryState
@@ -31,7 +31,7 @@ def roll(driver: Driver, *entries: Entry, finished: int = 0) -> list[int]:
 
 
 def told(driver: Driver, *entries: Entry) -> str:
-    with pytest.raises(OutcomeUnknown) as error:
+    with pytest.raises(OutcomeUnknownError) as error:
         roll(driver, *entries)
     text = str(error.value)
     assert f"decision 1 of query query (batch 5) under transactionalId '{driver.x}' stands" in text
@@ -413,7 +413,7 @@ def test_a_log_that_may_not_be_read_is_told(
     entry = driver.prepare(0, OUT, "a")
     driver.commit(entry)
     fake.expire(entry.transactional_id)
-    client.fail("read_log", AuthenticationFailed("TOPIC_AUTHORIZATION_FAILED"))
+    client.fail("read_log", AccessError("TOPIC_AUTHORIZATION_FAILED"))
     text = told(driver, entry)
     assert "may not read the markers that ended them: out-0: TOPIC_AUTHORIZATION_FAILED" in text
     assert "Allow it READ on these topics" in text
@@ -437,10 +437,10 @@ def test_one_that_cannot_be_told_does_not_keep_others_from_being_committed(
 @pytest.mark.parametrize(
     "interrupt",
     [
-        lambda client: client.fail("end_transactions", AuthenticationFailed("no")),
-        lambda client: client.fail("describe_transactions", BrokerUnreachable("no")),
-        lambda client: client.fail("list_offsets", BrokerUnreachable("no")),
-        lambda client: client.fail("read_log", BrokerUnreachable("no")),
+        lambda client: client.fail("end_transactions", AccessError("no")),
+        lambda client: client.fail("describe_transactions", BrokerUnreachableError("no")),
+        lambda client: client.fail("list_offsets", BrokerUnreachableError("no")),
+        lambda client: client.fail("read_log", BrokerUnreachableError("no")),
     ],
     ids=["end", "describe", "offsets", "read"],
 )

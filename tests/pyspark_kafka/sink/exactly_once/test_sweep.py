@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafka.errors import AuthenticationFailed, Fenced, PysparkKafkaError
+from pyspark_kafka.errors import AccessError, PysparkKafkaError, SinkFencedError
 from pyspark_kafka.kafka.transactions import (
     ProducerIdAndEpoch,
     TransactionDescription,
@@ -116,11 +116,13 @@ def test_who_has_lost_x_ends_nothing(setting: Setting) -> None:
     new.plan()
     entry = new.prepare(0, topic, "new")
     left = old.prepare(0, topic, "late task of the old one")
-    with pytest.raises(Fenced, match=f"another run has taken over transactionalId '{setting.x}'"):
+    with pytest.raises(
+        SinkFencedError, match=f"another run has taken over transactionalId '{setting.x}'"
+    ):
         sweep(old.client, old.x, old.owner)
     new.decide(1, entry)
     for decided_with in (None, old.version):
-        with pytest.raises(Fenced):
+        with pytest.raises(SinkFencedError):
             sweep(old.client, old.x, old.owner, decided_with=decided_with)
     assert states(new, entry.transactional_id) == [TransactionState.ONGOING]
     assert states(new, left.transactional_id) == [TransactionState.ONGOING]
@@ -163,7 +165,7 @@ def test_a_newer_owner_is_not_hit_at_any_moment(
     if moment == "list again":
         at = client.request_count + 5
     client.before(at, take_over)
-    with pytest.raises(Fenced):
+    with pytest.raises(SinkFencedError):
         sweep(client, "X", driver.owner)
     assert [request.name for request in fake.requests if request.client == "new"]
     new.plan()
@@ -227,7 +229,7 @@ def test_without_describe_the_silence_of_lists_is_not_believed(
 ) -> None:
     driver.prepare(0, OUT, "a")
     fake.refuses = {"list_transactions", "describe_transactions"}
-    with pytest.raises(AuthenticationFailed) as error:
+    with pytest.raises(AccessError) as error:
         sweep(client, "X", driver.owner)
     assert "allow DESCRIBE" in str(error.value)
     assert "--transactional-id X --resource-pattern-type prefixed" in str(error.value)
@@ -360,6 +362,6 @@ def test_the_last_epoch_of_x(fake: FakeCluster, driver: Driver, client: FakeClie
     assert found == (left.transactional_id,)
     driver.plan()
     assert fake.producer_of("X").producer_id != owner.producer_id
-    with pytest.raises(Fenced):
+    with pytest.raises(SinkFencedError):
         sweep(client, "X", owner, decided_with=driver.version)
     assert [value for _, value in fake.committed(OUT)] == [b"a"]

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka.errors import (
-    BrokerUnreachable,
-    DeliveryFailed,
-    Fenced,
+    BrokerUnreachableError,
+    DeliveryError,
     OptionError,
-    OutcomeUnknown,
-    ReplayMismatch,
+    OutcomeUnknownError,
+    ReplayMismatchError,
     RowError,
-    RowsLost,
-    StaleBatch,
+    RowsLostError,
+    SinkFencedError,
+    StaleBatchError,
 )
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionState
@@ -191,7 +191,7 @@ def test_rows_to_count_are_checked_as_rows_to_write(attempt: Attempt) -> None:
 
 def test_a_batch_older_than_the_decided_one_is_refused(attempt: Attempt) -> None:
     attempt.last = {"q": last(8)}
-    with pytest.raises(StaleBatch) as raised:
+    with pytest.raises(StaleBatchError) as raised:
         attempt.run()
     text = str(raised.value)
     assert "batch 7 of query q (run run-1) is older than batch 8" in text
@@ -203,7 +203,7 @@ def test_a_batch_older_than_the_decided_one_is_refused(attempt: Attempt) -> None
 def test_a_job_with_a_lower_id_is_refused(attempt: Attempt) -> None:
     attempt.last = {BATCH_JOB: last(8)}
     attempt.task = replace(TASK, query_id=BATCH_JOB)
-    with pytest.raises(StaleBatch, match="option 'batchId' is 7, and batch 8"):
+    with pytest.raises(StaleBatchError, match="option 'batchId' is 7, and batch 8"):
         attempt.run()
 
 
@@ -217,7 +217,7 @@ def test_a_job_without_an_id_is_always_written(attempt: Attempt) -> None:
 
 def test_a_query_whose_outcome_will_never_be_told_is_refused(attempt: Attempt) -> None:
     attempt.last = {"q": replace(last(6), untold="look, and settle it by hand")}
-    with pytest.raises(OutcomeUnknown, match="look, and settle it by hand"):
+    with pytest.raises(OutcomeUnknownError, match="look, and settle it by hand"):
         attempt.run()
     attempt.last = {"another": replace(last(6), untold="no business of ours")}
     assert isinstance(attempt.run(), Prepared)
@@ -226,7 +226,7 @@ def test_a_query_whose_outcome_will_never_be_told_is_refused(attempt: Attempt) -
 def test_a_batch_behind_lost_rows_is_refused(attempt: Attempt) -> None:
     attempt.last = {"q": last(6, {4: RowTotals(), 2: RowTotals()})}
     with pytest.raises(
-        RowsLost, match="batch 6 before it has lost the rows of its partitions 2, 4"
+        RowsLostError, match="batch 6 before it has lost the rows of its partitions 2, 4"
     ):
         attempt.run()
     assert attempt.client.asked() == []
@@ -250,7 +250,7 @@ def test_rows_that_are_not_lost_are_counted_beside_lost_ones(attempt: Attempt) -
 def test_lost_rows_are_not_replaced_by_others(attempt: Attempt, rows: list[bytes]) -> None:
     attempt.last = {"q": last(7, {3: totals(ROWS)})}
     attempt.batches = [values(rows)]
-    with pytest.raises(ReplayMismatch, match=rf"its 3 rows .* are others: {len(rows)} \("):
+    with pytest.raises(ReplayMismatchError, match=rf"its 3 rows .* are others: {len(rows)} \("):
         attempt.run()
     attempt.check_aborted()
 
@@ -268,17 +268,17 @@ def test_a_failing_input_aborts(attempt: Attempt) -> None:
 
 @pytest.mark.parametrize("request_name", ["produce", "flush"])
 def test_a_failure_aborts_and_is_told(attempt: Attempt, request_name: str) -> None:
-    attempt.client.fail(request_name, DeliveryFailed("t-0: no answer"))
-    with pytest.raises(DeliveryFailed, match="t-0: no answer"):
+    attempt.client.fail(request_name, DeliveryError("t-0: no answer"))
+    with pytest.raises(DeliveryError, match="t-0: no answer"):
         attempt.run()
     assert [producer.is_aborted for producer in attempt.client.producers] == [True]
     attempt.check_aborted()
 
 
 def test_a_failure_of_aborting_does_not_hide_what_led_there(attempt: Attempt) -> None:
-    attempt.client.fail("flush", DeliveryFailed("t-0: no answer"))
-    attempt.client.fail("end_transactions", BrokerUnreachable("neither here"))
-    with pytest.raises(DeliveryFailed, match="t-0: no answer"):
+    attempt.client.fail("flush", DeliveryError("t-0: no answer"))
+    attempt.client.fail("end_transactions", BrokerUnreachableError("neither here"))
+    with pytest.raises(DeliveryError, match="t-0: no answer"):
         attempt.run()
 
 
@@ -310,7 +310,7 @@ def _other_attempt(attempt: Attempt) -> Callable[[], object]:
 
 @pytest.mark.parametrize("where", ["task.produce.before", "task.produce.produce.before"])
 def test_who_has_lost_its_id_is_told(attempt: Attempt, where: str) -> None:
-    with at(where, _other_attempt(attempt)), pytest.raises(Fenced) as raised:
+    with at(where, _other_attempt(attempt)), pytest.raises(SinkFencedError) as raised:
         attempt.run()
     assert f"a task of {TASK.batch} has lost '{OWN_ID}' to another" in str(raised.value)
     assert attempt.cluster.producer_of(OWN_ID).producer_epoch > 0
@@ -335,7 +335,10 @@ class TestTwoPhaseCommit:
 
     @pytest.mark.parametrize("where", ["task.init.before", "task.produce.before"])
     def test_a_fenced_run_begins_nothing(self, attempt: Attempt, where: str) -> None:
-        with at(where, self._new_owner(attempt)), pytest.raises(Fenced, match="lost 'orders' to"):
+        with (
+            at(where, self._new_owner(attempt)),
+            pytest.raises(SinkFencedError, match="lost 'orders' to"),
+        ):
             attempt.run()
         assert attempt.client.producers == []
         attempt.check_aborted()
@@ -343,7 +346,7 @@ class TestTwoPhaseCommit:
     def test_a_run_that_is_fenced_meanwhile_leaves_nothing(self, attempt: Attempt) -> None:
         with (
             at("task.produce.flush.after", self._new_owner(attempt)),
-            pytest.raises(Fenced, match="lost 'orders' to"),
+            pytest.raises(SinkFencedError, match="lost 'orders' to"),
         ):
             attempt.run()
         attempt.check_aborted()

@@ -16,13 +16,13 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka.client import factory
 from pyspark_kafka.errors import (
-    BatchNotCommitted,
-    BrokerUnreachable,
+    BatchNotCommittedError,
+    BrokerUnreachableError,
     CheckpointError,
     ExactlyOnceError,
-    Fenced,
     OptionError,
     SchemaError,
+    SinkFencedError,
 )
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
 from pyspark_kafka.options.parse import parse_sink_options
@@ -229,8 +229,10 @@ def job(one: ExactlyOnceWrite) -> str:
 
 
 def test_a_plan_that_fails_is_told_as_what_it_is(protocol: Steps) -> None:
-    protocol.failure = Fenced("another run has taken over")
-    with pytest.raises(pickle.PicklingError, match=r"^Fenced: another run has taken over$"):
+    protocol.failure = SinkFencedError("another run has taken over")
+    with pytest.raises(
+        pickle.PicklingError, match=r"^SinkFencedError: another run has taken over$"
+    ):
         carried(a_write())
 
 
@@ -292,8 +294,8 @@ def test_what_a_process_does_shares_a_client_until_it_fails(
     one.commit([message()], 1)
     carried(a_write()).task(rows(1))
     assert len(protocol.opened) == 1
-    protocol.failure = BrokerUnreachable("gone")
-    with pytest.raises(BrokerUnreachable):
+    protocol.failure = BrokerUnreachableError("gone")
+    with pytest.raises(BrokerUnreachableError):
         one.task(rows(1))
     assert not protocol.opened[0].is_open
     protocol.failure = None
@@ -362,15 +364,15 @@ def test_offsets_that_cannot_be_read_matter_only_to_a_group(
 
 
 def test_a_failed_commit_is_told(protocol: Steps) -> None:
-    protocol.failure = BatchNotCommitted("no row of it will be seen")
-    with pytest.raises(BatchNotCommitted):
+    protocol.failure = BatchNotCommittedError("no row of it will be seen")
+    with pytest.raises(BatchNotCommittedError):
         a_write().commit([message()], 1)
 
 
 def test_an_abort_gets_all_that_tasks_said_and_hides_no_other_failure(
     protocol: Steps, caplog: pytest.LogCaptureFixture
 ) -> None:
-    protocol.failure = BrokerUnreachable("gone")
+    protocol.failure = BrokerUnreachableError("gone")
     with caplog.at_level(logging.WARNING):
         a_write().abort([None, message(), None])
     assert [len(messages) for messages in protocol.aborts] == [3]

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka.client import factory
 from pyspark_kafka.datasource import KafkaDataSource
-from pyspark_kafka.errors import OptionError, ReplayMismatch, SchemaError, StaleBatch
+from pyspark_kafka.errors import OptionError, ReplayMismatchError, SchemaError, StaleBatchError
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.options.parse import parse_sink_options
 from pyspark_kafka.sink.at_least_once.write import AtLeastOnceWrite
@@ -150,9 +150,9 @@ def test_micro_batches_are_seen_when_they_are_committed(
         "micro-batch 0 written: none",
         "micro-batch 1 written: 1 rows to t",
     ]
-    with pytest.raises(StaleBatch):
+    with pytest.raises(StaleBatchError):
         spark.micro_batch(0, ["a"])
-    with pytest.raises(ReplayMismatch):
+    with pytest.raises(ReplayMismatchError):
         spark.micro_batch(1, ["e"])
 
 
@@ -176,7 +176,7 @@ def test_jobs(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     again.job(["c"], ["d"])
     again.job(["d"], ["c"])
     assert values(cluster) == [b"a", b"a", b"b", b"c", b"d"]
-    with pytest.raises(StaleBatch, match="'batchId' is 2"):
+    with pytest.raises(StaleBatchError, match="'batchId' is 2"):
         Spark(monkeypatch, batchId="2").job(["e"])
 
 

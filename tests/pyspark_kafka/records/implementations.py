@@ -1,4 +1,4 @@
-"""The twins that can be had here, as parameters of tests.
+"""The implementations that can be had here, as parameters of tests.
 
 Where the kernel is missing, one test is skipped and says so, instead of hundreds.
 """
@@ -18,10 +18,10 @@ KERNEL_IS_BUILT = importlib.util.find_spec("pyspark_kafka.records._kernel") is n
 NOT_BUILT = "the kernel is not built: install the project where there is a C compiler"
 
 needs_kernel = pytest.mark.skipif(not KERNEL_IS_BUILT, reason=NOT_BUILT)
-TWINS = ["cython", "pure"] if KERNEL_IS_BUILT else ["pure"]
+IMPLEMENTATIONS = ["cython", "pure"] if KERNEL_IS_BUILT else ["pure"]
 
 
-def twin(name: str) -> Decode:
+def implementation(name: str) -> Decode:
     module = importlib.import_module(
         f"pyspark_kafka.records._{'kernel' if name == 'cython' else name}"
     )
@@ -30,14 +30,14 @@ def twin(name: str) -> Decode:
 
 
 def outcome(name: str, data: bytes, asked: Wanted) -> Decoded | tuple[type, str]:
-    """What the twin gives, checked by Arrow, or how it fails.
+    """What the implementation gives, checked by Arrow, or how it fails.
 
     It is given memory that ends where the data does, for an address sanitizer to see what is read
     behind: `bytes` have one more.
     """
     exact = np.frombuffer(data, np.uint8).copy().data
     try:
-        found = twin(name)(exact, asked)
+        found = implementation(name)(exact, asked)
     except KafkaError as error:
         return type(error), str(error)
     for arrow in found.batches:

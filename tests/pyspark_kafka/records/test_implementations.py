@@ -1,4 +1,4 @@
-"""The twins against each other: same rows in the same batches, or the same error."""
+"""The implementations against each other: same rows in the same batches, or the same error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.pyspark_kafka.records.batches import (
     wanted,
     with_crc,
 )
-from tests.pyspark_kafka.records.twins import needs_kernel, outcome
+from tests.pyspark_kafka.records.implementations import needs_kernel, outcome
 
 pytestmark = needs_kernel
 

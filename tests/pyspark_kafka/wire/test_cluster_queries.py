@@ -1,4 +1,4 @@
-"""Questions are asked until they are answered, and no longer than is worth while."""
+"""ClusterQueries are asked until they are answered, and no longer than is worth while."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
-    BrokerUnreachable,
+    AccessError,
+    BrokerUnreachableError,
     KafkaError,
-    LeaderNotAvailable,
+    LeaderNotAvailableError,
     ProtocolError,
-    UnknownTopicOrPartition,
+    UnknownTopicOrPartitionError,
 )
 from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition
-from pyspark_kafka.wire.opening import Opening
-from pyspark_kafka.wire.questions import Questions
+from pyspark_kafka.wire.cluster_queries import ClusterQueries
+from pyspark_kafka.wire.dialer import Dialer
 from pyspark_kafka.wire.retry import Backoff, Clock
 from pyspark_kafka.wire.router import Router
 from pyspark_kafka.wire.transport import Address
@@ -31,15 +31,15 @@ T0 = TopicPartition("t", 0)
 G = "group"
 
 
-def questions(broker: ScriptedBroker, **options: Any) -> Questions:
-    opening = Opening(client_id="tests", clock=Clock())
+def questions(broker: ScriptedBroker, **options: Any) -> ClusterQueries:
+    opening = Dialer(client_id="tests", clock=Clock())
     settings: dict[str, Any] = {
         "api_timeout_s": 20.0,
         "retry_interval_s": 0.01,
         "backoff": Backoff(first_s=0.01, longest_s=0.02),
         **options,
     }
-    return Questions(
+    return ClusterQueries(
         router=Router([Address.parse(broker.address)], opening),
         bootstrap_servers=broker.address,
         **settings,
@@ -74,14 +74,14 @@ def silence(peer: Peer, _: Asked) -> None:
     peer.hang()
 
 
-Ask = Callable[[Questions], Any]
+Ask = Callable[[ClusterQueries], Any]
 
 
-def ask_offsets(one: Questions) -> Any:
+def ask_offsets(one: ClusterQueries) -> Any:
     return one.list_offsets({T0: LATEST}, IsolationLevel.READ_COMMITTED)[T0]
 
 
-def ask_commits(one: Questions) -> Any:
+def ask_commits(one: ClusterQueries) -> Any:
     return one.committed_offsets(G, [T0])[T0]
 
 
@@ -158,7 +158,7 @@ def test_what_is_no_answer_is_tried_three_times(ask: Ask, api: str, answer: Any)
 
 @pytest.mark.parametrize(
     ("code", "kind", "tries"),
-    [(-1, KafkaError, 3), (42, KafkaError, 3), (29, AuthenticationFailed, 1)],
+    [(-1, KafkaError, 3), (42, KafkaError, 3), (29, AccessError, 1)],
 )
 def test_errors_that_do_not_pass(code: int, kind: type[KafkaError], tries: int) -> None:
     answers = Answers(list_offsets=[offsets((code, -1))])
@@ -176,7 +176,7 @@ def test_what_does_not_exist_is_said_after_three_tries(fields: dict[str, Any], t
     with ScriptedBroker(answers := Answers(metadata=[])) as broker:
         answers.answers["metadata"] = [cluster(broker, **fields)]
         asking = questions(broker)
-        with closing(asking.router), pytest.raises(UnknownTopicOrPartition, match=text):
+        with closing(asking.router), pytest.raises(UnknownTopicOrPartitionError, match=text):
             asking.list_offsets({partition: LATEST}, IsolationLevel.READ_COMMITTED)
         assert answers.count("metadata") == 4
 
@@ -189,10 +189,14 @@ def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_on() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind", "text"),
     [
-        (offsets((6, -1)), LeaderNotAvailable, "no leader answered for it within 0.3 s"),
-        (offsets((7, -1)), BrokerUnreachable, "REQUEST_TIMED_OUT"),
-        (silence, BrokerUnreachable, "did not answer within 0.3 s .*no answer came to ListOff"),
-        (lambda peer, _: peer.close(), BrokerUnreachable, "did not answer within 0.3 s"),
+        (offsets((6, -1)), LeaderNotAvailableError, "no leader answered for it within 0.3 s"),
+        (offsets((7, -1)), BrokerUnreachableError, "REQUEST_TIMED_OUT"),
+        (
+            silence,
+            BrokerUnreachableError,
+            "did not answer within 0.3 s .*no answer came to ListOff",
+        ),
+        (lambda peer, _: peer.close(), BrokerUnreachableError, "did not answer within 0.3 s"),
     ],
 )
 def test_the_time_is_over_at_last(answer: Any, kind: type[KafkaError], text: str) -> None:

@@ -15,11 +15,11 @@ from pyspark_kafka.client.base import KafkaClient
 from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.client.librdkafka import admin as admin_module
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
-    BrokerUnreachable,
+    AccessError,
+    BrokerUnreachableError,
     KafkaError,
-    LeaderNotAvailable,
-    UnknownTopicOrPartition,
+    LeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
 )
 from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition
@@ -99,14 +99,14 @@ def test_a_refusal_of_hours_ago_is_not_held_against_an_answer(opened: Opened) ->
     admin.answers = [Topic()]
     assert client.describe_topics(["t"]).keys() == {"t"}
     admin.events = [REFUSED]
-    with pytest.raises(BrokerUnreachable):
+    with pytest.raises(BrokerUnreachableError):
         client.describe_topics(["t"])
 
 
 def test_a_refusal_while_waiting_is_told_before_the_time_is_up(opened: Opened) -> None:
     client, admin = opened
     admin.events_with_question = [REFUSED]
-    with pytest.raises(AuthenticationFailed, match=r"describing topic t .*no such user"):
+    with pytest.raises(AccessError, match=r"describing topic t .*no such user"):
         client.describe_topics(["t"])
     assert admin.asked == 1
 
@@ -150,8 +150,8 @@ def test_a_leader_that_does_not_answer_while_others_do_is_no_offset(opened: Open
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        (Code.NOT_LEADER_FOR_PARTITION, LeaderNotAvailable),
-        (Code._TRANSPORT, BrokerUnreachable),
+        (Code.NOT_LEADER_FOR_PARTITION, LeaderNotAvailableError),
+        (Code._TRANSPORT, BrokerUnreachableError),
         (Code.COORDINATOR_LOAD_IN_PROGRESS, KafkaError),
     ],
 )
@@ -170,7 +170,7 @@ def test_when_the_time_is_over_the_error_says_how_to_wait_longer(
 def test_a_partition_that_is_not_there_is_not_waited_for(opened: Opened) -> None:
     client, admin = opened
     admin.answers = [*[Code(Code._NOENT)] * 3, Code(Code.UNKNOWN_TOPIC_OR_PART)]
-    with pytest.raises(UnknownTopicOrPartition, match=r"topic 't' does not exist"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"topic 't' does not exist"):
         list_offsets(client)
 
 
@@ -194,6 +194,6 @@ def test_an_error_that_may_last_is_asked_as_often_as_retries_say(opened: Opened)
 def test_what_another_try_does_not_help_is_asked_once(opened: Opened) -> None:
     client, admin = opened
     admin.answers = [Code(Code.TOPIC_AUTHORIZATION_FAILED)] * 2
-    with pytest.raises(AuthenticationFailed):
+    with pytest.raises(AccessError):
         client.describe_topics(["t"])
     assert admin.asked == 1

@@ -21,18 +21,18 @@ from typing import Any, Final, TypeVar
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
-    BrokerUnreachable,
+    AccessError,
+    BrokerUnreachableError,
     KafkaError,
-    LeaderNotAvailable,
+    LeaderNotAvailableError,
     ProtocolError,
-    UnknownTopicOrPartition,
-    UnsupportedVersion,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
 )
 from pyspark_kafka.kafka.offsets import AtTimestamp, IsolationLevel, OffsetQuery
 from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
 from pyspark_kafka.wire.connection import Connection, Pending, entity_request
-from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, remedy, said
+from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, format_code
 from pyspark_kafka.wire.group_offsets import (
     commit_offsets,
     committed_offsets,
@@ -42,7 +42,7 @@ from pyspark_kafka.wire.group_offsets import (
 )
 from pyspark_kafka.wire.metadata import Broker, ClusterMetadata, TopicMetadata, topic_id_text
 from pyspark_kafka.wire.retry import Backoff
-from pyspark_kafka.wire.router import Refused, Router
+from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.versions import Api
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unk
 
 
 @dataclass(slots=True, kw_only=True)
-class Questions:
+class ClusterQueries:
     """See `KafkaReads` for the first five. `bootstrap_servers` is for errors."""
 
     router: Router
@@ -93,7 +93,7 @@ class Questions:
             found = self.router.refresh(sorted(topics), deadline=deadline)
             for name, code in sorted(found.failed.items()):
                 if code not in _UNKNOWN:
-                    raise Refused(code, f"describing topic {name}")
+                    raise ApiError(code, f"describing topic {name}")
             return found
 
         found = self.until_answered(ask, f"describing topics {', '.join(sorted(topics))}")
@@ -127,10 +127,10 @@ class Questions:
         def ask(deadline: float) -> None:
             try:
                 commit_offsets(self.router, group_id, offsets, deadline=deadline)
-            except Refused as refused:
+            except ApiError as refused:
                 if refused.code in _HAS_MEMBERS:
                     raise KafkaError(
-                        f"{refused.doing} failed: {said(refused.code)}: the group has members, and "
+                        f"{refused.doing} failed: {format_code(refused.code)}: the group has members, and "
                         "offsets are theirs to commit; take another group id, or end the members"
                     ) from None
                 raise
@@ -145,7 +145,7 @@ class Questions:
         about: Collection[TopicPartition] = (),
         timeout_s: float | None = None,
     ) -> T:
-        """Call `ask` with the deadline of each try until it raises neither `Refused` nor an error
+        """Call `ask` with the deadline of each try until it raises neither `ApiError` nor an error
         that may pass; all tries take `timeout_s`, or `api_timeout_s`, together.
 
         `about` are partitions that have to exist: where one is unknown after `retries` tries, the
@@ -156,15 +156,15 @@ class Questions:
         deadline = clock.now() + timeout_s
         try_s = _FIRST_TRY_S
         tries = lasting = 0
-        told: Refused | KafkaError | None = None
+        told: ApiError | KafkaError | None = None
         while True:
             tries += 1
-            failed: Refused | KafkaError
+            failed: ApiError | KafkaError
             try:
                 return ask(min(deadline, clock.now() + try_s))
-            except (AuthenticationFailed, UnsupportedVersion):
+            except (AccessError, UnsupportedVersionError):
                 raise
-            except (Refused, BrokerUnreachable, ProtocolError) as error:
+            except (ApiError, BrokerUnreachableError, ProtocolError) as error:
                 failed = error
             LOG.warning("%s, try %d: %s", doing, tries, failed)
             if (
@@ -172,7 +172,7 @@ class Questions:
             ):  # The end of the time is no news of a broker.
                 told = failed
             if may_pass(failed):
-                unreachable = isinstance(failed, BrokerUnreachable)
+                unreachable = isinstance(failed, BrokerUnreachableError)
                 backoff = self.reconnecting if unreachable else self.backoff
                 go_on = backoff.pause(tries, clock=clock, deadline=deadline)
             else:
@@ -187,7 +187,7 @@ class Questions:
             try_s *= _TRY_GROWTH
 
     def _raise_lasting(
-        self, failed: Refused | KafkaError, about: Collection[TopicPartition], deadline: float
+        self, failed: ApiError | KafkaError, about: Collection[TopicPartition], deadline: float
     ) -> None:
         """Raise, unless a broker knows all partitions of what others call unknown."""
         if isinstance(failed, KafkaError):
@@ -196,53 +196,55 @@ class Questions:
             topics = {partition.topic for partition in about}
             try:
                 metadata = self.router.refresh(topics, deadline=deadline)
-            except (Refused, BrokerUnreachable):
+            except (ApiError, BrokerUnreachableError):
                 return
             raise_missing(metadata, about, self.bootstrap_servers)
             return
         kind = error_class(failed.code)
         raise kind(
-            f"{failed.doing} failed at {self.bootstrap_servers}: {said(failed.code)}; "
-            f"{remedy(kind)}"
+            f"{failed.doing} failed at {self.bootstrap_servers}: {format_code(failed.code)}."
         )
 
     def _out_of_time(
-        self, failed: Refused | KafkaError, doing: str, timeout_s: float
+        self, failed: ApiError | KafkaError, doing: str, timeout_s: float
     ) -> KafkaError:
-        longer = f"or raise '{_TIMEOUT_OPTION}' to wait longer"
-        if isinstance(failed, BrokerUnreachable):
-            reason = str(failed).partition(f"; {remedy(BrokerUnreachable)}")[0]
-            return BrokerUnreachable(
+        longer = f"To wait longer, raise '{_TIMEOUT_OPTION}'."
+        if isinstance(failed, BrokerUnreachableError):
+            reason = reason_of(failed)
+            return BrokerUnreachableError(
                 f"{doing} failed: {self.bootstrap_servers} did not answer within {timeout_s:g} s "
-                f"({reason}); {remedy(BrokerUnreachable)}, {longer}"
+                f"({reason}).",
+                advice=f"{BrokerUnreachableError.remedy} {longer}",
             )
         if isinstance(failed, KafkaError):
             return failed
         kind = error_class(failed.code)
-        if kind is LeaderNotAvailable:
-            return LeaderNotAvailable(
+        if kind is LeaderNotAvailableError:
+            return LeaderNotAvailableError(
                 f"{failed.doing} failed: no leader answered for it within {timeout_s:g} s "
-                f"({said(failed.code)}); {remedy(kind)}, {longer}"
+                f"({format_code(failed.code)}).",
+                advice=f"{kind.remedy} {longer}",
             )
         return kind(
-            f"{failed.doing} failed: {said(failed.code)} was all the answer within {timeout_s:g} "
-            f"s; see the brokers' logs, {longer}"
+            f"{failed.doing} failed: {format_code(failed.code)} was all the answer within {timeout_s:g} "
+            "s.",
+            advice=f"See the brokers' logs. {longer}",
         )
 
 
 def raise_missing(
     metadata: ClusterMetadata, partitions: Collection[TopicPartition], bootstrap_servers: str
 ) -> None:
-    """Raises `UnknownTopicOrPartition` for the first one that `metadata` does not have, if any."""
+    """Raises `UnknownTopicOrPartitionError` for the first one that `metadata` does not have, if any."""
     for partition in sorted(partitions):
         topic = metadata.topics.get(partition.topic)
         if topic is None:
-            raise UnknownTopicOrPartition(
+            raise UnknownTopicOrPartitionError(
                 f"topic {partition.topic!r} does not exist at {bootstrap_servers}, or may not be "
                 "seen: create it, correct its name, or grant DESCRIBE"
             )
         if partition.partition not in topic.partitions:
-            raise UnknownTopicOrPartition(
+            raise UnknownTopicOrPartitionError(
                 f"topic {partition.topic!r} has {len(topic.partitions)} partitions, and no "
                 f"partition {partition.partition}"
             )
@@ -257,15 +259,15 @@ def _description(topic: TopicMetadata) -> TopicDescription:
     )
 
 
-def may_pass(failed: Refused | KafkaError) -> bool:
+def may_pass(failed: ApiError | KafkaError) -> bool:
     """Whether it may be over in a while. "Unknown" may be too, but mostly is the truth."""
-    if isinstance(failed, Refused):
+    if isinstance(failed, ApiError):
         return REACTIONS[failed.code] is not Reaction.FAIL and failed.code not in _UNKNOWN
-    return isinstance(failed, BrokerUnreachable)
+    return isinstance(failed, BrokerUnreachableError)
 
 
-def _is_refusal_of_us(failed: Refused | KafkaError) -> bool:
-    return isinstance(failed, Refused) and error_class(failed.code) is AuthenticationFailed
+def _is_refusal_of_us(failed: ApiError | KafkaError) -> bool:
+    return isinstance(failed, ApiError) and issubclass(error_class(failed.code), AccessError)
 
 
 class _ListingOffsets:
@@ -289,19 +291,19 @@ class _ListingOffsets:
         return f"listing offsets of {first}{more}"
 
     def __call__(self, deadline: float) -> None:
-        failures: list[Refused | KafkaError] = []
+        failures: list[ApiError | KafkaError] = []
         sent: list[tuple[list[TopicPartition], Connection, Pending[Any]]] = []
         for leader, epochs in self._by_leader(failures, deadline).items():
             partitions = list(epochs)
             try:
                 sent.append((partitions, *self._send(leader, epochs, deadline)))
-            except (BrokerUnreachable, ProtocolError) as error:
+            except (BrokerUnreachableError, ProtocolError) as error:
                 self._forget(partitions)
                 failures.append(error)
         for partitions, connection, pending in sent:
             try:
                 response = connection.receive(pending, deadline=deadline)
-            except (BrokerUnreachable, ProtocolError) as error:
+            except (BrokerUnreachableError, ProtocolError) as error:
                 self._router.failed(connection)
                 self._forget(partitions)
                 failures.append(error)
@@ -311,7 +313,7 @@ class _ListingOffsets:
             raise max(failures, key=lambda failure: not may_pass(failure))
 
     def _by_leader(
-        self, failures: list[Refused | KafkaError], deadline: float
+        self, failures: list[ApiError | KafkaError], deadline: float
     ) -> dict[Broker, dict[TopicPartition, int]]:
         """The epochs of the partitions whose leader is known, by leader."""
         wanted = sorted(self._queries.keys() - self.offsets.keys())
@@ -320,8 +322,8 @@ class _ListingOffsets:
         for partition in wanted:
             try:
                 leader = self._router.leader(partition)
-            except Refused as refused:
-                failures.append(Refused(refused.code, self.doing([partition])))
+            except ApiError as refused:
+                failures.append(ApiError(refused.code, self.doing([partition])))
             else:
                 found.setdefault(leader.broker, {})[partition] = leader.leader_epoch
         return found
@@ -354,7 +356,7 @@ class _ListingOffsets:
         self,
         response: Any,
         partitions: list[TopicPartition],
-        failures: list[Refused | KafkaError],
+        failures: list[ApiError | KafkaError],
         broker: str,
     ) -> None:
         answers = [
@@ -368,7 +370,7 @@ class _ListingOffsets:
         for partition, answer in answers:
             if answer.error_code is not ErrorCode.none:
                 self._router.note(answer.error_code, topic=partition.topic)
-                failures.append(Refused(answer.error_code, self.doing([partition])))
+                failures.append(ApiError(answer.error_code, self.doing([partition])))
             else:
                 self.offsets[partition] = answer.offset if answer.offset >= 0 else None
 

@@ -32,11 +32,11 @@ from pyspark_kafka.client.librdkafka.errors import (
 )
 from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings
 from pyspark_kafka.errors import (
-    AuthenticationFailed,
-    BrokerUnreachable,
+    AccessError,
+    BrokerUnreachableError,
     KafkaError,
-    LeaderNotAvailable,
-    UnknownTopicOrPartition,
+    LeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
 )
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ _ELSEWHERE: Final = frozenset(
 """What is said while another broker takes over a group, or the cluster."""
 
 
-class Unanswered(Exception):  # noqa: N818
+class UnansweredError(Exception):
     """One try that brought no answer; never leaves this package."""
 
     def __init__(self, error: Code, doing: str) -> None:
@@ -91,13 +91,13 @@ class Unanswered(Exception):  # noqa: N818
         A broker that says "unknown" may not have heard yet of what is new.
         """
         return self.error.code() in _LEADERLESS | _ELSEWHERE or error_class(self.error) in (
-            BrokerUnreachable,
-            UnknownTopicOrPartition,
+            BrokerUnreachableError,
+            UnknownTopicOrPartitionError,
         )
 
 
 @dataclass(slots=True, kw_only=True)
-class Asking:
+class RetryLoop:
     """The questions of one handle, admin or consumer; `events` is its `error_cb`."""
 
     handle: Any
@@ -112,7 +112,7 @@ class Asking:
         timeout_s: float | None = None,
         check_existence: Callable[[float], None] | None = None,
     ) -> T:
-        """Call `ask` with the seconds it may take until it does not raise `Unanswered`.
+        """Call `ask` with the seconds it may take until it does not raise `UnansweredError`.
 
         All tries take `timeout_s`, or `kafka.default.api.timeout.ms`, together. When
         `fetchOffset.numRetries` tries have found no such partition, or no leader of it (librdkafka
@@ -128,7 +128,7 @@ class Asking:
             self._forget_trouble()
             try:
                 return ask(_bounded(try_s, deadline))
-            except Unanswered as unanswered:
+            except UnansweredError as unanswered:
                 failed = unanswered
             tries += 1
             LOG.warning("try %d: %s: %s", tries, failed.doing, failed.error.str())
@@ -143,7 +143,7 @@ class Asking:
             try_s *= _TRY_GROWTH
 
     def answer(self, future: Future[T], doing: str, *, try_s: float) -> T:
-        """Wait for librdkafka, noticing a refused login early; raises `Unanswered`."""
+        """Wait for librdkafka, noticing a refused login early; raises `UnansweredError`."""
         deadline = time.monotonic() + try_s + _POLL_S
         while True:
             try:
@@ -151,13 +151,13 @@ class Asking:
             except FutureTimeoutError:
                 self.raise_if_refused(doing)
                 if time.monotonic() >= deadline:
-                    raise Unanswered(Code(Code._TIMED_OUT), doing) from None
+                    raise UnansweredError(Code(Code._TIMED_OUT), doing) from None
             except KafkaException as error:
                 self.raise_if_refused(doing, code_of(error))
-                raise Unanswered(code_of(error), doing) from None
+                raise UnansweredError(code_of(error), doing) from None
 
     def metadata(self, doing: str, *, try_s: float) -> Any:
-        """All topics and brokers, which librdkafka then goes by; raises `Unanswered`."""
+        """All topics and brokers, which librdkafka then goes by; raises `UnansweredError`."""
         deadline = time.monotonic() + try_s
         while True:
             try:
@@ -167,7 +167,7 @@ class Asking:
                 self.raise_if_refused(doing, code_of(error))
                 if time.monotonic() >= deadline:
                     self._is_unreachable = True
-                    raise Unanswered(code_of(error), doing) from None
+                    raise UnansweredError(code_of(error), doing) from None
             else:
                 self._is_unreachable = False
                 return found
@@ -191,27 +191,25 @@ class Asking:
         """Learn who leads what by now; failing that, the next try goes by what was known."""
         try:
             self.metadata(doing, try_s=try_s)
-        except Unanswered as unanswered:
+        except UnansweredError as unanswered:
             LOG.warning("%s: no metadata: %s", doing, unanswered.error.str())
 
-    def _ask_existence(self, failed: Unanswered, tries: int) -> bool:
+    def _ask_existence(self, failed: UnansweredError, tries: int) -> bool:
         if self._is_unreachable or tries != self.settings.fetch_offset_num_retries:
             return False
-        is_unknown = error_class(failed.error) is UnknownTopicOrPartition
+        is_unknown = error_class(failed.error) is UnknownTopicOrPartitionError
         return is_unknown or failed.error.code() == Code._NOENT
 
-    def _raise_lasting(self, failed: Unanswered, tries: int) -> None:
+    def _raise_lasting(self, failed: UnansweredError, tries: int) -> None:
         error = translate(
             failed.error, doing=failed.doing, bootstrap_servers=self.settings.bootstrap_servers
         )
-        if isinstance(error, AuthenticationFailed) or (
-            tries >= self.settings.fetch_offset_num_retries
-        ):
+        if isinstance(error, AccessError) or (tries >= self.settings.fetch_offset_num_retries):
             raise error
 
-    def _out_of_time(self, failed: Unanswered, waited_s: float) -> KafkaError:
+    def _out_of_time(self, failed: UnansweredError, waited_s: float) -> KafkaError:
         code, said = failed.error.code(), f"{failed.error.str()} ({failed.error.name()})"
-        if self._is_unreachable or error_class(failed.error) is BrokerUnreachable:
+        if self._is_unreachable or error_class(failed.error) is BrokerUnreachableError:
             return unreachable(
                 failed.doing,
                 bootstrap_servers=self.settings.bootstrap_servers,
@@ -220,7 +218,7 @@ class Asking:
                 option=_TIMEOUT_OPTION,
             )
         if code in _LEADERLESS:
-            return LeaderNotAvailable(
+            return LeaderNotAvailableError(
                 f"{failed.doing} failed: no leader answered for it within {waited_s:g} s ({said}); "
                 "start a broker that has an in-sync replica of it, or raise "
                 f"'{_TIMEOUT_OPTION}' to wait longer"

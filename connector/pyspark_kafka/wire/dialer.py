@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.errors import BrokerUnreachable, KafkaError
+from pyspark_kafka.errors import BrokerUnreachableError, KafkaError
 from pyspark_kafka.version import VERSION
 from pyspark_kafka.wire.connection import RESPONSE_BYTES_MAX, Connection, Request, entity_request
 from pyspark_kafka.wire.entities import read_entity, response_schema
-from pyspark_kafka.wire.error_codes import error_class, remedy, said
+from pyspark_kafka.wire.error_codes import error_class, format_code
 from pyspark_kafka.wire.reader import Reader
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.transport import Address, Connect, TransportError, connect
@@ -26,7 +26,7 @@ _SOFTWARE_NAME: Final = "pyspark-kafka"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class Dialer:
     """How this client opens connections; `connect` is where TLS and SASL will enter.
 
     `connect_timeout_s` is `socket.connection.setup.timeout.ms`: what one broker may take
@@ -40,14 +40,12 @@ class Opening:
     response_bytes_max: int = RESPONSE_BYTES_MAX
 
     def open(self, address: Address, *, broker: str, deadline: float) -> Connection:
-        """Connect and negotiate; raises `BrokerUnreachable`, `ProtocolError`, ..."""
+        """Connect and negotiate; raises `BrokerUnreachableError`, `ProtocolError`, ..."""
         until = min(deadline, self.clock.now() + self.connect_timeout_s)
         try:
             transport = self.connect(address, self.clock.left_s(until))
         except TransportError as error:
-            raise BrokerUnreachable(
-                f"connecting to {broker} failed: {error}; {remedy(BrokerUnreachable)}"
-            ) from None
+            raise BrokerUnreachableError(f"connecting to {broker} failed: {error}.") from None
         connection = Connection(
             transport,
             broker=broker,
@@ -71,7 +69,7 @@ def _negotiate(connection: Connection, deadline: float) -> BrokerVersions:
     code = response.error_code
     if code is not ErrorCode.none:
         kind: type[KafkaError] = error_class(code)
-        raise kind(f"{connection.broker} answered ApiVersions with {said(code)}; {remedy(kind)}")
+        raise kind(f"{connection.broker} answered ApiVersions with {format_code(code)}.")
     ranges = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
     features = {
         feature.name: feature.max_version_level

@@ -1,4 +1,4 @@
-"""The encoding twins against each other, and what they make against the rows that went in."""
+"""The encoding implementations against each other, and what they make against the rows that went in."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.pyspark_kafka.records.encoded import (
     NO_PRODUCER,
     NOW,
     encoding,
-    encoding_twin,
+    encoding_implementation,
     header,
     records,
     state,
 )
-from tests.pyspark_kafka.records.twins import TWINS, needs_kernel
+from tests.pyspark_kafka.records.implementations import IMPLEMENTATIONS, needs_kernel
 
 PARTITIONS = 5
 
@@ -114,7 +114,9 @@ STAMPS = pa.timestamp("ms", tz="UTC")
 @given(rows=given_rows, asked=settings_of(), data=st.data())
 def test_the_same_bytes(rows: list[Given], asked: Encoding, data: st.DataObject) -> None:
     batch = data.draw(arrow(rows))
-    assert encoding_twin("cython")(batch, asked) == encoding_twin("pure")(batch, asked)
+    assert encoding_implementation("cython")(batch, asked) == encoding_implementation("pure")(
+        batch, asked
+    )
 
 
 @needs_kernel
@@ -140,7 +142,9 @@ def test_the_same_bytes_of_many_rows() -> None:
     )
     for bytes_max in (20_000, 1_000_000):
         asked = encoding(partition_count=50, unkeyed=(3, 4), batch_bytes_max=bytes_max)
-        assert encoding_twin("cython")(made, asked) == encoding_twin("pure")(made, asked)
+        assert encoding_implementation("cython")(made, asked) == encoding_implementation("pure")(
+            made, asked
+        )
 
 
 @needs_kernel
@@ -152,19 +156,19 @@ def test_the_same_errors(partitions: list[int | None]) -> None:
     outcomes: list[list[EncodedBatch] | str] = []
     for name in ("cython", "pure"):
         try:
-            outcomes.append(encoding_twin(name)(rows, encoding()))
+            outcomes.append(encoding_implementation(name)(rows, encoding()))
         except RowError as error:
             outcomes.append(str(error))
     assert outcomes[0] == outcomes[1]
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @settings(max_examples=60, deadline=None)
 @given(rows=given_rows, asked=settings_of(), data=st.data())
 def test_what_went_in_comes_out(
     name: str, rows: list[Given], asked: Encoding, data: st.DataObject
 ) -> None:
-    batches = encoding_twin(name)(data.draw(arrow(rows)), asked)
+    batches = encoding_implementation(name)(data.draw(arrow(rows)), asked)
     expected = placed(rows, asked)
     assert [batch.partition for batch in batches] == [partition for partition, _ in expected]
     sequences = dict(asked.producer.next_sequences)
