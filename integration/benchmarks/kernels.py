@@ -73,12 +73,12 @@ class Decoding(StoredBatches):
     implementation: Implementation = "cython"
 
     def work(self, topic: str, chunks: Sequence[bytes], records: int) -> int:  # noqa: ARG002
-        from pyspark_kafka.records import Wanted  # noqa: PLC0415
+        from pyspark_kafka.records import DecodeRequest  # noqa: PLC0415
 
         decode = importlib.import_module(_DECODERS[self.implementation]).decode
         rows = position = 0
         for chunk in chunks:
-            wanted = Wanted(
+            wanted = DecodeRequest(
                 topic=topic,
                 partition=0,
                 start_offset=position,

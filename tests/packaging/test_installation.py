@@ -25,10 +25,10 @@ import json, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 import pyspark_kafka
-from pyspark_kafka.records import IMPLEMENTATION, Wanted, decode
+from pyspark_kafka.records import IMPLEMENTATION, DecodeRequest, decode
 
 bootstrap_servers, topic, golden = sys.argv[1:]
-wanted = Wanted(
+wanted = DecodeRequest(
     topic="t", partition=0, start_offset=0, end_offset=1 << 40, columns=("value",), aborted=None
 )
 spark = (

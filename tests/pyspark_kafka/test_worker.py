@@ -1,4 +1,4 @@
-"""`worker.settle`: once, in tasks, what is loaded leaves the garbage collector's sight."""
+"""`worker.freeze_garbage_collector`: once, in tasks, what is loaded leaves the garbage collector's sight."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspark_kafka.options.parse import parse_sink_options, parse_source_options
 from pyspark_kafka.sink.at_least_once.write import AtLeastOnceWrite
 from pyspark_kafka.source import partition
 from pyspark_kafka.source.ranges import PlannedRange
-from pyspark_kafka.worker import settle
+from pyspark_kafka.worker import freeze_garbage_collector
 
 
 class Garbage:
@@ -30,7 +30,7 @@ class Garbage:
 
 @pytest.fixture(autouse=True)
 def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(worker, "_is_settled", False)
+    monkeypatch.setattr(worker, "_is_frozen", False)
     gc.unfreeze()
     yield
     gc.unfreeze()
@@ -47,18 +47,18 @@ def test_garbage_is_collected_and_what_lives_is_frozen_once() -> None:
     garbage.itself = garbage
     left = weakref.ref(garbage)
     del garbage
-    settle()
+    freeze_garbage_collector()
     assert left() is None
     assert gc.get_freeze_count() > 10_000
 
     frozen = gc.get_freeze_count()
     later: list[list[int]] = [[] for _ in range(10_000)]
-    settle()
+    freeze_garbage_collector()
     assert gc.get_freeze_count() < frozen + len(later)
 
 
 def test_outside_of_a_task_nothing_happens() -> None:
-    settle()
+    freeze_garbage_collector()
     assert gc.get_freeze_count() == 0
 
 

@@ -13,20 +13,19 @@ import os
 from typing import Final
 
 from pyspark_kafka.errors import OptionError
-from pyspark_kafka.records.compression import Codec
-from pyspark_kafka.records.contract import Decode, Decoded, Wanted
+from pyspark_kafka.records.contract import Codec, Decode, DecodeRequest, DecodeResult
 from pyspark_kafka.records.encoding import Encode, EncodedBatch, Encoding, ProducerState
 
 __all__ = [
     "IMPLEMENTATION",
     "Codec",
     "Decode",
-    "Decoded",
+    "DecodeRequest",
+    "DecodeResult",
     "Encode",
     "EncodedBatch",
     "Encoding",
     "ProducerState",
-    "Wanted",
     "decode",
     "encode",
 ]

@@ -24,16 +24,17 @@ from functools import lru_cache
 import pyarrow as pa
 
 from pyspark_kafka.columns import HEADERS_TYPE, PRODUCE_SCHEMA, SOURCE_SCHEMA
-from pyspark_kafka.records.compressing import compressor
-from pyspark_kafka.records.compression import Codec, decompress
+from pyspark_kafka.records.compression import compressor
 from pyspark_kafka.records.contract import (
     HEADER_OVERHEAD_BYTES,
     ROWS_MAX,
+    Codec,
     DecodeError,
-    Decoded,
+    DecodeResult,
     DecodeFailure,
     as_error,
 )
+from pyspark_kafka.records.decompression import decompress
 from pyspark_kafka.records.encoding import (
     LENGTH_BYTES_MAX,
     NO_SEQUENCE,
@@ -42,7 +43,7 @@ from pyspark_kafka.records.encoding import (
     no_such_partition,
     too_large,
 )
-from pyspark_kafka.records.transactions import AbortedProducers, is_abort_marker
+from pyspark_kafka.records.read_committed import AbortedProducers, is_abort_marker
 
 __all__ = ["crc_of", "decode", "encode", "row_checksums"]
 
@@ -230,7 +231,7 @@ cdef class _Decoding:
                 self.fail(event)
         if self.state.row_count:
             self.flush()
-        return Decoded(batches=self.batches, next_offset=self.state.next_offset)
+        return DecodeResult(batches=self.batches, next_offset=self.state.next_offset)
 
     cdef int fail(self, int event) except -1:
         cdef int index

@@ -41,17 +41,18 @@ from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
-from pyspark_kafka.records.compression import Codec, decompress
 from pyspark_kafka.records.contract import (
     HEADER_OVERHEAD_BYTES,
     Buffer,
-    Decoded,
+    Codec,
     DecodeError,
     DecodeFailure,
-    Wanted,
+    DecodeRequest,
+    DecodeResult,
     as_error,
 )
-from pyspark_kafka.records.transactions import AbortedProducers, is_abort_marker
+from pyspark_kafka.records.decompression import decompress
+from pyspark_kafka.records.read_committed import AbortedProducers, is_abort_marker
 
 _MAGIC: Final = 2
 _LEGACY_MAGICS: Final = (0, 1)
@@ -76,7 +77,7 @@ _HEADER_BYTES_MIN: Final = 2
 _TIMESTAMP_MS_MAX: Final = _INT64_MAX // 1000
 
 
-def decode(data: Buffer, wanted: Wanted) -> Decoded:
+def decode(data: Buffer, wanted: DecodeRequest) -> DecodeResult:
     """As `contract.Decode` says."""
     try:
         return _decode(memoryview(data).cast("B"), wanted)
@@ -84,7 +85,7 @@ def decode(data: Buffer, wanted: Wanted) -> Decoded:
         raise as_error(fault, wanted) from None
 
 
-def _decode(data: memoryview, wanted: Wanted) -> Decoded:
+def _decode(data: memoryview, wanted: DecodeRequest) -> DecodeResult:
     rows = _Rows(wanted)
     aborted = None if wanted.aborted is None else AbortedProducers(wanted.aborted)
     next_offset, offset_min, position = wanted.start_offset, 0, 0
@@ -105,11 +106,11 @@ def _decode(data: memoryview, wanted: Wanted) -> Decoded:
         position += batch.size_bytes
         offset_min = batch.last_offset + 1
         next_offset = min(max(next_offset, offset_min), wanted.end_offset)
-    return Decoded(batches=rows.finish(), next_offset=next_offset)
+    return DecodeResult(batches=rows.finish(), next_offset=next_offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class ParsedBatch:
     """A whole batch whose header and CRC are sound; `section` are its records as they came."""
 
     base_offset: int
@@ -151,7 +152,7 @@ def _crc32c() -> Callable[[Buffer], int]:
 
 def read_batch(
     data: memoryview, offset_min: int, *, crc_of: Callable[[Buffer], int] | None = None
-) -> Batch | None:
+) -> ParsedBatch | None:
     """The batch that `data` begins with; None where not all of it is there."""
     base_offset, length, _, magic = _BEGIN.unpack_from(data)
     if magic in _LEGACY_MAGICS:
@@ -177,7 +178,7 @@ def read_batch(
         raise DecodeError(DecodeFailure.COUNT, base_offset, record_count, last_offset_delta + 1)
     if (codec := attributes & _CODEC_MASK) > max(Codec):
         raise DecodeError(DecodeFailure.CODEC, base_offset, codec)
-    return Batch(
+    return ParsedBatch(
         base_offset=base_offset,
         size_bytes=size_bytes,
         attributes=attributes,
@@ -191,7 +192,9 @@ def read_batch(
     )
 
 
-def _is_delivered(batch: Batch, aborted: AbortedProducers | None, wanted: Wanted) -> bool:
+def _is_delivered(
+    batch: ParsedBatch, aborted: AbortedProducers | None, wanted: DecodeRequest
+) -> bool:
     """Whether the batch's records are to be looked at; keeps account of what is aborted.
 
     Markers count below the range too: what they end was named for the bytes that were fetched.
@@ -207,7 +210,7 @@ def _is_delivered(batch: Batch, aborted: AbortedProducers | None, wanted: Wanted
     return batch.last_offset >= wanted.start_offset
 
 
-def _is_abort_marker(batch: Batch, wanted: Wanted) -> bool:
+def _is_abort_marker(batch: ParsedBatch, wanted: DecodeRequest) -> bool:
     """A control batch is one record; compaction may have left none."""
     if batch.record_count == 0:
         return False
@@ -223,7 +226,7 @@ class _Record:
     headers: list[tuple[bytes, bytes | None]]
 
 
-def read_records(batch: Batch, wanted: Wanted) -> Iterator[_Record]:
+def read_records(batch: ParsedBatch, wanted: DecodeRequest) -> Iterator[_Record]:
     """The records of a batch in order, as many as it counts."""
     section = batch.section
     if batch.record_count == 0 and not section:
@@ -247,7 +250,7 @@ def read_records(batch: Batch, wanted: Wanted) -> Iterator[_Record]:
         raise DecodeError(DecodeFailure.TRAILING, batch.base_offset, len(section) - position)
 
 
-def _record(fields: _Fields, batch: Batch, delta_min: int) -> _Record:
+def _record(fields: _Fields, batch: ParsedBatch, delta_min: int) -> _Record:
     fields.byte()  # attributes, of which none is in use
     timestamp_delta = fields.varint(_INT64_BITS)
     offset_delta = fields.varint(_INT32_BITS)
@@ -276,7 +279,7 @@ def _record(fields: _Fields, batch: Batch, delta_min: int) -> _Record:
 class _Fields:
     """The fields of one record, read one after the other and never past its end."""
 
-    def __init__(self, batch: Batch, index: int, section: memoryview, position: int) -> None:
+    def __init__(self, batch: ParsedBatch, index: int, section: memoryview, position: int) -> None:
         self._batch = batch
         self._index = index
         self._section = section
@@ -334,7 +337,7 @@ class _Fields:
 class _Rows:
     """Rows on their way into Arrow batches of bounded size."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: DecodeRequest) -> None:
         self._wanted = wanted
         self._batches: list[pa.RecordBatch] = []
         self._clear()

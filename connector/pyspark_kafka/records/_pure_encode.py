@@ -18,9 +18,8 @@ from typing import Any, Final
 import pyarrow as pa
 from crc32c import crc32c
 
-from pyspark_kafka.records.compressing import compressor
-from pyspark_kafka.records.compression import Codec
-from pyspark_kafka.records.contract import Buffer
+from pyspark_kafka.records.compression import compressor
+from pyspark_kafka.records.contract import Buffer, Codec
 from pyspark_kafka.records.encoding import (
     HEADER_BYTES,
     LENGTH_BYTES_MAX,

@@ -38,8 +38,18 @@ HEADER_OVERHEAD_BYTES: Final = 8
 """What a header counts beside its bytes: two offsets of Arrow, however empty it is."""
 
 
+class Codec(IntEnum):
+    """Bits 0 to 2 of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DecodeRequest:
     """Rows `start_offset` to before `end_offset` of one partition, as some of the columns.
 
     `aborted` is None for read_uncommitted, else what the fetch response names. Payload of one
@@ -73,7 +83,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
+class DecodeResult:
     """Rows in the order of their offsets, and where to go on.
 
     `next_offset` is one past the last offset looked at, rows or none, but never below
@@ -94,7 +104,7 @@ class Decode(Protocol):
     the wanted columns. No input makes it read outside `data`.
     """
 
-    def __call__(self, data: Buffer, wanted: Wanted) -> Decoded: ...
+    def __call__(self, data: Buffer, wanted: DecodeRequest) -> DecodeResult: ...
 
 
 class DecodeFailure(IntEnum):
@@ -178,7 +188,7 @@ class DecodeError(Exception):
         self.details = details
 
 
-def as_error(fault: DecodeError, wanted: Wanted) -> KafkaError:
+def as_error(fault: DecodeError, wanted: DecodeRequest) -> KafkaError:
     """The error of the package for a fault: the one place with its words."""
     where = f"{wanted.topic}-{wanted.partition}"
     if fault.kind in _SOUND:

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from pyspark_kafka.errors import RowError
-from pyspark_kafka.records.compression import Codec
+from pyspark_kafka.records.contract import Codec
 
 SEQUENCE_MAX: Final = 2**31 - 1
 """The sequence after it is 0 (`DefaultRecordBatch.incrementSequence`)."""

@@ -18,12 +18,12 @@ from pyspark_kafka.records import IMPLEMENTATION
 from pyspark_kafka.records._pure import (
     BASE_OFFSET,
     UP_TO_MAGIC_BYTES,
-    Batch,
+    ParsedBatch,
     read_batch,
     read_records,
 )
-from pyspark_kafka.records.contract import Buffer, DecodeError, Wanted, as_error
-from pyspark_kafka.records.transactions import ABORT, COMMIT, control_type
+from pyspark_kafka.records.contract import Buffer, DecodeError, DecodeRequest, as_error
+from pyspark_kafka.records.read_committed import ABORT, COMMIT, control_type
 
 if IMPLEMENTATION == "cython":
     from pyspark_kafka.records._kernel import crc_of
@@ -37,7 +37,7 @@ KeyAndValue = tuple[bytes | None, bytes | None]
 _RESULTS: Final = {ABORT: TransactionResult.ABORT, COMMIT: TransactionResult.COMMIT}
 
 
-def log_batches(data: Buffer, wanted: Wanted) -> Generator[LogBatch, None, int]:
+def log_batches(data: Buffer, wanted: DecodeRequest) -> Generator[LogBatch, None, int]:
     """The batches that overlap the wanted offsets, in order; returns one past the last one.
 
     A part of a batch at the end of `data` is ignored. Raises what `contract.Decode` raises, for
@@ -73,7 +73,7 @@ def log_batches(data: Buffer, wanted: Wanted) -> Generator[LogBatch, None, int]:
     return min(next_offset, wanted.end_offset)
 
 
-def _transaction_result(batch: Batch, wanted: Wanted) -> TransactionResult | None:
+def _transaction_result(batch: ParsedBatch, wanted: DecodeRequest) -> TransactionResult | None:
     """A control batch is one record; compaction may have left none."""
     if not batch.is_control or batch.record_count == 0:
         return None
@@ -84,7 +84,7 @@ def _transaction_result(batch: Batch, wanted: Wanted) -> TransactionResult | Non
 class _Records(Sequence[KeyAndValue]):
     """Keys and values of a batch, decoded when they are first looked at."""
 
-    def __init__(self, batch: Batch, wanted: Wanted) -> None:
+    def __init__(self, batch: ParsedBatch, wanted: DecodeRequest) -> None:
         self._batch = batch
         self._wanted = wanted
         self._decoded: list[KeyAndValue] | None = None

@@ -18,7 +18,7 @@ from pyspark_kafka.columns import SOURCE_SCHEMA
 from pyspark_kafka.options.values import SourceOptions
 from pyspark_kafka.source.fetching import read_range
 from pyspark_kafka.source.ranges import PlannedRange
-from pyspark_kafka.worker import settle
+from pyspark_kafka.worker import freeze_garbage_collector
 
 
 class KafkaInputPartition(InputPartition):
@@ -46,4 +46,4 @@ def read_partition(
     with _pool().lend(options.client) as client:
         for batch in read_range(client, partition.plan, columns, options):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-    settle()
+    freeze_garbage_collector()

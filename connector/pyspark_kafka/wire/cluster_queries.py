@@ -28,6 +28,7 @@ from pyspark_kafka.errors import (
     ProtocolError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
+    reason_of,
 )
 from pyspark_kafka.kafka.offsets import AtTimestamp, IsolationLevel, OffsetQuery
 from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
@@ -37,8 +38,8 @@ from pyspark_kafka.wire.group_offsets import (
     commit_offsets,
     committed_offsets,
     committing,
+    partition_mismatch,
     reading_commits,
-    unlike,
 )
 from pyspark_kafka.wire.metadata import Broker, ClusterMetadata, TopicMetadata, topic_id_text
 from pyspark_kafka.wire.retry import Backoff
@@ -78,7 +79,7 @@ class ClusterQueries:
     reconnecting: Backoff = field(default=Backoff())
 
     def list_topics(self) -> Collection[str]:
-        found = self.until_answered(
+        found = self.retry(
             lambda deadline: self.router.refresh(None, deadline=deadline), "listing topics"
         )
         names = {name for name, topic in found.topics.items() if not topic.is_internal}
@@ -96,7 +97,7 @@ class ClusterQueries:
                     raise ApiError(code, f"describing topic {name}")
             return found
 
-        found = self.until_answered(ask, f"describing topics {', '.join(sorted(topics))}")
+        found = self.retry(ask, f"describing topics {', '.join(sorted(topics))}")
         return {name: _description(topic) for name, topic in sorted(found.topics.items())}
 
     def list_offsets(
@@ -104,7 +105,7 @@ class ClusterQueries:
     ) -> Mapping[TopicPartition, int | None]:
         asking = _ListingOffsets(self.router, queries, isolation_level)
         if queries:
-            self.until_answered(asking, asking.doing(queries), about=queries)
+            self.retry(asking, asking.operation(queries), about=queries)
         return {partition: asking.offsets[partition] for partition in queries}
 
     def committed_offsets(
@@ -112,7 +113,7 @@ class ClusterQueries:
     ) -> Mapping[TopicPartition, int | None]:
         if not partitions:
             return {}
-        return self.until_answered(
+        return self.retry(
             lambda deadline: committed_offsets(
                 self.router, group_id, partitions, deadline=deadline
             ),
@@ -130,17 +131,17 @@ class ClusterQueries:
             except ApiError as refused:
                 if refused.code in _HAS_MEMBERS:
                     raise KafkaError(
-                        f"{refused.doing} failed: {format_code(refused.code)}: the group has members, and "
+                        f"{refused.operation} failed: {format_code(refused.code)}: the group has members, and "
                         "offsets are theirs to commit; take another group id, or end the members"
                     ) from None
                 raise
 
-        self.until_answered(ask, committing(group_id), about=offsets)
+        self.retry(ask, committing(group_id), about=offsets)
 
-    def until_answered(
+    def retry(
         self,
         ask: Callable[[float], T],
-        doing: str,
+        operation: str,
         *,
         about: Collection[TopicPartition] = (),
         timeout_s: float | None = None,
@@ -166,12 +167,12 @@ class ClusterQueries:
                 raise
             except (ApiError, BrokerUnreachableError, ProtocolError) as error:
                 failed = error
-            LOG.warning("%s, try %d: %s", doing, tries, failed)
+            LOG.warning("%s, try %d: %s", operation, tries, failed)
             if (
                 told is None or clock.now() < deadline
             ):  # The end of the time is no news of a broker.
                 told = failed
-            if may_pass(failed):
+            if is_retriable(failed):
                 unreachable = isinstance(failed, BrokerUnreachableError)
                 backoff = self.reconnecting if unreachable else self.backoff
                 go_on = backoff.pause(tries, clock=clock, deadline=deadline)
@@ -183,7 +184,7 @@ class ClusterQueries:
                 clock.sleep(min(self.retry_interval_s, clock.left_s(deadline)))
                 go_on = clock.now() < deadline
             if not go_on:
-                raise self._out_of_time(told, doing, timeout_s)
+                raise self._out_of_time(told, operation, timeout_s)
             try_s *= _TRY_GROWTH
 
     def _raise_lasting(
@@ -198,21 +199,21 @@ class ClusterQueries:
                 metadata = self.router.refresh(topics, deadline=deadline)
             except (ApiError, BrokerUnreachableError):
                 return
-            raise_missing(metadata, about, self.bootstrap_servers)
+            raise_if_missing(metadata, about, self.bootstrap_servers)
             return
         kind = error_class(failed.code)
         raise kind(
-            f"{failed.doing} failed at {self.bootstrap_servers}: {format_code(failed.code)}."
+            f"{failed.operation} failed at {self.bootstrap_servers}: {format_code(failed.code)}."
         )
 
     def _out_of_time(
-        self, failed: ApiError | KafkaError, doing: str, timeout_s: float
+        self, failed: ApiError | KafkaError, operation: str, timeout_s: float
     ) -> KafkaError:
         longer = f"To wait longer, raise '{_TIMEOUT_OPTION}'."
         if isinstance(failed, BrokerUnreachableError):
             reason = reason_of(failed)
             return BrokerUnreachableError(
-                f"{doing} failed: {self.bootstrap_servers} did not answer within {timeout_s:g} s "
+                f"{operation} failed: {self.bootstrap_servers} did not answer within {timeout_s:g} s "
                 f"({reason}).",
                 advice=f"{BrokerUnreachableError.remedy} {longer}",
             )
@@ -221,18 +222,18 @@ class ClusterQueries:
         kind = error_class(failed.code)
         if kind is LeaderNotAvailableError:
             return LeaderNotAvailableError(
-                f"{failed.doing} failed: no leader answered for it within {timeout_s:g} s "
+                f"{failed.operation} failed: no leader answered for it within {timeout_s:g} s "
                 f"({format_code(failed.code)}).",
                 advice=f"{kind.remedy} {longer}",
             )
         return kind(
-            f"{failed.doing} failed: {format_code(failed.code)} was all the answer within {timeout_s:g} "
+            f"{failed.operation} failed: {format_code(failed.code)} was all the answer within {timeout_s:g} "
             "s.",
             advice=f"See the brokers' logs. {longer}",
         )
 
 
-def raise_missing(
+def raise_if_missing(
     metadata: ClusterMetadata, partitions: Collection[TopicPartition], bootstrap_servers: str
 ) -> None:
     """Raises `UnknownTopicOrPartitionError` for the first one that `metadata` does not have, if any."""
@@ -259,7 +260,7 @@ def _description(topic: TopicMetadata) -> TopicDescription:
     )
 
 
-def may_pass(failed: ApiError | KafkaError) -> bool:
+def is_retriable(failed: ApiError | KafkaError) -> bool:
     """Whether it may be over in a while. "Unknown" may be too, but mostly is the truth."""
     if isinstance(failed, ApiError):
         return REACTIONS[failed.code] is not Reaction.FAIL and failed.code not in _UNKNOWN
@@ -285,7 +286,7 @@ class _ListingOffsets:
         self._isolation_level = isolation_level
 
     @staticmethod
-    def doing(partitions: Collection[TopicPartition]) -> str:
+    def operation(partitions: Collection[TopicPartition]) -> str:
         first = min(partitions)
         more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
         return f"listing offsets of {first}{more}"
@@ -304,13 +305,13 @@ class _ListingOffsets:
             try:
                 response = connection.receive(pending, deadline=deadline)
             except (BrokerUnreachableError, ProtocolError) as error:
-                self._router.failed(connection)
+                self._router.discard(connection)
                 self._forget(partitions)
                 failures.append(error)
             else:
                 self._take(response, partitions, failures, connection.broker)
         if failures:
-            raise max(failures, key=lambda failure: not may_pass(failure))
+            raise max(failures, key=lambda failure: not is_retriable(failure))
 
     def _by_leader(
         self, failures: list[ApiError | KafkaError], deadline: float
@@ -323,7 +324,7 @@ class _ListingOffsets:
             try:
                 leader = self._router.leader(partition)
             except ApiError as refused:
-                failures.append(ApiError(refused.code, self.doing([partition])))
+                failures.append(ApiError(refused.code, self.operation([partition])))
             else:
                 found.setdefault(leader.broker, {})[partition] = leader.leader_epoch
         return found
@@ -364,13 +365,13 @@ class _ListingOffsets:
             for topic in response.topics
             for answer in topic.partitions
         ]
-        if wrong := unlike([partition for partition, _ in answers], partitions):
+        if wrong := partition_mismatch([partition for partition, _ in answers], partitions):
             failures.append(ProtocolError(f"{Api.LIST_OFFSETS.title} to {broker} failed: {wrong}"))
             return
         for partition, answer in answers:
             if answer.error_code is not ErrorCode.none:
-                self._router.note(answer.error_code, topic=partition.topic)
-                failures.append(ApiError(answer.error_code, self.doing([partition])))
+                self._router.invalidate(answer.error_code, topic=partition.topic)
+                failures.append(ApiError(answer.error_code, self.operation([partition])))
             else:
                 self.offsets[partition] = answer.offset if answer.offset >= 0 else None
 

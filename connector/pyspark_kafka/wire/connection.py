@@ -32,7 +32,7 @@ from pyspark_kafka.wire.entities import (
 from pyspark_kafka.wire.reader import MalformedResponseError, Reader
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.transport import Transport, TransportError, wait
-from pyspark_kafka.wire.versions import SPOKEN, Api, BrokerVersions
+from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api, BrokerVersions
 
 T = TypeVar("T")
 
@@ -353,7 +353,7 @@ class Connection:
 
     def _note_throttling(self, request: Request[T], response: T) -> None:
         throttle_s = request.throttle_ms(response) / 1000
-        if throttle_s > 0 and request.version >= SPOKEN[request.api].throttled_from:
+        if throttle_s > 0 and request.version >= SUPPORTED_VERSIONS[request.api].throttled_from:
             self.throttled_until = max(self.throttled_until, self._clock.now() + throttle_s)
 
     # --- failing ---

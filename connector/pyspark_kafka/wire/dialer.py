@@ -20,7 +20,7 @@ from pyspark_kafka.wire.error_codes import error_class, format_code
 from pyspark_kafka.wire.reader import Reader
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.transport import Address, Connect, TransportError, connect
-from pyspark_kafka.wire.versions import SPOKEN, Api, BrokerVersions
+from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api, BrokerVersions
 
 _SOFTWARE_NAME: Final = "pyspark-kafka"
 
@@ -62,7 +62,7 @@ class Dialer:
 
 
 def _negotiate(connection: Connection, deadline: float) -> BrokerVersions:
-    latest = SPOKEN[Api.API_VERSIONS].last
+    latest = SUPPORTED_VERSIONS[Api.API_VERSIONS].last
     response = connection.call(_api_versions(latest), deadline=deadline)
     if response.error_code is ErrorCode.unsupported_version:
         response = connection.call(_api_versions(0), deadline=deadline)

@@ -22,7 +22,7 @@ from kio.index import load_request_schema, load_response_schema
 
 from pyspark_kafka.wire import writer
 from pyspark_kafka.wire.reader import Reader
-from pyspark_kafka.wire.versions import SPOKEN, Api
+from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api
 
 Plain = Any
 """int, str, bool, None, uuid.UUID, a sequence, or a mapping of field names to Plain."""
@@ -53,7 +53,7 @@ def request_header(api: Api, version: int, *, correlation_id: int, client_id: st
 def _header_end(api: Api, version: int, client_id: str) -> bytes:
     """What follows the correlation id, which is the same for every request of a client."""
     end = writer.string(client_id, flexible=False)  # in the old encoding in every version
-    return end + writer.NO_TAGGED_FIELDS if SPOKEN[api].is_flexible(version) else end
+    return end + writer.NO_TAGGED_FIELDS if SUPPORTED_VERSIONS[api].is_flexible(version) else end
 
 
 @cache
@@ -67,7 +67,7 @@ def has_flexible_header(api: Api, version: int) -> bool:
 
     Never in ApiVersions, which is read before it is known who answers (KIP-511).
     """
-    return api is not Api.API_VERSIONS and SPOKEN[api].is_flexible(version)
+    return api is not Api.API_VERSIONS and SUPPORTED_VERSIONS[api].is_flexible(version)
 
 
 def read_entity(schema: Any, reader: Reader) -> Any:

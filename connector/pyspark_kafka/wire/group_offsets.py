@@ -40,12 +40,12 @@ def committed_offsets(
     router: Router, group_id: str, partitions: Collection[TopicPartition], *, deadline: float
 ) -> dict[TopicPartition, int | None]:
     """OffsetFetch; None where the group has committed none. Raises `ApiError`."""
-    doing = reading_commits(group_id)
+    operation = reading_commits(group_id)
     key = CoordinatorKey.group(group_id)
     coordinator = router.coordinator(key, deadline=deadline)
     try:
         connection = router.connection(coordinator, deadline=deadline)
-        response = router.ask(
+        response = router.call(
             connection, _offset_fetch(connection, group_id, partitions), deadline=deadline
         )
     except (BrokerUnreachableError, ProtocolError):
@@ -54,11 +54,13 @@ def committed_offsets(
     found = response
     if response.__version__ >= _FIRST_OF_MANY_GROUPS:
         if [group.group_id for group in response.groups] != [group_id]:
-            raise ProtocolError(f"{doing} failed: {connection.broker} answered for other groups")
+            raise ProtocolError(
+                f"{operation} failed: {connection.broker} answered for other groups"
+            )
         (found,) = response.groups
     if found.error_code is not ErrorCode.none:
-        router.note(found.error_code, key=key)
-        raise ApiError(found.error_code, doing)
+        router.invalidate(found.error_code, key=key)
+        raise ApiError(found.error_code, operation)
     offsets: dict[TopicPartition, int | None] = {}
     answered: list[TopicPartition] = []
     for topic in found.topics:
@@ -66,12 +68,12 @@ def committed_offsets(
             partition = TopicPartition(topic.name, answer.partition_index)
             answered.append(partition)
             if answer.error_code is not ErrorCode.none:
-                router.note(answer.error_code, topic=topic.name, key=key)
-                raise ApiError(answer.error_code, f"{doing}, {partition},")
+                router.invalidate(answer.error_code, topic=topic.name, key=key)
+                raise ApiError(answer.error_code, f"{operation}, {partition},")
             committed = answer.committed_offset
             offsets[partition] = committed if committed >= 0 else None
-    if wrong := unlike(answered, partitions):
-        raise ProtocolError(f"{doing} failed: {connection.broker} answered, but {wrong}")
+    if wrong := partition_mismatch(answered, partitions):
+        raise ProtocolError(f"{operation} failed: {connection.broker} answered, but {wrong}")
     return offsets
 
 
@@ -84,11 +86,11 @@ def commit_offsets(
     try:
         connection = router.connection(coordinator, deadline=deadline)
         request = _offset_commit(connection, group_id, offsets)
-        response = router.ask(connection, request, deadline=deadline)
+        response = router.call(connection, request, deadline=deadline)
     except (BrokerUnreachableError, ProtocolError):
         router.forget_coordinator(key)
         raise
-    check_commits(router, response, offsets, key=key, doing=committing(group_id))
+    check_commits(router, response, offsets, key=key, operation=committing(group_id))
 
 
 def committed_topics(offsets: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
@@ -111,7 +113,7 @@ def check_commits(
     offsets: Mapping[TopicPartition, int],
     *,
     key: CoordinatorKey,
-    doing: str,
+    operation: str,
 ) -> None:
     """The answer to OffsetCommit or TxnOffsetCommit: raises `ApiError` or `ProtocolError`."""
     answers = [
@@ -119,15 +121,17 @@ def check_commits(
         for topic in response.topics
         for answer in topic.partitions
     ]
-    if wrong := unlike([partition for partition, _ in answers], offsets):
-        raise ProtocolError(f"{doing} failed: {wrong}")
+    if wrong := partition_mismatch([partition for partition, _ in answers], offsets):
+        raise ProtocolError(f"{operation} failed: {wrong}")
     for partition, code in answers:
         if code is not ErrorCode.none:
-            router.note(code, topic=partition.topic, key=key)
-            raise ApiError(code, f"{doing}, {partition},")
+            router.invalidate(code, topic=partition.topic, key=key)
+            raise ApiError(code, f"{operation}, {partition},")
 
 
-def unlike(answered: Collection[TopicPartition], asked: Collection[TopicPartition]) -> str | None:
+def partition_mismatch(
+    answered: Collection[TopicPartition], asked: Collection[TopicPartition]
+) -> str | None:
     """What is wrong with an answer about these partitions, if anything."""
     if left_out := set(asked) - set(answered):
         return f"the answer leaves out {min(left_out)}."

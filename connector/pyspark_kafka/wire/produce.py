@@ -36,7 +36,7 @@ from pyspark_kafka.wire.writer import (
 
 LAST_VERSION_BY_NAME: Final = 12
 """Later ones name topics by id alone."""
-FIRST_ADDING_VERSION: Final = 12
+FIRST_VERSION_ADDING_PARTITIONS: Final = 12
 """From here on a leader adds its partitions to the transaction by itself (KIP-890)."""
 _FIRST_FLEXIBLE: Final = 9
 _ACKS_ALL: Final = -1

@@ -22,8 +22,8 @@ _TRANSACTION_TIMEOUT_MS: Final = 60_000
 """Says nothing where there is no transactional id."""
 
 
-def ask_producer_id(router: Router, *, deadline: float) -> ProducerIdAndEpoch:
-    """Ask any broker, as each of them can tell. Raises `ApiError` and what `ask_any` raises."""
+def request_producer_id(router: Router, *, deadline: float) -> ProducerIdAndEpoch:
+    """Ask any broker, as each of them can tell. Raises `ApiError` and what `call_any` raises."""
 
     def make(connection: Connection) -> Request[Any]:
         version = connection.versions.choose(Api.INIT_PRODUCER_ID, at_most=_LAST_VERSION)
@@ -34,7 +34,7 @@ def ask_producer_id(router: Router, *, deadline: float) -> ProducerIdAndEpoch:
             transaction_timeout=_TRANSACTION_TIMEOUT_MS,
         )
 
-    response = router.ask_any(make, deadline=deadline)
+    response = router.call_any(make, deadline=deadline)
     if response.error_code is not ErrorCode.none:
         raise ApiError(response.error_code, "asking for a producer id")
     return ProducerIdAndEpoch(

@@ -51,13 +51,13 @@ IDLE_S_MAX: Final = 540.0
 class ApiError(Exception):
     """A broker answered with an error code, or the metadata has one; never leaves this package."""
 
-    def __init__(self, code: ErrorCode, doing: str) -> None:
-        super().__init__(code, doing)
+    def __init__(self, code: ErrorCode, operation: str) -> None:
+        super().__init__(code, operation)
         self.code = code
-        self.doing = doing
+        self.operation = operation
 
     def __str__(self) -> str:
-        return f"{self.doing}: {format_code(self.code)}"
+        return f"{self.operation}: {format_code(self.code)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Leader:
     leader_epoch: int
 
 
-class Question(NamedTuple, Generic[T]):
+class BrokerRequest(NamedTuple, Generic[T]):
     """What to ask of whom; the connection says in which version."""
 
     broker: Broker
@@ -105,7 +105,7 @@ class Router:
         found.broker = str(broker)  # it may have been met as a bootstrap server
         return found
 
-    def further_connection(self, broker: Broker, *, deadline: float) -> Connection:
+    def dedicated_connection(self, broker: Broker, *, deadline: float) -> Connection:
         """One more connection to this broker, for the caller alone, who closes it."""
         return self._open(broker.address, str(broker), deadline)
 
@@ -154,7 +154,7 @@ class Router:
         idle_s = self.clock.now() - connection.used_at if connection.is_idle else 0.0
         return connection.is_usable and idle_s <= self.idle_s_max
 
-    def failed(self, connection: Connection) -> None:
+    def discard(self, connection: Connection) -> None:
         """Say that this connection failed in use, so that its broker is not the next one tried."""
         for address, pooled in list(self._pool.items()):
             if pooled is connection:
@@ -168,22 +168,22 @@ class Router:
             connection.close()
         self._pool.clear()
 
-    def ask_any(self, make: Any, *, deadline: float) -> Any:
+    def call_any(self, make: Any, *, deadline: float) -> Any:
         """Send `make(connection)` to any broker and wait for the answer."""
         connection = self.any_connection(deadline=deadline)
-        return self.ask(connection, make(connection), deadline=deadline)
+        return self.call(connection, make(connection), deadline=deadline)
 
-    def ask(self, connection: Connection, request: Request[Any], *, deadline: float) -> Any:
+    def call(self, connection: Connection, request: Request[Any], *, deadline: float) -> Any:
         """`connection.call`, which notes a failure."""
         try:
             return connection.call(request, deadline=deadline)
         except (BrokerUnreachableError, ProtocolError):
             if not connection.is_usable:
-                self.failed(connection)
+                self.discard(connection)
             raise
 
-    def ask_each(
-        self, questions: Mapping[K, Question[T]], *, deadline: float
+    def call_each(
+        self, questions: Mapping[K, BrokerRequest[T]], *, deadline: float
     ) -> Mapping[K, T | KafkaError]:
         """Ask many brokers side by side: all is sent before the first answer is waited for.
 
@@ -209,7 +209,7 @@ class Router:
             try:
                 answers[key] = pending.connection.receive(pending, deadline=deadline)
             except KafkaError as error:
-                self.failed(pending.connection)
+                self.discard(pending.connection)
                 answers[key] = error
         return answers
 
@@ -227,7 +227,7 @@ class Router:
             version = connection.versions.choose(Api.METADATA)
             return metadata_request(version, topics, create=create)
 
-        response = self.ask_any(make, deadline=deadline)
+        response = self.call_any(make, deadline=deadline)
         code = getattr(response, "error_code", ErrorCode.none)
         if code is not ErrorCode.none:
             if code is ErrorCode.rebootstrap_required:  # KIP-1102: what we know is of no use
@@ -263,16 +263,16 @@ class Router:
         when it is wanted next.
         """
         metadata = self.metadata
-        doing = f"finding the leader of {topic_partition}"
+        operation = f"finding the leader of {topic_partition}"
         partition = metadata.partition(topic_partition)
         code = _why_unusable(metadata, topic_partition, partition)
         if partition is None or code is not ErrorCode.none:
             self.forget_topic(topic_partition.topic)
-            raise ApiError(code, doing)
+            raise ApiError(code, operation)
         broker = metadata.brokers[partition.leader_id]
         return Leader(broker=broker, leader_epoch=partition.leader_epoch)
 
-    def leader_moved(
+    def update_leader(
         self,
         topic_partition: TopicPartition,
         *,
@@ -337,7 +337,7 @@ class Router:
         parts = [unknown] if version >= FIRST_OF_MANY else [[name] for name in unknown]
         requests = [find_coordinators_request(version, kind, part) for part in parts]
         for request in requests:
-            response = self.ask(connection, request, deadline=deadline)
+            response = self.call(connection, request, deadline=deadline)
             for name, (error_code, broker) in response.found.items():
                 if broker is None:
                     found[name] = ApiError(error_code, f"finding the coordinator of {keys[name]}")
@@ -349,7 +349,7 @@ class Router:
         """It was found to be another one, or not to answer."""
         self._coordinators.pop(key, None)
 
-    def note(
+    def invalidate(
         self, code: ErrorCode, *, topic: str | None = None, key: CoordinatorKey | None = None
     ) -> None:
         """Forget what this code of a response says is wrong."""

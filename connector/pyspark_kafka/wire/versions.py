@@ -43,7 +43,7 @@ class Api(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spoken:
+class SupportedVersions:
     """Versions `first` to `last`, in the flexible encoding (KIP-482) from `flexible_from` on.
 
     From `throttled_from` on the broker answers at once and it is the client that has to wait for
@@ -59,42 +59,44 @@ class Spoken:
         return version >= self.flexible_from
 
 
-SPOKEN: Final[Mapping[Api, Spoken]] = {
+SUPPORTED_VERSIONS: Final[Mapping[Api, SupportedVersions]] = {
     # 3: record batches v2. 13: topics by id. From 11 on the difference is one for transactions.
-    Api.PRODUCE: Spoken(first=3, last=13, throttled_from=6, flexible_from=9),
+    Api.PRODUCE: SupportedVersions(first=3, last=13, throttled_from=6, flexible_from=9),
     # 4: isolation level and record batches v2. 13: topics by id. 18 says nothing to consumers.
-    Api.FETCH: Spoken(first=4, last=17, throttled_from=8, flexible_from=12),
-    Api.LIST_OFFSETS: Spoken(
+    Api.FETCH: SupportedVersions(first=4, last=17, throttled_from=8, flexible_from=12),
+    Api.LIST_OFFSETS: SupportedVersions(
         first=2, last=10, throttled_from=3, flexible_from=6
     ),  # 2: isolation level
-    Api.METADATA: Spoken(
+    Api.METADATA: SupportedVersions(
         first=4, last=13, throttled_from=6, flexible_from=9
     ),  # 4: no creation by asking
-    Api.OFFSET_COMMIT: Spoken(
+    Api.OFFSET_COMMIT: SupportedVersions(
         first=2, last=9, throttled_from=4, flexible_from=8
     ),  # 10 has topics by id alone
-    Api.OFFSET_FETCH: Spoken(
+    Api.OFFSET_FETCH: SupportedVersions(
         first=2, last=9, throttled_from=4, flexible_from=6
     ),  # 10 has topics by id alone
-    Api.FIND_COORDINATOR: Spoken(
+    Api.FIND_COORDINATOR: SupportedVersions(
         first=1, last=5, throttled_from=2, flexible_from=3
     ),  # 1: kinds of keys
-    Api.API_VERSIONS: Spoken(
+    Api.API_VERSIONS: SupportedVersions(
         first=0, last=3, throttled_from=2, flexible_from=3
     ),  # 3: finalized features
-    Api.CREATE_TOPICS: Spoken(first=2, last=7, throttled_from=3, flexible_from=5),
+    Api.CREATE_TOPICS: SupportedVersions(first=2, last=7, throttled_from=3, flexible_from=5),
     # 3: expects an epoch. 6: two-phase commit, which brokers have where unstable versions are on.
-    Api.INIT_PRODUCER_ID: Spoken(first=0, last=6, throttled_from=1, flexible_from=2),
-    Api.ADD_PARTITIONS_TO_TXN: Spoken(
+    Api.INIT_PRODUCER_ID: SupportedVersions(first=0, last=6, throttled_from=1, flexible_from=2),
+    Api.ADD_PARTITIONS_TO_TXN: SupportedVersions(
         first=0, last=3, throttled_from=1, flexible_from=3
     ),  # 4 is of brokers
-    Api.ADD_OFFSETS_TO_TXN: Spoken(first=0, last=4, throttled_from=1, flexible_from=3),
+    Api.ADD_OFFSETS_TO_TXN: SupportedVersions(first=0, last=4, throttled_from=1, flexible_from=3),
     # 5: transactions of version 2 (KIP-890), as in TxnOffsetCommit.
-    Api.END_TXN: Spoken(first=0, last=5, throttled_from=1, flexible_from=3),
-    Api.TXN_OFFSET_COMMIT: Spoken(first=0, last=5, throttled_from=1, flexible_from=3),
-    Api.DESCRIBE_CONFIGS: Spoken(first=1, last=4, throttled_from=2, flexible_from=4),
-    Api.DESCRIBE_TRANSACTIONS: Spoken(first=0, last=0, throttled_from=0, flexible_from=0),
-    Api.LIST_TRANSACTIONS: Spoken(
+    Api.END_TXN: SupportedVersions(first=0, last=5, throttled_from=1, flexible_from=3),
+    Api.TXN_OFFSET_COMMIT: SupportedVersions(first=0, last=5, throttled_from=1, flexible_from=3),
+    Api.DESCRIBE_CONFIGS: SupportedVersions(first=1, last=4, throttled_from=2, flexible_from=4),
+    Api.DESCRIBE_TRANSACTIONS: SupportedVersions(
+        first=0, last=0, throttled_from=0, flexible_from=0
+    ),
+    Api.LIST_TRANSACTIONS: SupportedVersions(
         first=0, last=2, throttled_from=0, flexible_from=0
     ),  # 2: a pattern
 }
@@ -121,7 +123,7 @@ class BrokerVersions:
 
         Raises `UnsupportedVersionError` naming both ranges.
         """
-        spoken = SPOKEN[api]
+        spoken = SUPPORTED_VERSIONS[api]
         first = spoken.first if at_least is None else max(spoken.first, at_least)
         last = spoken.last if at_most is None else min(spoken.last, at_most)
         if api not in self.ranges:

@@ -18,7 +18,7 @@ def test_a_leader_that_is_slow_to_connect_to_gets_more_time() -> None:
     class Slow:
         clock = Clock(now=lambda: 100.0)
 
-        def further_connection(self, _: Broker, *, deadline: float) -> Any:
+        def dedicated_connection(self, _: Broker, *, deadline: float) -> Any:
             found.append(deadline - 100.0)
             if len(found) == 5:
                 return None

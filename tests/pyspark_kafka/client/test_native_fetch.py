@@ -41,8 +41,8 @@ from tests.pyspark_kafka.records.batches import plain
 from tests.pyspark_kafka.wire.scripted import (
     ALL_VERSIONS,
     Answers,
-    Asked,
     Peer,
+    ReceivedRequest,
     ScriptedBroker,
     frame,
 )
@@ -365,7 +365,7 @@ def test_a_quota_is_not_evaded_by_a_new_connection() -> None:
 
 
 def test_an_answer_that_is_none_is_not_waited_out() -> None:
-    def garble(peer: Peer, asked: Asked) -> None:
+    def garble(peer: Peer, asked: ReceivedRequest) -> None:
         peer.send(frame(struct.pack(">i", asked.correlation_id) + b"garbled"))
 
     answers = Answers(metadata=[], fetch=[garble])
@@ -383,7 +383,7 @@ def test_an_answer_that_is_none_is_not_waited_out() -> None:
     [(ErrorCode.unknown_leader_epoch, listed(9)), (ErrorCode.kafka_storage_error, None)],
 )
 def test_a_refusal_that_lasts_is_told(code: ErrorCode, offset: dict[str, Any] | None) -> None:
-    def refuse(peer: Peer, asked: Asked) -> None:
+    def refuse(peer: Peer, asked: ReceivedRequest) -> None:
         peer.answer(asked, "fetch", **fetched(error_code=int(code)))
 
     partition = {"partition_index": 0, "error_code": int(code)}
@@ -516,7 +516,7 @@ def test_an_answer_is_freed_before_the_next_one_is_waited_for(
 
 
 def test_a_replica_that_nobody_knows_is_not_waited_for() -> None:
-    def name_it_to_who_is_there(peer: Peer, asked: Asked) -> None:
+    def name_it_to_who_is_there(peer: Peer, asked: ReceivedRequest) -> None:
         is_there = b"here" in asked.rest
         answer = fetched(preferred_read_replica=9) if is_there else fetched(BATCH)
         peer.answer(asked, "fetch", **answer)

@@ -20,7 +20,7 @@ from pyspark_kafka.errors import AccessError, DeliveryError
 from pyspark_kafka.wire.retry import Clock
 from tests.pyspark_kafka.client import records
 from tests.pyspark_kafka.client.records import Writes, rows, writing
-from tests.pyspark_kafka.wire.scripted import Answers, Asked, Peer, ScriptedBroker, frame
+from tests.pyspark_kafka.wire.scripted import Answers, Peer, ReceivedRequest, ScriptedBroker, frame
 
 SHORT = {"retry_backoff_ms": "1", "retry_backoff_max_ms": "20", "request_timeout_ms": "200"}
 SHORT["delivery_timeout_ms"] = "10000"
@@ -34,7 +34,7 @@ def native(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- scripted brokers ---
 
 
-def sent_in(asked: Asked) -> dict[tuple[str, int], bytes]:
+def sent_in(asked: ReceivedRequest) -> dict[tuple[str, int], bytes]:
     """The batches of a Produce request by topic and partition."""
     (length,) = struct.unpack_from(">h", asked.rest)
     read: Any = entity_reader(load_request_schema(0, asked.version))
@@ -76,7 +76,7 @@ class Brokers:
         answers_of_broker.asked = self.answers.asked
         return answers_of_broker
 
-    def tell(self, peer: Peer, asked: Asked) -> None:
+    def tell(self, peer: Peer, asked: ReceivedRequest) -> None:
         brokers = []
         for broker_id, address in self.addresses.items():
             host, _, port = address.rpartition(":")
@@ -100,7 +100,7 @@ class Brokers:
         }
         peer.answer(asked, "metadata", brokers=brokers, topics=[topic], cluster_id="c")
 
-    def take(self, broker_id: int, peer: Peer, asked: Asked) -> None:
+    def take(self, broker_id: int, peer: Peer, asked: ReceivedRequest) -> None:
         sent = sent_in(asked)
         self.batches.append((broker_id, sent))
         turn = self.produce.pop(0) if len(self.produce) > 1 else self.produce[0]
@@ -112,7 +112,7 @@ class Brokers:
 
 def answer_produce(
     peer: Peer,
-    asked: Asked,
+    asked: ReceivedRequest,
     sent: dict[tuple[str, int], bytes] | None = None,
     *,
     throttle_time: int = 0,
@@ -148,30 +148,30 @@ def writing_to(
 OK: dict[str, Any] = {}
 
 
-def _hang(peer: Peer, _: Asked) -> None:
+def _hang(peer: Peer, _: ReceivedRequest) -> None:
     peer.hang()
 
 
-def _close(peer: Peer, _: Asked) -> None:
+def _close(peer: Peer, _: ReceivedRequest) -> None:
     raise ConnectionError
 
 
-def _half_a_frame(peer: Peer, _: Asked) -> None:
+def _half_a_frame(peer: Peer, _: ReceivedRequest) -> None:
     peer.send(frame(bytes(100))[:50])
     raise ConnectionError
 
 
-def _wrong_correlation(peer: Peer, asked: Asked) -> None:
+def _wrong_correlation(peer: Peer, asked: ReceivedRequest) -> None:
     peer.send(frame(struct.pack(">i", asked.correlation_id + 9) + bytes(20)))
     peer.hang()
 
 
-def _garbage(peer: Peer, asked: Asked) -> None:
+def _garbage(peer: Peer, asked: ReceivedRequest) -> None:
     peer.send(frame(struct.pack(">i", asked.correlation_id) + b"\xff" * 30))
     peer.hang()
 
 
-def _an_answer_to_nothing(peer: Peer, asked: Asked) -> None:
+def _an_answer_to_nothing(peer: Peer, asked: ReceivedRequest) -> None:
     answer_produce(peer, asked, {})
     peer.hang()
 
@@ -181,7 +181,7 @@ SCRIPTS = [_hang, _close, _half_a_frame, _wrong_correlation, _garbage, _an_answe
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_what_was_not_answered_is_sent_again_as_it_was(
-    script: Callable[[Peer, Asked], None],
+    script: Callable[[Peer, ReceivedRequest], None],
 ) -> None:
     brokers = Brokers(script, OK)
     with writing_to(brokers) as client:
@@ -195,7 +195,7 @@ def test_what_was_not_answered_is_sent_again_as_it_was(
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_broker_that_never_answers_is_told_with_its_reason(
-    script: Callable[[Peer, Asked], None],
+    script: Callable[[Peer, ReceivedRequest], None],
 ) -> None:
     reasons: dict[Any, str] = {
         _hang: "no answer came to Produce|has not answered Produce",
@@ -300,7 +300,7 @@ def test_a_new_leader_gets_the_same_batch_without_being_asked_for() -> None:
 
 
 def test_a_new_leader_is_asked_for_when_the_old_one_is_gone() -> None:
-    def go(_: Peer, __: Asked) -> None:
+    def go(_: Peer, __: ReceivedRequest) -> None:
         brokers.leader = 2
         raise ConnectionError
 
@@ -407,7 +407,7 @@ def test_requests_go_out_before_the_first_answer_and_five_at_most() -> None:
     brokers = Brokers(OK)
     first = True
 
-    def serve(peer: Peer, asked: Asked) -> None:
+    def serve(peer: Peer, asked: ReceivedRequest) -> None:
         """Answer one by one first, then only when no more comes."""
         nonlocal first
         answer_produce(peer, asked)
@@ -431,7 +431,7 @@ def test_a_cluster_that_is_slow_to_tell_about_itself(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(producer_module, "_TRY_S", 0.02)
     brokers = Brokers(OK)
 
-    def slowly(peer: Peer, asked: Asked) -> None:
+    def slowly(peer: Peer, asked: ReceivedRequest) -> None:
         time.sleep(0.2)
         brokers.tell(peer, asked)
 
@@ -509,11 +509,11 @@ def test_rows_without_a_key_avoid_partitions_without_a_leader() -> None:
     brokers = Brokers(OK, partitions=2)
     tell = brokers.tell
 
-    def one_without(peer: Peer, asked: Asked) -> None:
+    def one_without(peer: Peer, asked: ReceivedRequest) -> None:
         class Changed(Peer):
             def __init__(self) -> None: ...
 
-            def answer(self, asked: Asked, api: str, /, **fields: Any) -> None:
+            def answer(self, asked: ReceivedRequest, api: str, /, **fields: Any) -> None:
                 fields["topics"][0]["partitions"][0]["leader_id"] = -1
                 peer.answer(asked, api, **fields)
 
@@ -533,7 +533,7 @@ def test_a_batch_that_is_too_large_is_split_and_the_next_ones_are_smaller() -> N
     brokers = Brokers(OK)
     written: list[bytes] = []
 
-    def serve(peer: Peer, asked: Asked) -> None:
+    def serve(peer: Peer, asked: ReceivedRequest) -> None:
         (batch,) = sent_in(asked).values()
         if len(batch) > 2_000:
             answer_produce(peer, asked, error_code=10)
@@ -564,7 +564,7 @@ def test_a_batch_that_is_too_large_is_split_and_the_next_ones_are_smaller() -> N
 def test_a_small_batch_that_is_too_large_makes_the_next_ones_smaller_than_itself() -> None:
     brokers = Brokers(OK)
 
-    def serve(peer: Peer, asked: Asked) -> None:
+    def serve(peer: Peer, asked: ReceivedRequest) -> None:
         (batch,) = sent_in(asked).values()
         answer_produce(peer, asked, error_code=10 if len(batch) > 2_500 else 0)
 

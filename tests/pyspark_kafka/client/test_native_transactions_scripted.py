@@ -37,8 +37,8 @@ from tests.pyspark_kafka.wire.coordinated import (
 from tests.pyspark_kafka.wire.scripted import (
     ALL_VERSIONS,
     Answers,
-    Asked,
     Peer,
+    ReceivedRequest,
     ScriptedBroker,
     frame,
 )
@@ -176,7 +176,7 @@ def test_what_may_pass_is_asked_again_and_what_is_final_is_handed_over() -> None
     codes = {"x": [51, 16, 0], "y": [0], "z": [90], "w": [14, 48], "v": [-1, 0], "u": [105]}
     asked: list[str] = []
 
-    def answer(peer: Peer, request: Asked) -> None:
+    def answer(peer: Peer, request: ReceivedRequest) -> None:
         name = next(name for name in codes if b"\x02" + name.encode() in request.rest)
         asked.append(name)
         peer.answer(request, "end_txn", error_code=codes[name].pop(0))
@@ -197,7 +197,7 @@ def test_what_may_pass_is_asked_again_and_what_is_final_is_handed_over() -> None
 
 @pytest.mark.parametrize("code", [51, -1], ids=["concurrent", "unknown-server-error"])
 def test_without_a_final_answer_nothing_is_known(code: int) -> None:
-    def answer(peer: Peer, request: Asked) -> None:
+    def answer(peer: Peer, request: ReceivedRequest) -> None:
         peer.answer(request, "end_txn", error_code=0 if b"\x02y" in request.rest else code)
 
     started = time.monotonic()
@@ -219,7 +219,7 @@ def test_a_lost_answer_is_not_taken_for_one() -> None:
 def test_a_refusal_of_the_principal_is_told_when_the_others_are_ended() -> None:
     asked: list[bytes] = []
 
-    def answer(peer: Peer, request: Asked) -> None:
+    def answer(peer: Peer, request: ReceivedRequest) -> None:
         is_ours = b"\x02y" in request.rest
         asked.append(b"y" if is_ours else b"x")
         code = (51 if asked.count(b"y") < 3 else 0) if is_ours else 53
@@ -249,7 +249,7 @@ def test_an_end_that_the_coordinator_cannot_be_told() -> None:
 def test_only_what_was_not_described_is_asked_for_again() -> None:
     requests: list[bytes] = []
 
-    def answer(peer: Peer, asked: Asked) -> None:
+    def answer(peer: Peer, asked: ReceivedRequest) -> None:
         requests.append(asked.rest)
         code = {1: 14, 2: 16}.get(len(requests), 105)
         states = [state("x")] if len(requests) == 1 else []
@@ -264,7 +264,7 @@ def test_only_what_was_not_described_is_asked_for_again() -> None:
 
 
 def test_descriptions_that_are_refused() -> None:
-    def answer(peer: Peer, asked: Asked) -> None:
+    def answer(peer: Peer, asked: ReceivedRequest) -> None:
         states = described(state("x", error_code=53, state_name=""))
         peer.send(frame(asked.correlation_id.to_bytes(4) + b"\0" + states))
 

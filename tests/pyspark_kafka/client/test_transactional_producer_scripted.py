@@ -38,7 +38,7 @@ from tests.pyspark_kafka.client.test_native_producer import (
 )
 from tests.pyspark_kafka.client.transactional import Transaction, Transactions, transactions
 from tests.pyspark_kafka.wire import scripted
-from tests.pyspark_kafka.wire.scripted import Asked, Peer, ScriptedBroker
+from tests.pyspark_kafka.wire.scripted import Peer, ReceivedRequest, ScriptedBroker
 
 PATIENT = {"default_api_timeout_ms": "20000", "request_timeout_ms": "10000"}
 """Where nobody hangs, a busy machine is none that does."""
@@ -73,7 +73,7 @@ class Coordinated(Brokers):
         """How many there have been."""
         return sum(broker.connections for broker in self.opened)
 
-    def name_coordinator(self, peer: Peer, asked: Asked) -> None:
+    def name_coordinator(self, peer: Peer, asked: ReceivedRequest) -> None:
         host, _, port = self.addresses[1].rpartition(":")
         request = request_of(asked, 10)
         named = {"node_id": 1, "host": host, "port": int(port)}
@@ -83,7 +83,7 @@ class Coordinated(Brokers):
         ]
         peer.answer(asked, "find_coordinator", coordinators=found)
 
-    def take_addition(self, peer: Peer, asked: Asked) -> None:
+    def take_addition(self, peer: Peer, asked: ReceivedRequest) -> None:
         request = request_of(asked, 24)
         assert request.v3_and_below_transactional_id == ID
         assert request.v3_and_below_producer_id == PRODUCER_ID
@@ -97,13 +97,13 @@ class Coordinated(Brokers):
         codes = turn if isinstance(turn, dict) else dict.fromkeys(topic.partitions, turn)
         answer_addition(peer, asked, codes)
 
-    def take(self, broker_id: int, peer: Peer, asked: Asked) -> None:
+    def take(self, broker_id: int, peer: Peer, asked: ReceivedRequest) -> None:
         self.ids.append(request_of(asked, 0).transactional_id)
         self.versions.append(asked.version)
         super().take(broker_id, peer, asked)
 
 
-def answer_addition(peer: Peer, asked: Asked, codes: Mapping[int, int]) -> None:
+def answer_addition(peer: Peer, asked: ReceivedRequest, codes: Mapping[int, int]) -> None:
     results = [
         {"partition_index": index, "partition_error_code": code} for index, code in codes.items()
     ]
@@ -111,7 +111,7 @@ def answer_addition(peer: Peer, asked: Asked, codes: Mapping[int, int]) -> None:
     peer.answer(asked, "add_partitions_to_txn", results_by_topic_v3_and_below=answer)
 
 
-def request_of(asked: Asked, api_key: int) -> Any:
+def request_of(asked: ReceivedRequest, api_key: int) -> Any:
     (length,) = struct.unpack_from(">h", asked.rest)
     schema = load_request_schema(api_key, asked.version)
     read: Any = entity_reader(schema)
@@ -307,7 +307,7 @@ def test_a_coordinator_that_is_slow_gets_longer_and_longer(monkeypatch: pytest.M
     monkeypatch.setattr(producer_module, "_TRY_S", 0.02)
     brokers = Coordinated(OK)
 
-    def slowly(peer: Peer, asked: Asked) -> None:
+    def slowly(peer: Peer, asked: ReceivedRequest) -> None:
         time.sleep(0.2)
         answer_addition(peer, asked, {0: 0})
 
@@ -476,7 +476,7 @@ def test_the_last_offset_where_answers_come_in_any_order(version: TransactionVer
     log: dict[int, int] = {}
     answered: list[int] = []
 
-    def serve(peer: Peer, asked: Asked) -> None:
+    def serve(peer: Peer, asked: ReceivedRequest) -> None:
         """Appends all; loses the answers to the first three, and then knows the last one alone."""
         (batch,) = sent_in(asked).values()
         (sequence,) = struct.unpack_from(">i", batch, 53)
@@ -507,7 +507,7 @@ def test_the_last_offset_where_answers_come_in_any_order(version: TransactionVer
 def test_the_last_offset_of_a_batch_that_was_split(version: TransactionVersion) -> None:
     written = 0
 
-    def serve(peer: Peer, asked: Asked) -> None:
+    def serve(peer: Peer, asked: ReceivedRequest) -> None:
         nonlocal written
         (batch,) = sent_in(asked).values()
         if len(batch) > 2_000:

@@ -131,7 +131,7 @@ def transactions(
         router=reads.router, settings=producing, bootstrap_servers=bootstrap
     )
     with NativeTransactionalClient(
-        router=reads.router, questions=reads.questions, settings=settings, producers=producers
+        router=reads.router, queries=reads.queries, settings=settings, producers=producers
     ) as client:
         made = Transactions(client=client, version=version, bootstrap=bootstrap, settings=producing)
         try:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from pyspark_kafka.kafka.transactions import AbortedTransaction
-from pyspark_kafka.records import Wanted
+from pyspark_kafka.records import DecodeRequest
 
 HEADER_BYTES = 61
 CRC_POSITION = 17
@@ -170,8 +170,8 @@ def wanted(
     columns: tuple[str, ...] = ALL_COLUMNS,
     aborted: Sequence[tuple[int, int]] | None = None,
     **bounds: int,
-) -> Wanted:
-    return Wanted(
+) -> DecodeRequest:
+    return DecodeRequest(
         topic="clicks",
         partition=3,
         start_offset=start_offset,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pyspark_kafka.errors import KafkaError
-from pyspark_kafka.records import Decode, Decoded, Wanted
+from pyspark_kafka.records import Decode, DecodeRequest, DecodeResult
 
 KERNEL_IS_BUILT = importlib.util.find_spec("pyspark_kafka.records._kernel") is not None
 NOT_BUILT = "the kernel is not built: install the project where there is a C compiler"
@@ -29,7 +29,7 @@ def implementation(name: str) -> Decode:
     return decode
 
 
-def outcome(name: str, data: bytes, asked: Wanted) -> Decoded | tuple[type, str]:
+def outcome(name: str, data: bytes, asked: DecodeRequest) -> DecodeResult | tuple[type, str]:
     """What the implementation gives, checked by Arrow, or how it fails.
 
     It is given memory that ends where the data does, for an address sanitizer to see what is read

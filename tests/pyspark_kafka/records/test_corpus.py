@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pyspark_kafka.records import Decoded
+from pyspark_kafka.records import DecodeResult
 from tests.pyspark_kafka.records.batches import ALL_COLUMNS, wanted
 from tests.pyspark_kafka.records.corpus import damaged, golden
 from tests.pyspark_kafka.records.implementations import needs_kernel, outcome
@@ -29,7 +29,7 @@ def test_the_implementations_agree(name: str) -> None:
         asked = ASKED[index % len(ASKED)]
         kernel, pure = outcome("cython", data, asked), outcome("pure", data, asked)
         assert kernel == pure, done
-        if isinstance(kernel, Decoded):
+        if isinstance(kernel, DecodeResult):
             kinds.add("rows")
         else:
             assert WHERE.match(kernel[1]), done

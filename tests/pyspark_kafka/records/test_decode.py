@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka.columns import SOURCE_SCHEMA
-from pyspark_kafka.records import Decode, Decoded
+from pyspark_kafka.records import Decode, DecodeResult
 from tests.pyspark_kafka.records.batches import (
     ABORT,
     ALL_COLUMNS,
@@ -32,18 +32,18 @@ from tests.pyspark_kafka.records.batches import (
 T = 1_700_000_000_000
 
 
-def rows(decoded: Decoded) -> list[dict[str, Any]]:
+def rows(decoded: DecodeResult) -> list[dict[str, Any]]:
     for found in decoded.batches:
         found.validate(full=True)
         assert found.num_rows > 0
     return [row for found in decoded.batches for row in found.to_pylist()]
 
 
-def values(decoded: Decoded) -> list[bytes | None]:
+def values(decoded: DecodeResult) -> list[bytes | None]:
     return [row["value"] for row in rows(decoded)]
 
 
-def offsets(decoded: Decoded) -> list[int]:
+def offsets(decoded: DecodeResult) -> list[int]:
     return [row["offset"] for row in rows(decoded)]
 
 
@@ -95,8 +95,8 @@ def test_every_column_of_a_record(decode: Decode) -> None:
 
 
 def test_nothing_is_no_batch(decode: Decode) -> None:
-    assert decode(b"", wanted(5)) == Decoded(batches=[], next_offset=5)
-    assert decode(plain([b"a"]), wanted(5, 5)) == Decoded(batches=[], next_offset=5)
+    assert decode(b"", wanted(5)) == DecodeResult(batches=[], next_offset=5)
+    assert decode(plain([b"a"]), wanted(5, 5)) == DecodeResult(batches=[], next_offset=5)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
@@ -163,7 +163,7 @@ class TestRange:
 
     def test_below_it_the_position_stays(self, decode: Decode) -> None:
         found = decode(self.DATA[: len(self.DATA) // 3], wanted(15, 30))
-        assert found == Decoded(batches=[], next_offset=15)
+        assert found == DecodeResult(batches=[], next_offset=15)
 
     def test_records_below_it_in_compressed_batches(self, decode: Decode) -> None:
         data = plain([b"a", b"b", b"c"], codec=LZ4, base_offset=7)
@@ -179,7 +179,7 @@ class TestPartOfABatch:
 
     def test_alone_it_moves_nothing(self, decode: Decode) -> None:
         found = decode(plain([b"a"], base_offset=6)[:-1], wanted(6))
-        assert found == Decoded(batches=[], next_offset=6)
+        assert found == DecodeResult(batches=[], next_offset=6)
 
 
 class TestTimestamps:
@@ -253,7 +253,7 @@ class TestTransactions:
             producer_id=1,
             attributes=TRANSACTIONAL | ZSTD,
         )
-        assert decode(garbage, wanted(aborted=[(1, 0)])) == Decoded(batches=[], next_offset=1)
+        assert decode(garbage, wanted(aborted=[(1, 0)])) == DecodeResult(batches=[], next_offset=1)
 
     def test_a_compressed_marker(self, decode: Decode) -> None:
         data = marker(ABORT, base_offset=0, producer_id=1, codec=GZIP) + plain(
@@ -268,7 +268,7 @@ class TestTransactions:
             + plain([b"a"], base_offset=2, producer_id=1, attributes=TRANSACTIONAL)
         )
         found = decode(data, wanted(aborted=[(1, 0)]))
-        assert found == Decoded(batches=[], next_offset=3)
+        assert found == DecodeResult(batches=[], next_offset=3)
 
 
 class TestCompacted:
@@ -279,7 +279,7 @@ class TestCompacted:
 
     def test_an_empty_batch_moves_the_position(self, decode: Decode) -> None:
         found = decode(raw_batch(b"", count=0, last_offset_delta=4), wanted())
-        assert found == Decoded(batches=[], next_offset=5)
+        assert found == DecodeResult(batches=[], next_offset=5)
 
 
 class TestSplitting:

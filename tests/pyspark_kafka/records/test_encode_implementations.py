@@ -15,7 +15,7 @@ from pyspark_kafka.columns import HEADERS_TYPE
 from pyspark_kafka.errors import RowError
 from pyspark_kafka.records import Codec, EncodedBatch, Encoding
 from pyspark_kafka.records._pure_encode import murmur2
-from pyspark_kafka.records.compressing import LEVELS
+from pyspark_kafka.records.compression import LEVELS
 from tests.pyspark_kafka.records.batches import HEADER_BYTES, Row, record_body, sized
 from tests.pyspark_kafka.records.encoded import (
     NO_PRODUCER,

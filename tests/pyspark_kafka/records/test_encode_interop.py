@@ -22,7 +22,7 @@ from integration.clusters import ClusterUnavailableError
 from integration.kafka_tools import KafkaTools
 from integration.raw import RawConnection
 from pyspark_kafka.records import Codec, EncodedBatch, ProducerState, encode
-from pyspark_kafka.records.amending import split
+from pyspark_kafka.records.splitting import split
 from tests.conformance.wire import append
 from tests.pyspark_kafka.records.encoded import PRODUCER, encoding, records, rows_of
 

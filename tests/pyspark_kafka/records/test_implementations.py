@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_kafka.records import Decoded, Wanted
+from pyspark_kafka.records import DecodeRequest, DecodeResult
 from tests.pyspark_kafka.records.batches import (
     ABORT,
     ALL_COLUMNS,
@@ -30,11 +30,11 @@ from tests.pyspark_kafka.records.implementations import needs_kernel, outcome
 pytestmark = needs_kernel
 
 
-def same(data: bytes, asked: Wanted) -> None:
+def same(data: bytes, asked: DecodeRequest) -> None:
     kernel, pure = outcome("cython", data, asked), outcome("pure", data, asked)
     assert kernel == pure
-    if isinstance(kernel, Decoded):
-        assert isinstance(pure, Decoded)
+    if isinstance(kernel, DecodeResult):
+        assert isinstance(pure, DecodeResult)
         assert [b.schema for b in kernel.batches] == [b.schema for b in pure.batches]
 
 
@@ -93,7 +93,7 @@ def logs(draw: st.DrawFn, rows: st.SearchStrategy[Row]) -> list[bytes]:
 
 
 @st.composite
-def asked(draw: st.DrawFn) -> Wanted:
+def asked(draw: st.DrawFn) -> DecodeRequest:
     start = draw(st.integers(0, 25))
     aborted = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 40)), max_size=4)
     columns = st.lists(st.sampled_from(ALL_COLUMNS), min_size=1, unique=True)
@@ -111,14 +111,14 @@ def asked(draw: st.DrawFn) -> Wanted:
 
 @settings(max_examples=120, deadline=None)
 @given(made=logs(sound_rows), asked=asked())
-def test_sound_logs(made: list[bytes], asked: Wanted) -> None:
+def test_sound_logs(made: list[bytes], asked: DecodeRequest) -> None:
     same(b"".join(made), asked)
 
 
 @settings(max_examples=150, deadline=None)
 @given(made=logs(rows), asked=asked(), data=st.data())
 def test_cut_off_logs_and_rows_without_a_place(
-    made: list[bytes], asked: Wanted, data: st.DataObject
+    made: list[bytes], asked: DecodeRequest, data: st.DataObject
 ) -> None:
     joined = b"".join(made)
     same(joined[: data.draw(st.integers(0, len(joined)))], asked)
@@ -160,14 +160,14 @@ def mutated(draw: st.DrawFn, data: bytes) -> bytes:
 
 @settings(max_examples=150, deadline=None)
 @given(made=logs(sound_rows), asked=asked(), data=st.data())
-def test_mutated_logs(made: list[bytes], asked: Wanted, data: st.DataObject) -> None:
+def test_mutated_logs(made: list[bytes], asked: DecodeRequest, data: st.DataObject) -> None:
     same(data.draw(mutated(b"".join(made))), asked)
 
 
 @settings(max_examples=250, deadline=None)
 @given(made=logs(sound_rows), asked=asked(), data=st.data())
 def test_mutated_batches_with_a_fitting_crc(
-    made: list[bytes], asked: Wanted, data: st.DataObject
+    made: list[bytes], asked: DecodeRequest, data: st.DataObject
 ) -> None:
     """What a CRC does not find: as a broken or hostile producer would write it."""
     at = data.draw(st.integers(0, len(made) - 1))
@@ -181,7 +181,7 @@ def test_mutated_batches_with_a_fitting_crc(
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.binary(max_size=200), asked=asked())
-def test_garbage_as_records(data: bytes, asked: Wanted) -> None:
+def test_garbage_as_records(data: bytes, asked: DecodeRequest) -> None:
     for count in (1, 3):
         header = struct.pack(
             ">qiibIhiqqqhii", 0, HEADER_BYTES - 12 + len(data), 0, 2, 0, 0, 9, 0, 0, -1, 0, 0, count
@@ -221,7 +221,7 @@ common_rows = st.builds(
 
 @settings(max_examples=80, deadline=None)
 @given(made=st.lists(st.lists(common_rows, max_size=40), min_size=1, max_size=4), asked=asked())
-def test_runs_of_common_records(made: list[list[Row]], asked: Wanted) -> None:
+def test_runs_of_common_records(made: list[list[Row]], asked: DecodeRequest) -> None:
     """As most logs are: the kernel's fast way, and all that makes it leave it and come back."""
     data, offset = [], 0
     for index, rows in enumerate(made):

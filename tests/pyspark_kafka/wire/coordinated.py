@@ -12,8 +12,8 @@ from pyspark_kafka.wire.writer import int16, int32, int64, length, string
 from tests.pyspark_kafka.wire.scripted import (
     ALL_VERSIONS,
     Answers,
-    Asked,
     Peer,
+    ReceivedRequest,
     ScriptedBroker,
     frame,
 )
@@ -43,10 +43,12 @@ def coordinated(
         yield one
 
 
-def version_asked(answers: Answers, fields: dict[str, Any]) -> Callable[[Peer, Asked], None]:
+def version_asked(
+    answers: Answers, fields: dict[str, Any]
+) -> Callable[[Peer, ReceivedRequest], None]:
     """An answer that adds to `answers.asked` in which version it was asked for."""
 
-    def answer(peer: Peer, asked: Asked) -> None:
+    def answer(peer: Peer, asked: ReceivedRequest) -> None:
         api = answers.asked.pop()
         answers.asked.append(f"{api} v{asked.version}")
         peer.answer(asked, api, **fields)
@@ -62,11 +64,11 @@ def initialised(error_code: int = 0) -> dict[str, Any]:
     }
 
 
-def closes(peer: Peer, _: Asked) -> None:
+def closes(peer: Peer, _: ReceivedRequest) -> None:
     peer.close()
 
 
-def garbage(peer: Peer, asked: Asked) -> None:
+def garbage(peer: Peer, asked: ReceivedRequest) -> None:
     peer.send(frame(asked.correlation_id.to_bytes(4) + b"\xff" * 9))
 
 
@@ -77,7 +79,7 @@ def ended(error_code: int = 0) -> dict[str, Any]:
 def find_all(answers: Answers, *names: str) -> None:
     """Have all of them be coordinated by the broker that is asked."""
 
-    def answer(peer: Peer, asked: Asked) -> None:
+    def answer(peer: Peer, asked: ReceivedRequest) -> None:
         port = peer._socket.getsockname()[1]
         wanted = [name for name in names if string(name, flexible=True) in asked.rest]
         peer.answer(asked, "find_coordinator", **coordinators(*wanted, port=port))

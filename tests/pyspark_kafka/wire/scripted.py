@@ -43,7 +43,7 @@ ALL_VERSIONS: Mapping[int, tuple[int, int]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ReceivedRequest:
     """A request: its header's first fields, and all that follows them."""
 
     api_key: int
@@ -59,11 +59,11 @@ class Peer:
         self._socket = connected
         self._over = over
 
-    def read(self) -> Asked:
+    def read(self) -> ReceivedRequest:
         """The next request; `ConnectionError` where the client has gone."""
         (length,) = struct.unpack(">i", self._exactly(4))
         api_key, version, correlation_id = struct.unpack(">hhi", self._exactly(8))
-        return Asked(
+        return ReceivedRequest(
             api_key=api_key,
             version=version,
             correlation_id=correlation_id,
@@ -89,7 +89,7 @@ class Peer:
         fields = {"finalized_features": finalized} if finalized else {}
         self.answer(asked, "api_versions", api_keys=keys, **fields)
 
-    def answer(self, asked: Asked, api: str, /, **fields: Any) -> None:
+    def answer(self, asked: ReceivedRequest, api: str, /, **fields: Any) -> None:
         """Answer with kio's entity of the version that was asked."""
         self.send(answer_frame(asked.correlation_id, api, asked.version, **fields))
 

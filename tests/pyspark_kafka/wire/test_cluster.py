@@ -30,7 +30,7 @@ from pyspark_kafka.wire.fetch import (
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import Router
 from pyspark_kafka.wire.transport import Address
-from pyspark_kafka.wire.versions import SPOKEN, Api
+from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api
 from tests.conftest import TopicFactory
 from tests.pyspark_kafka.client.records import Record, producer, put
 
@@ -44,7 +44,7 @@ def soon() -> float:
     return time.monotonic() + 30.0
 
 
-def asking(bootstrap_servers: str) -> ClusterQueries:
+def cluster_queries(bootstrap_servers: str) -> ClusterQueries:
     addresses = [Address.parse(text) for text in bootstrap_servers.split(",")]
     return ClusterQueries(
         router=Router(addresses, Dialer(client_id="wire-tests", clock=CLOCK)),
@@ -54,8 +54,8 @@ def asking(bootstrap_servers: str) -> ClusterQueries:
 
 
 @pytest.fixture
-def questions(bootstrap: str) -> Iterator[ClusterQueries]:
-    found = asking(bootstrap)
+def queries(bootstrap: str) -> Iterator[ClusterQueries]:
+    found = cluster_queries(bootstrap)
     yield found
     found.router.close()
 
@@ -92,48 +92,48 @@ def fetch(
     return found
 
 
-def test_topics(questions: ClusterQueries, filled: str) -> None:
-    assert filled in questions.list_topics()
-    assert "__consumer_offsets" not in questions.list_topics()
-    described = questions.describe_topics([filled, "no-such-topic"])
+def test_topics(queries: ClusterQueries, filled: str) -> None:
+    assert filled in queries.list_topics()
+    assert "__consumer_offsets" not in queries.list_topics()
+    described = queries.describe_topics([filled, "no-such-topic"])
     assert described.keys() == {filled}
     assert described[filled].partitions == (0, 1)
     assert len(described[filled].topic_id or "") == 22
-    assert "no-such-topic" not in questions.list_topics()  # asking creates nothing
+    assert "no-such-topic" not in queries.list_topics()  # asking creates nothing
 
 
-def test_offsets(questions: ClusterQueries, filled: str) -> None:
+def test_offsets(queries: ClusterQueries, filled: str) -> None:
     partitions = [TopicPartition(filled, 0), TopicPartition(filled, 1)]
     for level in (COMMITTED, UNCOMMITTED):
-        assert questions.list_offsets(dict.fromkeys(partitions, EARLIEST), level) == {
+        assert queries.list_offsets(dict.fromkeys(partitions, EARLIEST), level) == {
             partitions[0]: 0,
             partitions[1]: 0,
         }
-        assert questions.list_offsets(dict.fromkeys(partitions, LATEST), level) == {
+        assert queries.list_offsets(dict.fromkeys(partitions, LATEST), level) == {
             partitions[0]: 3,
             partitions[1]: 0,
         }
     for timestamp_ms, offset in ((0, 0), (1001, 1), (3000, 2), (3001, None)):
         at = AtTimestamp(timestamp_ms=timestamp_ms)
-        found = questions.list_offsets({partitions[0]: at}, COMMITTED)
+        found = queries.list_offsets({partitions[0]: at}, COMMITTED)
         assert found == {partitions[0]: offset}
 
 
-def test_what_does_not_exist(questions: ClusterQueries, filled: str) -> None:
+def test_what_does_not_exist(queries: ClusterQueries, filled: str) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match=f"'{filled}' has 2 partitions, and no"):
-        questions.list_offsets({TopicPartition(filled, 2): LATEST}, COMMITTED)
+        queries.list_offsets({TopicPartition(filled, 2): LATEST}, COMMITTED)
     with pytest.raises(UnknownTopicOrPartitionError, match="'no-such-topic' does not exist"):
-        questions.list_offsets({TopicPartition("no-such-topic", 0): LATEST}, COMMITTED)
+        queries.list_offsets({TopicPartition("no-such-topic", 0): LATEST}, COMMITTED)
 
 
 def test_committed_offsets(
-    questions: ClusterQueries, filled: str, raw: RawConnection, unique_name: Callable[[], str]
+    queries: ClusterQueries, filled: str, raw: RawConnection, unique_name: Callable[[], str]
 ) -> None:
     group_id = unique_name()
     partitions = [TopicPartition(filled, 0), TopicPartition(filled, 1)]
-    assert questions.committed_offsets(group_id, partitions) == dict.fromkeys(partitions)
+    assert queries.committed_offsets(group_id, partitions) == dict.fromkeys(partitions)
     offsets = [{"partition_index": 0, "committed_offset": 2, "committed_metadata": ""}]
-    coordinator = questions.router.coordinator(CoordinatorKey.group(group_id), deadline=soon())
+    coordinator = queries.router.coordinator(CoordinatorKey.group(group_id), deadline=soon())
     with RawConnection(str(coordinator.address)) as connection:
         connection.call(
             "offset_commit",
@@ -142,32 +142,34 @@ def test_committed_offsets(
             generation_id_or_member_epoch=-1,
             topics=[{"name": filled, "partitions": offsets}],
         )
-    found = questions.committed_offsets(group_id, partitions)
+    found = queries.committed_offsets(group_id, partitions)
     assert found == {partitions[0]: 2, partitions[1]: None}
 
 
-@pytest.mark.parametrize("version", range(SPOKEN[Api.FETCH].first, SPOKEN[Api.FETCH].last + 1))
-def test_fetch_in_every_version(questions: ClusterQueries, filled: str, version: int) -> None:
-    one = wanted(questions.router, TopicPartition(filled, 0))
-    found = fetch(questions.router, one, COMMITTED, version)
+@pytest.mark.parametrize(
+    "version", range(SUPPORTED_VERSIONS[Api.FETCH].first, SUPPORTED_VERSIONS[Api.FETCH].last + 1)
+)
+def test_fetch_in_every_version(queries: ClusterQueries, filled: str, version: int) -> None:
+    one = wanted(queries.router, TopicPartition(filled, 0))
+    found = fetch(queries.router, one, COMMITTED, version)
     assert found.error_code is ErrorCode.none
     assert (found.high_watermark, found.last_stable_offset) == (3, 3)
     assert found.aborted == ()
     for value in (b"v1", b"v2", b"v3"):
         assert value in bytes(found.records)
     empty = fetch(
-        questions.router, wanted(questions.router, one.topic_partition, 3), COMMITTED, version
+        queries.router, wanted(queries.router, one.topic_partition, 3), COMMITTED, version
     )
     assert bytes(empty.records) == b""
-    beyond = wanted(questions.router, one.topic_partition, 4)
-    refused = fetch(questions.router, beyond, COMMITTED, version)
+    beyond = wanted(queries.router, one.topic_partition, 4)
+    refused = fetch(queries.router, beyond, COMMITTED, version)
     assert refused.error_code is ErrorCode.offset_out_of_range
 
 
 def test_fetches_are_pipelined_and_waited_for_together(
-    questions: ClusterQueries, filled: str
+    queries: ClusterQueries, filled: str
 ) -> None:
-    router = questions.router
+    router = queries.router
     ones = [wanted(router, TopicPartition(filled, 0), offset) for offset in (0, 1, 2)]
     connection = router.connection(router.leader(ones[0].topic_partition).broker, deadline=soon())
     version = fetch_version(connection.versions.choose(Api.FETCH), ones)
@@ -185,7 +187,7 @@ def test_fetches_are_pipelined_and_waited_for_together(
 
 @pytest.mark.kafka_only
 def test_an_aborted_transaction_is_named(
-    questions: ClusterQueries, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
+    queries: ClusterQueries, bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]
 ) -> None:
     name = topic()
     put(producer(bootstrap), name, [Record(value=b"before")])
@@ -202,53 +204,53 @@ def test_an_aborted_transaction_is_named(
     transactional.produce(name, value=b"dropped", partition=0)
     transactional.flush(30)
     partition = TopicPartition(name, 0)
-    assert questions.list_offsets({partition: LATEST}, COMMITTED) == {partition: 1}
-    assert questions.list_offsets({partition: LATEST}, UNCOMMITTED) == {partition: 2}
+    assert queries.list_offsets({partition: LATEST}, COMMITTED) == {partition: 1}
+    assert queries.list_offsets({partition: LATEST}, UNCOMMITTED) == {partition: 2}
     transactional.abort_transaction(30)
     deadline = soon()
-    while questions.list_offsets({partition: LATEST}, COMMITTED) != {partition: 3}:
+    while queries.list_offsets({partition: LATEST}, COMMITTED) != {partition: 3}:
         assert time.monotonic() < deadline
-    version = SPOKEN[Api.FETCH].last
-    committed = fetch(questions.router, wanted(questions.router, partition), COMMITTED, version)
+    version = SUPPORTED_VERSIONS[Api.FETCH].last
+    committed = fetch(queries.router, wanted(queries.router, partition), COMMITTED, version)
     assert committed.aborted is not None
     assert [one.first_offset for one in committed.aborted] == [1]
-    plain = fetch(questions.router, wanted(questions.router, partition), UNCOMMITTED, version)
+    plain = fetch(queries.router, wanted(queries.router, partition), UNCOMMITTED, version)
     assert plain.aborted is None
 
 
-def test_an_epoch_from_the_future_is_refused(questions: ClusterQueries, filled: str) -> None:
-    one = wanted(questions.router, TopicPartition(filled, 0))
+def test_an_epoch_from_the_future_is_refused(queries: ClusterQueries, filled: str) -> None:
+    one = wanted(queries.router, TopicPartition(filled, 0))
     future = dataclasses.replace(one, current_leader_epoch=one.current_leader_epoch + 1)
-    refused = fetch(questions.router, future, COMMITTED, SPOKEN[Api.FETCH].last)
+    refused = fetch(queries.router, future, COMMITTED, SUPPORTED_VERSIONS[Api.FETCH].last)
     assert refused.error_code is ErrorCode.unknown_leader_epoch
 
 
 @pytest.mark.slow
-def test_questions_are_answered_while_brokers_die(
+def test_queries_are_answered_while_brokers_die(
     cluster_with: Callable[..., Cluster], unique_name: Callable[[], str]
 ) -> None:
     three = cluster_with(SESSIONS, brokers=3)
     name = unique_name()
     three.create_topic(name, partitions=6, replication_factor=3)
     partitions = [TopicPartition(name, index) for index in range(6)]
-    questions = asking(three.bootstrap_servers)
-    queries = dict.fromkeys(partitions, LATEST)
+    queries = cluster_queries(three.bootstrap_servers)
+    latest = dict.fromkeys(partitions, LATEST)
     group_id = unique_name()
-    with closing(questions.router):
+    with closing(queries.router):
 
         def ask() -> None:
-            assert questions.list_offsets(queries, COMMITTED) == dict.fromkeys(partitions, 0)
-            assert questions.committed_offsets(group_id, partitions) == dict.fromkeys(partitions)
-            assert name in questions.list_topics()
+            assert queries.list_offsets(latest, COMMITTED) == dict.fromkeys(partitions, 0)
+            assert queries.committed_offsets(group_id, partitions) == dict.fromkeys(partitions)
+            assert name in queries.list_topics()
 
         ask()
-        coordinator = questions.router.coordinator(
+        coordinator = queries.router.coordinator(
             CoordinatorKey.group(group_id), deadline=soon()
         ).broker_id
         three.kill_broker(coordinator)
         ask()
         three.start_broker(coordinator)
-        paused = questions.router.leader(partitions[0]).broker.broker_id
+        paused = queries.router.leader(partitions[0]).broker.broker_id
         three.pause_broker(paused)
         try:
             ask()

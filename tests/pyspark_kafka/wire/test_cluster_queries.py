@@ -24,7 +24,14 @@ from pyspark_kafka.wire.dialer import Dialer
 from pyspark_kafka.wire.retry import Backoff, Clock
 from pyspark_kafka.wire.router import Router
 from pyspark_kafka.wire.transport import Address
-from tests.pyspark_kafka.wire.scripted import Answers, Asked, Fields, Peer, ScriptedBroker, frame
+from tests.pyspark_kafka.wire.scripted import (
+    Answers,
+    Fields,
+    Peer,
+    ReceivedRequest,
+    ScriptedBroker,
+    frame,
+)
 from tests.pyspark_kafka.wire.test_router import cluster
 
 T0 = TopicPartition("t", 0)
@@ -66,11 +73,11 @@ def commits(*, group_error: int = 0, error_code: int = 0, offset: int = 3) -> Fi
     return {"groups": [{"group_id": G, "error_code": group_error, "topics": topics}]}
 
 
-def garbage(peer: Peer, asked: Asked) -> None:
+def garbage(peer: Peer, asked: ReceivedRequest) -> None:
     peer.send(frame(asked.correlation_id.to_bytes(4) + b"\xff" * 9))
 
 
-def silence(peer: Peer, _: Asked) -> None:
+def silence(peer: Peer, _: ReceivedRequest) -> None:
     peer.hang()
 
 

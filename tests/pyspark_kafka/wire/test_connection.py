@@ -19,8 +19,8 @@ from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.transport import Address
 from pyspark_kafka.wire.versions import Api
 from tests.pyspark_kafka.wire.scripted import (
-    Asked,
     Peer,
+    ReceivedRequest,
     Script,
     ScriptedBroker,
     answer_frame,
@@ -64,7 +64,9 @@ def large(size: int) -> Request[int]:
     )
 
 
-def answer_metadata(peer: Peer, asked: Asked, cluster_id: str = "c", **fields: Any) -> None:
+def answer_metadata(
+    peer: Peer, asked: ReceivedRequest, cluster_id: str = "c", **fields: Any
+) -> None:
     peer.answer(asked, "metadata", cluster_id=cluster_id, **fields)
 
 

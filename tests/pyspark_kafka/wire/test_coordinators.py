@@ -20,12 +20,12 @@ from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.reader import MalformedResponseError, Reader
 from pyspark_kafka.wire.router import ApiError
 from pyspark_kafka.wire.transport import Address
-from pyspark_kafka.wire.versions import SPOKEN, Api
+from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api
 from tests.pyspark_kafka.wire.messages import entity_bytes
 from tests.pyspark_kafka.wire.scripted import ALL_VERSIONS, Answers, Peer, ScriptedBroker
 from tests.pyspark_kafka.wire.test_router import router, soon
 
-SPOKEN_HERE = SPOKEN[Api.FIND_COORDINATOR]
+SPOKEN_HERE = SUPPORTED_VERSIONS[Api.FIND_COORDINATOR]
 VERSIONS = range(SPOKEN_HERE.first, SPOKEN_HERE.last + 1)
 OF_MANY = range(FIRST_OF_MANY, SPOKEN_HERE.last + 1)
 TRANSACTION = CoordinatorKind.TRANSACTION

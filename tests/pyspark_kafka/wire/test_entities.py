@@ -20,7 +20,7 @@ from pyspark_kafka.wire.entities import (
     request_header,
 )
 from pyspark_kafka.wire.reader import MalformedResponseError, Reader
-from pyspark_kafka.wire.versions import SPOKEN, Api
+from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api
 from tests.pyspark_kafka.wire.messages import entities, entity_bytes
 
 BY_HAND = (
@@ -34,13 +34,13 @@ BY_HAND = (
 )
 RESPONSES = [
     load_response_schema(api, version)
-    for api, spoken in SPOKEN.items()
+    for api, spoken in SUPPORTED_VERSIONS.items()
     if api not in BY_HAND
     for version in range(spoken.first, spoken.last + 1)
 ]
 REQUESTS = [
     load_request_schema(api, version)
-    for api, spoken in SPOKEN.items()
+    for api, spoken in SUPPORTED_VERSIONS.items()
     if api not in BY_HAND
     for version in range(spoken.first, spoken.last + 1)
 ]
@@ -180,9 +180,9 @@ def test_every_version_of_every_request_is_written_as_kio_does(schema: Any) -> N
     check()
 
 
-@pytest.mark.parametrize("api", SPOKEN)
+@pytest.mark.parametrize("api", SUPPORTED_VERSIONS)
 def test_headers_are_of_the_version(api: Api) -> None:
-    for version in range(SPOKEN[api].first, SPOKEN[api].last + 1):
+    for version in range(SUPPORTED_VERSIONS[api].first, SUPPORTED_VERSIONS[api].last + 1):
         schema: Any = load_request_schema(api, version).__header_schema__
         header = schema(
             request_api_key=api,

@@ -27,10 +27,10 @@ from pyspark_kafka.wire.fetch import (
 )
 from pyspark_kafka.wire.reader import MalformedResponseError, Reader
 from pyspark_kafka.wire.transport import Address
-from pyspark_kafka.wire.versions import SPOKEN, Api
+from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api
 from tests.pyspark_kafka.wire.messages import entities, entity_bytes
 
-VERSIONS = range(SPOKEN[Api.FETCH].first, SPOKEN[Api.FETCH].last + 1)
+VERSIONS = range(SUPPORTED_VERSIONS[Api.FETCH].first, SUPPORTED_VERSIONS[Api.FETCH].last + 1)
 IDS = {"t": uuid.UUID(int=7), "ü": uuid.UUID(int=8)}
 LIMITS = FetchLimits(
     isolation_level=IsolationLevel.READ_COMMITTED,

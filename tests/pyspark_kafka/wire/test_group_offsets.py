@@ -13,7 +13,7 @@ from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.wire.group_offsets import commit_offsets, committed_offsets, committed_topics
 from pyspark_kafka.wire.router import ApiError, Router
 from tests.pyspark_kafka.wire.coordinated import closes, coordinated, garbage
-from tests.pyspark_kafka.wire.scripted import Answers, Asked, Peer
+from tests.pyspark_kafka.wire.scripted import Answers, Peer, ReceivedRequest
 from tests.pyspark_kafka.wire.test_router import soon
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -47,7 +47,7 @@ def test_offsets_go_by_topic() -> None:
 def test_a_commit_is_one_of_no_member() -> None:
     seen: list[bytes] = []
 
-    def answer(peer: Peer, asked: Asked) -> None:
+    def answer(peer: Peer, asked: ReceivedRequest) -> None:
         seen.append(asked.rest)
         peer.answer(asked, "offset_commit", **committed(0, 0, 0))
 
@@ -100,7 +100,7 @@ def test_an_answer_about_other_partitions_is_none(codes: tuple[int, ...], wrong:
 )
 @pytest.mark.parametrize(("api", "ask"), [("offset_commit", commit), ("offset_fetch", read)])
 def test_a_coordinator_that_does_not_answer_is_found_anew(
-    how: Callable[[Peer, Asked], None],
+    how: Callable[[Peer, ReceivedRequest], None],
     kind: type[KafkaError],
     api: str,
     ask: Callable[[Router], None],

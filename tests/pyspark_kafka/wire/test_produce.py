@@ -23,16 +23,16 @@ from pyspark_kafka.wire.produce import (
     produce_request,
     produce_version,
 )
-from pyspark_kafka.wire.producer_id import ask_producer_id
+from pyspark_kafka.wire.producer_id import request_producer_id
 from pyspark_kafka.wire.reader import MalformedResponseError, Reader
 from pyspark_kafka.wire.retry import Clock
 from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.transport import Address
-from pyspark_kafka.wire.versions import SPOKEN, Api
+from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api
 from tests.pyspark_kafka.wire.messages import entity_bytes
 from tests.pyspark_kafka.wire.scripted import Answers, Peer, ScriptedBroker
 
-VERSIONS = range(SPOKEN[Api.PRODUCE].first, SPOKEN[Api.PRODUCE].last + 1)
+VERSIONS = range(SUPPORTED_VERSIONS[Api.PRODUCE].first, SUPPORTED_VERSIONS[Api.PRODUCE].last + 1)
 IDS = {"t": uuid.UUID(int=7), "ü": uuid.UUID(int=8)}
 
 
@@ -196,10 +196,10 @@ def test_a_producer_id() -> None:
     fields = {"producer_id": 2**40, "producer_epoch": 3}
     with ScriptedBroker(Answers(init_producer_id=[fields, {**fields, "error_code": 14}])) as broker:
         router = Router([Address.parse(broker.address)], opening())
-        found = ask_producer_id(router, deadline=soon())
+        found = request_producer_id(router, deadline=soon())
         assert found == ProducerIdAndEpoch(producer_id=2**40, producer_epoch=3)
         with pytest.raises(ApiError, match="asking for a producer id") as caught:
-            ask_producer_id(router, deadline=soon())
+            request_producer_id(router, deadline=soon())
         assert caught.value.code is ErrorCode.coordinator_load_in_progress
         router.close()
 

@@ -164,11 +164,11 @@ def test_what_a_refusal_says_of_the_leader_saves_asking() -> None:
         answers.answers["metadata"] = [cluster(broker), later]
         one.topics(["t"], deadline=soon())
         new = Broker(broker_id=8, address=Address("elsewhere", 1))
-        one.leader_moved(T0, leader_id=8, leader_epoch=6, endpoints=[new])
+        one.update_leader(T0, leader_id=8, leader_epoch=6, endpoints=[new])
         one.topics(["t"], deadline=soon())
         assert one.leader(T0).broker == new
         assert answers.count("metadata") == 1
-        one.leader_moved(T0, leader_id=8, leader_epoch=6)  # nothing new: ask
+        one.update_leader(T0, leader_id=8, leader_epoch=6)  # nothing new: ask
         one.topics(["t"], deadline=soon())
         assert answers.count("metadata") == 2
         assert one.leader(T0).broker == new  # the answer was of an older epoch

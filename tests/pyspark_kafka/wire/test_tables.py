@@ -19,7 +19,7 @@ from pyspark_kafka.errors import (
 )
 from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, format_code
 from pyspark_kafka.wire.retry import Backoff, Clock
-from pyspark_kafka.wire.versions import SPOKEN, Api, BrokerVersions
+from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api, BrokerVersions
 
 
 def versions(first: int, last: int) -> BrokerVersions:
@@ -57,7 +57,7 @@ def test_an_api_that_the_broker_does_not_have() -> None:
 
 
 def test_the_table_is_of_versions_that_kio_has() -> None:
-    for api, spoken in SPOKEN.items():
+    for api, spoken in SUPPORTED_VERSIONS.items():
         name = api_key_map[api]
         assert name == api.name.lower()
         known = schema_name_map[name]

@@ -25,7 +25,7 @@ from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.errors import UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel, OffsetQuery
 from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition
-from pyspark_kafka.wire.cluster_queries import ClusterQueries, raise_missing
+from pyspark_kafka.wire.cluster_queries import ClusterQueries, raise_if_missing
 from pyspark_kafka.wire.dialer import Dialer
 from pyspark_kafka.wire.metadata import topic_id_of, topic_id_text
 from pyspark_kafka.wire.retry import Clock
@@ -44,7 +44,7 @@ class NativeReads:
     """The reading half of `KafkaClient`. One thread, one process."""
 
     router: Router
-    questions: ClusterQueries
+    queries: ClusterQueries
     settings: NativeSettings
     pins_topic_ids: ClassVar[bool] = True
 
@@ -65,7 +65,7 @@ class NativeReads:
             metadata_age_s_max=settings.metadata_age_s_max,
             idle_s_max=settings.idle_s_max,
         )
-        questions = ClusterQueries(
+        queries = ClusterQueries(
             router=router,
             bootstrap_servers=settings.bootstrap_servers,
             api_timeout_s=settings.api_timeout_s,
@@ -74,26 +74,26 @@ class NativeReads:
             backoff=settings.retrying,
             reconnecting=settings.reconnecting,
         )
-        return cls(router=router, questions=questions, settings=settings)
+        return cls(router=router, queries=queries, settings=settings)
 
     def list_topics(self) -> Collection[str]:
-        return self.questions.list_topics()
+        return self.queries.list_topics()
 
     def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
-        return self.questions.describe_topics(topics)
+        return self.queries.describe_topics(topics)
 
     def list_offsets(
         self, queries: Mapping[TopicPartition, OffsetQuery], isolation_level: IsolationLevel
     ) -> Mapping[TopicPartition, int | None]:
-        return self.questions.list_offsets(queries, isolation_level)
+        return self.queries.list_offsets(queries, isolation_level)
 
     def committed_offsets(
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        return self.questions.committed_offsets(group_id, partitions)
+        return self.queries.committed_offsets(group_id, partitions)
 
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        self.questions.commit_offsets(group_id, offsets)
+        self.queries.commit_offsets(group_id, offsets)
 
     def fetch(
         self,
@@ -142,7 +142,7 @@ class NativeReads:
     def _check_existence(self, partition: TopicPartition, pinned_id: UUID | None) -> None:
         deadline = self.router.clock.now() + _EXPLAINING_S
         metadata = self.router.refresh([partition.topic], deadline=deadline)
-        raise_missing(metadata, [partition], self.settings.bootstrap_servers)
+        raise_if_missing(metadata, [partition], self.settings.bootstrap_servers)
         found = metadata.topics[partition.topic]
         if pinned_id is not None and found.topic_id not in (None, pinned_id):
             raise UnknownTopicOrPartitionError(
@@ -154,10 +154,10 @@ class NativeReads:
         self, partition: TopicPartition, query: int, isolation_level: IsolationLevel
     ) -> int:
         """Where the log has this, asked for a short while only."""
-        questions = replace(
-            self.questions, api_timeout_s=min(_EXPLAINING_S, self.questions.api_timeout_s)
+        queries = replace(
+            self.queries, api_timeout_s=min(_EXPLAINING_S, self.queries.api_timeout_s)
         )
-        offset = questions.list_offsets({partition: query}, isolation_level)[partition]
+        offset = queries.list_offsets({partition: query}, isolation_level)[partition]
         assert offset is not None  # only a timestamp can have no offset
         return offset
 
@@ -174,7 +174,7 @@ class NativeClient(NativeReads):
         reads = NativeReads.of(settings)
         return cls(
             router=reads.router,
-            questions=reads.questions,
+            queries=reads.queries,
             settings=settings,
             producers=NativeProducers(
                 router=reads.router,

@@ -34,7 +34,7 @@ from pyspark_kafka.errors import (
     reason_of,
 )
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, FetchRange, IsolationLevel
-from pyspark_kafka.records import Wanted, decode
+from pyspark_kafka.records import DecodeRequest, decode
 from pyspark_kafka.wire.connection import Connection, Pending
 from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, format_code
 from pyspark_kafka.wire.fetch import (
@@ -323,9 +323,9 @@ class PartitionReader(ABC, Generic[T]):
             raise kind(f"{self.faults.doing(position)} failed: {format_code(code)}.")
         leader = fetched.current_leader
         if leader is None:
-            self.router.note(code, topic=partition.topic)
+            self.router.invalidate(code, topic=partition.topic)
         else:  # KIP-951 saves asking for metadata.
-            self.router.leader_moved(
+            self.router.update_leader(
                 partition,
                 leader_id=leader.leader_id,
                 leader_epoch=leader.leader_epoch,
@@ -346,7 +346,7 @@ class PartitionReader(ABC, Generic[T]):
             self.check_existence(self.pinned_id)
 
     def _give_up(self, connection: Connection) -> None:
-        self.router.failed(connection)
+        self.router.discard(connection)
         self._ask_who_leads()
 
     def _ask_who_leads(self) -> None:
@@ -429,12 +429,12 @@ class RangeReader(PartitionReader[pa.RecordBatch]):
                 return position
             del decoded
 
-    def _wanted(self, position: int, fetched: FetchedPartition) -> Wanted:
+    def _wanted(self, position: int, fetched: FetchedPartition) -> DecodeRequest:
         partition = self.fetch_range.topic_partition
         aborted = None
         if self.faults.isolation_level is IsolationLevel.READ_COMMITTED:
             aborted = fetched.aborted or ()
-        return Wanted(
+        return DecodeRequest(
             topic=partition.topic,
             partition=partition.partition,
             start_offset=position,

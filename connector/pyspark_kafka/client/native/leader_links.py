@@ -88,7 +88,7 @@ class LeaderLinks:
         self._failures[broker.broker_id] = failures + 1
         try_s = longer(_FIRST_TRY_S, failures, self.connect_timeout_s)
         deadline = min(deadline, self.router.clock.now() + try_s)
-        link = Link(broker, self.router.further_connection(broker, deadline=deadline))
+        link = Link(broker, self.router.dedicated_connection(broker, deadline=deadline))
         del self._failures[broker.broker_id]
         self._links[broker.broker_id] = link
         return link

@@ -15,7 +15,7 @@ from pyspark_kafka.client.native.fetch import PartitionReader
 from pyspark_kafka.errors import OffsetOutOfRangeError
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.offsets import EARLIEST
-from pyspark_kafka.records import Wanted
+from pyspark_kafka.records import DecodeRequest
 from pyspark_kafka.records.log_batches import log_batches
 from pyspark_kafka.wire.fetch import FetchedPartition
 
@@ -30,7 +30,7 @@ class LogReader(PartitionReader[LogBatch]):
         self, position: int, following: int, fetched: FetchedPartition
     ) -> Generator[LogBatch, None, int]:
         partition = self.fetch_range.topic_partition
-        wanted = Wanted(
+        wanted = DecodeRequest(
             topic=partition.topic,
             partition=partition.partition,
             start_offset=position,

@@ -54,8 +54,8 @@ from pyspark_kafka.errors import (
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
 from pyspark_kafka.records import Codec, Encoding, ProducerState, encode
-from pyspark_kafka.records.amending import split
 from pyspark_kafka.records.encoding import next_sequence
+from pyspark_kafka.records.splitting import split
 from pyspark_kafka.wire.connection import Connection, wait_any
 from pyspark_kafka.wire.error_codes import format_code
 from pyspark_kafka.wire.metadata import NO_LEADER, Broker
@@ -66,7 +66,7 @@ from pyspark_kafka.wire.produce import (
     produce_request,
     produce_version,
 )
-from pyspark_kafka.wire.producer_id import ask_producer_id
+from pyspark_kafka.wire.producer_id import request_producer_id
 from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.versions import Api
 
@@ -338,7 +338,7 @@ class NativeProducer:
             if stale:
                 self._router.topics(stale, deadline=deadline, create=self._settings.create_topics)
             if self._id is None:
-                self._id = ask_producer_id(self._router, deadline=deadline)
+                self._id = request_producer_id(self._router, deadline=deadline)
         except _MAY_PASS as error:
             if isinstance(error, ApiError) and _is_final(error.code):
                 raise not_asked(self._faults, error) from None
@@ -500,9 +500,9 @@ class NativeProducer:
         partition, code = answer.topic_partition, answer.error_code
         trouble = f"{link.broker} said {format_code(code)}"
         if answer.current_leader is None:
-            self._router.note(code, topic=partition.topic)
+            self._router.invalidate(code, topic=partition.topic)
         else:
-            self._router.leader_moved(
+            self._router.update_leader(
                 partition,
                 leader_id=answer.current_leader.leader_id,
                 leader_epoch=answer.current_leader.leader_epoch,

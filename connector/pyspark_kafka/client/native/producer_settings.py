@@ -17,7 +17,7 @@ from pyspark_kafka.client.native.in_flight import IN_FLIGHT_MAX
 from pyspark_kafka.client.native.settings import NativeSettings, number_of
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.records import Codec
-from pyspark_kafka.records.compressing import LEVELS
+from pyspark_kafka.records.compression import LEVELS
 from pyspark_kafka.wire.retry import Backoff
 
 PARTITIONER: Final = "murmur2_random"

@@ -134,7 +134,9 @@ def not_asked(faults: DeliveryErrors, answer: ApiError) -> KafkaError:
     """For a refusal of what has to go before writing, or of who we are."""
     kind = error_class(answer.code)
     kind = kind if issubclass(kind, AccessError) else DeliveryError
-    return kind(f"{answer.doing} failed at {faults.bootstrap_servers}: {format_code(answer.code)}.")
+    return kind(
+        f"{answer.operation} failed at {faults.bootstrap_servers}: {format_code(answer.code)}."
+    )
 
 
 def unconfirmed(

@@ -47,9 +47,12 @@ from pyspark_kafka.wire.cluster_queries import ClusterQueries
 from pyspark_kafka.wire.connection import Connection
 from pyspark_kafka.wire.error_codes import format_code
 from pyspark_kafka.wire.metadata import Broker
-from pyspark_kafka.wire.produce import FIRST_ADDING_VERSION, ProducedPartition
+from pyspark_kafka.wire.produce import FIRST_VERSION_ADDING_PARTITIONS, ProducedPartition
 from pyspark_kafka.wire.router import ApiError, Router
-from pyspark_kafka.wire.transactions import add_partitions_to_txn, send_offsets_to_transaction
+from pyspark_kafka.wire.transaction_requests import (
+    add_partitions_to_txn,
+    send_offsets_to_transaction,
+)
 from pyspark_kafka.wire.versions import Api
 
 KeepLinks = Callable[[LeaderLinks], None]
@@ -165,7 +168,7 @@ class NativeTransactionalProducer(NativeProducer):
         )
         doing = f"committing offsets of group {group_id!r} as {self._transactional_id!r}"
         try:
-            asking.until_answered(partial(self._send_offsets, group_id, offsets), doing)
+            asking.retry(partial(self._send_offsets, group_id, offsets), doing)
         except PysparkKafkaError as error:
             self._failed = error
             raise
@@ -207,8 +210,10 @@ class NativeTransactionalProducer(NativeProducer):
 
     def _newest_produce(self, connection: Connection) -> int:
         if self._version == 1:
-            return connection.versions.choose(Api.PRODUCE, at_most=FIRST_ADDING_VERSION - 1)
-        return connection.versions.choose(Api.PRODUCE, at_least=FIRST_ADDING_VERSION)
+            return connection.versions.choose(
+                Api.PRODUCE, at_most=FIRST_VERSION_ADDING_PARTITIONS - 1
+            )
+        return connection.versions.choose(Api.PRODUCE, at_least=FIRST_VERSION_ADDING_PARTITIONS)
 
     def _note_confirmed(self, batch: Batch, answer: ProducedPartition) -> None:
         partition, last_offset = batch.topic_partition, _NOWHERE

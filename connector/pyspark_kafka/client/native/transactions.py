@@ -36,9 +36,9 @@ from pyspark_kafka.kafka.transactions import (
     TransactionState,
     TransactionVersion,
 )
-from pyspark_kafka.wire import topics
-from pyspark_kafka.wire import transactions as wire
-from pyspark_kafka.wire.cluster_queries import may_pass
+from pyspark_kafka.wire import admin_requests
+from pyspark_kafka.wire import transaction_requests as wire
+from pyspark_kafka.wire.cluster_queries import is_retriable
 from pyspark_kafka.wire.error_codes import REACTIONS, Reaction, error_class, format_code
 from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.retry import Backoff
@@ -82,7 +82,7 @@ class NativeTransactionalClient(NativeClient):
             features = self.router.any_connection(deadline=deadline).versions.features
             return features.get(_FEATURE, 0)
 
-        level = self.questions.until_answered(ask, "asking for the version of transactions")
+        level = self.queries.retry(ask, "asking for the version of transactions")
         return 2 if level >= _LATEST_VERSION else 1
 
     def init_producer_id(
@@ -119,7 +119,7 @@ class NativeTransactionalClient(NativeClient):
                     raise _no_two_phases(transactional_id, _NO_SUCH_VERSION) from None
                 raise
 
-        return self.questions.until_answered(ask, f"taking transactional id {transactional_id!r}")
+        return self.queries.retry(ask, f"taking transactional id {transactional_id!r}")
 
     def _once_markers_are_written(self, once: Callable[[float], T], deadline: float) -> T:
         """Try again and soon while an earlier transaction is being ended."""
@@ -147,7 +147,7 @@ class NativeTransactionalClient(NativeClient):
 
         asking = _AskingEach(by_id, ask)
         try:
-            replace(self.questions, backoff=_MARKERS).until_answered(
+            replace(self.queries, backoff=_MARKERS).retry(
                 asking, f"ending {len(by_id)} transactions"
             )
         except (AccessError, UnsupportedVersionError):
@@ -165,12 +165,12 @@ class NativeTransactionalClient(NativeClient):
                 self.router, names, deadline=deadline
             ),
         )
-        self.questions.until_answered(asking, f"describing {len(asking.left)} transactions")
+        self.queries.retry(asking, f"describing {len(asking.left)} transactions")
         return {name: found for name, found in asking.answers.items() if found is not None}
 
     def list_transactions(self, id_prefix: str) -> Sequence[TransactionListing]:
         listing = _Listing(self.router, id_prefix)
-        return self.questions.until_answered(listing, f"listing the transactions of {id_prefix!r}")
+        return self.queries.retry(listing, f"listing the transactions of {id_prefix!r}")
 
     def transactional_producer(
         self,
@@ -230,8 +230,8 @@ class NativeTransactionalClient(NativeClient):
         replication_factor: int,
         config: Mapping[str, str],
     ) -> bool:
-        is_new = self.questions.until_answered(
-            lambda deadline: topics.create_topic(
+        is_new = self.queries.retry(
+            lambda deadline: admin_requests.create_topic(
                 self.router,
                 topic,
                 partition_count=partition_count,
@@ -241,15 +241,15 @@ class NativeTransactionalClient(NativeClient):
             ),
             f"creating topic {topic!r}",
         )
-        self.questions.until_answered(
-            lambda deadline: topics.check_leaders(self.router, topic, deadline=deadline),
+        self.queries.retry(
+            lambda deadline: admin_requests.check_leaders(self.router, topic, deadline=deadline),
             f"waiting for the leaders of topic {topic!r}",
         )
         return is_new
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
-        return self.questions.until_answered(
-            lambda deadline: topics.topic_config(self.router, topic, deadline=deadline),
+        return self.queries.retry(
+            lambda deadline: admin_requests.topic_config(self.router, topic, deadline=deadline),
             f"describing the settings of topic {topic!r}",
             about=[TopicPartition(topic, 0)],
         )
@@ -259,26 +259,26 @@ class NativeTransactionalClient(NativeClient):
 
         def ask(deadline: float) -> Mapping[str, str]:
             nonlocal tries
-            brokers = topics.brokers(self.router, deadline=deadline)
+            brokers = admin_requests.brokers(self.router, deadline=deadline)
             asked = brokers[tries % len(brokers)]
             tries += 1
-            return topics.broker_config(self.router, asked, deadline=deadline)
+            return admin_requests.broker_config(self.router, asked, deadline=deadline)
 
         try:
-            return self.questions.until_answered(ask, "describing the settings of a broker")
+            return self.queries.retry(ask, "describing the settings of a broker")
         except AccessError:
             return None
 
     def replication_of(self, topic: str) -> int:
-        return self.questions.until_answered(
-            lambda deadline: topics.replication_of(self.router, topic, deadline=deadline),
+        return self.queries.retry(
+            lambda deadline: admin_requests.replication_of(self.router, topic, deadline=deadline),
             f"looking for the replicas of topic {topic!r}",
             about=[TopicPartition(topic, 0)],
         )
 
     def broker_count(self) -> int:
-        return self.questions.until_answered(
-            lambda deadline: len(topics.brokers(self.router, deadline=deadline)),
+        return self.queries.retry(
+            lambda deadline: len(admin_requests.brokers(self.router, deadline=deadline)),
             "counting brokers",
         )
 
@@ -305,7 +305,7 @@ class _AskingEach(Generic[K, T]):
         self.left = [key for key in self.left if key not in self.answers]
         if failures:
             # While one may pass the others can wait to be told.
-            raise max(failures, key=may_pass)
+            raise max(failures, key=is_retriable)
 
 
 class _Listing:
@@ -320,7 +320,7 @@ class _Listing:
         found: dict[str, TransactionListing] = {}
         failures: list[ApiError | KafkaError] = []
         given_up: list[ApiError | KafkaError] = []
-        brokers = topics.brokers(self._router, deadline=deadline)
+        brokers = admin_requests.brokers(self._router, deadline=deadline)
         answers = wire.list_transactions(self._router, self._id_prefix, brokers, deadline=deadline)
         for broker, answer in answers.items():
             if isinstance(answer, KafkaError) and not self._is_worth_another(broker, answer):
@@ -335,7 +335,7 @@ class _Listing:
         if len(given_up) == len(answers):
             failures += given_up
         if failures:
-            raise max(failures, key=may_pass)
+            raise max(failures, key=is_retriable)
         for error in given_up:
             LOG.warning("transactions of %r are listed without %s", self._id_prefix, error)
         return list(found.values())

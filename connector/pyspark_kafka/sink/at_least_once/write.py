@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka.options.values import ClientOptions, SinkOptions
 from pyspark_kafka.sink.columns import check_columns
-from pyspark_kafka.worker import settle
+from pyspark_kafka.worker import freeze_garbage_collector
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class AtLeastOnceWrite:
         written = Written(
             rows_by_topic=write_task(batches, client=self.options.client, topic=self.options.topic)
         )
-        settle()
+        freeze_garbage_collector()
         return written
 
     def commit(

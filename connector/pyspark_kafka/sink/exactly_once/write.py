@@ -36,7 +36,7 @@ from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Task, Tas
 from pyspark_kafka.sink.exactly_once.names import is_run
 from pyspark_kafka.sink.exactly_once.planning import Plan
 from pyspark_kafka.sink.exactly_once.steps import VARIABLE
-from pyspark_kafka.worker import settle
+from pyspark_kafka.worker import freeze_garbage_collector
 
 if TYPE_CHECKING:
     from pyspark_kafka.client.transactions import TransactionalClient
@@ -118,7 +118,7 @@ class ExactlyOnceWrite:
             message = write_task(
                 batches, plan=planned.plan, task=task, options=self.options, client=client
             )
-        settle()
+        freeze_garbage_collector()
         return message
 
     def _job_task(self, context: TaskContext) -> Task:

@@ -58,14 +58,14 @@ def create_topic(
         ],
         timeout=int(router.clock.left_s(deadline) * 1000),
     )
-    response = router.ask(connection, request, deadline=deadline)
-    doing = f"creating topic {topic!r}"
+    response = router.call(connection, request, deadline=deadline)
+    operation = f"creating topic {topic!r}"
     if [result.name for result in response.topics] != [topic]:
-        raise ProtocolError(f"{doing} failed: {connection.broker} answered about other topics.")
+        raise ProtocolError(f"{operation} failed: {connection.broker} answered about other topics.")
     (result,) = response.topics
     if result.error_code is ErrorCode.topic_already_exists:
         return False
-    _check(result.error_code, result.error_message, doing)
+    _check(result.error_code, result.error_message, operation)
     return True
 
 
@@ -76,14 +76,14 @@ def check_leaders(router: Router, topic: str, *, deadline: float) -> None:
     """
     metadata = router.refresh([topic], deadline=deadline)
     found = metadata.topics.get(topic)
-    doing = f"looking for leaders of topic {topic!r}"
+    operation = f"looking for leaders of topic {topic!r}"
     failed = metadata.failed.get(topic, ErrorCode.unknown_topic_or_partition)
     if found is None and failed is not ErrorCode.unknown_topic_or_partition:
-        raise ApiError(failed, doing)
+        raise ApiError(failed, operation)
     if found is None or any(
         partition.leader_id == NO_LEADER for partition in found.partitions.values()
     ):
-        raise ApiError(ErrorCode.leader_not_available, doing)
+        raise ApiError(ErrorCode.leader_not_available, operation)
 
 
 def replication_of(router: Router, topic: str, *, deadline: float) -> int:
@@ -92,17 +92,17 @@ def replication_of(router: Router, topic: str, *, deadline: float) -> int:
     def make(connection: Connection) -> Request[Any]:
         return metadata_request(connection.versions.choose(Api.METADATA), [topic])
 
-    response = router.ask_any(make, deadline=deadline)
-    doing = f"looking for replicas of topic {topic!r}"
+    response = router.call_any(make, deadline=deadline)
+    operation = f"looking for replicas of topic {topic!r}"
     codes = {found.name: found.error_code for found in response.topics}
     code = codes.get(topic, ErrorCode.unknown_topic_or_partition)
     if code not in (ErrorCode.none, ErrorCode.leader_not_available):
-        raise ApiError(code, doing)
+        raise ApiError(code, operation)
     counts = [
         len(partition.replica_nodes) for found in response.topics for partition in found.partitions
     ]
     if not counts:
-        raise ApiError(ErrorCode.leader_not_available, doing)
+        raise ApiError(ErrorCode.leader_not_available, operation)
     return min(counts)
 
 
@@ -131,23 +131,23 @@ def _config(
 ) -> Mapping[str, str]:
     version = connection.versions.choose(Api.DESCRIBE_CONFIGS)
     request = describe_configs_request(version, kind, name)
-    response = router.ask(connection, request, deadline=deadline)
+    response = router.call(connection, request, deadline=deadline)
     what = f"topic {name!r}" if kind == _TOPIC else f"broker {name}"
     if kind == _TOPIC:
-        router.note(response.error_code, topic=name)
+        router.invalidate(response.error_code, topic=name)
     _check(response.error_code, response.error_message, f"describing the settings of {what}")
     found: Mapping[str, str] = response.config
     return found
 
 
-def _check(code: ErrorCode, message: str | None, doing: str) -> None:
+def _check(code: ErrorCode, message: str | None, operation: str) -> None:
     """Raises `ApiError` for what may pass or needs no message, else an error with the message."""
     if code is ErrorCode.none:
         return
     kind = error_class(code)
     if kind is not KafkaError or REACTIONS[code] is not Reaction.FAIL or not message:
-        raise ApiError(code, doing)
-    raise KafkaError(f"{doing} failed: {format_code(code)}, {message}.")
+        raise ApiError(code, operation)
+    raise KafkaError(f"{operation} failed: {format_code(code)}, {message}.")
 
 
 class _Config(NamedTuple):

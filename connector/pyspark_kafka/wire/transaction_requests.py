@@ -30,10 +30,10 @@ from pyspark_kafka.kafka.transactions import (
 )
 from pyspark_kafka.wire.connection import Connection, Request, entity_request
 from pyspark_kafka.wire.coordinators import CoordinatorKey, CoordinatorKind
-from pyspark_kafka.wire.group_offsets import check_commits, committed_topics, unlike
+from pyspark_kafka.wire.group_offsets import check_commits, committed_topics, partition_mismatch
 from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.reader import MalformedResponseError, Reader
-from pyspark_kafka.wire.router import ApiError, Question, Router
+from pyspark_kafka.wire.router import ApiError, BrokerRequest, Router
 from pyspark_kafka.wire.versions import Api
 from pyspark_kafka.wire.writer import (
     NO_TAGGED_FIELDS,
@@ -120,15 +120,15 @@ def end_transactions(
     by_id = {end.transactional_id: end for end in ends}
     assert len(by_id) == len(ends), "each id once"
     found, brokers = _coordinators(router, by_id, deadline)
-    asked = {name: Question(brokers[name], question(by_id[name])) for name in brokers}
+    asked = {name: BrokerRequest(brokers[name], question(by_id[name])) for name in brokers}
     answers: dict[str, ErrorCode | ApiError | KafkaError] = dict(found)
-    for name, answer in router.ask_each(asked, deadline=deadline).items():
+    for name, answer in router.call_each(asked, deadline=deadline).items():
         key = CoordinatorKey.transaction(name)
         if isinstance(answer, KafkaError):
             router.forget_coordinator(key)
             answers[name] = answer
         else:
-            router.note(answer.error_code, key=key)
+            router.invalidate(answer.error_code, key=key)
             answers[name] = answer.error_code
     return answers
 
@@ -142,10 +142,11 @@ def describe_transactions(
     for name, broker in brokers.items():
         by_broker.setdefault(broker, []).append(name)
     asked = {
-        broker: Question(broker, partial(_describe, names)) for broker, names in by_broker.items()
+        broker: BrokerRequest(broker, partial(_describe, names))
+        for broker, names in by_broker.items()
     }
     answers: dict[str, TransactionDescription | ApiError | KafkaError | None] = dict(found)
-    for broker, answer in router.ask_each(asked, deadline=deadline).items():
+    for broker, answer in router.call_each(asked, deadline=deadline).items():
         for name in by_broker[broker]:
             if isinstance(answer, KafkaError):
                 router.forget_coordinator(CoordinatorKey.transaction(name))
@@ -159,9 +160,9 @@ def list_transactions(
     router: Router, id_prefix: str, brokers: Collection[Broker], *, deadline: float
 ) -> Mapping[Broker, Sequence[TransactionListing] | ApiError | KafkaError]:
     """ListTransactions of these brokers: the ids that begin so, or why no answer came."""
-    asked = {broker: Question(broker, partial(_list, id_prefix)) for broker in brokers}
+    asked = {broker: BrokerRequest(broker, partial(_list, id_prefix)) for broker in brokers}
     answers: dict[Broker, Sequence[TransactionListing] | ApiError | KafkaError] = {}
-    for broker, answer in router.ask_each(asked, deadline=deadline).items():
+    for broker, answer in router.call_each(asked, deadline=deadline).items():
         if isinstance(answer, KafkaError):
             answers[broker] = answer
         elif answer.error_code is not ErrorCode.none:
@@ -208,12 +209,12 @@ def add_partitions_to_txn(
         for topic in response.results_by_topic_v3_and_below
         for answer in topic.results_by_partition
     ]
-    doing = f"adding partitions to the transaction of {key}"
-    if wrong := unlike([partition for partition, _ in answers], partitions):
-        raise ProtocolError(f"{doing} failed: {wrong}")
+    operation = f"adding partitions to the transaction of {key}"
+    if wrong := partition_mismatch([partition for partition, _ in answers], partitions):
+        raise ProtocolError(f"{operation} failed: {wrong}")
     refused = {partition: code for partition, code in answers if code is not ErrorCode.none}
     for partition, code in refused.items():
-        router.note(code, topic=partition.topic, key=key)
+        router.invalidate(code, topic=partition.topic, key=key)
     return refused
 
 
@@ -248,8 +249,8 @@ def send_offsets_to_transaction(
 
     key = CoordinatorKey.group(group_id)
     response = _ask_coordinator(router, key, make, deadline)
-    doing = f"committing offsets of {key} in the transaction of {transactional_id!r}"
-    check_commits(router, response, offsets, key=key, doing=doing)
+    operation = f"committing offsets of {key} in the transaction of {transactional_id!r}"
+    check_commits(router, response, offsets, key=key, operation=operation)
 
 
 def _add_offsets(
@@ -286,17 +287,17 @@ def _ask_coordinator(
     broker = router.coordinator(key, deadline=deadline)
     try:
         connection = router.connection(broker, deadline=deadline)
-        answer: T = router.ask(connection, make(connection), deadline=deadline)
+        answer: T = router.call(connection, make(connection), deadline=deadline)
     except (BrokerUnreachableError, ProtocolError):
         router.forget_coordinator(key)
         raise
     return answer
 
 
-def _check(router: Router, code: ErrorCode, doing: str, key: CoordinatorKey) -> None:
+def _check(router: Router, code: ErrorCode, operation: str, key: CoordinatorKey) -> None:
     if code is not ErrorCode.none:
-        router.note(code, key=key)
-        raise ApiError(code, f"{doing} {key}")
+        router.invalidate(code, key=key)
+        raise ApiError(code, f"{operation} {key}")
 
 
 def _coordinators(
@@ -337,7 +338,7 @@ def _description_of(
     if state is ErrorCode.transactional_id_not_found:
         return None
     key = CoordinatorKey.transaction(name)
-    router.note(state, key=key)
+    router.invalidate(state, key=key)
     return ApiError(state, f"describing the transaction of {key}")
 
 

@@ -31,7 +31,7 @@ from pyspark_kafka.wire.connection import Request
 from pyspark_kafka.wire.metadata import Broker
 from pyspark_kafka.wire.reader import MalformedResponseError, Reader
 from pyspark_kafka.wire.router import ApiError, Router
-from pyspark_kafka.wire.transactions import (
+from pyspark_kafka.wire.transaction_requests import (
     add_partitions_to_txn,
     describe_transactions,
     describe_transactions_request,
@@ -44,7 +44,7 @@ from pyspark_kafka.wire.transactions import (
     send_offsets_to_transaction,
 )
 from pyspark_kafka.wire.transport import Address
-from pyspark_kafka.wire.versions import SPOKEN, Api
+from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api
 from tests.pyspark_kafka.wire.coordinated import (
     WHO,
     closes,
@@ -61,8 +61,8 @@ from tests.pyspark_kafka.wire.coordinated import (
 from tests.pyspark_kafka.wire.messages import entity_bytes
 from tests.pyspark_kafka.wire.scripted import (
     Answers,
-    Asked,
     Peer,
+    ReceivedRequest,
     ScriptedBroker,
     frame,
 )
@@ -72,7 +72,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def spoken(api: Api) -> range:
-    return range(SPOKEN[api].first, SPOKEN[api].last + 1)
+    return range(SUPPORTED_VERSIONS[api].first, SUPPORTED_VERSIONS[api].last + 1)
 
 
 def body(request: Request[Any]) -> bytes:
@@ -349,7 +349,7 @@ def test_a_coordinator_that_is_none_is_found_anew(code: int, asked: int) -> None
     ("how", "kind"), [(closes, BrokerUnreachableError), (garbage, ProtocolError)]
 )
 def test_a_coordinator_that_does_not_answer_is_found_anew(
-    how: Callable[[Peer, Asked], None], kind: type[KafkaError]
+    how: Callable[[Peer, ReceivedRequest], None], kind: type[KafkaError]
 ) -> None:
     answers = Answers(init_producer_id=[how, initialised()])
     with coordinated(answers, "x") as one:
@@ -360,9 +360,9 @@ def test_a_coordinator_that_does_not_answer_is_found_anew(
 
 
 def test_ends_are_all_sent_before_the_first_answer() -> None:
-    held: list[Asked] = []
+    held: list[ReceivedRequest] = []
 
-    def hold(peer: Peer, asked: Asked) -> None:
+    def hold(peer: Peer, asked: ReceivedRequest) -> None:
         held.append(asked)
         if len(held) == 3:
             for one, code in zip(held, (0, 51, 48), strict=True):
@@ -419,7 +419,7 @@ def test_where_one_coordinator_is_gone_the_others_are_asked(dead: str) -> None:
 
 
 def test_descriptions_by_coordinator(dead: str) -> None:
-    def describe(peer: Peer, asked: Asked) -> None:
+    def describe(peer: Peer, asked: ReceivedRequest) -> None:
         missing = state("y", error_code=105, state_name="")
         refused = state("z", error_code=53, state_name="")
         data = described(state("x"), missing, refused)

@@ -11,10 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from integration import raw
 from pyspark_kafka.errors import KafkaError, ProtocolError
-from pyspark_kafka.wire.metadata import Broker
-from pyspark_kafka.wire.reader import MalformedResponseError, Reader
-from pyspark_kafka.wire.router import ApiError, Router
-from pyspark_kafka.wire.topics import (
+from pyspark_kafka.wire.admin_requests import (
     broker_config,
     brokers,
     check_leaders,
@@ -23,13 +20,16 @@ from pyspark_kafka.wire.topics import (
     replication_of,
     topic_config,
 )
+from pyspark_kafka.wire.metadata import Broker
+from pyspark_kafka.wire.reader import MalformedResponseError, Reader
+from pyspark_kafka.wire.router import ApiError, Router
 from pyspark_kafka.wire.transport import Address
-from pyspark_kafka.wire.versions import SPOKEN, Api
+from pyspark_kafka.wire.versions import SUPPORTED_VERSIONS, Api
 from tests.pyspark_kafka.wire.messages import entity_bytes
 from tests.pyspark_kafka.wire.scripted import Answers, ScriptedBroker
 from tests.pyspark_kafka.wire.test_router import cluster, router, soon
 
-CONFIGS = SPOKEN[Api.DESCRIBE_CONFIGS]
+CONFIGS = SUPPORTED_VERSIONS[Api.DESCRIBE_CONFIGS]
 VERSIONS = range(CONFIGS.first, CONFIGS.last + 1)
 
 

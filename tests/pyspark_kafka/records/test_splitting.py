@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafka.records import Codec, encode
-from pyspark_kafka.records.amending import split
+from pyspark_kafka.records.splitting import split
 from tests.pyspark_kafka.records.encoded import (
     NO_PRODUCER,
     NOW,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark_kafka.kafka.transactions import AbortedTransaction
-from pyspark_kafka.records.transactions import AbortedProducers
+from pyspark_kafka.records.read_committed import AbortedProducers
 
 
 def test_a_producer_is_in_from_its_first_offset_to_its_marker() -> None:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka.records import Codec
-from pyspark_kafka.records.compressing import LEVELS, compressor
-from pyspark_kafka.records.compression import decompress
+from pyspark_kafka.records.compression import LEVELS, compressor
+from pyspark_kafka.records.decompression import decompress
 
 RANDOM = random.Random(3).randbytes(200_000)
 TEXT = b"".join(b'{"id": %d, "name": "user-%d"}' % (i, i * i % 977) for i in range(9000))

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark_kafka.records._pure_encode import HEADER, assembled, varint
-from pyspark_kafka.records.compressing import compressor
-from pyspark_kafka.records.compression import Codec, decompress
-from pyspark_kafka.records.contract import Buffer
+from pyspark_kafka.records.compression import compressor
+from pyspark_kafka.records.contract import Buffer, Codec
+from pyspark_kafka.records.decompression import decompress
 from pyspark_kafka.records.encoding import (
     HEADER_BYTES,
     LENGTH_BYTES_MAX,
