@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NoReturn
 
 from pyspark_kafka.client.factory import open_transactional
-from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.errors import ExactlyOnceError, PysparkKafkaError
 from pyspark_kafka.options.parse import parse_sink_options
 from pyspark_kafka.options.values import ExactlyOnce, SinkOptions

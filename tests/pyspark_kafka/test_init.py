@@ -47,7 +47,7 @@ def test_asking_about_transactions_loads_nothing_that_it_does_not_need() -> None
     # kio loads Hypothesis where it is installed, and that loads everything.
     code = (
         "import sys; sys.modules['hypothesis'] = None\n"
-        "import pyspark_kafka.client.native.transactions\n"
+        "import pyspark_kafka.client.native.transactional_client\n"
         "import pyspark_kafka.client.native.log_reader\n"
         "print({mods} & sys.modules.keys())"
     )

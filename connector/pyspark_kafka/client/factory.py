@@ -13,16 +13,16 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, overload
 
-from pyspark_kafka.client.base import KafkaClient, KafkaReads
 from pyspark_kafka.client.native.settings import NativeSettings
 from pyspark_kafka.client.native.supported_properties import unsupported_setting
+from pyspark_kafka.client.port import KafkaClient, KafkaReads
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.options.values import ClientOptions, Role
 
 if TYPE_CHECKING:
     from pyspark_kafka.client.native.client import NativeReads
     from pyspark_kafka.client.native.producer_settings import ProducerSettings
-    from pyspark_kafka.client.transactions import TransactionalClient
+    from pyspark_kafka.client.transactional_port import TransactionalClient
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def open_transactional(options: ClientOptions) -> TransactionalClient:
     cannot serve, for there is no other one.
     """
     from pyspark_kafka.client.native.producer_settings import ProducerSettings  # noqa: PLC0415
-    from pyspark_kafka.client.native.transactions import (  # noqa: PLC0415
+    from pyspark_kafka.client.native.transactional_client import (  # noqa: PLC0415
         NativeTransactionalClient,
     )
 

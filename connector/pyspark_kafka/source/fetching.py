@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pyspark_kafka.client.base import KafkaReads
+from pyspark_kafka.client.port import KafkaReads
 from pyspark_kafka.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, FetchRange, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition

@@ -12,8 +12,8 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.java_names import api_timeout_ms
+from pyspark_kafka.client.port import KafkaReads
 from pyspark_kafka.errors import KafkaError
 from pyspark_kafka.kafka.offsets import PartitionOffsets
 from pyspark_kafka.options.values import ClientOptions

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pyspark_kafka.client.base import KafkaReads
+from pyspark_kafka.client.port import KafkaReads
 from pyspark_kafka.errors import (
     OffsetError,
     OptionError,

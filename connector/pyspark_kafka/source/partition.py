@@ -12,8 +12,8 @@ from functools import cache, partial
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.pool import ClientPool
+from pyspark_kafka.client.port import KafkaReads
 from pyspark_kafka.columns import SOURCE_SCHEMA
 from pyspark_kafka.options.values import SourceOptions
 from pyspark_kafka.source.fetching import read_range

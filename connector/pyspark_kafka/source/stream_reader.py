@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_kafka.client.base import KafkaReads
+from pyspark_kafka.client.port import KafkaReads
 from pyspark_kafka.errors import CheckpointError
 from pyspark_kafka.kafka.offsets import PartitionOffsets
 from pyspark_kafka.options.offsets_json import (

@@ -11,11 +11,11 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from pyspark_kafka.client import base
-from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.native.producers import NativeProducers
 from pyspark_kafka.client.native.settings import NativeSettings
+from pyspark_kafka.client.port import KafkaReads
 from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.options.values import ClientOptions, EngineOption
 from pyspark_kafka.wire.dialer import Dialer

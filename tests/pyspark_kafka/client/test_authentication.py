@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka.client.base import KafkaClient, KafkaReads
 from pyspark_kafka.client.factory import open_client
+from pyspark_kafka.client.port import KafkaClient, KafkaReads
 from pyspark_kafka.errors import AccessError, BrokerUnreachableError
 from pyspark_kafka.kafka.offsets import IsolationLevel
 from tests.pyspark_kafka.client.records import options, reading

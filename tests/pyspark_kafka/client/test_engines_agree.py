@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.factory import open_client
+from pyspark_kafka.client.port import KafkaReads
 from pyspark_kafka.columns import SOURCE_SCHEMA
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, FetchRange, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.librdkafka import fetch as fetch_module
+from pyspark_kafka.client.port import KafkaReads
 from pyspark_kafka.columns import SOURCE_SCHEMA
 from pyspark_kafka.errors import KafkaError
 from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pyspark_kafka.client.base import KafkaReads
 from pyspark_kafka.client.librdkafka import fetch as fetch_module
+from pyspark_kafka.client.port import KafkaReads
 from pyspark_kafka.errors import (
     BrokerUnreachableError,
     CorruptBatchError,

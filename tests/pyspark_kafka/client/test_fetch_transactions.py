@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
-from pyspark_kafka.client.base import KafkaReads
+from pyspark_kafka.client.port import KafkaReads
 from pyspark_kafka.errors import FetchTimeoutError
 from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition

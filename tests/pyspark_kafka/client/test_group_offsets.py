@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from pyspark_kafka.client.base import KafkaReads
+from pyspark_kafka.client.port import KafkaReads
 from pyspark_kafka.errors import BrokerUnreachableError, KafkaError
 from pyspark_kafka.kafka.topics import TopicPartition
 from tests.conformance.eventually import eventually

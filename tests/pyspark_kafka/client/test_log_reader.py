@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
 from pyspark_kafka.client.factory import open_transactional
-from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, IsolationLevel

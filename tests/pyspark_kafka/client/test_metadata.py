@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
 from integration.clusters import Cluster
-from pyspark_kafka.client.base import KafkaReads
+from pyspark_kafka.client.port import KafkaReads
 from pyspark_kafka.errors import BrokerUnreachableError, UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, AtTimestamp, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition

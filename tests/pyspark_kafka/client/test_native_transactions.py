@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from integration.clusters import Cluster
 from pyspark_kafka.client.factory import check_transactional, open_transactional
-from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.errors import (
     KafkaError,
     OptionError,
@@ -470,7 +470,7 @@ def coordinated_by(
     client: TransactionalClient, broker_id: int, names: NameFactory, count: int
 ) -> dict[str, ProducerIdAndEpoch]:
     """New ids whose coordinator is this broker, by what its own list says."""
-    from pyspark_kafka.client.native.transactions import (  # noqa: PLC0415
+    from pyspark_kafka.client.native.transactional_client import (  # noqa: PLC0415
         NativeTransactionalClient,
     )
     from pyspark_kafka.wire.coordinators import CoordinatorKey  # noqa: PLC0415

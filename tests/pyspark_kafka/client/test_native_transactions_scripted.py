@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka.client.factory import open_transactional
-from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.errors import (
     AccessError,
     BrokerUnreachableError,

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException
 
-from pyspark_kafka.client.base import KafkaClient
 from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.client.librdkafka import admin as admin_module
+from pyspark_kafka.client.port import KafkaClient
 from pyspark_kafka.errors import (
     AccessError,
     BrokerUnreachableError,

@@ -18,8 +18,8 @@ from pyspark_kafka.client.native.client import NativeReads
 from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.native.producers import NativeProducers
 from pyspark_kafka.client.native.settings import NativeSettings
+from pyspark_kafka.client.native.transactional_client import NativeTransactionalClient
 from pyspark_kafka.client.native.transactional_producer import NativeTransactionalProducer
-from pyspark_kafka.client.native.transactions import NativeTransactionalClient
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.wire.dialer import Dialer

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka.client.base import KafkaClient
 from pyspark_kafka.client.pool import ClientPool
+from pyspark_kafka.client.port import KafkaClient
 from pyspark_kafka.errors import DeliveryError, RowError
 from pyspark_kafka.sink.at_least_once import task
 from pyspark_kafka.sink.at_least_once.task import write_task

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from pyspark_kafka.client.base import Producer
+from pyspark_kafka.client.port import Producer
 from pyspark_kafka.columns import SOURCE_SCHEMA
 from pyspark_kafka.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import (

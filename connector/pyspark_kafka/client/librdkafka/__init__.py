@@ -1,4 +1,4 @@
-"""The engine `librdkafka`: the port of `client.base` over confluent-kafka.
+"""The engine `librdkafka`: the port of `client.port` over confluent-kafka.
 
 Only this package imports `confluent_kafka`. It keeps librdkafka's own ways (global error events,
 logs on stderr, endless retries) inside: what leaves is an answer, or one error of

@@ -18,7 +18,6 @@ from confluent_kafka import TopicCollection
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from pyspark_kafka.client.base import Producer
 from pyspark_kafka.client.fetch_errors import ExistingOffsets, FetchErrors
 from pyspark_kafka.client.librdkafka.errors import LOG, ErrorEvents, error_class
 from pyspark_kafka.client.librdkafka.fetch import RangeReader
@@ -26,6 +25,7 @@ from pyspark_kafka.client.librdkafka.groups import GroupOffsets
 from pyspark_kafka.client.librdkafka.producer import IdleProducer
 from pyspark_kafka.client.librdkafka.retry_loop import RetryLoop, UnansweredError
 from pyspark_kafka.client.librdkafka.settings import LibrdkafkaSettings, opening
+from pyspark_kafka.client.port import Producer
 from pyspark_kafka.errors import UnknownTopicOrPartitionError
 from pyspark_kafka.kafka.offsets import (
     EARLIEST,

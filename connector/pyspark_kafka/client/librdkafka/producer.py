@@ -100,7 +100,7 @@ class _Deliveries:
 
 @dataclass(slots=True, kw_only=True)
 class LibrdkafkaProducer:
-    """See `client.base.Producer`."""
+    """See `client.port.Producer`."""
 
     _rd: RdProducer
     _deliveries: _Deliveries

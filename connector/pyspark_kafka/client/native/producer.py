@@ -35,13 +35,13 @@ from pyspark_kafka.client.native.leader_links import (
     Link,
     longer,
 )
-from pyspark_kafka.client.native.producer_settings import ProducerSettings
-from pyspark_kafka.client.native.refusals import (
+from pyspark_kafka.client.native.produce_errors import (
     not_asked,
     not_available,
     refused,
     unconfirmed,
 )
+from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.client.native.written_topic import WrittenTopic, known_id
 from pyspark_kafka.errors import (
     BrokerUnreachableError,
@@ -87,7 +87,7 @@ _GIVEN_UP: Final = "this producer was given up"
 
 
 class NativeProducer:
-    """See `client.base.Producer`."""
+    """See `client.port.Producer`."""
 
     def __init__(
         self,

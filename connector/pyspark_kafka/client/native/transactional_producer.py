@@ -26,13 +26,13 @@ from pyspark_kafka.client.delivery_errors import NOT_WRITTEN, DeliveryErrors
 from pyspark_kafka.client.native.in_flight import Batch
 from pyspark_kafka.client.native.leader_links import LeaderLinks
 from pyspark_kafka.client.native.membership import Membership, is_final
-from pyspark_kafka.client.native.producer import NativeProducer
-from pyspark_kafka.client.native.producer_settings import ProducerSettings
-from pyspark_kafka.client.native.refusals import (
+from pyspark_kafka.client.native.produce_errors import (
     not_added,
     not_committed,
     refused,
 )
+from pyspark_kafka.client.native.producer import NativeProducer
+from pyspark_kafka.client.native.producer_settings import ProducerSettings
 from pyspark_kafka.errors import (
     BrokerUnreachableError,
     DeliveryError,
@@ -61,7 +61,7 @@ _NOWHERE: Final = -1
 
 
 class NativeTransactionalProducer(NativeProducer):
-    """See `client.transactions.TransactionalProducer`.
+    """See `client.transactional_port.TransactionalProducer`.
 
     Neither `close` nor `abort` ends the transaction; `abort` closes the connections.
     """

@@ -13,9 +13,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from pyspark_kafka.client.base import KafkaClient, Producer
 from pyspark_kafka.client.factory import open_client
 from pyspark_kafka.client.pool import ClientPool
+from pyspark_kafka.client.port import KafkaClient, Producer
 from pyspark_kafka.options.values import ClientOptions
 from pyspark_kafka.sink.rows import RowPreparation
 

@@ -27,5 +27,5 @@ transaction open. The driver then decides once, durably, in the commit topic, in
     operator_text    the report as text and JSON
 
 Invariant: nothing here but writers and `write` knows what Spark calls when (its messages are of a
-class of Spark's); nothing talks to the network but by `client.transactions.TransactionalClient`.
+class of Spark's); only `client.transactional_port` leads to the network.
 """

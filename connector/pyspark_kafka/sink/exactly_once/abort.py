@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.errors import ExactlyOnceError, KafkaError, ProducerFencedError
 from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch
 from pyspark_kafka.options.values import ExactlyOnce

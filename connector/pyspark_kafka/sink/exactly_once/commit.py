@@ -18,7 +18,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_kafka.client.transactions import TransactionalClient, TransactionalProducer
+from pyspark_kafka.client.transactional_port import TransactionalClient, TransactionalProducer
 from pyspark_kafka.errors import (
     BatchNotCommittedError,
     KafkaError,

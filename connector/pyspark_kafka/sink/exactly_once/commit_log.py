@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.offsets import LATEST, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition

@@ -19,7 +19,7 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 
-from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import AccessError, CommitTopicError
 from pyspark_kafka.kafka.log import LogBatch

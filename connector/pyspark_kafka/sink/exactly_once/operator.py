@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.errors import (
     ExactlyOnceError,
     OutcomeUnknownError,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.errors import AccessError, AuthorizationError, CommitTopicError
 from pyspark_kafka.kafka.offsets import EARLIEST, LATEST, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition

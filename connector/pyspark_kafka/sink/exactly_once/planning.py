@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.options.values import ExactlyOnce

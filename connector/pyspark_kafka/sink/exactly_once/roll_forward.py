@@ -26,7 +26,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.errors import (
     AccessError,
     KafkaError,

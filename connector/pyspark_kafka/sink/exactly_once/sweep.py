@@ -14,7 +14,7 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.errors import AccessError, AuthorizationError, SinkFencedError
 from pyspark_kafka.kafka.transactions import (
     ProducerIdAndEpoch,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from pyspark_kafka.client.transactions import TransactionalClient, TransactionalProducer
+from pyspark_kafka.client.transactional_port import TransactionalClient, TransactionalProducer
 from pyspark_kafka.errors import (
     OutcomeUnknownError,
     ProducerFencedError,

@@ -15,8 +15,8 @@ from typing import Generic, Self, TypeVar
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import Producer
-from pyspark_kafka.client.transactions import TransactionalClient, TransactionalProducer
+from pyspark_kafka.client.port import Producer
+from pyspark_kafka.client.transactional_port import TransactionalClient, TransactionalProducer
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel, OffsetQuery
 from pyspark_kafka.kafka.topics import TopicDescription, TopicPartition

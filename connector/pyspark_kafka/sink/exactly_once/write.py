@@ -39,7 +39,7 @@ from pyspark_kafka.sink.exactly_once.steps import VARIABLE
 from pyspark_kafka.worker import freeze_garbage_collector
 
 if TYPE_CHECKING:
-    from pyspark_kafka.client.transactions import TransactionalClient
+    from pyspark_kafka.client.transactional_port import TransactionalClient
     from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
 
 log = logging.getLogger(__name__)

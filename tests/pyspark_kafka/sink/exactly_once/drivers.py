@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.options.values import ExactlyOnce
 from pyspark_kafka.sink.exactly_once.abort import abort

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka.client import transactions
-from pyspark_kafka.client.base import KafkaClient
-from pyspark_kafka.client.transactions import TransactionalClient
+from pyspark_kafka.client import transactional_port
+from pyspark_kafka.client.port import KafkaClient
+from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
@@ -101,7 +101,7 @@ def test_a_request_is_a_failpoint_and_is_passed_on(name: str) -> None:
 def test_no_request_is_left_out() -> None:
     methods = {
         name
-        for port in (KafkaClient, *KafkaClient.__mro__, transactions.TransactionalClient)
+        for port in (KafkaClient, *KafkaClient.__mro__, transactional_port.TransactionalClient)
         for name in vars(port)
         if not name.startswith("_") and port is not object
     }

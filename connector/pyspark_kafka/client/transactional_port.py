@@ -15,7 +15,7 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka.client.base import KafkaClient, Producer
+from pyspark_kafka.client.port import KafkaClient, Producer
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import (
