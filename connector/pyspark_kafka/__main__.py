@@ -26,11 +26,11 @@ from pyspark_kafka.errors import ExactlyOnceError, PysparkKafkaError
 from pyspark_kafka.options.parse import parse_sink_options
 from pyspark_kafka.options.values import ExactlyOnce, SinkOptions
 from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
-from pyspark_kafka.sink.exactly_once.operator import (
+from pyspark_kafka.sink.exactly_once.operator_repair import (
     RepairRequest,
-    carry_out,
     check,
-    intentions,
+    planned_actions,
+    repair,
     signs_of_life,
 )
 from pyspark_kafka.sink.exactly_once.operator_report import Report, examine
@@ -113,14 +113,14 @@ def _parser() -> _Parser:
 
 
 def _add_wishes(parser: argparse.ArgumentParser) -> None:
-    wish = parser.add_mutually_exclusive_group()
-    wish.add_argument(
+    request = parser.add_mutually_exclusive_group()
+    request.add_argument(
         "--recover",
         action="store_true",
         help="take X, commit what is decided, end what is not: what the next start of the query "
         "would do",
     )
-    wish.add_argument(
+    request.add_argument(
         "--forget",
         action="store_true",
         help="--recover, and then remove the decisions of X: for a query that is given up, or one "
@@ -205,7 +205,7 @@ class _Command:
         report = self._look()
         if report.is_unknown:
             raise ExactlyOnceError(
-                f"nothing is known of transactionalId '{report.x}': no decision in topic "
+                f"nothing is known of transactionalId '{report.sink_id}': no decision in topic "
                 f"'{report.commit_topic}', and no transaction. Is it the query's, is this its "
                 "cluster, and --commit-topic its option commitTopic? A query that has never begun "
                 "a batch leaves nothing, and there is nothing to do about it"
@@ -230,12 +230,12 @@ class _Command:
         return LOST if report.needs_judgement else DONE
 
     def _settle(self, report: Report) -> int:
-        wish = RepairRequest(forgets=self._parsed.forget, accepts_loss=self._parsed.accept_loss)
-        check(report, wish, names_topic=self._parsed.commit_topic is not None)
-        planned = intentions(report, wish)
+        request = RepairRequest(forget=self._parsed.forget, accept_loss=self._parsed.accept_loss)
+        check(report, request, names_topic=self._parsed.commit_topic is not None)
+        planned = planned_actions(report, request)
         signs = self._signs_of_life(report) if planned else ()
         if self._parsed.yes and not signs:
-            return self._carry_out(report, wish, planned)
+            return self._carry_out(report, request, planned)
         code = self._show(report)
         self._document |= {"would": planned, "signs_of_life": signs}
         self._print(f"would {text}" for text in planned or _NOTHING)
@@ -257,7 +257,7 @@ class _Command:
         time.sleep(min(quiet_s, _WATCHED_S))
         return signs_of_life(report, self._look(), quiet_ms=quiet_s * 1_000)
 
-    def _carry_out(self, report: Report, wish: RepairRequest, planned: Sequence[str]) -> int:
+    def _carry_out(self, report: Report, request: RepairRequest, planned: Sequence[str]) -> int:
         done: list[str] = []
 
         def say(text: str) -> None:
@@ -267,7 +267,7 @@ class _Command:
 
         self._document["done"] = done
         if planned:
-            carry_out(self._client, report, wish, say)
+            repair(self._client, report, request, say)
         else:
             self._print(f"done {text}" for text in _NOTHING)
         return self._show(self._look())

@@ -13,7 +13,7 @@ from pyspark_kafka.sink.exactly_once.commit_topic import (
     IN_SYNC_REPLICAS_MIN,
     REPLICAS,
 )
-from pyspark_kafka.sink.exactly_once.operator_report import Standing
+from pyspark_kafka.sink.exactly_once.operator_report import EntryState
 from pyspark_kafka.sink.exactly_once.steps import Step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +57,7 @@ def test_every_error_of_the_tree_is_explained() -> None:
 
 def test_every_standing_of_a_transaction_is_explained() -> None:
     page = GUIDE.read_text()
-    assert [one.value for one in Standing if f"`{one.value}`" not in page] == []
+    assert [one.value for one in EntryState if f"`{one.value}`" not in page] == []
 
 
 def test_the_documented_commit_topic_matches_the_created_one() -> None:

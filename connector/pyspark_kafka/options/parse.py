@@ -351,7 +351,7 @@ class _Given:
             group_id=self.text("kafka.group.id") if commits_offsets else None,
             checkpoint=self._optional_text("checkpointLocation"),
             batch_id=self.optional_integer("batchId"),
-            fails_on_mismatch=self.text("onReplayMismatch") == "fail",
+            fail_on_replay_mismatch=self.text("onReplayMismatch") == "fail",
             two_phase_commit=self.boolean("twoPhaseCommit"),
         )
 

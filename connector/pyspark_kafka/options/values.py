@@ -171,7 +171,7 @@ class ExactlyOnce:
     group_id: str | None
     checkpoint: str | None
     batch_id: int | None
-    fails_on_mismatch: bool
+    fail_on_replay_mismatch: bool
     two_phase_commit: bool
 
 

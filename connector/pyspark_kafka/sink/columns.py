@@ -1,7 +1,7 @@
 """The columns of a DataFrame that is written, checked on the driver.
 
-Purpose: refuse by name, before any task, what no row of could be written. Invariant: whatever
-passes here is written without a further look at types. What it must not know: rows, clients.
+Purpose: refuse, before any task starts, a DataFrame of which no row can be written. Invariant: the
+types of a DataFrame that passes need no further check. Must not know: rows, clients.
 """
 
 from __future__ import annotations
@@ -58,29 +58,36 @@ _COLUMNS: Final[Mapping[str, _Column]] = MappingProxyType(
         "timestamp": _Column(allowed="timestamp", accepts=lambda t: isinstance(t, TimestampType)),
     }
 )
-_OF_A_SOURCE: Final = frozenset({"offset", "timestampType"})
+_SOURCE_ONLY: Final = frozenset({"offset", "timestampType"})
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Whether a DataFrame can be written, where the option `topic` is so.
+    """Check that a DataFrame can be written. `topic` is the option, if it is set.
 
-    Raises `SchemaError` naming a column, or `OptionError` when no topic is given at all.
+    Raises `SchemaError` for a column, or `OptionError` if neither option nor column names a topic.
     """
     seen: set[str] = set()
     for field in schema.fields:
         _check_column(field.name, field.dataType)
         if field.name in seen:
-            raise SchemaError(f"column '{field.name}' is there twice: drop or rename one")
+            raise SchemaError(
+                f"The DataFrame has two columns '{field.name}'.",
+                advice="Drop or rename one of them.",
+                column=field.name,
+            )
         seen.add(field.name)
     if "value" not in seen:
         raise SchemaError(
-            "column 'value' is missing: a DataFrame to be written needs it, as string or "
-            f"binary; it has {_listing(schema.names)}. Build it with to_json(struct(...)), say"
+            f"Column 'value' is missing. The DataFrame has {_listing(schema.names)}.",
+            advice="Add a string or binary column 'value', for example with to_json(struct(...)).",
+            column="value",
         )
     if topic is None and "topic" not in seen:
         raise OptionError(
-            "no topic to write to: set the option 'topic', or add a string column 'topic' "
-            "that names one for each row"
+            "No topic is set: there is no option 'topic' and no column 'topic'.",
+            advice="Set the option 'topic', or add a string column 'topic' that names the topic "
+            "of each row.",
+            option="topic",
         )
 
 
@@ -88,16 +95,24 @@ def _check_column(name: str, data_type: DataType) -> None:
     column = _COLUMNS.get(name)
     if column is None:
         close = difflib.get_close_matches(name.lower(), _COLUMNS, n=1)
-        hint = f"did you mean '{close[0]}'? " if close else ""
-        if name in _OF_A_SOURCE:
-            hint = "a read has it, and the topic written to gives its own: drop it. "
+        if name in _SOURCE_ONLY:
+            advice = "Drop it: the broker assigns it when the row is written."
+        elif close:
+            advice = f"Rename it to '{close[0]}' if that is what you mean, or drop it."
+        else:
+            advice = "Drop it."
         raise SchemaError(
-            f"column '{name}' ({data_type.simpleString()}) cannot be written: {hint}"
-            f"The columns are {', '.join(f'{n} ({c.allowed})' for n, c in _COLUMNS.items())}"
+            f"Column '{name}' ({data_type.simpleString()}) cannot be written. "
+            f"The columns are {', '.join(f'{n} ({c.allowed})' for n, c in _COLUMNS.items())}.",
+            advice=advice,
+            column=name,
         )
     if not column.accepts(data_type):
         raise SchemaError(
-            f"column '{name}' is {data_type.simpleString()}, but must be {column.allowed}: cast it"
+            f"Column '{name}' has the type {data_type.simpleString()} instead of {column.allowed}.",
+            advice="Cast it.",
+            column=name,
+        )
         )
 
 

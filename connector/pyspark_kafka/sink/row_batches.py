@@ -1,7 +1,7 @@
 """Spark's rows as Arrow batches, for the Spark versions that hand over rows.
 
-Purpose: make the row writer the same as the Arrow writers from its first line on. Invariant: a
-batch is bounded in rows. What it must not know: clients, topics.
+Purpose: let the row writer use the code of the Arrow writers. Invariant: a batch has a bounded
+number of rows. Must not know: clients, topics.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 def arrow_batches(rows: Iterable[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the rows with the columns of `schema`, which has been checked."""
+    """Yield the rows with the columns of `schema`, which `check_columns` has accepted."""
     types = {field.name: _arrow_type(field.name, field.dataType) for field in schema.fields}
     iterator = iter(rows)
     while chunk := list(islice(iterator, _ROWS_PER_BATCH)):
@@ -51,7 +51,7 @@ def _same(value: Any) -> Any:
 
 
 def _microseconds(value: Any) -> Any:
-    """A row's datetime has no zone and is local; Spark's own type knows the way back."""
+    """Return the epoch microseconds of a row's datetime, which is naive and in local time."""
     return TimestampType().toInternal(value)
 
 

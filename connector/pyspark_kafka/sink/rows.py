@@ -1,8 +1,7 @@
-"""Spark's Arrow batches as the rows that a producer takes, each checked before any is sent.
+"""Spark's Arrow batches as the rows that a producer accepts, each checked before any is sent.
 
-Purpose: types and topics in the form of `columns.PRODUCE_SCHEMA`, errors that say what to do.
-Invariant: what leaves here has a topic in every row, partitions that exist and headers with keys.
-What it must not know: Spark, and how rows are sent.
+Purpose: convert to the types of `columns.PRODUCE_SCHEMA`. Invariant: every row of the result has a
+topic, an existing partition or none, and headers with keys. Must not know: Spark, how rows are sent.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import RowError
 
 PartitionCount = Callable[[str], int | None]
-"""How many partitions a topic has now; None where it does not exist."""
+"""Returns how many partitions a topic has now; None if it does not exist."""
 
 _BINARY_OF = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
 @dataclass(slots=True, kw_only=True)
 class RowPreparation:
-    """Prepares the batches of one task. `topic` is None where the column `topic` decides.
+    """Prepares the batches of one task. `topic` is None if the column `topic` names the topics.
 
-    `rows_by_topic` counts what has been prepared.
+    `rows_by_topic` counts the prepared rows.
     """
 
     topic: str | None
@@ -37,7 +36,7 @@ class RowPreparation:
     _known_counts: dict[str, int | None] = field(default_factory=dict)
 
     def prepare(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Raises `RowError` saying which rows cannot be written, and why."""
+        """Return the batch for the producer; raises `RowError` if a row cannot be written."""
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         topics = self._topics(columns.get("topic"), batch.num_rows)
         prepared: dict[str, Any] = {"topic": topics}
@@ -60,15 +59,16 @@ class RowPreparation:
         return pa.RecordBatch.from_pydict(prepared)
 
     def _topics(self, column: Any, row_count: int) -> Any:
-        """The topic of each row, dictionary-encoded: most often it is one for all."""
+        """Return the topic of each row, dictionary-encoded because most batches have one topic."""
         if self.topic is not None:
             return pa.DictionaryArray.from_arrays(
                 pa.repeat(pa.scalar(0, pa.int32()), row_count), pa.array([self.topic], pa.string())
             )
         if column.null_count:
             raise RowError(
-                f"{column.null_count} of {row_count} rows have a null in column 'topic', so there "
-                "is no topic to write them to: fill or filter the nulls, or set the option 'topic'"
+                f"{column.null_count} of {row_count} rows have a null in column 'topic'.",
+                advice="Fill or filter out the nulls, or set the option 'topic'.",
+                column="topic",
             )
         return column.dictionary_encode()
 
@@ -91,22 +91,25 @@ class RowPreparation:
                 raise _no_such_partition(topic, highest, count)
 
     def _count(self, topic: str, *, again: bool = False) -> int | None:
-        """None where the topic is unknown: the producer then says so, or the broker creates it."""
+        """Return None for an unknown topic: the producer reports it, or the broker creates it."""
         if again or topic not in self._known_counts:
             self._known_counts[topic] = self.partition_count(topic)
         return self._known_counts[topic]
 
 
 def _no_such_partition(topic: str, partition: int, count: int | None) -> RowError:
-    has = "does not exist yet" if count is None else f"has {count} (0 to {count - 1})"
+    has = "does not exist yet" if count is None else f"has {count} partitions (0 to {count - 1})"
     return RowError(
-        f"a row is for partition {partition} of topic '{topic}', which {has}: correct the column "
-        "'partition', or leave it null for the partitioner to choose"
+        f"A row is for partition {partition} of topic '{topic}', which {has}.",
+        advice="Correct the column 'partition', or leave it null so that the partitioner chooses.",
+        column="partition",
+        topic=topic,
+        partition=partition,
     )
 
 
 def _as_binary(column: Any) -> Any:
-    """UTF-8 text is its bytes; no data is copied."""
+    """Cast text to its UTF-8 bytes without copying data."""
     target = _BINARY_OF.get(column.type)
     return column if target is None else column.cast(target)
 
@@ -116,8 +119,10 @@ def _milliseconds(column: Any) -> Any:
     earliest = pc.min(times.cast(pa.int64())).as_py()
     if earliest is not None and earliest < 0:
         raise RowError(
-            f"a row has the timestamp {pc.min(times).as_py()}, and Kafka has none before 1970: "
-            "correct the column 'timestamp', or leave it null for the time of sending"
+            f"A row has the timestamp {pc.min(times).as_py()}. Kafka has no timestamps before "
+            "1970.",
+            advice="Correct the column 'timestamp', or leave it null for the time of sending.",
+            column="timestamp",
         )
     return times
 
@@ -126,6 +131,7 @@ def _check_headers(column: Any) -> None:
     headers = pc.list_flatten(column)
     if headers.null_count or headers.field("key").null_count:
         raise RowError(
-            "a row has a header that is null or has a null key, which Kafka cannot store: filter "
-            "such headers out; only a header's value may be null"
+            "A row has a header that is null or has a null key, which Kafka cannot store.",
+            advice="Filter out such headers. Only the value of a header may be null.",
+            column="headers",
         )

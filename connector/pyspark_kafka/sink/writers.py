@@ -1,7 +1,7 @@
 """Spark's writers, batch and streaming, over one `Write`.
 
-Purpose: the thin shell that Spark calls. Invariant: everything that can be refused without a broker
-is refused when a writer is made. What it must not know: clients, how rows are written.
+Purpose: the classes that Spark calls. Invariant: everything that can be checked without a broker
+is checked when a writer is created. Must not know: clients, how rows are written.
 
 Spark passes Arrow batches to batch writers since 4.0 and to streaming writers since 4.1. Before
 that, streaming rows are converted to Arrow batches here.
@@ -51,12 +51,12 @@ class Write(Protocol):
 
 
 def batch_writer(options: SinkOptions, schema: StructType) -> DataSourceWriter:
-    """Raises `SchemaError` and `OptionError` for what cannot be written."""
+    """Return Spark's batch writer; raises `SchemaError` and `OptionError`."""
     return BatchWriter(_write(options, schema, is_streaming=False))
 
 
 def stream_writer(options: SinkOptions, schema: StructType) -> DataSourceStreamWriter:
-    """Raises `SchemaError` and `OptionError` for what cannot be written."""
+    """Return Spark's streaming writer; raises `SchemaError` and `OptionError`."""
     write = _write(options, schema, is_streaming=True)
     return StreamArrowWriter(write) if _takes_arrow() else StreamRowWriter(write)
 
@@ -83,7 +83,7 @@ class BatchWriter(DataSourceArrowWriter):
         return self._write.task(iterator)
 
     def commit(self, messages: Messages) -> None:
-        log.info("batch written: %s", format_rows(self._write.commit(messages, None)))
+        log.info("Batch written: %s", format_rows(self._write.commit(messages, None)))
 
     def abort(self, messages: Messages) -> None:
         self._write.abort(messages, None)
@@ -97,7 +97,7 @@ class _StreamCommits(DataSourceStreamWriter):
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         rows = self._write.commit(messages, batchId)
-        log.info("micro-batch %d written: %s", batchId, format_rows(rows))
+        log.info("Micro-batch %d written: %s", batchId, format_rows(rows))
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         self._write.abort(messages, batchId)

@@ -375,7 +375,7 @@ def test_defaults_of_writing_exactly_once(parse: Callable[[], ExactlyOnce | None
         group_id=None,
         checkpoint=None,
         batch_id=None,
-        fails_on_mismatch=True,
+        fail_on_replay_mismatch=True,
         two_phase_commit=False,
     )
 
@@ -397,7 +397,7 @@ def test_all_options_of_writing_exactly_once() -> None:
         group_id="g",
         checkpoint="s3://bucket/c",
         batch_id=None,
-        fails_on_mismatch=False,
+        fail_on_replay_mismatch=False,
         two_phase_commit=True,
     )
     job = exactly_once_job(batchId="0")

@@ -1,8 +1,7 @@
-"""What one task does: rows in, and a count of confirmed rows out.
+"""The at-least-once write of one task.
 
-Purpose: the order of things that makes a task's success mean that its rows are in Kafka. Invariant:
-`write_task` returns only after every row was confirmed, and a failure leaves nothing behind that
-still sends. What it must not know: Spark.
+Purpose: `write_task`. Invariant: it returns only after every row is acknowledged, and after a
+failure nothing keeps sending. Must not know: Spark.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ def _open_for_writing(options: ClientOptions) -> KafkaClient:
 
 
 _CLIENTS: Final = ClientPool(_open_for_writing)
-"""Of this process. Spark reuses Python workers, and a new idempotent producer has to connect and to
-get its id: with librdkafka half a second."""
+"""The clients of this process. Spark reuses Python workers, and a new idempotent producer has to
+connect and to request its producer id, which takes librdkafka half a second."""
 
 
 def write_task(
     batches: Iterable[pa.RecordBatch], *, client: ClientOptions, topic: str | None
 ) -> Mapping[str, int]:
-    """Write rows and wait until all are confirmed; the answer is the number of rows by topic.
+    """Write rows, wait until all are acknowledged, and return the number of rows by topic.
 
-    Raises `RowError` for a row that cannot be written, and errors of `KafkaError` where the
-    brokers refuse or do not answer. No rows: nothing is opened.
+    Raises `RowError` for a row that cannot be written, and errors of `KafkaError`. Opens nothing if
+    there are no rows.
     """
     iterator = (batch for batch in batches if batch.num_rows > 0)
     first = next(iterator, None)
@@ -59,7 +58,7 @@ def write_task(
 
 
 def _abort(producer: Producer) -> None:
-    # The failure that led here is the one to be told.
+    # The caller raises the original failure.
     with suppress(Exception):
         producer.abort()
 

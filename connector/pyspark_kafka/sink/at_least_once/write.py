@@ -1,7 +1,7 @@
 """The at-least-once write of one micro-batch or job.
 
 Purpose: the `Write` of `sink.writers` without transactions. Invariant: everything that can be
-refused on the driver is refused in `AtLeastOnceWrite.of`. What it must not know: clients.
+checked on the driver is checked in `AtLeastOnceWrite.of`. Must not know: clients.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class AtLeastOnceWrite:
 
     @classmethod
     def of(cls, options: SinkOptions, schema: StructType) -> AtLeastOnceWrite:
-        """Raises `SchemaError` and `OptionError`."""
+        """Check schema and options; raises `SchemaError` and `OptionError`."""
         check_columns(schema, options.topic)
         _check_settings(_Settings(options.client))
         return cls(options=options, schema=schema)
 
     def task(self, batches: Iterable[pa.RecordBatch]) -> Written:
-        """Write the rows of one task; raises what `write_task` raises."""
-        # Only tasks load it: see `check_settings`.
+        """Write the rows of one task; raises the errors of `write_task`."""
+        # Imported here because only tasks need it: see `_check_settings`.
         from pyspark_kafka.sink.at_least_once.task import write_task  # noqa: PLC0415
 
         written = Written(
@@ -60,19 +60,19 @@ class AtLeastOnceWrite:
         messages: Sequence[WriterCommitMessage | None],
         batch_id: int | None,  # noqa: ARG002
     ) -> list[Mapping[str, int]]:
-        """Nothing is left to do: return the rows by topic of each task."""
+        """Return the rows by topic of each task: they are already written."""
         return _rows(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
         """Log the rows that finished tasks have written; a retry writes them again."""
-        what = "batch" if batch_id is None else f"micro-batch {batch_id}"
+        batch = "Batch" if batch_id is None else f"Micro-batch {batch_id}"
         rows = format_rows(_rows(messages))
-        log.warning("%s failed; its finished tasks have written: %s", what, rows)
+        log.warning("%s failed. Its finished tasks have written: %s", batch, rows)
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """Client options as the key of a cache: a streaming query makes a writer per micro-batch."""
+    """Client options as a cache key: a streaming query creates a writer for every micro-batch."""
 
     options: ClientOptions
 
@@ -83,7 +83,7 @@ class _Settings:
 @lru_cache(maxsize=16)
 def _check_settings(settings: _Settings) -> None:
     """Let the engine check the settings; raises `OptionError`."""
-    # Only planning loads it: Spark commits in a process of its own, which loads this module, too.
+    # Imported here because only planning needs it: the process that commits loads this module, too.
     from pyspark_kafka.client.factory import check_settings  # noqa: PLC0415
 
     check_settings(settings.options, role="producer")

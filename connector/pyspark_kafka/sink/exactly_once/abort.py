@@ -40,7 +40,7 @@ def abort(
     answered = [message for message in messages if isinstance(message, TaskMessage)]
     if not answered:
         return
-    x, first = options.transactional_id, answered[0]
+    sink_id, first = options.transactional_id, answered[0]
     try:
         _abort(client, options, answered, first)
     except (KafkaError, ExactlyOnceError) as error:
@@ -49,7 +49,7 @@ def abort(
             "aborted: %s. That is safe: the next start of the query ends them, or commits them if "
             "they were decided; until then, or their timeout, read_committed readers wait",
             first.task.run,
-            x,
+            sink_id,
             error,
         )
 
@@ -60,9 +60,9 @@ def _abort(
     answered: Sequence[TaskMessage],
     first: TaskMessage,
 ) -> None:
-    x = options.transactional_id
+    sink_id = options.transactional_id
     with step(Step.ABORT_LOOK):
-        is_free = _may_be_undecided(client, x, first.owner)
+        is_free = _may_be_undecided(client, sink_id, first.owner)
     if not is_free:
         return
     with step(Step.ABORT_FENCE):
@@ -71,21 +71,21 @@ def _abort(
         return
     prepared = [message for message in answered if isinstance(message, Prepared)]
     with step(Step.ABORT_READ):
-        states = CommitTopic(client, options.commit_topic).read(x)
+        states = CommitTopic(client, options.commit_topic).read(sink_id)
         decided = {
             (entry.transactional_id, entry.producer)
             for state in states.values()
             for entry in state.decision.entries
         }
     if any((m.entry.transactional_id, m.entry.producer) in decided for m in prepared):
-        log.info("run %s under '%s' was decided before it failed", first.task.run, x)
+        log.info("run %s under '%s' was decided before it failed", first.task.run, sink_id)
         return
     with step(Step.ABORT_TASKS):
         _end(client, prepared)
     with step(Step.ABORT_SWEEP):
         sweep(
             client,
-            x,
+            sink_id,
             owner,
             run=first.task.run,
             spare=frozenset(transactional_id for transactional_id, _ in decided),
@@ -93,17 +93,17 @@ def _abort(
         )
 
 
-def _may_be_undecided(client: TransactionalClient, x: str, owner: ProducerIdAndEpoch) -> bool:
+def _may_be_undecided(client: TransactionalClient, sink_id: str, owner: ProducerIdAndEpoch) -> bool:
     """Whether X is just as planning left it.
 
     Asking for X, and be it in vain, would abort a decision that a newer owner is writing.
     """
-    found = client.describe_transactions([x]).get(x)
+    found = client.describe_transactions([sink_id]).get(sink_id)
     if found is not None and found.producer == owner:
         return True
     log.info(
         "'%s' is left as it is (%s): the batch is decided, or another run has taken over",
-        x,
+        sink_id,
         "unknown" if found is None else f"{found.state.value}, {found.producer}",
     )
     return False
@@ -113,11 +113,13 @@ def _take_over(
     client: TransactionalClient, options: ExactlyOnce, owner: ProducerIdAndEpoch
 ) -> ProducerIdAndEpoch | None:
     """Move X's epoch on, so that no request that is still under way can decide the batch."""
-    x = options.transactional_id
+    sink_id = options.transactional_id
     try:
-        return client.init_producer_id(x, timeout_ms=decision_timeout_ms(options), expected=owner)
+        return client.init_producer_id(
+            sink_id, timeout_ms=decision_timeout_ms(options), expected=owner
+        )
     except ProducerFencedError as error:
-        log.info("'%s' is left as it is, since another run has taken over: %s", x, error)
+        log.info("'%s' is left as it is, since another run has taken over: %s", sink_id, error)
         return None
 
 

@@ -34,12 +34,15 @@ from pyspark_kafka.kafka.transactions import (
     TransactionState,
 )
 from pyspark_kafka.options.values import ExactlyOnce
-from pyspark_kafka.sink.exactly_once.by_hand import command
 from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, QueryState, to_records
-from pyspark_kafka.sink.exactly_once.messages import Answers
-from pyspark_kafka.sink.exactly_once.roll_forward import UndeterminedError, roll_forward
+from pyspark_kafka.sink.exactly_once.messages import TaskResults
+from pyspark_kafka.sink.exactly_once.operator_command import operator_command
+from pyspark_kafka.sink.exactly_once.roll_forward import (
+    TransactionOutcomeUnknownError,
+    roll_forward,
+)
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
 from pyspark_kafka.sink.exactly_once.steps import Step, step
 from pyspark_kafka.sink.exactly_once.sweep import sweep
@@ -72,11 +75,11 @@ def commit(
     will be seen, `ReplayMismatchError` for one that was decided with other rows, `OutcomeUnknownError` where
     it cannot be told here, `RowsLostError` where decided rows are gone, and errors of `KafkaError`.
     """
-    answers = Answers.of(options.transactional_id, messages)
+    answers = TaskResults.of(options.transactional_id, messages)
     batch = _Batch(client=client, options=options, answers=answers, offsets=offsets, now_ms=now_ms)
     with step(Step.COMMIT_VERIFY):
         decide_before_ms = batch.verify()
-    decision = batch.decision() if answers.replays is None else batch.supplement()
+    decision = batch.decision() if answers.replayed_number is None else batch.supplement()
     if decision is None:
         return
     with step(Step.COMMIT_DECIDE):
@@ -91,7 +94,7 @@ class _Batch:
 
     client: TransactionalClient
     options: ExactlyOnce
-    answers: Answers
+    answers: TaskResults
     offsets: SourceOffsets | None
     now_ms: Callable[[], int]
 
@@ -105,7 +108,7 @@ class _Batch:
 
     @property
     def _not_seen(self) -> str:
-        number = self.answers.replays
+        number = self.answers.replayed_number
         if number is None:
             return "Nothing of it will be seen"
         return f"Of what decision {number} of it has lost, nothing will be seen"
@@ -150,7 +153,7 @@ class _Batch:
             log.info("%s has no rows: there is nothing to commit", self._name)
             return None
         return Decision(
-            x=self._x,
+            sink_id=self._x,
             query_id=answers.task.query_id,
             number=answers.last_number + 1,
             batch_id=answers.task.batch_id,
@@ -198,7 +201,7 @@ class _Batch:
     def _decided_before(self) -> QueryState:
         topic = CommitTopic(self.client, self.options.commit_topic)
         state = topic.read(self._x).get(self.answers.task.query_id)
-        number = self.answers.replays
+        number = self.answers.replayed_number
         if state is None or state.decision.number != number:
             raise SinkFencedError(
                 f"{self._name} is a replay of decision {number} in topic "
@@ -232,7 +235,7 @@ class _Batch:
             f"{decision.run}), and its replay differs: {'; '.join(differences)}. What was "
             "committed stays as it is"
         )
-        if self.options.fails_on_mismatch:
+        if self.options.fail_on_replay_mismatch:
             raise ReplayMismatchError(
                 f"{what}, and nothing was added. If the input or the query may differ at a replay "
                 "(a query that is not deterministic does), set option 'onReplayMismatch' to "
@@ -261,7 +264,7 @@ class _Batch:
                 raise ReplayMismatchError(
                     f"{self._name} has lost {_listing([entry])}, and other rows were written for "
                     "them, which will not be seen. Write the lost ones by other means, and then "
-                    f"call the batch settled with {command(self._x, '--recover --accept-loss')}"
+                    f"call the batch settled with {operator_command(self._x, '--recover --accept-loss')}"
                 )
 
     def decide(self, decision: Decision, *, before_ms: float) -> None:
@@ -363,7 +366,7 @@ class _Batch:
             then = (
                 "A job without 'batchId' cannot be repeated in part: write these rows again by "
                 "other means, and then call it settled with "
-                f"{command(self._x, '--recover --accept-loss')}"
+                f"{operator_command(self._x, '--recover --accept-loss')}"
             )
         else:
             then = "Run it again (restart the query): that writes the lost rows alone"
@@ -412,10 +415,10 @@ class _Batch:
 
 
 @contextmanager
-def _told_as_decided(answers: Answers) -> Iterator[None]:
+def _told_as_decided(answers: TaskResults) -> Iterator[None]:
     try:
         yield
-    except (RowsLostError, UndeterminedError):
+    except (RowsLostError, TransactionOutcomeUnknownError):
         raise
     except Exception as error:
         error.add_note(

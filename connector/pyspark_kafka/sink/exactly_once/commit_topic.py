@@ -24,15 +24,15 @@ from pyspark_kafka.columns import PRODUCE_SCHEMA
 from pyspark_kafka.errors import AccessError, CommitTopicError
 from pyspark_kafka.kafka.log import LogBatch
 from pyspark_kafka.kafka.topics import TopicPartition
-from pyspark_kafka.sink.exactly_once.by_hand import command
 from pyspark_kafka.sink.exactly_once.commit_log import KEPT_MS_MIN, read_commit_log
 from pyspark_kafka.sink.exactly_once.decisions import (
     Decision,
     QueryState,
     finished_record,
-    fold,
     key_prefix,
+    query_states,
 )
+from pyspark_kafka.sink.exactly_once.operator_command import operator_command
 
 log = logging.getLogger(__name__)
 
@@ -174,19 +174,19 @@ class CommitTopic:
 
     # --- read ---
 
-    def read(self, x: str) -> Mapping[str, QueryState]:
+    def read(self, sink_id: str) -> Mapping[str, QueryState]:
         """What was decided under X, by query.
 
         Whole only for who has taken X before: a decision under way is passed over. Raises
         `CommitTopicError` where records of X are damaged, missing or of a newer format.
         """
         found = read_commit_log(
-            self._client, self._partition, key_prefix(x), topic_id=self._topic_id
+            self._client, self._partition, key_prefix(sink_id), topic_id=self._topic_id
         )
         records = [(record, batch) for batch in found.decided for record in batch.records]
         try:
-            states = fold(
-                x,
+            states = query_states(
+                sink_id,
                 (record for record, _ in records),
                 place=lambda position: _offsets(records[position][1]),
             )
@@ -196,9 +196,9 @@ class CommitTopic:
             raise CommitTopicError(f"topic '{self._name}': {error}") from None
         return states
 
-    def keys(self, x: str) -> tuple[bytes, ...]:
+    def keys(self, sink_id: str) -> tuple[bytes, ...]:
         """The keys of all records of X that are there, to remove them: tombstones for all."""
-        found = read_commit_log(self._client, self._partition, key_prefix(x))
+        found = read_commit_log(self._client, self._partition, key_prefix(sink_id))
         keys = {key for batch in found.decided for key, _ in batch.records if key is not None}
         return tuple(sorted(keys))
 
@@ -270,11 +270,11 @@ def _offsets(batch: LogBatch) -> str:
 def _check_marks(states: Mapping[str, QueryState]) -> None:
     for query_id, state in states.items():
         if state.finished_number > state.decision.number:
-            x = state.decision.x
+            sink_id = state.decision.sink_id
             raise CommitTopicError(
                 f"the last decision of query {query_id} is number {state.decision.number}, and "
                 f"number {state.finished_number} is marked as finished: decisions of "
-                f"transactionalId '{x}' are gone, or were removed while a query was running. "
+                f"transactionalId '{sink_id}' are gone, or were removed while a query was running. "
                 "Which rows were decided is not known, and nothing is written: compare the output "
-                f"with the input, then remove the state with {command(x, '--forget --accept-loss')}"
+                f"with the input, then remove the state with {operator_command(sink_id, '--forget --accept-loss')}"
             )

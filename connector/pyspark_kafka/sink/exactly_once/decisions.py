@@ -26,8 +26,8 @@ from typing import Final, TypeVar, cast
 from pyspark_kafka.errors import CommitTopicError
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionVersion
-from pyspark_kafka.sink.exactly_once.by_hand import command
-from pyspark_kafka.sink.exactly_once.names import lies_under
+from pyspark_kafka.sink.exactly_once.names import is_task_id_of
+from pyspark_kafka.sink.exactly_once.operator_command import operator_command
 
 FORMAT: Final = 1
 BATCH_JOB: Final = "batch"
@@ -81,7 +81,7 @@ class Decision:
     `totals` are of all tasks of the batch, of which some may have no entry any more.
     """
 
-    x: str
+    sink_id: str
     query_id: str
     number: int
     batch_id: int | None
@@ -123,7 +123,7 @@ def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes,
     header = _json({"format": FORMAT, "number": decision.number, "chunks": len(parts)})
     assert len(header) < _HEADER_BYTES_MAX, header
     return [
-        (_json([decision.x, decision.query_id, _DECISION, chunk]), header + b"\n" + part)
+        (_json([decision.sink_id, decision.query_id, _DECISION, chunk]), header + b"\n" + part)
         for chunk, part in enumerate(parts)
     ]
 
@@ -131,23 +131,23 @@ def to_records(decision: Decision, *, chunk_bytes_max: int) -> list[tuple[bytes,
 def finished_record(decision: Decision) -> tuple[bytes, bytes]:
     """Key and value of the mark that every transaction of a decision is committed."""
     value = {"format": FORMAT, "number": decision.number, "run": decision.run}
-    return _finished_key(decision.x, decision.query_id), _json(value)
+    return _finished_key(decision.sink_id, decision.query_id), _json(value)
 
 
 def tombstones(state: QueryState) -> list[tuple[bytes, None]]:
     """Keys and no values: they remove all that is kept of a query. For one batch of a producer."""
-    x, query_id = state.decision.x, state.decision.query_id
-    chunks = [_json([x, query_id, _DECISION, chunk]) for chunk in range(state.chunk_count)]
-    return [(key, None) for key in (*chunks, _finished_key(x, query_id))]
+    sink_id, query_id = state.decision.sink_id, state.decision.query_id
+    chunks = [_json([sink_id, query_id, _DECISION, chunk]) for chunk in range(state.chunk_count)]
+    return [(key, None) for key in (*chunks, _finished_key(sink_id, query_id))]
 
 
-def _finished_key(x: str, query_id: str) -> bytes:
-    return _json([x, query_id, _FINISHED])
+def _finished_key(sink_id: str, query_id: str) -> bytes:
+    return _json([sink_id, query_id, _FINISHED])
 
 
-def key_prefix(x: str) -> bytes:
+def key_prefix(sink_id: str) -> bytes:
     """What the keys of all records of X begin with, and no others."""
-    return _json([x])[:-1] + b","
+    return _json([sink_id])[:-1] + b","
 
 
 def _json(value: object) -> bytes:
@@ -156,7 +156,7 @@ def _json(value: object) -> bytes:
 
 def _document(decision: Decision) -> dict[str, object]:
     return {
-        "x": decision.x,
+        "transactional_id": decision.sink_id,
         "query_id": decision.query_id,
         "number": decision.number,
         "batch_id": decision.batch_id,
@@ -189,7 +189,7 @@ def _entry_document(entry: Entry) -> dict[str, object]:
 # --- reading ---
 
 
-class _Unreadable(Exception):  # noqa: N818, it leaves this module as an error of the package
+class _RecordError(Exception):
     """What is wrong with a record, in words that follow "is"."""
 
 
@@ -212,15 +212,15 @@ class _Chunk:
 
 
 @dataclass(slots=True)
-class _Query:
+class _QueryRecords:
     """The records of one query that nothing has replaced or removed; of its marks all."""
 
     chunks: dict[int, _Record] = field(default_factory=dict)
     marks: list[_Record] = field(default_factory=list)
 
 
-def fold(
-    x: str,
+def query_states(
+    sink_id: str,
     records: Iterable[tuple[bytes | None, bytes | None]],
     *,
     place: Callable[[int], str] = "number {}".format,
@@ -231,7 +231,7 @@ def fold(
     `CommitTopicError`, naming the key, for what is damaged, incomplete or of a newer format;
     `place` says where the n-th of the records is.
     """
-    prefix = key_prefix(x)
+    prefix = key_prefix(sink_id)
     kept: dict[bytes, list[_Record]] = {}
     for position, (key, value) in enumerate(records):
         if key is None or not key.startswith(prefix):
@@ -240,7 +240,7 @@ def fold(
             kept.pop(key, None)
         else:
             kept.setdefault(key, []).append(_Record(position=position, value=value))
-    reading = _Reading(x, place)
+    reading = _StateReader(sink_id, place)
     return {
         query_id: reading.state(query_id, query)
         for query_id, query in reading.queries(kept).items()
@@ -249,32 +249,32 @@ def fold(
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _StateReader:
     """Makes states of the records of X, and errors that say which one is wrong."""
 
-    x: str
+    sink_id: str
     place: Callable[[int], str]
 
-    def queries(self, kept: Mapping[bytes, list[_Record]]) -> dict[str, _Query]:
-        found: dict[str, _Query] = {}
+    def queries(self, kept: Mapping[bytes, list[_Record]]) -> dict[str, _QueryRecords]:
+        found: dict[str, _QueryRecords] = {}
         for key, records in kept.items():
             try:
                 query_id, chunk = _parse_key(key)
-            except _Unreadable as wrong:
+            except _RecordError as wrong:
                 raise self._damaged(key, records[-1].position, wrong) from None
-            query = found.setdefault(query_id, _Query())
+            query = found.setdefault(query_id, _QueryRecords())
             if chunk is None:
                 query.marks = records
             else:
                 query.chunks[chunk] = records[-1]
         return found
 
-    def state(self, query_id: str, query: _Query) -> QueryState:
+    def state(self, query_id: str, query: _QueryRecords) -> QueryState:
         chunks = self._chunks(query_id, query)
         try:
             document = _object(_parsed(b"".join(chunk.part for chunk in chunks)))
-            decision = _parse_decision(self.x, query_id, chunks[0].number, document)
-        except _Unreadable as wrong:
+            decision = _parse_decision(self.sink_id, query_id, chunks[0].number, document)
+        except _RecordError as wrong:
             raise self._damaged(self._key(query_id, 0), chunks[0].position, wrong) from None
         finished = [
             self._mark(query_id, mark, decision)
@@ -287,21 +287,21 @@ class _Reading:
             chunk_count=max(query.chunks) + 1,
         )
 
-    def _chunks(self, query_id: str, query: _Query) -> list[_Chunk]:
+    def _chunks(self, query_id: str, query: _QueryRecords) -> list[_Chunk]:
         first = self._chunk(query_id, query, 0)
         chunks = [first, *(self._chunk(query_id, query, n) for n in range(1, first.count))]
         for index, chunk in enumerate(chunks):
             if chunk.number != first.number:
-                wrong = _Unreadable(
+                wrong = _RecordError(
                     f"missing: it is of decision {chunk.number}, not {first.number}"
                 )
                 raise self._damaged(self._key(query_id, index), chunk.position, wrong)
         return chunks
 
-    def _chunk(self, query_id: str, query: _Query, index: int) -> _Chunk:
+    def _chunk(self, query_id: str, query: _QueryRecords, index: int) -> _Chunk:
         record, key = query.chunks.get(index), self._key(query_id, index)
         if record is None:
-            raise self._damaged(key, None, _Unreadable("missing"))
+            raise self._damaged(key, None, _RecordError("missing"))
         header, _, part = record.value.partition(b"\n")
         try:
             fields = _of_this_format(header)
@@ -311,7 +311,7 @@ class _Reading:
                 count=_number(fields, "chunks", least=1),
                 part=part,
             )
-        except _Unreadable as wrong:
+        except _RecordError as wrong:
             raise self._damaged(key, record.position, wrong) from None
 
     def _mark(self, query_id: str, record: _Record, decision: Decision) -> int:
@@ -319,22 +319,22 @@ class _Reading:
         try:
             fields = _of_this_format(record.value)
             number, run = _number(fields, "number", least=1), _field(fields, "run", str)
-        except _Unreadable as wrong:
-            key = _finished_key(self.x, query_id)
+        except _RecordError as wrong:
+            key = _finished_key(self.sink_id, query_id)
             raise self._damaged(key, record.position, wrong) from None
         return 0 if (number == decision.number and run != decision.run) else number
 
     def _key(self, query_id: str, chunk: int) -> bytes:
-        return _json([self.x, query_id, _DECISION, chunk])
+        return _json([self.sink_id, query_id, _DECISION, chunk])
 
-    def _damaged(self, key: bytes, position: int | None, wrong: _Unreadable) -> CommitTopicError:
+    def _damaged(self, key: bytes, position: int | None, wrong: _RecordError) -> CommitTopicError:
         at = "" if position is None else f" ({self.place(position)})"
         return CommitTopicError(
             f"the record with the key {key.decode(errors='replace')}{at} is {wrong}. Which rows of "
-            f"transactionalId '{self.x}' were decided is not known without it, and nothing is "
+            f"transactionalId '{self.sink_id}' were decided is not known without it, and nothing is "
             "written: restore the topic, or upgrade pyspark-kafka where the format is newer; else "
             "compare the output with the input, and remove the state with "
-            f"{command(self.x, '--forget --accept-loss')}"
+            f"{operator_command(self.sink_id, '--forget --accept-loss')}"
         )
 
 
@@ -345,33 +345,33 @@ def _parse_key(key: bytes) -> tuple[str, int | None]:
             return query_id, chunk
         case [str(), str(query_id), "finished"]:
             return query_id, None
-    raise _Unreadable("of no kind that this version of pyspark-kafka knows")
+    raise _RecordError("of no kind that this version of pyspark-kafka knows")
 
 
 def _parsed(data: bytes) -> object:
     try:
         return cast("object", json.loads(data))
     except ValueError as error:
-        raise _Unreadable(f"damaged: {error}") from None
+        raise _RecordError(f"damaged: {error}") from None
 
 
 def _object(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
-        raise _Unreadable("damaged: something else stands where a JSON object should")
+        raise _RecordError("damaged: something else stands where a JSON object should")
     return value
 
 
 def _field(fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
     value = fields.get(name)
     if type(value) is not kind:
-        raise _Unreadable(f"damaged: '{name}' is {value!r:.50}, and should be of {kind.__name__}")
+        raise _RecordError(f"damaged: '{name}' is {value!r:.50}, and should be of {kind.__name__}")
     return value
 
 
 def _number(fields: Mapping[str, object], name: str, *, least: int = 0) -> int:
     value = _field(fields, name, int)
     if value < least:
-        raise _Unreadable(f"damaged: '{name}' is {value}, and should be {least} or more")
+        raise _RecordError(f"damaged: '{name}' is {value}, and should be {least} or more")
     return value
 
 
@@ -379,24 +379,30 @@ def _of_this_format(data: bytes) -> Mapping[str, object]:
     fields = _object(_parsed(data))
     written = _number(fields, "format", least=1)
     if written > FORMAT:
-        raise _Unreadable(
+        raise _RecordError(
             f"of format {written}, which a newer version of pyspark-kafka writes; this one reads "
             f"up to {FORMAT}"
         )
     return fields
 
 
-def _parse_decision(x: str, query_id: str, number: int, fields: Mapping[str, object]) -> Decision:
-    for name, expected in (("x", x), ("query_id", query_id), ("number", number)):
+def _parse_decision(
+    sink_id: str, query_id: str, number: int, fields: Mapping[str, object]
+) -> Decision:
+    for name, expected in (
+        ("transactional_id", sink_id),
+        ("query_id", query_id),
+        ("number", number),
+    ):
         if fields.get(name) != expected:
-            raise _Unreadable(f"damaged: '{name}' is {fields.get(name)!r}, not {expected!r}")
-    entries = tuple(_parse_entry(x, each) for each in _field(fields, "entries", list))
+            raise _RecordError(f"damaged: '{name}' is {fields.get(name)!r}, not {expected!r}")
+    entries = tuple(_parse_entry(sink_id, each) for each in _field(fields, "entries", list))
     if len({entry.partition for entry in entries}) < len(entries):
-        raise _Unreadable("damaged: two of its entries are of the same partition")
+        raise _RecordError("damaged: two of its entries are of the same partition")
     if len({entry.transactional_id for entry in entries}) < len(entries):
-        raise _Unreadable("damaged: two of its entries have the same transactional id")
+        raise _RecordError("damaged: two of its entries have the same transactional id")
     return Decision(
-        x=x,
+        sink_id=sink_id,
         query_id=query_id,
         number=number,
         batch_id=None if fields.get("batch_id") is None else _field(fields, "batch_id", int),
@@ -410,16 +416,16 @@ def _parse_decision(x: str, query_id: str, number: int, fields: Mapping[str, obj
     )
 
 
-def _parse_entry(x: str, value: object) -> Entry:
+def _parse_entry(sink_id: str, value: object) -> Entry:
     fields = _object(value)
     transactional_id = _field(fields, "transactional_id", str)
-    if not lies_under(transactional_id, x):
-        raise _Unreadable(
-            f"damaged: it names the transactional id '{transactional_id}', which is none of '{x}'"
+    if not is_task_id_of(transactional_id, sink_id):
+        raise _RecordError(
+            f"damaged: it names the transactional id '{transactional_id}', which is none of '{sink_id}'"
         )
     version = _number(fields, "version", least=1)
     if version not in (1, 2):
-        raise _Unreadable(f"damaged: its 'version' is {version}, and should be 1 or 2")
+        raise _RecordError(f"damaged: its 'version' is {version}, and should be 1 or 2")
     return Entry(
         partition=_number(fields, "partition"),
         transactional_id=transactional_id,
@@ -444,6 +450,6 @@ def _last_offsets(fields: Mapping[str, object]) -> dict[TopicPartition, int]:
         offsets = _object(fields[topic])
         for number in offsets:
             if not number.isdecimal():
-                raise _Unreadable(f"damaged: topic '{topic}' has no partition '{number}'")
+                raise _RecordError(f"damaged: topic '{topic}' has no partition '{number}'")
             found[TopicPartition(topic, int(number))] = _number(offsets, number)
     return found

@@ -2,7 +2,7 @@
 
 Purpose: the three outcomes of a task, as values that Spark pickles, and what all tasks of a batch
 say together. Invariant: each says which batch it is of and under which epoch of X it was planned;
-`Answers` exist only where every task has answered and none contradicts another. What it must not
+`TaskResults` exist only where every task has answered and none contradicts another. What it must not
 know: clients.
 """
 
@@ -19,7 +19,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark_kafka.errors import BatchNotCommittedError
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionVersion
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, Entry, RowTotals
-from pyspark_kafka.sink.exactly_once.names import lies_under
+from pyspark_kafka.sink.exactly_once.names import is_task_id_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +65,11 @@ class TaskMessage(WriterCommitMessage):
 class Prepared(TaskMessage):
     """Rows are written and acknowledged in a transaction that is left open.
 
-    `rewrites` is the number of the decision of which it replaces a lost entry, else None.
+    `decision_number` is the number of the decision of which it replaces a lost entry, else None.
     """
 
     entry: Entry
-    rewrites: int | None = None
+    decision_number: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +86,10 @@ class AlreadyCommitted(TaskMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class TaskResults:
     """What all tasks of one batch say together. `task` is one of them.
 
-    `replays` is the number of the decision of this batch that there is already, else None; then
+    `replayed_number` is the number of the decision of this batch that there is already, else None; then
     the rows of `prepared` are those that it has lost.
     """
 
@@ -97,7 +97,7 @@ class Answers:
     owner: ProducerIdAndEpoch
     version: TransactionVersion
     last_number: int
-    replays: int | None
+    replayed_number: int | None
     prepared: tuple[Prepared, ...]
     already_committed: tuple[AlreadyCommitted, ...]
 
@@ -117,12 +117,12 @@ class Answers:
         return rows
 
     @classmethod
-    def of(cls, x: str, messages: Sequence[WriterCommitMessage | None]) -> Answers:
+    def of(cls, sink_id: str, messages: Sequence[WriterCommitMessage | None]) -> TaskResults:
         """Put together what the tasks of a batch answered, in the order of Spark's partitions.
 
         Raises `BatchNotCommittedError` where one has not answered or they cannot be of one batch.
         """
-        answered = _all_answered(x, messages)
+        answered = _all_answered(sink_id, messages)
         task = answered[0].task
         for message in answered:
             _check_agreement(answered[0], message)
@@ -131,26 +131,28 @@ class Answers:
             raise _not_committed(task, f"more than one task answered for partition {_few(twice)}")
         prepared = tuple(message for message in answered if isinstance(message, Prepared))
         for message in prepared:
-            _check_entry(x, message)
+            _check_entry(sink_id, message)
         return cls(
             task=task,
             owner=answered[0].owner,
             version=answered[0].version,
             last_number=answered[0].last_number,
-            replays=_replays(answered),
+            replayed_number=_replays(answered),
             prepared=prepared,
             already_committed=tuple(m for m in answered if isinstance(m, AlreadyCommitted)),
         )
 
 
-def _all_answered(x: str, messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
+def _all_answered(
+    sink_id: str, messages: Sequence[WriterCommitMessage | None]
+) -> list[TaskMessage]:
     answered = [message for message in messages if isinstance(message, TaskMessage)]
     if len(answered) == len(messages) and answered:
         return answered
     silent = [str(n) for n, m in enumerate(messages) if not isinstance(m, TaskMessage)]
     which = f"the tasks of partitions {_few(silent)} have not" if silent else "no task has"
     raise BatchNotCommittedError(
-        f"a batch under transactionalId '{x}' is not committed: {which} said what became of its "
+        f"a batch under transactionalId '{sink_id}' is not committed: {which} said what became of its "
         "rows. Nothing of it will be seen; run it again"
     )
 
@@ -172,9 +174,11 @@ def _check_agreement(first: TaskMessage, message: TaskMessage) -> None:
             )
 
 
-def _check_entry(x: str, message: Prepared) -> None:
+def _check_entry(sink_id: str, message: Prepared) -> None:
     task, entry = message.task, message.entry
-    if entry.partition != task.partition or not lies_under(entry.transactional_id, x, run=task.run):
+    if entry.partition != task.partition or not is_task_id_of(
+        entry.transactional_id, sink_id, run=task.run
+    ):
         raise _not_committed(
             task,
             f"the task of partition {task.partition} reports the transaction "
@@ -187,7 +191,7 @@ def _replays(answered: Sequence[TaskMessage]) -> int | None:
     known = {
         message.decision_number
         if isinstance(message, AlreadyCommitted)
-        else message.rewrites
+        else message.decision_number
         if isinstance(message, Prepared)
         else None
         for message in answered

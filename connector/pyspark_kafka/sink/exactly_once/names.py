@@ -19,7 +19,7 @@ which keep apart batches and stage attempts, of which a task is not told."""
 
 _RUN: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _TASK_ID: Final = re.compile(
-    r"(?P<x>[A-Za-z0-9._-]{1,200})/(?P<run>[A-Za-z0-9-]{1,64})"
+    r"(?P<sink_id>[A-Za-z0-9._-]{1,200})/(?P<run>[A-Za-z0-9-]{1,64})"
     r"/(?P<partition>[0-9]{1,10})/(?P<attempt>[0-9]{1,10})-(?P<slot>[0-9]{1,2})"
 )
 
@@ -28,14 +28,14 @@ _TASK_ID: Final = re.compile(
 class TaskId:
     """The parts of a task attempt's transactional id."""
 
-    x: str
+    sink_id: str
     run: str
     partition: int
     attempt: int
     slot: int
 
     def __str__(self) -> str:
-        return f"{self.x}/{self.run}/{self.partition}/{self.attempt}-{self.slot}"
+        return f"{self.sink_id}/{self.run}/{self.partition}/{self.attempt}-{self.slot}"
 
 
 def is_run(run: str) -> bool:
@@ -43,11 +43,15 @@ def is_run(run: str) -> bool:
     return _RUN.fullmatch(run) is not None
 
 
-def task_id(x: str, run: str, *, partition: int, attempt: int, task_attempt_id: int) -> TaskId:
+def task_id(
+    sink_id: str, run: str, *, partition: int, attempt: int, task_attempt_id: int
+) -> TaskId:
     """The id of a task attempt. `run` is the query run's id, or a token of a batch job."""
-    assert is_sink_id(x), x
+    assert is_sink_id(sink_id), sink_id
     assert is_run(run), run
-    return TaskId(x=x, run=run, partition=partition, attempt=attempt, slot=task_attempt_id % SLOTS)
+    return TaskId(
+        sink_id=sink_id, run=run, partition=partition, attempt=attempt, slot=task_attempt_id % SLOTS
+    )
 
 
 def parse_task_id(text: str) -> TaskId | None:
@@ -56,7 +60,7 @@ def parse_task_id(text: str) -> TaskId | None:
     if match is None:
         return None
     parsed = TaskId(
-        x=match["x"],
+        sink_id=match["sink_id"],
         run=match["run"],
         partition=int(match["partition"]),
         attempt=int(match["attempt"]),
@@ -65,12 +69,12 @@ def parse_task_id(text: str) -> TaskId | None:
     return parsed if str(parsed) == text and parsed.slot < SLOTS else None
 
 
-def lies_under(text: str, x: str, *, run: str | None = None) -> bool:
+def is_task_id_of(text: str, sink_id: str, *, run: str | None = None) -> bool:
     """Whether an id is that of a task attempt under X (and of this run)."""
     parsed = parse_task_id(text)
-    return parsed is not None and parsed.x == x and run in (None, parsed.run)
+    return parsed is not None and parsed.sink_id == sink_id and run in (None, parsed.run)
 
 
-def prefix(x: str, *, run: str | None = None) -> str:
+def prefix(sink_id: str, *, run: str | None = None) -> str:
     """What the ids of all task attempts under X (and of this run) begin with."""
-    return f"{x}/" if run is None else f"{x}/{run}/"
+    return f"{sink_id}/" if run is None else f"{sink_id}/{run}/"

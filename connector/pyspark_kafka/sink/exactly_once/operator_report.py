@@ -25,7 +25,7 @@ from pyspark_kafka.kafka.transactions import (
 )
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, QueryState
-from pyspark_kafka.sink.exactly_once.names import lies_under, prefix, task_id
+from pyspark_kafka.sink.exactly_once.names import is_task_id_of, prefix, task_id
 from pyspark_kafka.sink.exactly_once.roll_forward import ENDING, Outcome, look
 
 NEVER_TIMES_OUT_MS: Final = 2**31 - 1
@@ -39,7 +39,7 @@ _SEARCHED_MAX: Final = 1_000_000
 """Offsets that are searched in a partition for the first row of an aborted transaction."""
 
 
-class Standing(Enum):
+class EntryState(Enum):
     """What became of a decided transaction."""
 
     PREPARED = "prepared"
@@ -52,10 +52,10 @@ class Standing(Enum):
 
 
 _STANDINGS: Final = {
-    Outcome.DONE: Standing.COMMITTED,
-    Outcome.AGAIN: Standing.COMMITTING,
-    Outcome.LOST: Standing.LOST,
-    Outcome.UNKNOWN: Standing.UNKNOWN,
+    Outcome.DONE: EntryState.COMMITTED,
+    Outcome.AGAIN: EntryState.COMMITTING,
+    Outcome.LOST: EntryState.LOST,
+    Outcome.UNKNOWN: EntryState.UNKNOWN,
 }
 
 
@@ -73,7 +73,7 @@ class EntryReport:
     """A decided transaction; `rows` of one that is lost or unknown alone."""
 
     entry: Entry
-    standing: Standing
+    state: EntryState
     rows: tuple[RowRange, ...] = ()
 
 
@@ -85,14 +85,14 @@ class DecisionReport:
     is_finished: bool
     entries: tuple[EntryReport, ...]
 
-    def standing(self, *standings: Standing) -> tuple[EntryReport, ...]:
+    def state(self, *entry_states: EntryState) -> tuple[EntryReport, ...]:
         """The transactions that stand so."""
-        return tuple(entry for entry in self.entries if entry.standing in standings)
+        return tuple(entry for entry in self.entries if entry.state in entry_states)
 
     @property
     def needs_judgement(self) -> tuple[EntryReport, ...]:
         """Transactions that nobody can commit any more, or of which that is not known."""
-        return self.standing(Standing.LOST, Standing.UNKNOWN)
+        return self.state(EntryState.LOST, EntryState.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class HeldPartition:
 class Report:
     """All that is found. `owner` is None where X's coordinator does not know it (any more)."""
 
-    x: str
+    sink_id: str
     commit_topic: str
     has_commit_topic: bool
     taken_ms: int
@@ -169,7 +169,7 @@ def is_open(state: TransactionState) -> bool:
 
 def examine(
     client: TransactionalClient,
-    x: str,
+    sink_id: str,
     commit_topic: str,
     *,
     now_ms: int,
@@ -181,19 +181,19 @@ def examine(
     it was listed. A decision that its coordinator has, and the commit topic not yet (EndTxn is
     answered before its markers are written), is waited for some seconds.
     """
-    owner = _owner(client, x)
+    owner = _owner(client, sink_id)
     for pause_s in _PAUSES_S:
         if owner is None or owner.state not in ENDING:
             break
         pause(pause_s)
-        owner = _owner(client, x)
+        owner = _owner(client, sink_id)
     listed = [
         one.transactional_id
-        for one in client.list_transactions(prefix(x))
-        if lies_under(one.transactional_id, x)
+        for one in client.list_transactions(prefix(sink_id))
+        if is_task_id_of(one.transactional_id, sink_id)
     ]
     has_topic = bool(client.describe_topics([commit_topic]))
-    states, damage = _read(client, x, commit_topic) if has_topic else ({}, None)
+    states, damage = _read(client, sink_id, commit_topic) if has_topic else ({}, None)
     decided = {
         entry.transactional_id: entry
         for state in states.values()
@@ -205,7 +205,7 @@ def examine(
     everybody = [*tasks, *([owner] if owner else [])]
     held, held_is_unknown = _held(client, [one for one in everybody if is_open(one.state)])
     return Report(
-        x=x,
+        sink_id=sink_id,
         commit_topic=commit_topic,
         has_commit_topic=has_topic,
         taken_ms=now_ms,
@@ -224,29 +224,29 @@ def examine(
     )
 
 
-def _owner(client: TransactionalClient, x: str) -> TransactionDescription | None:
+def _owner(client: TransactionalClient, sink_id: str) -> TransactionDescription | None:
     """Also asks for an id that nobody has: who may not see those is told nothing by lists."""
-    nobody = str(task_id(x, "nobody", partition=0, attempt=0, task_attempt_id=0))
+    nobody = str(task_id(sink_id, "nobody", partition=0, attempt=0, task_attempt_id=0))
     try:
-        return client.describe_transactions([x, nobody]).get(x)
+        return client.describe_transactions([sink_id, nobody]).get(sink_id)
     except AccessError as error:
         raise AuthorizationError(
-            f"what stands under transactionalId '{x}' may not be looked at: {error}. Allow this "
+            f"what stands under transactionalId '{sink_id}' may not be looked at: {error}. Allow this "
             f"principal DESCRIBE, and for --recover and --forget WRITE, on the transactional ids "
-            f"with the prefix '{x}'"
+            f"with the prefix '{sink_id}'"
         ) from error
 
 
 def _read(
-    client: TransactionalClient, x: str, commit_topic: str
+    client: TransactionalClient, sink_id: str, commit_topic: str
 ) -> tuple[Mapping[str, QueryState], str | None]:
     try:
-        return CommitTopic(client, commit_topic).read(x), None
+        return CommitTopic(client, commit_topic).read(sink_id), None
     except CommitTopicError as error:
         return {}, str(error)
     except AccessError as error:
         raise AuthorizationError(
-            f"the decisions of transactionalId '{x}' may not be read: {error}. Allow this "
+            f"the decisions of transactionalId '{sink_id}' may not be read: {error}. Allow this "
             f"principal READ on topic '{commit_topic}', and for --recover and --forget WRITE"
         ) from error
 
@@ -256,12 +256,12 @@ def _is_of(decided: Mapping[str, Entry], one: TransactionDescription) -> bool:
     return entry is not None and entry.producer.producer_id == one.producer.producer_id
 
 
-def standings(client: TransactionalClient, entries: Sequence[Entry]) -> Mapping[str, Standing]:
+def entry_states(client: TransactionalClient, entries: Sequence[Entry]) -> Mapping[str, EntryState]:
     """What became of decided transactions, by their ids."""
     found = client.describe_transactions([entry.transactional_id for entry in entries])
     outcomes = look(client, entries, found)
     return {
-        transactional_id: Standing.PREPARED
+        transactional_id: EntryState.PREPARED
         if outcome is Outcome.AGAIN and found[transactional_id].state is TransactionState.ONGOING
         else _STANDINGS[outcome]
         for transactional_id, outcome in outcomes.items()
@@ -270,7 +270,7 @@ def standings(client: TransactionalClient, entries: Sequence[Entry]) -> Mapping[
 
 def _decision(client: TransactionalClient, state: QueryState) -> DecisionReport:
     decision = state.decision
-    found = {} if state.is_finished else standings(client, decision.entries)
+    found = {} if state.is_finished else entry_states(client, decision.entries)
     return DecisionReport(
         decision=decision,
         is_finished=state.is_finished,
@@ -282,10 +282,10 @@ def _decision(client: TransactionalClient, state: QueryState) -> DecisionReport:
     )
 
 
-def _entry(client: TransactionalClient, entry: Entry, standing: Standing) -> EntryReport:
-    is_doubtful = standing in (Standing.LOST, Standing.UNKNOWN)
+def _entry(client: TransactionalClient, entry: Entry, state: EntryState) -> EntryReport:
+    is_doubtful = state in (EntryState.LOST, EntryState.UNKNOWN)
     rows = row_ranges(client, entry) if is_doubtful else ()
-    return EntryReport(entry=entry, standing=standing, rows=rows)
+    return EntryReport(entry=entry, state=state, rows=rows)
 
 
 def row_ranges(client: TransactionalClient, entry: Entry) -> tuple[RowRange, ...]:

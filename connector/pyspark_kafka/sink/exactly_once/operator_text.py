@@ -17,20 +17,20 @@ from pyspark_kafka.sink.exactly_once.operator_report import (
     NEVER_TIMES_OUT_MS,
     DecisionReport,
     EntryReport,
+    EntryState,
     HeldPartition,
     OpenTransaction,
     Report,
     RowRange,
-    Standing,
     is_open,
 )
 
 _MEANINGS = {
-    Standing.PREPARED: "waits to be committed",
-    Standing.COMMITTING: "is being committed",
-    Standing.COMMITTED: "is committed",
-    Standing.LOST: "WAS ABORTED, by its timeout or by hand: no reader sees its rows",
-    Standing.UNKNOWN: "NOT KNOWN whether it was committed: coordinator and log have forgotten it",
+    EntryState.PREPARED: "waits to be committed",
+    EntryState.COMMITTING: "is being committed",
+    EntryState.COMMITTED: "is committed",
+    EntryState.LOST: "WAS ABORTED, by its timeout or by hand: no reader sees its rows",
+    EntryState.UNKNOWN: "NOT KNOWN whether it was committed: coordinator and log have forgotten it",
 }
 
 
@@ -60,7 +60,7 @@ def lines(report: Report) -> Iterator[str]:
 def as_json(report: Report) -> dict[str, Any]:
     """The report, of plain values that `json` takes."""
     return {
-        "transactional_id": report.x,
+        "transactional_id": report.sink_id,
         "commit_topic": report.commit_topic,
         "commit_topic_exists": report.has_commit_topic,
         "taken_ms": report.taken_ms,
@@ -82,13 +82,15 @@ def as_json(report: Report) -> dict[str, Any]:
 def _owner(report: Report) -> str:
     owner = report.owner
     if owner is None:
-        return f"owner id={report.x} none: its coordinator does not know it, or has forgotten it"
+        return (
+            f"owner id={report.sink_id} none: its coordinator does not know it, or has forgotten it"
+        )
     doing = "writes nothing now"
     if is_open(owner.state):
         is_writing = owner.state is TransactionState.ONGOING
         doing = "writes a decision now" if is_writing else "is ending its transaction now"
     return (
-        f"owner id={report.x} producer_id={owner.producer.producer_id} "
+        f"owner id={report.sink_id} producer_id={owner.producer.producer_id} "
         f"epoch={owner.producer.producer_epoch} state={owner.state.value}: {doing}"
     )
 
@@ -108,9 +110,9 @@ def _decision(report: DecisionReport) -> Iterator[str]:
     )
     for entry in report.entries:
         yield (
-            f"  {entry.standing.value} id={entry.entry.transactional_id} "
+            f"  {entry.state.value} id={entry.entry.transactional_id} "
             f"partition={entry.entry.partition} rows={entry.entry.totals.row_count}: "
-            f"{_MEANINGS[entry.standing]}"
+            f"{_MEANINGS[entry.state]}"
         )
         yield from (f"    rows {range_text(rows)}" for rows in entry.rows)
 
@@ -207,7 +209,7 @@ def _decision_json(report: DecisionReport) -> dict[str, Any]:
 def _entry_json(report: EntryReport) -> dict[str, Any]:
     return {
         "transactional_id": report.entry.transactional_id,
-        "standing": report.standing.value,
+        "state": report.state.value,
         "partition": report.entry.partition,
         "row_count": report.entry.totals.row_count,
         "rows": _ranges_json(report.rows),

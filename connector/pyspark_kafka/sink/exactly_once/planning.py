@@ -26,8 +26,8 @@ from pyspark_kafka.sink.exactly_once.decisions import (
     tombstones,
 )
 from pyspark_kafka.sink.exactly_once.roll_forward import (
-    ForgottenError,
-    UndeterminedError,
+    TransactionOutcomeExpiredError,
+    TransactionOutcomeUnknownError,
     roll_forward,
 )
 from pyspark_kafka.sink.exactly_once.steps import Step, step
@@ -41,7 +41,7 @@ DECISION_TIMEOUT_MS: Final = 30_000
 _VERIFICATION: Final = "transaction.partition.verification.enable"
 _CHECKED: Final[set[tuple[str | None, int]]] = set()
 """Commit topics, by id, and the timeouts that their brokers allow, as this process knows."""
-_FORGOTTEN: Final[dict[tuple[str | None, str, str, int, str], str]] = {}
+_EXPIRED: Final[dict[tuple[str | None, str, str, int, str], str]] = {}
 """Why decisions cannot be told any more, by topic id, X, query, number and run: finding that out
 reads logs to their ends."""
 
@@ -50,7 +50,7 @@ reads logs to their ends."""
 class LastDecision:
     """Of one query: what tasks compare themselves with. `lost` are Spark's partitions.
 
-    `totals_of_lost` are what has to be written again, by partition. `untold` says why this query
+    `totals_of_lost` are what has to be written again, by partition. `unknown_reason` says why this query
     cannot go on, where it cannot be told what became of the decision's rows.
     """
 
@@ -58,7 +58,7 @@ class LastDecision:
     batch_id: int | None
     lost: frozenset[int]
     totals_of_lost: Mapping[int, RowTotals]
-    untold: str | None = None
+    unknown_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
     taken over meanwhile, `OptionError` for a timeout that the brokers do not allow, and errors of
     `KafkaError`. Planning again is always safe.
     """
-    x = options.transactional_id
+    sink_id = options.transactional_id
     topic = CommitTopic(client, options.commit_topic)
     with step(Step.PLAN_CHECK):
         version = client.transaction_version()
@@ -88,18 +88,18 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
             _check_brokers(client.broker_config(), options)
             _CHECKED.add(checked)
     with step(Step.PLAN_FENCE):
-        owner = client.init_producer_id(x, timeout_ms=decision_timeout_ms(options))
+        owner = client.init_producer_id(sink_id, timeout_ms=decision_timeout_ms(options))
     with step(Step.PLAN_READ):
-        states = topic.read(x)
+        states = topic.read(sink_id)
     unfinished = [state for state in states.values() if not state.is_finished]
     with step(Step.PLAN_ROLL_FORWARD):
-        lost, untold = _rolled_forward(client, unfinished, topic.topic_id)
+        lost, unknown_reason = _rolled_forward(client, unfinished, topic.topic_id)
     with step(Step.PLAN_MARK):
-        topic.write_plain(_settled(states.values(), lost, untold))
+        topic.write_plain(_settled(states.values(), lost, unknown_reason))
     with step(Step.PLAN_SWEEP):
         sweep(
             client,
-            x,
+            sink_id,
             owner,
             spare=frozenset(
                 entry.transactional_id for state in unfinished for entry in state.decision.entries
@@ -107,10 +107,12 @@ def plan(client: TransactionalClient, options: ExactlyOnce) -> Plan:
             two_phase_commit=options.two_phase_commit,
         )
     last = {
-        query: _last(state, lost.get(query, ()), untold.get(query))
+        query: _last(state, lost.get(query, ()), unknown_reason.get(query))
         for query, state in states.items()
     }
-    log.info("'%s' is ours (%s); decided under it: %s", x, owner, _listing(last) or "nothing yet")
+    log.info(
+        "'%s' is ours (%s); decided under it: %s", sink_id, owner, _listing(last) or "nothing yet"
+    )
     return Plan(owner=owner, version=version, last=last)
 
 
@@ -127,26 +129,28 @@ def _rolled_forward(
     That stops the query whose decision it is, and no other one under X.
     """
     lost: dict[str, Sequence[Entry]] = {}
-    untold: dict[str, str] = {}
+    unknown_reason: dict[str, str] = {}
     for state in unfinished:
         decision = state.decision
         query_id = decision.query_id
-        known = (topic_id, decision.x, query_id, decision.number, decision.run)
-        if known in _FORGOTTEN:
-            untold[query_id] = _FORGOTTEN[known]
+        known = (topic_id, decision.sink_id, query_id, decision.number, decision.run)
+        if known in _EXPIRED:
+            unknown_reason[query_id] = _EXPIRED[known]
             continue
         try:
             lost[query_id] = roll_forward(client, state)
-        except UndeterminedError as error:
+        except TransactionOutcomeUnknownError as error:
             log.error("%s", error)
-            untold[query_id] = str(error)
-            if isinstance(error, ForgottenError) and topic_id is not None:
-                _FORGOTTEN[known] = str(error)
-    return lost, untold
+            unknown_reason[query_id] = str(error)
+            if isinstance(error, TransactionOutcomeExpiredError) and topic_id is not None:
+                _EXPIRED[known] = str(error)
+    return lost, unknown_reason
 
 
 def _settled(
-    states: Iterable[QueryState], lost: Mapping[str, Sequence[Entry]], untold: Container[str]
+    states: Iterable[QueryState],
+    lost: Mapping[str, Sequence[Entry]],
+    unknown_reason: Container[str],
 ) -> list[tuple[bytes, bytes | None]]:
     """Marks for what is finished now; what nobody can repeat is not even kept.
 
@@ -156,7 +160,7 @@ def _settled(
     records: list[tuple[bytes, bytes | None]] = []
     for state in states:
         decision = state.decision
-        if lost.get(decision.query_id) or decision.query_id in untold:
+        if lost.get(decision.query_id) or decision.query_id in unknown_reason:
             continue
         if decision.batch_id is None:
             records += tombstones(state)
@@ -165,12 +169,12 @@ def _settled(
     return records
 
 
-def _last(state: QueryState, lost: Sequence[Entry], untold: str | None) -> LastDecision:
+def _last(state: QueryState, lost: Sequence[Entry], unknown_reason: str | None) -> LastDecision:
     decision = state.decision
     return LastDecision(
         number=decision.number,
         batch_id=decision.batch_id,
-        untold=untold,
+        unknown_reason=unknown_reason,
         lost=frozenset(entry.partition for entry in lost),
         totals_of_lost={entry.partition: entry.totals for entry in lost},
     )

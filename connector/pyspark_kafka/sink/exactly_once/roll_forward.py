@@ -43,8 +43,8 @@ from pyspark_kafka.kafka.transactions import (
     TransactionResult,
     TransactionState,
 )
-from pyspark_kafka.sink.exactly_once.by_hand import command
 from pyspark_kafka.sink.exactly_once.decisions import Decision, Entry, QueryState
+from pyspark_kafka.sink.exactly_once.operator_command import operator_command
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +62,11 @@ class Outcome(Enum):
     UNKNOWN = "unknown"
 
 
-class UndeterminedError(OutcomeUnknownError):
+class TransactionOutcomeUnknownError(OutcomeUnknownError):
     """What became of an entry cannot be found out, which stops the query of its decision alone."""
 
 
-class ForgottenError(UndeterminedError):
+class TransactionOutcomeExpiredError(TransactionOutcomeUnknownError):
     """It is written nowhere any more: asking again will not tell."""
 
 
@@ -98,13 +98,13 @@ def roll_forward(
 ) -> tuple[Entry, ...]:
     """Commit every transaction of a decision; the answer is the entries that are lost.
 
-    Raises `OutcomeUnknownError` for entries of which it cannot be told now, and `UndeterminedError` for those of
+    Raises `OutcomeUnknownError` for entries of which it cannot be told now, and `TransactionOutcomeUnknownError` for those of
     which it cannot be found out, naming them.
     """
     if state.is_finished:
         return ()
     decision = state.decision
-    ladder = _Ladder(client)
+    ladder = _Committer(client)
     try:
         ladder.climb(decision.entries)
         for pause_s in _PAUSES_S:
@@ -143,7 +143,7 @@ def look(
     described: Mapping[str, TransactionDescription],
 ) -> Mapping[str, Outcome]:
     """What became of transactions, by id; asks for the end of none, so that `AGAIN` may be open."""
-    ladder = _Ladder(client)
+    ladder = _Committer(client)
     return {
         entry.transactional_id: ladder.look(entry, described.get(entry.transactional_id))
         for entry in entries
@@ -151,7 +151,7 @@ def look(
 
 
 @dataclass(slots=True)
-class _Ladder:
+class _Committer:
     """What is known so far, by transactional id; `refusals` are of partitions not to be read.
 
     `may_not_read` says that one of these is for want of a right.
@@ -272,8 +272,8 @@ _GOES_ON: Final = "Nothing is lost by that: the next start of the query goes on 
 
 def _may_not_be_told(
     decision: Decision, entries: Sequence[Entry], refusals: Sequence[str]
-) -> UndeterminedError:
-    return UndeterminedError(
+) -> TransactionOutcomeUnknownError:
+    return TransactionOutcomeUnknownError(
         f"{_name(decision)} stands, but whether these transactions of it were committed or aborted "
         f"cannot be told: {_listing(entries)}. Their coordinators have gone on, and this principal "
         f"may not read the markers that ended them: {'; '.join(refusals[:_NAMED_MAX])}. Allow it "
@@ -283,15 +283,15 @@ def _may_not_be_told(
 
 def _forgotten(
     decision: Decision, entries: Sequence[Entry], refusals: Sequence[str]
-) -> ForgottenError:
+) -> TransactionOutcomeExpiredError:
     refused = f" Not read: {'; '.join(refusals[:_NAMED_MAX])}." if refusals else ""
-    return ForgottenError(
+    return TransactionOutcomeExpiredError(
         f"{_name(decision)} stands, but whether these transactions of it were committed or aborted "
         f"cannot be told any more: {_listing(entries)}. Their coordinators have gone on, and the "
         f"markers that ended them are gone from the logs (retention).{refused} Nothing else was "
         "touched. Look whether the rows are there for a read_committed reader, at and before these "
         "offsets, write by hand what is not, and then have the decision settled with "
-        f"{command(decision.x, '--recover --accept-loss')}"
+        f"{operator_command(decision.sink_id, '--recover --accept-loss')}"
     )
 
 
@@ -299,7 +299,7 @@ def _name(decision: Decision) -> str:
     batch = "" if decision.batch_id is None else f" (batch {decision.batch_id})"
     return (
         f"decision {decision.number} of query {decision.query_id}{batch} under transactionalId "
-        f"'{decision.x}'"
+        f"'{decision.sink_id}'"
     )
 
 

@@ -23,7 +23,7 @@ from pyspark_kafka.kafka.transactions import (
     TransactionState,
     TransactionVersion,
 )
-from pyspark_kafka.sink.exactly_once.names import lies_under, prefix, task_id
+from pyspark_kafka.sink.exactly_once.names import is_task_id_of, prefix, task_id
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _LAST_EPOCH: Final = 32_766
 
 def sweep(
     client: TransactionalClient,
-    x: str,
+    sink_id: str,
     owner: ProducerIdAndEpoch,
     *,
     run: str | None = None,
@@ -60,15 +60,16 @@ def sweep(
     for _ in range(_ROUNDS_MAX):
         listed = [
             one
-            for one in client.list_transactions(prefix(x, run=run))
-            if lies_under(one.transactional_id, x, run=run) and one.transactional_id not in spare
+            for one in client.list_transactions(prefix(sink_id, run=run))
+            if is_task_id_of(one.transactional_id, sink_id, run=run)
+            and one.transactional_id not in spare
         ]
         left_open = [
             one.transactional_id for one in listed if one.state is TransactionState.ONGOING
         ]
         if two_phase_commit:
             left_open += _taken(client, listed)
-        _check_owner(client, x, owner, decided_with)
+        _check_owner(client, sink_id, owner, decided_with)
         if not left_open:
             break
         for transactional_id in left_open:
@@ -79,7 +80,7 @@ def sweep(
             "%d transactions under transactionalId '%s', which earlier attempts had left open and "
             "nothing has decided, were aborted: %s",
             len(fenced),
-            x,
+            sink_id,
             ", ".join(sorted(fenced)[:10]),
         )
     return tuple(fenced)
@@ -94,7 +95,7 @@ def _taken(client: TransactionalClient, listed: Sequence[TransactionListing]) ->
 
 def _check_owner(
     client: TransactionalClient,
-    x: str,
+    sink_id: str,
     owner: ProducerIdAndEpoch,
     decided_with: TransactionVersion | None,
 ) -> None:
@@ -103,21 +104,21 @@ def _check_owner(
     Brokers leave ids out of lists without a word where DESCRIBE is not allowed, but refuse to
     describe such an id, even one that does not exist.
     """
-    made_up = str(task_id(x, _MADE_UP_RUN, partition=0, attempt=0, task_attempt_id=0))
+    made_up = str(task_id(sink_id, _MADE_UP_RUN, partition=0, attempt=0, task_attempt_id=0))
     try:
-        found = client.describe_transactions([x, made_up]).get(x)
+        found = client.describe_transactions([sink_id, made_up]).get(sink_id)
     except AccessError as error:
         raise AuthorizationError(
-            f"transactions under transactionalId '{x}' that were left open could not be found "
-            f"({error}): allow DESCRIBE and WRITE on the transactional ids with the prefix '{x}' "
+            f"transactions under transactionalId '{sink_id}' that were left open could not be found "
+            f"({error}): allow DESCRIBE and WRITE on the transactional ids with the prefix '{sink_id}' "
             "to this principal (kafka-acls.sh --transactional-id "
-            f"{x} --resource-pattern-type prefixed)"
+            f"{sink_id} --resource-pattern-type prefixed)"
         ) from error
     if found is not None and is_held(found, owner, decided_with):
         return
     now = "is not known to the brokers any more" if found is None else f"has {found.producer}"
     raise SinkFencedError(
-        f"another run has taken over transactionalId '{x}': it {now}, and this run had {owner}. "
+        f"another run has taken over transactionalId '{sink_id}': it {now}, and this run had {owner}. "
         "This run ends here, and nothing of the other was touched. If both are meant to run, give "
         "each its own transactionalId"
     )

@@ -26,7 +26,6 @@ from pyspark_kafka.errors import (
 from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch
 from pyspark_kafka.options.values import ExactlyOnce, SinkOptions
 from pyspark_kafka.records.checksums import row_checksums
-from pyspark_kafka.sink.exactly_once.by_hand import command
 from pyspark_kafka.sink.exactly_once.clock import wall_clock_ms
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, Entry, RowTotals
 from pyspark_kafka.sink.exactly_once.messages import (
@@ -37,6 +36,7 @@ from pyspark_kafka.sink.exactly_once.messages import (
     TaskMessage,
 )
 from pyspark_kafka.sink.exactly_once.names import task_id
+from pyspark_kafka.sink.exactly_once.operator_command import operator_command
 from pyspark_kafka.sink.exactly_once.planning import LastDecision, Plan
 from pyspark_kafka.sink.exactly_once.steps import Step, step
 from pyspark_kafka.sink.rows import RowPreparation
@@ -94,8 +94,8 @@ class _Attempt:
         """The decision of this very batch, if there is one; raises where it must not be written."""
         last = self.plan.last.get(self.task.query_id)
         batch_id = self.task.batch_id
-        if last is not None and last.untold is not None:
-            raise OutcomeUnknownError(last.untold)
+        if last is not None and last.unknown_reason is not None:
+            raise OutcomeUnknownError(last.unknown_reason)
         if last is None or last.batch_id is None or batch_id is None:
             return None
         if last.batch_id > batch_id:
@@ -168,7 +168,7 @@ class _Attempt:
             version=self.plan.version,
             last_number=self._last_number(),
             rows_by_topic=dict(self.preparation.rows_by_topic),
-            rewrites=None if decided is None else decided.number,
+            decision_number=None if decided is None else decided.number,
             entry=Entry(
                 partition=self.task.partition,
                 transactional_id=own_id,
@@ -224,10 +224,10 @@ class _Attempt:
         """A two-phase transaction has no timeout to end it, so none begins for a fenced run."""
         if not self.options.two_phase_commit:
             return
-        x = self.options.transactional_id
-        found = self.client.describe_transactions([x]).get(x)
+        sink_id = self.options.transactional_id
+        found = self.client.describe_transactions([sink_id]).get(sink_id)
         if found is None or found.producer != self.plan.owner:
-            raise self._fenced(x)
+            raise self._fenced(sink_id)
 
     def _check_rewritten(self, decided: LastDecision | None) -> None:
         """Lost rows are written again only as what they were."""
@@ -264,39 +264,39 @@ class _Attempt:
         )
 
 
-def _stale(x: str, task: Task, decided: int) -> StaleBatchError:
+def _stale(sink_id: str, task: Task, decided: int) -> StaleBatchError:
     if task.query_id == BATCH_JOB:
         return StaleBatchError(
-            f"option 'batchId' is {task.batch_id}, and batch {decided} of transactionalId '{x}' "
+            f"option 'batchId' is {task.batch_id}, and batch {decided} of transactionalId '{sink_id}' "
             "is committed already: ids have to rise. Nothing was written. Use a higher batchId; "
             "if the ids began anew (with a new checkpoint), take a new transactionalId, or "
-            f"{_by_hand(x)}"
+            f"{_by_hand(sink_id)}"
         )
     return StaleBatchError(
         f"{task.batch} is older than batch {decided}, which is committed under transactionalId "
-        f"'{x}': this is a driver that was replaced, or a checkpoint that was set back. Nothing "
+        f"'{sink_id}': this is a driver that was replaced, or a checkpoint that was set back. Nothing "
         "was written. Stop the old driver, or restore the newer checkpoint; to write the rows "
-        f"since batch {task.batch_id} again, take a new transactionalId, or {_by_hand(x)}"
+        f"since batch {task.batch_id} again, take a new transactionalId, or {_by_hand(sink_id)}"
     )
 
 
-def _rows_lost_before(x: str, task: Task, last: LastDecision) -> RowsLostError:
+def _rows_lost_before(sink_id: str, task: Task, last: LastDecision) -> RowsLostError:
     partitions = ", ".join(str(partition) for partition in sorted(last.lost))
     again = "query" if task.query_id != BATCH_JOB else f"job with batchId {last.batch_id}"
     return RowsLostError(
         f"{task.batch} cannot be written: batch {last.batch_id} before it has lost the rows of "
         f"its partitions {partitions}. Nothing was written. Run the {again} again from where "
         f"batch {last.batch_id} began, which writes the lost rows alone; or, to go on without "
-        f"them, {_settled_by_hand(x)}"
+        f"them, {_settled_by_hand(sink_id)}"
     )
 
 
-def _by_hand(x: str) -> str:
-    return f"remove what is known of it with {command(x, '--forget')}"
+def _by_hand(sink_id: str) -> str:
+    return f"remove what is known of it with {operator_command(sink_id, '--forget')}"
 
 
-def _settled_by_hand(x: str) -> str:
-    return f"call the batch settled with {command(x, '--recover --accept-loss')}"
+def _settled_by_hand(sink_id: str) -> str:
+    return f"call the batch settled with {operator_command(sink_id, '--recover --accept-loss')}"
 
 
 def _partition_count(client: TransactionalClient, topic: str) -> int | None:

@@ -51,7 +51,7 @@ _RUN: Final = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class JobPlan:
     """What planning gives to tasks. `job` is a token of this one, which a batch job goes by."""
 
     plan: Plan
@@ -65,7 +65,7 @@ class ExactlyOnceWrite:
         self.options = options
         self.schema = schema
         self._is_streaming = is_streaming
-        self._planned: Planned | None = None
+        self._planned: JobPlan | None = None
 
     @classmethod
     def of(
@@ -97,13 +97,13 @@ class ExactlyOnceWrite:
         assert options is not None
         return options
 
-    def _plan(self) -> Planned:
+    def _plan(self) -> JobPlan:
         if self._planned is None:
             from pyspark_kafka.sink.exactly_once.planning import plan  # noqa: PLC0415
 
             with _client(self.options.client) as client:
                 planned = plan(client, self.exactly_once)
-            self._planned = Planned(plan=planned, job=uuid4().hex)
+            self._planned = JobPlan(plan=planned, job=uuid4().hex)
         return self._planned
 
     def task(self, batches: Iterable[pa.RecordBatch]) -> TaskMessage:
@@ -170,7 +170,7 @@ class ExactlyOnceWrite:
         try:
             return read_source_offsets(options.checkpoint, batch_id)
         except PysparkKafkaError as error:
-            log.info("replays are compared without the offsets of their sources: %s", error)
+            log.info("replayed_number are compared without the offsets of their sources: %s", error)
             return None
 
     def abort(
@@ -229,6 +229,6 @@ def _watched(client: TransactionalClient) -> TransactionalClient:
     """The client itself, unless tests want its requests to be failpoints."""
     if not os.environ.get(VARIABLE):
         return client
-    from pyspark_kafka.sink.exactly_once.watched import Watched  # noqa: PLC0415
+    from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient  # noqa: PLC0415
 
-    return Watched(client)
+    return FailpointClient(client)

@@ -80,14 +80,14 @@ class Setting:
 
     world: World
     version: TransactionVersion
-    x: str
+    sink_id: str
     commit_topic: str
     opened: ExitStack
 
     def driver(self, run: str = "run-1", **changes: str) -> Driver:
         return Driver(
             client=self.opened.enter_context(self.world.client(run)),
-            x=changes.get("x", self.x),
+            sink_id=changes.get("sink_id", self.sink_id),
             commit_topic=self.commit_topic,
             run=run,
             query_id=changes.get("query_id", "query"),
@@ -109,7 +109,7 @@ def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
         yield Setting(
             world=world,
             version=1 if is_old else 2,
-            x=world.name(),
+            sink_id=world.name(),
             commit_topic=world.name(),
             opened=opened,
         )

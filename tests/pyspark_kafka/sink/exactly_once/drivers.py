@@ -51,7 +51,7 @@ class Driver:
     """One run of one query. `plan_` is what it planned last."""
 
     client: TransactionalClient
-    x: str
+    sink_id: str
     commit_topic: str
     run: str = "run-1"
     query_id: str = "query"
@@ -62,13 +62,13 @@ class Driver:
     @property
     def options(self) -> ExactlyOnce:
         return ExactlyOnce(
-            transactional_id=self.x,
+            transactional_id=self.sink_id,
             transaction_timeout_ms=TASK_TIMEOUT_MS,
             commit_topic=self.commit_topic,
             group_id=None,
             checkpoint=None,
             batch_id=None,
-            fails_on_mismatch=True,
+            fail_on_replay_mismatch=True,
             two_phase_commit=self.two_phase_commit,
         )
 
@@ -86,7 +86,9 @@ class Driver:
 
     def id_of(self, partition: int, *, attempt: int = 0, slot: int = 0) -> str:
         return str(
-            task_id(self.x, self.run, partition=partition, attempt=attempt, task_attempt_id=slot)
+            task_id(
+                self.sink_id, self.run, partition=partition, attempt=attempt, task_attempt_id=slot
+            )
         )
 
     def prepare(
@@ -121,7 +123,7 @@ class Driver:
 
     def write_decision(self, decision: Decision) -> None:
         """Into X's transaction, which stays open."""
-        writer = self.client.transactional_producer(self.x, self.owner, self.version)
+        writer = self.client.transactional_producer(self.sink_id, self.owner, self.version)
         topic = self.topic
         try:
             writer.send(topic.rows(to_records(decision, chunk_bytes_max=topic.chunk_bytes_max)))
@@ -133,7 +135,7 @@ class Driver:
 
     def decision(self, batch_id: int | None, *entries: Entry, number: int = 1) -> Decision:
         return Decision(
-            x=self.x,
+            sink_id=self.sink_id,
             query_id=self.query_id,
             number=number,
             batch_id=batch_id,
@@ -148,7 +150,7 @@ class Driver:
         """Step 8, which has to go well."""
         decision = self.decision(batch_id, *entries, number=number)
         self.write_decision(decision)
-        assert self.end(self.x, self.owner) is ErrorCode.none
+        assert self.end(self.sink_id, self.owner) is ErrorCode.none
         return decision
 
     def end(

@@ -1,4 +1,4 @@
-"""Answers that are late or lost, and transactions that time out, each as a scenario.
+"""TaskResults that are late or lost, and transactions that time out, each as a scenario.
 
 Purpose, invariant: those of `scenarios`. Most of these ask the cluster in memory for something that
 no real one does on demand.
@@ -149,7 +149,7 @@ def _delivered_late(world: World, *, calls_abort: bool, every: int = 1) -> int:
 
 def _end_of(batch: Batch) -> Callable[[], object]:
     end = EndTransaction(
-        transactional_id=batch.run.x,
+        transactional_id=batch.run.sink_id,
         producer=batch.plan.owner,
         is_commit=True,
         version=batch.plan.version,
@@ -180,7 +180,7 @@ def an_answer_that_may_mean_anything(world: FakeWorld) -> None:
     ):
         query = Query.of(world, SHORT)
         batch = _prepared(query)
-        world.cluster.answer(query.first.x, code)
+        world.cluster.answer(query.first.sink_id, code)
         with pytest.raises(OutcomeUnknownError):
             batch.commit()
         batch.abort()
@@ -351,7 +351,7 @@ def a_supplement_keeps_what_survived(world: FakeWorld) -> None:
     query.check()
     with query.first.process("reader") as client:
         topic = CommitTopic(client, query.first.options.commit_topic)
-        decision = topic.read(query.first.x)[query.first.query_id].decision
+        decision = topic.read(query.first.sink_id)[query.first.query_id].decision
     assert sorted(entry.partition for entry in decision.entries) == [0, 1, 2]
     assert decision.totals.row_count == 3
     fourth = query.restarted().begin(0)

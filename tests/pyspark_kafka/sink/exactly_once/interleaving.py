@@ -157,11 +157,13 @@ def _queries(random: Random, world: FakeWorld) -> list[Query]:
     world.cluster.enables_two_phase_commit = is_two_phase
     first = Query.of(world, MIDDLE, group_id="first", two_phase_commit=is_two_phase)
     if random.random() < 0.2:
-        world.client("earlier").init_producer_id(first.first.x, timeout_ms=30_000)
-        world.cluster.exhaust(first.first.x)
+        world.client("earlier").init_producer_id(first.first.sink_id, timeout_ms=30_000)
+        world.cluster.exhaust(first.first.sink_id)
     if random.random() < 0.7:
         return [first]
-    second = Query.of(world, SHORT, x=first.first.x, query_id="second", group_id="second")
+    second = Query.of(
+        world, SHORT, sink_id=first.first.sink_id, query_id="second", group_id="second"
+    )
     second.first.two_phase_commit = is_two_phase
     return [first, second]
 

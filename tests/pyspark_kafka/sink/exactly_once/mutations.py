@@ -29,9 +29,9 @@ from pyspark_kafka.sink.exactly_once import (
 )
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import Decision, QueryState
+from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient
 from pyspark_kafka.sink.exactly_once.messages import Prepared, TaskMessage
 from pyspark_kafka.sink.exactly_once.planning import LastDecision
-from pyspark_kafka.sink.exactly_once.watched import Watched
 from tests.pyspark_kafka.sink.exactly_once import faults, scenarios
 from tests.pyspark_kafka.sink.exactly_once.play import COMMIT_TOPIC
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
@@ -50,15 +50,15 @@ class Mutation:
 
 def skip_the_fence(patch: Patch) -> None:
     """Planning goes on under X's epoch as it stands."""
-    original = Watched.init_producer_id
+    original = FailpointClient.init_producer_id
 
-    def init(self: Watched, transactional_id: str, **how: Any) -> ProducerIdAndEpoch:
+    def init(self: FailpointClient, transactional_id: str, **how: Any) -> ProducerIdAndEpoch:
         found = self.describe_transactions([transactional_id]).get(transactional_id)
         if "/" not in transactional_id and found is not None and how.get("expected") is None:
             return found.producer
         return original(self, transactional_id, **how)
 
-    patch.setattr(Watched, "init_producer_id", init)
+    patch.setattr(FailpointClient, "init_producer_id", init)
 
 
 def decide_twice(patch: Patch) -> None:
@@ -101,8 +101,10 @@ def forget_roll_forward(patch: Patch) -> None:
 
 def reuse_ids_across_runs(patch: Patch) -> None:
     original = names.task_id
-    patch.setattr(task, "task_id", lambda x, _, **numbers: original(x, "run", **numbers))
-    patch.setattr(messages, "lies_under", lambda *_, **__: True)
+    patch.setattr(
+        task, "task_id", lambda sink_id, _, **numbers: original(sink_id, "run", **numbers)
+    )
+    patch.setattr(messages, "is_task_id_of", lambda *_, **__: True)
 
 
 def trust_a_stale_decision(patch: Patch) -> None:
@@ -110,8 +112,8 @@ def trust_a_stale_decision(patch: Patch) -> None:
     original = CommitTopic.read
     known: dict[str, Mapping[str, QueryState]] = {}
 
-    def read(self: CommitTopic, x: str) -> Mapping[str, QueryState]:
-        return known.setdefault(x, original(self, x))
+    def read(self: CommitTopic, sink_id: str) -> Mapping[str, QueryState]:
+        return known.setdefault(sink_id, original(self, sink_id))
 
     patch.setattr(CommitTopic, "read", read)
 
@@ -151,7 +153,7 @@ def abort_what_was_decided(patch: Patch) -> None:
     """abort() takes a batch that has failed for undecided."""
 
     class Nothing(CommitTopic):
-        def read(self, x: str) -> Mapping[str, QueryState]:
+        def read(self, sink_id: str) -> Mapping[str, QueryState]:
             return {}
 
     patch.setattr(abort, "_may_be_undecided", lambda *_: True)
@@ -169,14 +171,14 @@ def let_a_late_mark_hide_a_newer_decision(patch: Patch) -> None:
 
 
 def read_the_commit_topic_only_to_its_lso(patch: Patch) -> None:
-    original = Watched.list_offsets
+    original = FailpointClient.list_offsets
 
-    def list_offsets(self: Watched, queries: Any, isolation_level: IsolationLevel) -> Any:
+    def list_offsets(self: FailpointClient, queries: Any, isolation_level: IsolationLevel) -> Any:
         if any(partition.topic == COMMIT_TOPIC for partition in queries):
             isolation_level = IsolationLevel.READ_COMMITTED
         return original(self, queries, isolation_level)
 
-    patch.setattr(Watched, "list_offsets", list_offsets)
+    patch.setattr(FailpointClient, "list_offsets", list_offsets)
 
 
 def rewrite_a_batch_older_than_the_decided_one(patch: Patch) -> None:
@@ -193,12 +195,12 @@ def rewrite_a_batch_older_than_the_decided_one(patch: Patch) -> None:
 
 def take_an_ambiguous_answer_for_success(patch: Patch) -> None:
     """Of EndTxn: whatever is answered, or nothing at all, is done."""
-    original = Watched.end_transactions
+    original = FailpointClient.end_transactions
 
-    def end(self: Watched, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode]:
+    def end(self: FailpointClient, ends: Collection[EndTransaction]) -> Mapping[str, ErrorCode]:
         return dict.fromkeys(original(self, ends), ErrorCode.none)
 
-    patch.setattr(Watched, "end_transactions", end)
+    patch.setattr(FailpointClient, "end_transactions", end)
 
 
 # --- and more ---
@@ -224,7 +226,7 @@ def forget_what_survived(patch: Patch) -> None:
 
     def replaced(decision: Decision, *, run: str, entries: Any, **changes: Any) -> Decision:
         added = tuple(
-            e for e in entries if names.lies_under(e.transactional_id, decision.x, run=run)
+            e for e in entries if names.is_task_id_of(e.transactional_id, decision.sink_id, run=run)
         )
         return replace(decision, run=run, entries=added, **changes)
 

@@ -6,10 +6,10 @@ from contextlib import suppress
 
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
-from pyspark_kafka.sink.exactly_once.operator import (
+from pyspark_kafka.sink.exactly_once.operator_repair import (
     RepairRequest,
-    carry_out,
     check,
+    repair,
 )
 from pyspark_kafka.sink.exactly_once.operator_report import (
     Report,
@@ -19,24 +19,24 @@ from tests.pyspark_kafka.sink.exactly_once.play import Killed, Run, World, at, k
 from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld
 
 COMMIT_TOPIC = "__spark_commits"
-RECOVER, FORGET = RepairRequest(), RepairRequest(forgets=True)
+RECOVER, FORGET = RepairRequest(), RepairRequest(forget=True)
 
 
 def run_of(world: World, partitions: int = 1) -> Run:
-    return Run(world=world, topic=world.topic(partitions), x=world.name())
+    return Run(world=world, topic=world.topic(partitions), sink_id=world.name())
 
 
-def look(world: World, x: str) -> Report:
+def look(world: World, sink_id: str) -> Report:
     with world.client("operator") as client:
-        return examine(client, x, COMMIT_TOPIC, now_ms=world.now_ms())
+        return examine(client, sink_id, COMMIT_TOPIC, now_ms=world.now_ms())
 
 
-def do(world: World, x: str, wish: RepairRequest) -> list[str]:
+def do(world: World, sink_id: str, request: RepairRequest) -> list[str]:
     """What the operator is told that was done."""
-    report, done = look(world, x), list[str]()
-    check(report, wish, names_topic=False)
+    report, done = look(world, sink_id), list[str]()
+    check(report, request, names_topic=False)
     with world.client("operator") as client:
-        carry_out(client, report, wish, done.append)
+        repair(client, report, request, done.append)
     return done
 
 
@@ -70,5 +70,5 @@ def damaged(world: FakeWorld) -> Run:
     run.begin(1).task(0, [b"b"])
     with world.client("somebody") as client:
         topic = CommitTopic(client, COMMIT_TOPIC)
-        topic.write_plain([(key, b"?") for key in topic.keys(run.x)[:1]])
+        topic.write_plain([(key, b"?") for key in topic.keys(run.sink_id)[:1]])
     return run

@@ -31,12 +31,12 @@ from pyspark_kafka.options.values import ClientOptions, ExactlyOnce, SinkOptions
 from pyspark_kafka.sink.exactly_once import commit_log
 from pyspark_kafka.sink.exactly_once.abort import abort
 from pyspark_kafka.sink.exactly_once.commit import commit
+from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient
 from pyspark_kafka.sink.exactly_once.messages import Task, TaskMessage
 from pyspark_kafka.sink.exactly_once.planning import Plan, plan
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
 from pyspark_kafka.sink.exactly_once.steps import VARIABLE
 from pyspark_kafka.sink.exactly_once.task import write_task
-from pyspark_kafka.sink.exactly_once.watched import Watched
 
 COMMIT_TOPIC = "__spark_commits"
 
@@ -110,13 +110,13 @@ class Run:
 
     world: World
     topic: str
-    x: str
+    sink_id: str
     commit_topic: str = COMMIT_TOPIC
     query_id: str = "query"
     run: str = "run-1"
     group_id: str | None = None
     batch_id: int | None = None
-    fails_on_mismatch: bool = True
+    fail_on_replay_mismatch: bool = True
     timeout_ms: int = 600_000
     two_phase_commit: bool = False
     task_attempt_ids: Iterator[int] = field(default_factory=count)
@@ -124,13 +124,13 @@ class Run:
     @property
     def options(self) -> ExactlyOnce:
         return ExactlyOnce(
-            transactional_id=self.x,
+            transactional_id=self.sink_id,
             transaction_timeout_ms=self.timeout_ms,
             commit_topic=self.commit_topic,
             group_id=self.group_id,
             checkpoint=None,
             batch_id=self.batch_id,
-            fails_on_mismatch=self.fails_on_mismatch,
+            fail_on_replay_mismatch=self.fail_on_replay_mismatch,
             two_phase_commit=self.two_phase_commit,
         )
 
@@ -154,7 +154,7 @@ class Run:
     def process(self, name: str) -> Iterator[TransactionalClient]:
         client = self.world.client(f"{self.run}-{name}")
         try:
-            yield Watched(client)
+            yield FailpointClient(client)
         finally:
             client.close()
 

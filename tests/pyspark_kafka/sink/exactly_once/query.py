@@ -40,7 +40,7 @@ class Query:
 
     @classmethod
     def of(cls, world: World, input: Input = INPUT, **changes: object) -> Query:  # noqa: A002
-        run = Run(world=world, topic=world.topic(), x=world.name())
+        run = Run(world=world, topic=world.topic(), sink_id=world.name())
         return cls(first=replace(run, **changes), input=input)  # type: ignore[arg-type]
 
     @property

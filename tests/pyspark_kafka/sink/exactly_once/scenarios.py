@@ -231,7 +231,7 @@ def a_late_mark_of_an_old_decision(world: World) -> None:
     query.first.write(0, *query.input[0])
     with query.first.process("late") as client:
         topic = CommitTopic(client, query.first.options.commit_topic)
-        old = topic.read(query.first.x)[query.first.query_id].decision
+        old = topic.read(query.first.sink_id)[query.first.query_id].decision
         with at("commit.roll_forward.before", kill), suppress(Killed):
             query.restarted().write(1, *query.input[1])
         topic.mark_finished(old)
@@ -355,7 +355,7 @@ def _commit(batch: Batch, messages: Sequence[object]) -> None:
 
 def two_queries_with_one_x(world: World) -> None:
     """Each fences the other, loudly, and what was decided of either stays."""
-    one = Run(world=world, topic=world.topic(), x=world.name(), query_id="one")
+    one = Run(world=world, topic=world.topic(), sink_id=world.name(), query_id="one")
     two = one.successor(query_id="two")
     first = one.begin(0)
     first.task(0, [b"one"])
@@ -401,7 +401,7 @@ def a_checkpoint_is_copied_and_run_twice(world: World) -> None:
 
 def another_query_holds_the_commit_topic(world: World) -> None:
     """Its transaction is open there: decisions behind it count nevertheless."""
-    other = Run(world=world, topic=world.topic(), x=world.name())
+    other = Run(world=world, topic=world.topic(), sink_id=world.name())
     query = Query.of(world, SHORT)
     stalled = other.begin(0)
     stalled.task(0, [b"other"])
@@ -416,7 +416,7 @@ def another_query_holds_the_commit_topic(world: World) -> None:
     assert world.committed(other.topic) == [b"other"]
 
 
-# --- replays are compared ---
+# --- replayed_number are compared ---
 
 
 def a_replay_with_other_rows_is_told(world: World) -> None:
@@ -426,7 +426,7 @@ def a_replay_with_other_rows_is_told(world: World) -> None:
         with pytest.raises(ReplayMismatchError, match="its replay differs"):
             query.restarted().write(0, rows, query.input[0][1])
         query.check()
-        lenient = query.restarted().successor(fails_on_mismatch=False)
+        lenient = query.restarted().successor(fail_on_replay_mismatch=False)
         lenient.write(0, rows, query.input[0][1])
         query.check()
 
@@ -453,12 +453,19 @@ def a_replay_from_other_offsets_is_told(world: World) -> None:
 
 def jobs_with_a_batch_id(world: World) -> None:
     """The same again is skipped, a lower one refused, a gap is nothing."""
-    x, topic = world.name(), world.topic()
+    sink_id, topic = world.name(), world.topic()
     tokens = iter(range(100))
 
     def job(batch_id: int, rows: Rows) -> None:
         token = f"job-{next(tokens)}"
-        run = Run(world=world, topic=topic, x=x, query_id=BATCH_JOB, run=token, batch_id=batch_id)
+        run = Run(
+            world=world,
+            topic=topic,
+            sink_id=sink_id,
+            query_id=BATCH_JOB,
+            run=token,
+            batch_id=batch_id,
+        )
         run.write(batch_id, rows)
 
     job(5, [b"a"])
@@ -475,9 +482,11 @@ def jobs_with_a_batch_id(world: World) -> None:
 
 def jobs_without_a_batch_id(world: World) -> None:
     """Each is written, whatever was written before."""
-    x, topic = world.name(), world.topic()
+    sink_id, topic = world.name(), world.topic()
     for number, rows in enumerate(([b"a"], [b"a"], [])):
-        job = Run(world=world, topic=topic, x=x, query_id=f"job-{number}", run=f"job-{number}")
+        job = Run(
+            world=world, topic=topic, sink_id=sink_id, query_id=f"job-{number}", run=f"job-{number}"
+        )
         job.write(None, rows)
     assert world.committed(topic) == [b"a", b"a"]
 

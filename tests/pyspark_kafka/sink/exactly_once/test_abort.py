@@ -23,7 +23,7 @@ def of(fake: FakeCluster, run: str = "run-1") -> Driver:
         fake.create_topic(OUT)
     return Driver(
         client=fake.client(run),
-        x="X",
+        sink_id="X",
         run=run,
         commit_topic="commits",
         version=fake.transaction_version,
@@ -65,7 +65,7 @@ def test_a_batch_that_failed_undecided_is_ended(setting: Setting) -> None:
     assert all(found[each.transactional_id].state in ENDED for each in (*entries, lost))
     assert found[other.transactional_id].state is TransactionState.ONGOING
     # Nor can anything decide it any more.
-    assert driver.end(driver.x, driver.owner) is not ErrorCode.none
+    assert driver.end(driver.sink_id, driver.owner) is not ErrorCode.none
     with pytest.raises(ProducerFencedError):
         driver.write_decision(driver.decision(0, *entries))
     driver.plan()
@@ -95,7 +95,7 @@ def test_a_decision_that_was_not_ended_is_none(setting: Setting) -> None:
     entry = driver.prepare(0, topic, "a")
     driver.write_decision(driver.decision(0, entry))
     driver.abort(entry)
-    assert driver.end(driver.x, driver.owner) is not ErrorCode.none
+    assert driver.end(driver.sink_id, driver.owner) is not ErrorCode.none
     assert driver.plan().last == {}
     assert setting.world.committed(topic) == []
 
@@ -111,7 +111,7 @@ def test_a_newer_owner_is_left_alone(setting: Setting) -> None:
     decision = new.decision(0, entry)
     new.write_decision(decision)
     old.abort(stale)
-    assert new.end(new.x, new.owner) is ErrorCode.none
+    assert new.end(new.sink_id, new.owner) is ErrorCode.none
     old.abort(stale)
     assert new.plan().last["query"].lost == frozenset()
     assert setting.world.committed(topic) == [b"new"]

@@ -26,7 +26,7 @@ from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import EndTransaction, ProducerIdAndEpoch, TransactionState
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, QueryState, RowTotals
-from pyspark_kafka.sink.exactly_once.messages import Answers, Prepared, Task, TaskMessage
+from pyspark_kafka.sink.exactly_once.messages import Prepared, Task, TaskMessage, TaskResults
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
 from tests.pyspark_kafka.sink.exactly_once.play import Batch, Killed, Rows, Run, at, kill
 from tests.pyspark_kafka.sink.exactly_once.query import Query
@@ -65,13 +65,13 @@ def state_of(query: Query) -> QueryState:
     """What the commit topic says."""
     run = query.first
     with run.process("reader") as client:
-        return CommitTopic(client, run.options.commit_topic).read(run.x)[run.query_id]
+        return CommitTopic(client, run.options.commit_topic).read(run.sink_id)[run.query_id]
 
 
 def is_decided(query: Query) -> bool:
     run = query.first
     with run.process("reader") as client:
-        return run.query_id in CommitTopic(client, run.options.commit_topic).read(run.x)
+        return run.query_id in CommitTopic(client, run.options.commit_topic).read(run.sink_id)
 
 
 # --- what is decided ---
@@ -83,7 +83,7 @@ def test_the_decision_names_all(query: Query, world: FakeWorld) -> None:
     state = state_of(query)
     decision = state.decision
     assert state.is_finished
-    assert decision.x == query.first.x
+    assert decision.sink_id == query.first.sink_id
     assert (decision.number, decision.batch_id, decision.run) == (1, 0, "run-1")
     assert decision.offsets_hash == "h"
     assert decision.entries == tuple(entry_of(batch, number).entry for number in (0, 1))
@@ -148,7 +148,7 @@ def test_a_supplement_that_cannot_be_decided_does_not_deny_what_was(
 def refused(query: Query, messages: list[Any], match: str) -> None:
     """The batch of these messages fails undecided."""
     with pytest.raises(BatchNotCommittedError, match=match) as raised:
-        Answers.of(query.first.x, messages)
+        TaskResults.of(query.first.sink_id, messages)
     assert "Nothing of it will be seen" in str(raised.value)
 
 
@@ -193,7 +193,7 @@ def test_a_partition_answers_once(query: Query) -> None:
 def test_a_transaction_is_the_tasks_own(query: Query) -> None:
     batch = prepared(query.first)
     one, two = entry_of(batch, 0), entry_of(batch, 1)
-    for transactional_id in ("other/run-1/1/0-1", "x/run-2/1/0-1", query.first.x, "x"):
+    for transactional_id in ("other/run-1/1/0-1", "x/run-2/1/0-1", query.first.sink_id, "x"):
         strange = replace(two, entry=replace(two.entry, transactional_id=transactional_id))
         refused(query, [one, strange], f"reports the transaction '{transactional_id}'")
     strange = replace(two, entry=replace(two.entry, partition=4))
@@ -203,7 +203,7 @@ def test_a_transaction_is_the_tasks_own(query: Query) -> None:
 def test_some_tasks_cannot_know_of_a_decision_alone(query: Query) -> None:
     one, two = prepared(query.first).messages.values()
     assert isinstance(one, Prepared)
-    refused(query, [replace(one, rewrites=3), two], r"decisions 3, None")
+    refused(query, [replace(one, decision_number=3), two], r"decisions 3, None")
 
 
 # --- what is not: transactions that are not as they were left ---
@@ -371,7 +371,7 @@ def test_any_answer_but_none_is_unknown(
     query: Query, world: FakeWorld, answer: ErrorCode | None
 ) -> None:
     batch = prepared(query.first)
-    world.cluster.answer(query.first.x, answer)
+    world.cluster.answer(query.first.sink_id, answer)
     said = "nothing" if answer is None else answer.name.upper()
     with pytest.raises(OutcomeUnknownError, match=f"the brokers answered {said}") as raised:
         batch.commit()
@@ -473,7 +473,7 @@ def test_attempts_of_other_runs_are_not_swept(query: Query, world: FakeWorld) ->
     new = query.first.successor("run-9")
     with at("commit.sweep.before", lambda: prepared(new, 1)), suppress(SinkFencedError):
         batch.commit()
-    assert world.cluster.state(f"{query.first.x}/run-9/0/0-2") is TransactionState.ONGOING
+    assert world.cluster.state(f"{query.first.sink_id}/run-9/0/0-2") is TransactionState.ONGOING
 
 
 def test_a_query_that_was_replaced_stops_behind_its_commit(query: Query) -> None:
@@ -497,7 +497,7 @@ def test_a_job_that_nobody_can_repeat_does_not_fail_behind_its_commit(
     assert "meanwhile another has taken over" in caplog.text
 
 
-# --- replays ---
+# --- replayed_number ---
 
 
 def test_a_replay_behind_which_another_run_has_gone_on(query: Query) -> None:
@@ -533,7 +533,7 @@ def test_what_is_not_lost_by_now_is_not_written_again(query: Query) -> None:
         again.task(partition, rows)
     written = replace(again, batch_id=1, messages={}).task(0, ROWS[0])
     assert isinstance(written, Prepared)
-    again.messages[0] = replace(written, task=again.messages[0].task, rewrites=1)
+    again.messages[0] = replace(written, task=again.messages[0].task, decision_number=1)
     with pytest.raises(
         BatchNotCommittedError, match="partitions 0 again, which are not lost by now"
     ):
@@ -548,7 +548,7 @@ def test_a_replay_that_differs_is_told(query: Query, caplog: pytest.LogCaptureFi
     assert "it has 2 rows with checksum" in text
     assert "and 3 with checksum" in text
     assert "onReplayMismatch" in text
-    query.restarted().successor(fails_on_mismatch=False).write(0, [b"a"], [b"c"])
+    query.restarted().successor(fail_on_replay_mismatch=False).write(0, [b"a"], [b"c"])
     assert "rows that have only come now are not in Kafka" in caplog.text
     query.check()
 
@@ -579,7 +579,7 @@ def test_offsets_are_not_committed_unless_asked(query: Query, world: FakeWorld) 
 def test_the_log_says_what_was_decided(query: Query, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, DECISION_DOMAIN):
         query.drive(query.first)
-    name = f"batch 0 of query query (run run-1), transactionalId '{query.first.x}',"
+    name = f"batch 0 of query query (run run-1), transactionalId '{query.first.sink_id}',"
     assert f"{name} is decided (decision 1): 3 rows in 2 transactions" in caplog.text
     assert f"{name} is committed: 3 rows to {query.first.topic}" in caplog.text
     caplog.clear()

@@ -78,8 +78,8 @@ def producer(producer_id: int, epoch: int = 0) -> ProducerIdAndEpoch:
     return ProducerIdAndEpoch(producer_id=producer_id, producer_epoch=epoch)
 
 
-def record(name: str, value: str | None = "v", *, x: str = "X") -> Record:
-    return f'["{x}","{name}"]'.encode(), None if value is None else value.encode()
+def record(name: str, value: str | None = "v", *, sink_id: str = "X") -> Record:
+    return f'["{sink_id}","{name}"]'.encode(), None if value is None else value.encode()
 
 
 def test_only_what_is_new_is_read_again(reader: Reader) -> None:
@@ -97,7 +97,7 @@ def test_only_what_is_new_is_read_again(reader: Reader) -> None:
 def test_a_planning_reads_on_from_the_last_one() -> None:
     cluster = FakeCluster(2, has_topic_ids=True)
     client = _Counting(cluster)
-    driver = Driver(client=client, x="X", commit_topic=NAME)
+    driver = Driver(client=client, sink_id="X", commit_topic=NAME)
     for number in range(1, 30):
         assert driver.plan().last.keys() == ({"query"} if number > 1 else set())
         driver.decide(number, number=number)
@@ -107,11 +107,11 @@ def test_a_planning_reads_on_from_the_last_one() -> None:
 
 
 def test_every_x_is_read_for_itself(reader: Reader) -> None:
-    reader.log.append(producer(1), [record("a"), record("b", x="X2")])
+    reader.log.append(producer(1), [record("a"), record("b", sink_id="X2")])
     reader.read()
     topic_id = reader.cluster.topic(NAME).topic_id
     found = read_commit_log(reader.client, PARTITION, key_prefix("X2"), topic_id=topic_id)
-    assert [list(batch.records) for batch in found.decided] == [[record("b", x="X2")]]
+    assert [list(batch.records) for batch in found.decided] == [[record("b", sink_id="X2")]]
     assert reader.read() == [record("a")]
 
 
@@ -207,7 +207,7 @@ def test_reading_on_is_as_reading_all(number: int) -> None:
     for step in range(60):
         who, log = draw.randrange(3), reader.log
         names = [record(draw.choice("abcd"), draw.choice([f"{step}", f"{step}", None]))]
-        names.append(record("other", x="X2"))
+        names.append(record("other", sink_id="X2"))
         match draw.randrange(8):
             case 0 | 1:
                 log.append(producer(1), names)
@@ -234,7 +234,7 @@ def _values(records: list[Record]) -> list[tuple[bytes | None, bytes]]:
 def test_a_decision_reads_the_same_in_both_ways() -> None:
     cluster = FakeCluster(2, has_topic_ids=True)
     client = cluster.client()
-    driver = Driver(client=client, x="X", commit_topic=NAME)
+    driver = Driver(client=client, sink_id="X", commit_topic=NAME)
     for number in range(1, 6):
         driver.plan()
         decision = driver.decide(number, number=number)

@@ -168,7 +168,7 @@ def test_removing_a_damaged_record_is_a_way_out(fake: FakeCluster, client: FakeC
 def test_a_chunk_fits_into_the_smallest_topic(fake: FakeCluster, client: FakeClient) -> None:
     fake.create_topic(NAME, config={**SOUND, "max.message.bytes": "65536"})
     ensure(client)
-    writer = Driver(client=client, x="X" * 200, commit_topic=NAME, query_id="q" * 100)
+    writer = Driver(client=client, sink_id="X" * 200, commit_topic=NAME, query_id="q" * 100)
     topic = writer.topic
     fake.create_topic("out")
     entries = [writer.prepare(partition, "out", "a") for partition in range(1000)]
@@ -188,29 +188,29 @@ def test_decisions_are_read_as_they_were_made(setting: Setting) -> None:
     entry = driver.prepare(0, out, "a", "b", to=(0, 1))
     assert entry.last_offsets == {TopicPartition(out, 0): 1, TopicPartition(out, 1): 1}
     decision = driver.decide(7, entry)
-    driver.client.init_producer_id(driver.x, timeout_ms=30_000)
-    (state,) = driver.topic.read(driver.x).values()
+    driver.client.init_producer_id(driver.sink_id, timeout_ms=30_000)
+    (state,) = driver.topic.read(driver.sink_id).values()
     assert state.decision == decision
     assert not state.is_finished
     driver.topic.mark_finished(decision)
-    (state,) = driver.topic.read(driver.x).values()
+    (state,) = driver.topic.read(driver.sink_id).values()
     assert state.is_finished
 
 
 def test_other_queries_open_transactions_do_not_hide_decisions(setting: Setting) -> None:
     """The last stable offset of the topic lies in front of ours; nobody but us can tell."""
-    driver, other = setting.driver(), setting.driver(x=f"{setting.x}2")
+    driver, other = setting.driver(), setting.driver(sink_id=f"{setting.sink_id}2")
     other.plan()
     other.write_decision(other.decision(1))
     driver.plan()
     mine = driver.decide(1)
-    driver.client.init_producer_id(driver.x, timeout_ms=30_000)
-    assert driver.topic.read(driver.x)["query"].decision == mine
+    driver.client.init_producer_id(driver.sink_id, timeout_ms=30_000)
+    assert driver.topic.read(driver.sink_id)["query"].decision == mine
     # It was under way, and is no decision until it is committed.
-    assert other.topic.read(other.x) == {}
-    other.end(other.x, other.owner)
-    other.client.init_producer_id(other.x, timeout_ms=30_000)
-    assert other.topic.read(other.x)["query"].decision == other.decision(1)
+    assert other.topic.read(other.sink_id) == {}
+    other.end(other.sink_id, other.owner)
+    other.client.init_producer_id(other.sink_id, timeout_ms=30_000)
+    assert other.topic.read(other.sink_id)["query"].decision == other.decision(1)
 
 
 def test_an_aborted_decision_is_none(setting: Setting) -> None:
@@ -219,8 +219,8 @@ def test_an_aborted_decision_is_none(setting: Setting) -> None:
     first = driver.decide(1)
     driver.plan()
     driver.write_decision(driver.decision(2, number=2))
-    driver.client.init_producer_id(driver.x, timeout_ms=30_000)
-    (state,) = driver.topic.read(driver.x).values()
+    driver.client.init_producer_id(driver.sink_id, timeout_ms=30_000)
+    (state,) = driver.topic.read(driver.sink_id).values()
     assert state.decision == first
 
 
@@ -231,33 +231,39 @@ def test_queries_under_one_x_are_read_together(setting: Setting) -> None:
     two.plan()
     two.decide(1)
     two.plan()
-    found = two.topic.read(two.x)
+    found = two.topic.read(two.sink_id)
     assert {name: state.decision.batch_id for name, state in found.items()} == {"one": 5, "two": 1}
 
 
 def test_a_topic_that_was_compacted_reads_the_same(fake: FakeCluster, client: FakeClient) -> None:
     drivers = [
-        Driver(client=client, x=x, commit_topic=NAME, query_id=q, version=fake.transaction_version)
-        for x in ("X", "X2")
+        Driver(
+            client=client,
+            sink_id=sink_id,
+            commit_topic=NAME,
+            query_id=q,
+            version=fake.transaction_version,
+        )
+        for sink_id in ("X", "X2")
         for q in ("a", "b")
     ]
     for number in range(1, 4):
         for driver in drivers:
             driver.plan()
             driver.decide(number, number=number)
-    before = {x: CommitTopic(client, NAME).read(x) for x in ("X", "X2")}
+    before = {sink_id: CommitTopic(client, NAME).read(sink_id) for sink_id in ("X", "X2")}
     log = fake.log(TopicPartition(NAME, 0))
     count = len(log.batches)
     log.compact()
     assert len(log.batches) < count
-    assert {x: CommitTopic(client, NAME).read(x) for x in ("X", "X2")} == before
+    assert {sink_id: CommitTopic(client, NAME).read(sink_id) for sink_id in ("X", "X2")} == before
     log.compact(keeps_markers=True)
     drivers[0].plan()
     assert drivers[0].plans[-1].last["b"].batch_id == 3
 
 
 def test_the_start_of_the_log_may_be_gone(fake: FakeCluster, client: FakeClient) -> None:
-    driver = Driver(client=client, x="X", commit_topic=NAME, version=fake.transaction_version)
+    driver = Driver(client=client, sink_id="X", commit_topic=NAME, version=fake.transaction_version)
     for number in (1, 2):
         driver.plan()
         driver.decide(number, number=number)
@@ -287,7 +293,7 @@ def test_a_damaged_record_is_told_with_its_place(fake: FakeCluster, client: Fake
 
 def test_a_missing_chunk_is_told_with_the_topic(fake: FakeCluster, client: FakeClient) -> None:
     ensure(client)
-    driver = Driver(client=client, x="X", commit_topic=NAME)
+    driver = Driver(client=client, sink_id="X", commit_topic=NAME)
     records = to_records(driver.decision(1), chunk_bytes_max=150)
     CommitTopic(client, NAME).write_plain(records[:-1])
     with pytest.raises(CommitTopicError, match=rf"^topic '{NAME}': the record with the key"):
@@ -297,7 +303,7 @@ def test_a_missing_chunk_is_told_with_the_topic(fake: FakeCluster, client: FakeC
 def test_a_mark_without_its_decision_means_that_decisions_are_gone(
     fake: FakeCluster, client: FakeClient
 ) -> None:
-    driver = Driver(client=client, x="X", commit_topic=NAME, version=fake.transaction_version)
+    driver = Driver(client=client, sink_id="X", commit_topic=NAME, version=fake.transaction_version)
     driver.plan()
     driver.decide(1)
     driver.topic.mark_finished(driver.decision(2, number=2))
@@ -311,7 +317,7 @@ def test_a_mark_may_come_before_the_markers_of_its_decision(
     fake: FakeCluster, client: FakeClient
 ) -> None:
     """Who reads without having taken X sees decision 1, and the mark of decision 2."""
-    driver = Driver(client=client, x="X", commit_topic=NAME, version=fake.transaction_version)
+    driver = Driver(client=client, sink_id="X", commit_topic=NAME, version=fake.transaction_version)
     driver.plan()
     driver.decide(1)
     driver.plan()
@@ -330,22 +336,22 @@ def test_a_mark_may_come_before_the_markers_of_its_decision(
 
 
 def test_keys_of_x_are_all_there_are_to_remove(setting: Setting) -> None:
-    driver, other = setting.driver(), setting.driver(x=f"{setting.x}2")
+    driver, other = setting.driver(), setting.driver(sink_id=f"{setting.sink_id}2")
     for each in (driver, other):
         each.plan()
         each.decide(1)
         each.topic.mark_finished(each.decision(1))
-        each.topic.write_plain([(f'["{each.x}","old","finished"]'.encode(), b"?")])
-    keys = driver.topic.keys(driver.x)
+        each.topic.write_plain([(f'["{each.sink_id}","old","finished"]'.encode(), b"?")])
+    keys = driver.topic.keys(driver.sink_id)
     assert keys == (
-        f'["{driver.x}","old","finished"]'.encode(),
-        f'["{driver.x}","query","decision",0]'.encode(),
-        f'["{driver.x}","query","finished"]'.encode(),
+        f'["{driver.sink_id}","old","finished"]'.encode(),
+        f'["{driver.sink_id}","query","decision",0]'.encode(),
+        f'["{driver.sink_id}","query","finished"]'.encode(),
     )
     driver.topic.write_plain([(key, None) for key in keys])
-    assert driver.topic.keys(driver.x) == ()
-    assert driver.topic.read(driver.x) == {}
-    assert len(other.topic.keys(other.x)) == 3
+    assert driver.topic.keys(driver.sink_id) == ()
+    assert driver.topic.read(driver.sink_id) == {}
+    assert len(other.topic.keys(other.sink_id)) == 3
     assert driver.plan().last == {}
 
 
@@ -374,7 +380,7 @@ def test_rows_are_made_without_pandas() -> None:
 
 def test_marks_are_written_outside_of_transactions(fake: FakeCluster, client: FakeClient) -> None:
     ensure(client)
-    driver = Driver(client=client, x="X", commit_topic=NAME)
+    driver = Driver(client=client, sink_id="X", commit_topic=NAME)
     decision = driver.decision(1, number=3)
     driver.topic.mark_finished(decision)
     (batch,) = fake.log(TopicPartition(NAME, 0)).batches
@@ -386,7 +392,7 @@ def test_marks_are_written_outside_of_transactions(fake: FakeCluster, client: Fa
 def test_a_mark_that_fails_gives_its_producer_up(fake: FakeCluster, client: FakeClient) -> None:
     ensure(client)
     client.fail("flush", DeliveryError("no"))
-    driver = Driver(client=client, x="X", commit_topic=NAME)
+    driver = Driver(client=client, sink_id="X", commit_topic=NAME)
     with pytest.raises(DeliveryError):
         driver.topic.mark_finished(driver.decision(1, number=3))
     assert client.producers[-1].is_aborted

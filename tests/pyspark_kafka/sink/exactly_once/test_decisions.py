@@ -18,8 +18,8 @@ from pyspark_kafka.sink.exactly_once.decisions import (
     QueryState,
     RowTotals,
     finished_record,
-    fold,
     key_prefix,
+    query_states,
     to_records,
     tombstones,
 )
@@ -44,7 +44,7 @@ def entry(partition: int, **changes: Any) -> Entry:
 
 def decision(number: int = 1, *, entries: int = 2, **changes: Any) -> Decision:
     one = Decision(
-        x="X",
+        sink_id="X",
         query_id='a "query" of ours: ü',
         number=number,
         batch_id=number + 10,
@@ -80,9 +80,9 @@ def test_what_is_written_is_read(one: Decision, chunk_bytes_max: int) -> None:
     records = to_records(one, chunk_bytes_max=chunk_bytes_max)
     assert all(len(value) <= chunk_bytes_max for _, value in records)
     assert len({key for key, _ in records}) == len(records)
-    state = only(fold("X", records))
+    state = only(query_states("X", records))
     assert state.decision == one
-    assert list(fold("X", records)) == [one.query_id]
+    assert list(query_states("X", records)) == [one.query_id]
     assert state.chunk_count == len(records)
     assert not state.is_finished
 
@@ -106,23 +106,23 @@ def test_a_small_decision_behind_a_large_one() -> None:
     assert len(before) > len(after)
     compacted = [*before[len(after) :], *after]
     for records in ([*before, *after], compacted):
-        state = only(fold("X", records))
+        state = only(query_states("X", records))
         assert state.decision == small
         assert state.chunk_count == len(before)
-        assert fold("X", [*records, *tombstones(state)]) == {}
+        assert query_states("X", [*records, *tombstones(state)]) == {}
 
 
 def test_a_large_decision_behind_a_small_one() -> None:
     small, large = decision(1, entries=0), decision(2, entries=20)
     records = [each for one in (small, large) for each in to_records(one, chunk_bytes_max=500)]
-    assert only(fold("X", records)).decision == large
+    assert only(query_states("X", records)).decision == large
 
 
 def test_queries_and_xs_are_kept_apart() -> None:
     others = [
-        decision(5, x="X2", entries=0),
-        decision(6, x="X.", entries=0),
-        decision(7, x="AX", entries=0),
+        decision(5, sink_id="X2", entries=0),
+        decision(6, sink_id="X.", entries=0),
+        decision(7, sink_id="AX", entries=0),
     ]
     first, second = decision(1), decision(9, query_id="another")
     records = [
@@ -130,9 +130,9 @@ def test_queries_and_xs_are_kept_apart() -> None:
         for one in (others[0], first, others[1], second, others[2])
         for record in to_records(one, chunk_bytes_max=400)
     ]
-    records.insert(3, finished_record(decision(1, x="X2")))
+    records.insert(3, finished_record(decision(1, sink_id="X2")))
     records.insert(4, finished_record(second))
-    states = fold("X", [*records, finished_record(decision(4, query_id="a third"))])
+    states = query_states("X", [*records, finished_record(decision(4, query_id="a third"))])
     assert {query: state.decision for query, state in states.items()} == {
         first.query_id: first,
         "another": second,
@@ -141,15 +141,15 @@ def test_queries_and_xs_are_kept_apart() -> None:
     assert not states["another"].is_finished  # the mark stood in front of its decision
 
 
-@pytest.mark.parametrize("x", ["X", "X2", "a.b"])
-def test_keys_begin_with_their_x(x: str) -> None:
-    keys = [key for key, _ in to_records(decision(x=x, entries=0), chunk_bytes_max=200)]
-    keys.append(finished_record(decision(x=x))[0])
+@pytest.mark.parametrize("sink_id", ["X", "X2", "a.b"])
+def test_keys_begin_with_their_x(sink_id: str) -> None:
+    keys = [key for key, _ in to_records(decision(sink_id=sink_id, entries=0), chunk_bytes_max=200)]
+    keys.append(finished_record(decision(sink_id=sink_id))[0])
     for key in keys:
         found = [
             other for other in ("X", "X2", "X.", "a", "a.b") if key.startswith(key_prefix(other))
         ]
-        assert found == [x]
+        assert found == [sink_id]
 
 
 def test_garbage_of_others_is_passed_over() -> None:
@@ -161,7 +161,7 @@ def test_garbage_of_others_is_passed_over() -> None:
         *to_records(decision(), chunk_bytes_max=LARGE),
         (b'["X"]', b"?"),
     ]
-    assert only(fold("X", records)).decision == decision()
+    assert only(query_states("X", records)).decision == decision()
 
 
 # --- finished ---
@@ -197,18 +197,18 @@ def mark(number: int, **changes: Any) -> tuple[bytes, bytes]:
     ],
 )
 def test_a_mark_is_of_the_decision_in_front_of_it(records: Records, is_finished: bool) -> None:
-    assert only(fold("X", records)).is_finished is is_finished
+    assert only(query_states("X", records)).is_finished is is_finished
 
 
 def test_a_mark_between_the_chunks_of_its_decision_counts() -> None:
     """Order is that of the log; a mark is written behind all of its decision."""
     chunks = records_of(3)
     assert len(chunks) > 1
-    assert only(fold("X", [*chunks, mark(3)])).finished_number == 3
+    assert only(query_states("X", [*chunks, mark(3)])).finished_number == 3
 
 
 def test_removed_marks_do_not_count() -> None:
-    state = only(fold("X", [*records_of(3), mark(3), (mark(3)[0], None)]))
+    state = only(query_states("X", [*records_of(3), mark(3), (mark(3)[0], None)]))
     assert not state.is_finished
 
 
@@ -218,17 +218,17 @@ def test_removed_marks_do_not_count() -> None:
 def test_tombstones_remove_all_of_a_query() -> None:
     other = to_records(decision(query_id="other"), chunk_bytes_max=300)
     mine = [*records_of(2), mark(2)]
-    state = fold("X", [*mine, *other])[decision().query_id]
-    left = fold("X", [*mine, *other, *tombstones(state)])
+    state = query_states("X", [*mine, *other])[decision().query_id]
+    left = query_states("X", [*mine, *other, *tombstones(state)])
     assert list(left) == ["other"]
-    again = fold("X", [*mine, *other, *tombstones(state), *records_of(1)])
+    again = query_states("X", [*mine, *other, *tombstones(state), *records_of(1)])
     assert again[decision().query_id].decision.number == 1
     assert not again[decision().query_id].is_finished
 
 
 def test_a_removed_query_stays_removed_when_a_late_mark_comes() -> None:
-    state = only(fold("X", records_of(2)))
-    assert fold("X", [*records_of(2), *tombstones(state), mark(2)]) == {}
+    state = only(query_states("X", records_of(2)))
+    assert query_states("X", [*records_of(2), *tombstones(state), mark(2)]) == {}
 
 
 # --- what is wrong with records ---
@@ -236,7 +236,7 @@ def test_a_removed_query_stays_removed_when_a_late_mark_comes() -> None:
 
 def damaged(records: list[tuple[bytes | None, bytes | None]]) -> str:
     with pytest.raises(CommitTopicError) as told:
-        fold("X", records)
+        query_states("X", records)
     text = str(told.value)
     assert "python -m pyspark_kafka transactions --id=X" in text
     return text
@@ -311,7 +311,7 @@ def test_a_record_of_an_unknown_kind_is_told(key: bytes) -> None:
         lambda d: d.pop("run"),
         lambda d: d.update(run=7),
         lambda d: d.update(number=2),
-        lambda d: d.update(x="Y"),
+        lambda d: d.update(sink_id="Y"),
         lambda d: d.update(query_id="other"),
         lambda d: d.update(batch_id="7"),
         lambda d: d.update(batch_id=True),

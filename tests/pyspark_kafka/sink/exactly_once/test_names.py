@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafka.kafka.transactions import is_sink_id
-from pyspark_kafka.sink.exactly_once.names import is_run, lies_under, parse_task_id, prefix, task_id
+from pyspark_kafka.sink.exactly_once.names import (
+    is_run,
+    is_task_id_of,
+    parse_task_id,
+    prefix,
+    task_id,
+)
 
 
 def test_an_id_is_recognised() -> None:
@@ -33,18 +39,18 @@ def test_an_id_is_recognised() -> None:
 )
 def test_what_no_task_attempt_is_called_is_nobodys(other: str) -> None:
     assert parse_task_id(other) is None
-    assert not lies_under(other, "X")
+    assert not is_task_id_of(other, "X")
 
 
 @pytest.mark.parametrize("other", ["X2", "X.", "Xx", "x", "", "a"])
 def test_ids_of_another_x_do_not_lie_under_this_one(other: str) -> None:
-    assert not lies_under(f"{other}/run/0/0-0", "X")
+    assert not is_task_id_of(f"{other}/run/0/0-0", "X")
     assert not f"{other}/run/0/0-0".startswith(prefix("X"))
 
 
 def test_a_run_is_one_of_x() -> None:
-    assert lies_under("X/run-1/0/0-0", "X", run="run-1")
-    assert not lies_under("X/run-12/0/0-0", "X", run="run-1")
+    assert is_task_id_of("X/run-1/0/0-0", "X", run="run-1")
+    assert not is_task_id_of("X/run-12/0/0-0", "X", run="run-1")
     assert not "X/run-12/0/0-0".startswith(prefix("X", run="run-1"))
 
 

@@ -13,14 +13,14 @@ from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionState
 from pyspark_kafka.sink.exactly_once.decisions import Entry, RowTotals
 from pyspark_kafka.sink.exactly_once.messages import Prepared
-from pyspark_kafka.sink.exactly_once.names import lies_under
-from pyspark_kafka.sink.exactly_once.operator import (
+from pyspark_kafka.sink.exactly_once.names import is_task_id_of
+from pyspark_kafka.sink.exactly_once.operator_repair import (
     RepairRequest,
-    intentions,
+    planned_actions,
 )
 from pyspark_kafka.sink.exactly_once.operator_report import (
+    EntryState,
     RowRange,
-    Standing,
     examine,
     row_ranges,
 )
@@ -60,15 +60,15 @@ def real(bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]) ->
 
 def check_decided(world: World) -> None:
     run = decided_and_killed(world)
-    report = look(world, run.x)
+    report = look(world, run.sink_id)
     [decision] = report.unfinished
-    assert [one.standing for one in decision.entries] == [Standing.PREPARED] * 2
+    assert [one.state for one in decision.entries] == [EntryState.PREPARED] * 2
     assert [one.is_decided for one in report.open_transactions] == [True, True]
     assert report.leftover == ()
     [held] = report.held
     assert (held.partition, held.last_stable_offset) == (TopicPartition(run.topic, 0), 0)
     assert held.high_watermark == 3
-    assert held.transactional_id == f"{run.x}/run-1/0/0-0"
+    assert held.transactional_id == f"{run.sink_id}/run-1/0/0-0"
     assert held.started_ms is not None
     assert report.owner is not None
     assert report.owner.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
@@ -99,7 +99,7 @@ def test_markers_of_a_decision_are_waited_for(world: FakeWorld) -> None:
     with world.client("operator") as client:
         report = examine(
             client,
-            run.x,
+            run.sink_id,
             COMMIT_TOPIC,
             now_ms=world.now_ms(),
             pause=lambda _: world.cluster.write_markers(),
@@ -111,14 +111,16 @@ def test_markers_of_a_decision_are_waited_for(world: FakeWorld) -> None:
 def test_an_owner_whose_markers_do_not_come_is_told(world: FakeWorld) -> None:
     run = decided_without_markers(world)
     with world.client("operator") as client:
-        report = examine(client, run.x, COMMIT_TOPIC, now_ms=world.now_ms(), pause=lambda _: None)
+        report = examine(
+            client, run.sink_id, COMMIT_TOPIC, now_ms=world.now_ms(), pause=lambda _: None
+        )
     assert "state=PrepareCommit: is ending its transaction now" in next(lines(report))
 
 
 def check_undecided(world: World) -> None:
     run = run_of(world)
     run.begin(0).task(0, [b"a"])
-    report = look(world, run.x)
+    report = look(world, run.sink_id)
     assert report.decisions == ()
     [open_one] = report.leftover
     assert open_one.description.partitions == {TopicPartition(run.topic, 0)}
@@ -137,18 +139,20 @@ def test_an_undecided_batch_is_found_on_brokers(real: RealWorld) -> None:
 def test_a_finished_batch_leaves_nothing_to_do(world: FakeWorld) -> None:
     run = run_of(world)
     run.write(0, [b"a"])
-    report = look(world, run.x)
+    report = look(world, run.sink_id)
     [decision] = report.decisions
     assert decision.is_finished
     assert (report.open_transactions, report.held) == ((), ())
-    assert intentions(report, RECOVER) == ()
+    assert planned_actions(report, RECOVER) == ()
 
 
 def test_decisions_of_every_query_are_found(world: FakeWorld) -> None:
     run = run_of(world)
     run.write(3, [b"a"])
     replace(run, query_id="other", run="run-9").write(7, [b"b"])
-    found = [(one.decision.query_id, one.decision.batch_id) for one in look(world, run.x).decisions]
+    found = [
+        (one.decision.query_id, one.decision.batch_id) for one in look(world, run.sink_id).decisions
+    ]
     assert found == [("other", 7), ("query", 3)]
 
 
@@ -161,10 +165,10 @@ def test_lost_rows_are_named(world: FakeWorld) -> None:
     others = run_of(world)
     replace(others, topic=run.topic).write(0, [b"z"] * 2_000)
     world.cluster.advance(run.timeout_ms + 1)
-    report = look(world, run.x)
+    report = look(world, run.sink_id)
     assert report.needs_judgement
     [decision] = report.unfinished
-    assert [one.standing for one in decision.entries] == [Standing.LOST] * 2
+    assert [one.state for one in decision.entries] == [EntryState.LOST] * 2
     ranges = [rows for one in decision.entries for rows in one.rows]
     log = {p: world.cluster.log(p) for p in (before, behind)}
     for rows in ranges:
@@ -190,7 +194,7 @@ def test_rows_are_searched_behind_much_else(world: FakeWorld) -> None:
     with at("commit.roll_forward.before", kill), suppress(Killed):
         batch.commit()
     world.cluster.advance(run.timeout_ms + 1)
-    [decision] = look(world, run.x).unfinished
+    [decision] = look(world, run.sink_id).unfinished
     assert [one.rows[0].first_offset for one in decision.entries] == [0, 5_001 + 1]
 
 
@@ -226,11 +230,11 @@ def test_rows_whose_beginning_is_gone_are_named_by_their_end(world: FakeWorld) -
     run = lost(world)
     partition = TopicPartition(run.topic, 0)
     world.cluster.log(partition).delete_before(1)
-    [decision] = look(world, run.x).unfinished
+    [decision] = look(world, run.sink_id).unfinished
     by_partition = {one.entry.partition: one.rows for one in decision.entries}
     assert by_partition[1] == (RowRange(partition=partition, first_offset=2, last_offset=2),)
     world.cluster.log(partition).delete_before(3)
-    [decision] = look(world, run.x).unfinished
+    [decision] = look(world, run.sink_id).unfinished
     assert [one.rows[0].first_offset for one in decision.entries] == [None, None]
     assert range_text(decision.entries[0].rows[0]).endswith(
         "-0 up to offset 1 (the first is not found any more)"
@@ -242,8 +246,8 @@ def test_rows_of_a_deleted_topic_are_named_all_the_same(world: FakeWorld) -> Non
     for transactional_id in list(world.cluster.ids):
         world.cluster.expire(transactional_id)
     del world.cluster.topics[run.topic]
-    [decision] = look(world, run.x).unfinished
-    assert [one.standing for one in decision.entries] == [Standing.UNKNOWN] * 2
+    [decision] = look(world, run.sink_id).unfinished
+    assert [one.state for one in decision.entries] == [EntryState.UNKNOWN] * 2
     assert [one.rows[0].last_offset for one in decision.entries] == [1, 2]
 
 
@@ -252,17 +256,17 @@ def test_readers_held_back_by_others_are_told_apart(world: FakeWorld) -> None:
     run, other = run_of(world), run_of(world)
     replace(other, topic=run.topic).begin(0).task(0, [b"z"])
     run.begin(0).task(0, [b"a"])
-    [held] = look(world, run.x).held
+    [held] = look(world, run.sink_id).held
     assert held.transactional_id is None
     assert held.holder is not None
-    assert "another application" in "\n".join(lines(look(world, run.x)))
+    assert "another application" in "\n".join(lines(look(world, run.sink_id)))
 
 
 def test_a_two_phase_sink_is_recognised(world: FakeWorld) -> None:
     world.cluster.enables_two_phase_commit = True
     run = replace(run_of(world), two_phase_commit=True)
     run.begin(0).task(0, [b"a"])
-    report = look(world, run.x)
+    report = look(world, run.sink_id)
     assert report.is_two_phase
     assert "times_out=never" in "\n".join(lines(report))
 
@@ -270,8 +274,8 @@ def test_a_two_phase_sink_is_recognised(world: FakeWorld) -> None:
 def test_looking_changes_nothing(world: FakeWorld) -> None:
     run = lost(world)
     world.cluster.requests.clear()
-    report = look(world, run.x)
-    intentions(report, RepairRequest(forgets=True, accepts_loss=True))
+    report = look(world, run.sink_id)
+    planned_actions(report, RepairRequest(forget=True, accept_loss=True))
     assert {request.name for request in world.cluster.requests} <= LOOKS
 
 
@@ -279,16 +283,16 @@ def test_nothing_known_is_told_from_nothing_to_do(world: FakeWorld) -> None:
     assert look(world, "nobody").is_unknown
     run = run_of(world)
     run.begin(0)
-    assert not look(world, run.x).is_unknown
+    assert not look(world, run.sink_id).is_unknown
 
 
 def test_ids_that_are_no_tasks_are_not_looked_at(world: FakeWorld) -> None:
     run = run_of(world)
     run.write(0, [b"a"])
-    known_ids = look(world, run.x).known_ids
+    known_ids = look(world, run.sink_id).known_ids
     with world.client("somebody") as client:
-        client.init_producer_id(f"{run.x}/report", timeout_ms=60_000)
-    assert look(world, run.x).known_ids == known_ids == 1
+        client.init_producer_id(f"{run.sink_id}/report", timeout_ms=60_000)
+    assert look(world, run.sink_id).known_ids == known_ids == 1
 
 
 def test_a_partition_without_rows_of_a_transaction_holds_nobody_back(world: FakeWorld) -> None:
@@ -299,7 +303,7 @@ def test_a_partition_without_rows_of_a_transaction_holds_nobody_back(world: Fake
     world.cluster.add_partition(
         task.entry.transactional_id, task.entry.producer, empty, task.entry.version
     )
-    report = look(world, run.x)
+    report = look(world, run.sink_id)
     assert empty in report.leftover[0].description.partitions
     assert [held.partition for held in report.held] == [TopicPartition(run.topic, 0)]
 
@@ -309,13 +313,13 @@ def test_the_right_to_see_tasks_ids_is_asked_for(world: FakeWorld) -> None:
     run = run_of(world)
     run.begin(0)
     world.cluster.requests.clear()
-    look(world, run.x)
+    look(world, run.sink_id)
     described = [r.subject for r in world.cluster.requests if r.name == "describe_transactions"]
-    assert any(lies_under(name, run.x) for name in described[0].split(","))
+    assert any(is_task_id_of(name, run.sink_id) for name in described[0].split(","))
 
 
 def test_another_id_with_the_same_beginning_is_not_looked_at(world: FakeWorld) -> None:
-    run = replace(run_of(world), x="sink")
-    replace(run, x="sink-2").begin(0).task(0, [b"a"])
+    run = replace(run_of(world), sink_id="sink")
+    replace(run, sink_id="sink-2").begin(0).task(0, [b"a"])
     run.write(0, [b"b"])
     assert look(world, "sink").open_transactions == ()

@@ -36,13 +36,15 @@ OUT = "out"
 COMMITS = "commits"
 
 
-def of(fake: FakeCluster, run: str = "run-1", *, x: str = "X", query_id: str = "query") -> Driver:
+def of(
+    fake: FakeCluster, run: str = "run-1", *, sink_id: str = "X", query_id: str = "query"
+) -> Driver:
     """A driver on a fake cluster, which has the topic `out` of two partitions."""
     if OUT not in fake.topics:
         fake.create_topic(OUT, 2)
     return Driver(
         client=fake.client(run),
-        x=x,
+        sink_id=sink_id,
         run=run,
         query_id=query_id,
         commit_topic=COMMITS,
@@ -60,7 +62,7 @@ def seen(fake: FakeCluster, topic: str = OUT) -> list[str]:
 
 
 def is_finished(driver: Driver) -> bool:
-    return driver.topic.read(driver.x)[driver.query_id].is_finished
+    return driver.topic.read(driver.sink_id)[driver.query_id].is_finished
 
 
 # --- on every cluster ---
@@ -82,7 +84,7 @@ def test_a_batch_that_was_decided_is_finished_by_the_next_planning(setting: Sett
     assert is_finished(new)
     (listed,) = [
         one
-        for one in new.client.list_transactions(f"{setting.x}/")
+        for one in new.client.list_transactions(f"{setting.sink_id}/")
         if one.transactional_id == left.transactional_id
     ]
     assert listed.state is TransactionState.EMPTY
@@ -98,7 +100,7 @@ def test_a_batch_that_was_not_decided_is_ended(setting: Setting) -> None:
     assert new.plan().last == {}
     assert setting.world.committed(topic) == []
     # Nothing that the old driver still sends can decide anything.
-    assert old.end(old.x, old.owner) is not ErrorCode.none
+    assert old.end(old.sink_id, old.owner) is not ErrorCode.none
     with pytest.raises(KafkaError):
         old.write_decision(old.decision(8))
     assert new.plan().last == {}
@@ -126,7 +128,7 @@ def test_lost_rows_are_named_until_they_are_written_again(setting: Setting) -> N
 
 def test_an_x_does_not_touch_another_that_begins_like_it(setting: Setting) -> None:
     mine, theirs = setting.world.topic(), setting.world.topic()
-    neighbour, driver = setting.driver(x=f"{setting.x}2"), setting.driver()
+    neighbour, driver = setting.driver(sink_id=f"{setting.sink_id}2"), setting.driver()
     neighbour.plan()
     undecided = neighbour.prepare(0, theirs, "undecided")
     driver.plan()
@@ -136,7 +138,7 @@ def test_an_x_does_not_touch_another_that_begins_like_it(setting: Setting) -> No
     driver.plan()
     assert setting.world.committed(mine) == [b"mine"]
     assert setting.world.committed(theirs) == []
-    assert neighbour.topic.read(neighbour.x)["query"].decision == decision
+    assert neighbour.topic.read(neighbour.sink_id)["query"].decision == decision
     assert neighbour.plan().last["query"].batch_id == 1
     assert setting.world.committed(theirs) == [b"undecided"]
 
@@ -169,7 +171,7 @@ def test_a_zombie_finishes_what_it_has_decided_while_a_new_owner_writes(setting:
     old.topic.mark_finished(decision)
     for decided_with in (None, old.version):
         with pytest.raises(SinkFencedError):
-            sweep(old.client, old.x, old.owner, run="old", decided_with=decided_with)
+            sweep(old.client, old.sink_id, old.owner, run="old", decided_with=decided_with)
     # The late mark is of decision 1: decision 2 is still to be rolled forward.
     assert not is_finished(new)
     assert setting.world.committed(topic) == [b"first"]
@@ -189,7 +191,7 @@ def test_a_commit_topic_that_deletes_is_refused_before_anything_is_taken(setting
     )
     with pytest.raises(CommitTopicError, match=r"cleanup\.policy is 'delete'"):
         driver.plan()
-    assert driver.client.describe_transactions([driver.x]) == {}
+    assert driver.client.describe_transactions([driver.sink_id]) == {}
 
 
 def test_a_commit_topic_of_two_partitions_is_refused(setting: Setting) -> None:
@@ -348,12 +350,12 @@ def test_an_outcome_that_will_never_be_told_stops_its_own_query_alone(
     driver = of(fake)
     for _ in range(2):
         planned = driver.plan().last["other"]
-        assert planned.untold is not None
-        assert "decision 1 of query other" in planned.untold
-        assert "python -m pyspark_kafka transactions --id=X" in planned.untold
-        assert planned.untold in caplog.text
+        assert planned.unknown_reason is not None
+        assert "decision 1 of query other" in planned.unknown_reason
+        assert "python -m pyspark_kafka transactions --id=X" in planned.unknown_reason
+        assert planned.unknown_reason in caplog.text
     other.topic.mark_finished(other.decision(1, entry))
-    assert driver.plan().last["other"].untold is None
+    assert driver.plan().last["other"].unknown_reason is None
 
 
 def test_what_will_never_be_told_is_looked_for_once() -> None:
@@ -364,7 +366,7 @@ def test_what_will_never_be_told_is_looked_for_once() -> None:
     driver = of(fake)
     driver.plan()
     client = fake.client("later")
-    assert plan(client, driver.options).last["other"].untold is not None
+    assert plan(client, driver.options).last["other"].unknown_reason is not None
     assert "end_transactions" not in client.asked()
 
 
@@ -374,10 +376,10 @@ def test_an_outcome_that_may_not_be_read_is_looked_for_again(fake: FakeCluster) 
     driver, client = of(fake), fake.client("without rights")
     refusal = AccessError("TOPIC_AUTHORIZATION_FAILED")
     client.before("end_transactions", lambda: client.fail("read_log", refusal))
-    untold = plan(client, driver.options).last["other"].untold
-    assert untold is not None
-    assert "Allow it READ" in untold
-    assert driver.plan().last["other"].untold is None
+    unknown_reason = plan(client, driver.options).last["other"].unknown_reason
+    assert unknown_reason is not None
+    assert "Allow it READ" in unknown_reason
+    assert driver.plan().last["other"].unknown_reason is None
 
 
 def test_an_outcome_that_is_not_known_yet_stops_planning(
@@ -392,7 +394,7 @@ def test_an_outcome_that_is_not_known_yet_stops_planning(
     client.fail("end_transactions", BrokerUnreachableError("nobody answers"))
     with pytest.raises(OutcomeUnknownError, match="the next start of the query goes on with it"):
         plan(client, driver.options)
-    assert driver.plan().last["other"].untold is None
+    assert driver.plan().last["other"].unknown_reason is None
 
 
 def test_lost_rows_of_one_query_do_not_stop_another(fake: FakeCluster) -> None:
@@ -555,10 +557,10 @@ def test_coordinators_and_leaders_that_move(
     cluster.create_topic(name, partitions=3, replication_factor=3)
 
     world = RealWorld(cluster.bootstrap_servers, lambda: name, unique_name)
-    x, commit_topic = unique_name(), unique_name()
+    sink_id, commit_topic = unique_name(), unique_name()
     for number, gone in enumerate(cluster.broker_ids, start=1):
         with world.client("old") as client:
-            old = Driver(client=client, x=x, commit_topic=commit_topic)
+            old = Driver(client=client, sink_id=sink_id, commit_topic=commit_topic)
             old.plan()
             entries = [
                 old.prepare(n, name, f"{number}-{n}", slot=number, to=(n,)) for n in range(3)

@@ -34,7 +34,10 @@ def told(driver: Driver, *entries: Entry) -> str:
     with pytest.raises(OutcomeUnknownError) as error:
         roll(driver, *entries)
     text = str(error.value)
-    assert f"decision 1 of query query (batch 5) under transactionalId '{driver.x}' stands" in text
+    assert (
+        f"decision 1 of query query (batch 5) under transactionalId '{driver.sink_id}' stands"
+        in text
+    )
     return text
 
 
@@ -42,7 +45,9 @@ def told(driver: Driver, *entries: Entry) -> str:
 def driver(fake: FakeCluster, client: FakeClient) -> Driver:
     """On a fake cluster with the topic `out` of two partitions."""
     fake.create_topic(OUT, 2)
-    return Driver(client=client, x="X", commit_topic="commits", version=fake.transaction_version)
+    return Driver(
+        client=client, sink_id="X", commit_topic="commits", version=fake.transaction_version
+    )
 
 
 @pytest.fixture
@@ -122,7 +127,7 @@ def test_a_retry_speaks_the_version_of_the_first(version: Literal[1, 2]) -> None
     fake = FakeCluster(2)
     client = fake.client()
     fake.create_topic(OUT)
-    driver = Driver(client=client, x="X", commit_topic="commits", version=version)
+    driver = Driver(client=client, sink_id="X", commit_topic="commits", version=version)
     entries = [driver.prepare(n, OUT, "a") for n in range(2)]
     driver.commit(entries[0])
     assert roll(driver, *entries) == []
@@ -131,7 +136,7 @@ def test_a_retry_speaks_the_version_of_the_first(version: Literal[1, 2]) -> None
 
 
 def test_the_decision_of_an_empty_batch_asks_for_nothing(client: FakeClient) -> None:
-    driver = Driver(client=client, x="X", commit_topic="commits")
+    driver = Driver(client=client, sink_id="X", commit_topic="commits")
     assert roll(driver) == []
     assert client.asked() == []
 

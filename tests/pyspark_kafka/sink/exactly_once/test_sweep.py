@@ -29,7 +29,9 @@ def states(driver: Driver, *ids: str) -> list[TransactionState]:
 def driver(fake: FakeCluster, client: FakeClient) -> Driver:
     """On a fake cluster with the topic `out`; it has planned."""
     fake.create_topic(OUT)
-    driver = Driver(client=client, x="X", commit_topic="commits", version=fake.transaction_version)
+    driver = Driver(
+        client=client, sink_id="X", commit_topic="commits", version=fake.transaction_version
+    )
     driver.plan()
     return driver
 
@@ -37,7 +39,7 @@ def driver(fake: FakeCluster, client: FakeClient) -> Driver:
 def another(fake: FakeCluster, name: str, **changes: str) -> Driver:
     return Driver(
         client=fake.client(name),
-        x=changes.get("x", "X"),
+        sink_id=changes.get("sink_id", "X"),
         run=name,
         commit_topic="commits",
         version=fake.transaction_version,
@@ -50,7 +52,7 @@ def another(fake: FakeCluster, name: str, **changes: str) -> Driver:
 def test_what_is_open_under_x_is_ended_and_nothing_else(setting: Setting) -> None:
     """X2 begins like X, and X/... of others can only be tasks of X."""
     topic = setting.world.topic()
-    neighbours = [setting.driver(x=f"{setting.x}{more}") for more in ("2", ".", "-")]
+    neighbours = [setting.driver(sink_id=f"{setting.sink_id}{more}") for more in ("2", ".", "-")]
     for neighbour in neighbours:
         neighbour.plan()
     theirs = [neighbour.prepare(0, topic, f"{n}") for n, neighbour in enumerate(neighbours)]
@@ -59,9 +61,9 @@ def test_what_is_open_under_x_is_ended_and_nothing_else(setting: Setting) -> Non
     committed = driver.prepare(1, topic, "committed")
     driver.commit(committed)
     opened = [driver.prepare(0, topic, "lost", attempt=n) for n in range(3)]
-    found = sweep(driver.client, driver.x, driver.owner)
+    found = sweep(driver.client, driver.sink_id, driver.owner)
     assert sorted(found) == [each.transactional_id for each in opened]
-    assert sweep(driver.client, driver.x, driver.owner) == ()
+    assert sweep(driver.client, driver.sink_id, driver.owner) == ()
     for neighbour, entry in zip(neighbours, theirs, strict=True):
         assert states(neighbour, entry.transactional_id) == [TransactionState.ONGOING]
         neighbour.commit(entry)
@@ -77,7 +79,7 @@ def test_a_task_that_is_still_writing_is_fenced(setting: Setting) -> None:
     writer = driver.client.transactional_producer(own_id, producer, driver.version)
     writer.send(rows(topic, 0, ["early"]))
     writer.flush()
-    assert sweep(driver.client, driver.x, driver.owner) == (own_id,)
+    assert sweep(driver.client, driver.sink_id, driver.owner) == (own_id,)
     with pytest.raises(PysparkKafkaError):
         _send(writer, topic)
     writer.abort()
@@ -95,7 +97,9 @@ def test_a_sweep_of_one_run_leaves_other_runs_alone(setting: Setting) -> None:
     driver, other = setting.driver("run-1"), setting.driver("run-12")
     driver.plan()
     mine, theirs = driver.prepare(0, topic, "mine"), other.prepare(0, topic, "theirs")
-    assert sweep(driver.client, driver.x, driver.owner, run="run-1") == (mine.transactional_id,)
+    assert sweep(driver.client, driver.sink_id, driver.owner, run="run-1") == (
+        mine.transactional_id,
+    )
     assert states(other, theirs.transactional_id) == [TransactionState.ONGOING]
 
 
@@ -103,7 +107,7 @@ def test_what_is_decided_is_spared(setting: Setting) -> None:
     driver, topic = setting.driver(), setting.world.topic()
     driver.plan()
     spared, other = driver.prepare(0, topic, "a"), driver.prepare(1, topic, "b")
-    found = sweep(driver.client, driver.x, driver.owner, spare={spared.transactional_id})
+    found = sweep(driver.client, driver.sink_id, driver.owner, spare={spared.transactional_id})
     assert found == (other.transactional_id,)
     driver.commit(spared)
     assert setting.world.committed(topic) == [b"a"]
@@ -117,13 +121,13 @@ def test_who_has_lost_x_ends_nothing(setting: Setting) -> None:
     entry = new.prepare(0, topic, "new")
     left = old.prepare(0, topic, "late task of the old one")
     with pytest.raises(
-        SinkFencedError, match=f"another run has taken over transactionalId '{setting.x}'"
+        SinkFencedError, match=f"another run has taken over transactionalId '{setting.sink_id}'"
     ):
-        sweep(old.client, old.x, old.owner)
+        sweep(old.client, old.sink_id, old.owner)
     new.decide(1, entry)
     for decided_with in (None, old.version):
         with pytest.raises(SinkFencedError):
-            sweep(old.client, old.x, old.owner, decided_with=decided_with)
+            sweep(old.client, old.sink_id, old.owner, decided_with=decided_with)
     assert states(new, entry.transactional_id) == [TransactionState.ONGOING]
     assert states(new, left.transactional_id) == [TransactionState.ONGOING]
 
@@ -136,7 +140,7 @@ def test_a_decision_does_not_make_its_own_driver_a_stranger(setting: Setting) ->
     driver.decide(1, entry)
     driver.commit(entry)
     found = sweep(
-        driver.client, driver.x, driver.owner, run=driver.run, decided_with=driver.version
+        driver.client, driver.sink_id, driver.owner, run=driver.run, decided_with=driver.version
     )
     assert found == (left.transactional_id,)
 

@@ -25,6 +25,7 @@ from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch, TransactionStat
 from pyspark_kafka.options.values import ExactlyOnce, SinkOptions
 from pyspark_kafka.records.checksums import row_checksums
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, RowTotals
+from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient
 from pyspark_kafka.sink.exactly_once.messages import (
     AlreadyCommitted,
     Empty,
@@ -34,7 +35,6 @@ from pyspark_kafka.sink.exactly_once.messages import (
 )
 from pyspark_kafka.sink.exactly_once.planning import LastDecision, Plan
 from pyspark_kafka.sink.exactly_once.task import write_task
-from pyspark_kafka.sink.exactly_once.watched import Watched
 from pyspark_kafka.sink.rows import RowPreparation
 from tests.pyspark_kafka.client.records import options
 from tests.pyspark_kafka.sink.exactly_once.fake_cluster import FakeCluster
@@ -50,7 +50,7 @@ OPTIONS = ExactlyOnce(
     group_id=None,
     checkpoint=None,
     batch_id=None,
-    fails_on_mismatch=True,
+    fail_on_replay_mismatch=True,
     two_phase_commit=False,
 )
 ROWS = values([b"a", b"b", b"a"])
@@ -95,7 +95,7 @@ class Attempt:
             options=SinkOptions(
                 client=options("none:1"), topic=self.topic, exactly_once=self.options
             ),
-            client=Watched(self.client),
+            client=FailpointClient(self.client),
             now_ms=lambda: self.cluster.now_ms,
         )
 
@@ -117,7 +117,7 @@ def test_rows_are_left_prepared(attempt: Attempt) -> None:
     assert isinstance(message, Prepared)
     assert message.owner == attempt.owner
     assert message.last_number == 11
-    assert message.rewrites is None
+    assert message.decision_number is None
     assert message.rows_by_topic == {"t": 3}
     entry = message.entry
     assert entry.transactional_id == OWN_ID
@@ -216,10 +216,10 @@ def test_a_job_without_an_id_is_always_written(attempt: Attempt) -> None:
 
 
 def test_a_query_whose_outcome_will_never_be_told_is_refused(attempt: Attempt) -> None:
-    attempt.last = {"q": replace(last(6), untold="look, and settle it by hand")}
+    attempt.last = {"q": replace(last(6), unknown_reason="look, and settle it by hand")}
     with pytest.raises(OutcomeUnknownError, match="look, and settle it by hand"):
         attempt.run()
-    attempt.last = {"another": replace(last(6), untold="no business of ours")}
+    attempt.last = {"another": replace(last(6), unknown_reason="no business of ours")}
     assert isinstance(attempt.run(), Prepared)
 
 
@@ -237,7 +237,7 @@ def test_lost_rows_are_written_again(attempt: Attempt) -> None:
     attempt.batches = [values([b"b", b"a", b"a"])]
     message = attempt.run()
     assert isinstance(message, Prepared)
-    assert message.rewrites == 11
+    assert message.decision_number == 11
     assert message.entry.totals == totals(ROWS)
 
 

@@ -29,10 +29,10 @@ from pyspark_kafka.options.parse import parse_sink_options
 from pyspark_kafka.options.values import ClientOptions, ExactlyOnce, SinkOptions
 from pyspark_kafka.sink.exactly_once import abort, commit, planning, steps, task, write
 from pyspark_kafka.sink.exactly_once.decisions import BATCH_JOB, RowTotals
+from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient
 from pyspark_kafka.sink.exactly_once.messages import AlreadyCommitted, Empty, Task, TaskMessage
 from pyspark_kafka.sink.exactly_once.planning import Plan
 from pyspark_kafka.sink.exactly_once.source_offsets import SourceOffsets
-from pyspark_kafka.sink.exactly_once.watched import Watched
 from pyspark_kafka.sink.exactly_once.write import ExactlyOnceWrite, new_rows
 
 SCHEMA = StructType().add("value", "string")
@@ -315,8 +315,8 @@ def test_requests_are_failpoints_only_where_tests_ask(
     monkeypatch.setenv(steps.VARIABLE, f"{__name__}:_ignore")
     one.task(rows(1))
     one.commit([message()], 1)
-    assert isinstance(protocol.tasks[1][2], Watched)
-    assert isinstance(protocol.commits[1][2], Watched)
+    assert isinstance(protocol.tasks[1][2], FailpointClient)
+    assert isinstance(protocol.commits[1][2], FailpointClient)
 
 
 def _ignore(_failpoint: str) -> None:

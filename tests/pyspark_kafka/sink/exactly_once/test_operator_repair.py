@@ -19,18 +19,18 @@ from pyspark_kafka.errors import (
     SinkFencedError,
 )
 from pyspark_kafka.kafka.transactions import TransactionState
-from pyspark_kafka.sink.exactly_once import operator
+from pyspark_kafka.sink.exactly_once import operator_repair
 from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.messages import Prepared
-from pyspark_kafka.sink.exactly_once.operator import (
+from pyspark_kafka.sink.exactly_once.operator_repair import (
     RepairRequest,
-    carry_out,
     check,
-    intentions,
+    planned_actions,
+    repair,
     signs_of_life,
 )
 from pyspark_kafka.sink.exactly_once.operator_report import (
-    Standing,
+    EntryState,
     examine,
 )
 from pyspark_kafka.sink.exactly_once.operator_text import lines
@@ -70,13 +70,13 @@ def real(bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]) ->
 def check_recovery_of_decided(world: World) -> None:
     run = decided_and_killed(world)
     assert world.committed(run.topic) == []
-    done = do(world, run.x, RECOVER)
+    done = do(world, run.sink_id, RECOVER)
     assert done[1:] == [
         "committed 2 transactions of decision 1 of query query (batch 0)",
         "marked decision 1 of query query (batch 0) as finished",
     ]
     assert world.committed(run.topic) == [b"a", b"b", b"c"]
-    report = look(world, run.x)
+    report = look(world, run.sink_id)
     assert (report.unfinished, report.open_transactions, report.held) == ((), (), ())
     run.successor().write(0, [b"a", b"b"], [b"c"])
     assert world.committed(run.topic) == [b"a", b"b", b"c"]
@@ -95,8 +95,8 @@ def check_recovery_of_undecided(world: World) -> None:
     run.write(0, [b"a"])
     batch = run.begin(1)
     batch.task(0, [b"b"])
-    assert do(world, run.x, RECOVER)[1:] == [f"aborted '{run.x}/run-1/0/0-1'"]
-    assert look(world, run.x).held == ()
+    assert do(world, run.sink_id, RECOVER)[1:] == [f"aborted '{run.sink_id}/run-1/0/0-1'"]
+    assert look(world, run.sink_id).held == ()
     with pytest.raises(ExactlyOnceError):
         batch.commit()
     batch.abort()
@@ -118,12 +118,12 @@ def test_recovery_does_what_is_decided_when_it_begins(world: FakeWorld) -> None:
     run.write(0, [b"a"])
     batch = run.begin(1)
     batch.task(0, [b"b"])
-    report, done = look(world, run.x), list[str]()
+    report, done = look(world, run.sink_id), list[str]()
     assert len(report.leftover) == 1
     with at("commit.roll_forward.before", kill), suppress(Killed):
         batch.commit()
     with world.client("operator") as client:
-        carry_out(client, report, RECOVER, done.append)
+        repair(client, report, RECOVER, done.append)
     assert world.committed(run.topic) == [b"a", b"b"]
     assert not [text for text in done if text.startswith("aborted")]
 
@@ -136,48 +136,48 @@ def test_recovery_of_a_two_phase_sink_also_ends_what_has_not_begun(world: FakeWo
     batch.task(0, [b"b"])
     with at("task.produce.before", kill), suppress(Killed):
         batch.task(1, [b"c"])
-    idle = f"{run.x}/run-1/1/0-2"
+    idle = f"{run.sink_id}/run-1/1/0-2"
     assert world.cluster.state(idle) is TransactionState.EMPTY
     before = world.cluster.producer_of(idle)
-    do(world, run.x, RECOVER)
+    do(world, run.sink_id, RECOVER)
     assert world.cluster.producer_of(idle) != before
 
 
 def test_lost_rows_stay_the_querys_to_write(world: FakeWorld) -> None:
     run = lost(world)
-    assert "leave unfinished decision 1 of query query (batch 0)" in intentions(
-        look(world, run.x), RECOVER
+    assert "leave unfinished decision 1 of query query (batch 0)" in planned_actions(
+        look(world, run.sink_id), RECOVER
     )
-    done = do(world, run.x, RECOVER)
+    done = do(world, run.sink_id, RECOVER)
     assert "unfinished: 3 of its rows are lost" in done[-1]
-    assert look(world, run.x).needs_judgement
+    assert look(world, run.sink_id).needs_judgement
     run.successor().write(0, [b"a", b"b"], [b"c"])
     assert world.committed(run.topic) == [b"a", b"b", b"c"]
 
 
 def test_loss_may_be_accepted(world: FakeWorld) -> None:
     run = lost(world)
-    wish = RepairRequest(accepts_loss=True)
+    request = RepairRequest(accept_loss=True)
     assert "mark as finished, although rows are lost, decision 1 of query query (batch 0)" in (
-        intentions(look(world, run.x), wish)
+        planned_actions(look(world, run.sink_id), request)
     )
-    assert do(world, run.x, wish)[1:] == [
+    assert do(world, run.sink_id, request)[1:] == [
         "gave up 3 lost rows of decision 1 of query query (batch 0)",
         "marked decision 1 of query query (batch 0) as finished",
     ]
-    assert not look(world, run.x).needs_judgement
+    assert not look(world, run.sink_id).needs_judgement
     run.successor().write(1, [b"d"])
     assert world.committed(run.topic) == [b"d"]
 
 
 def test_what_nobody_knows_stops_a_query_until_it_is_given_up(world: FakeWorld) -> None:
     run = unknown(world)
-    [decision] = look(world, run.x).unfinished
-    assert [one.standing for one in decision.entries] == [Standing.UNKNOWN] * 2
+    [decision] = look(world, run.sink_id).unfinished
+    assert [one.state for one in decision.entries] == [EntryState.UNKNOWN] * 2
     with pytest.raises(OutcomeUnknownError):
         run.successor().write(1, [b"d"])
-    assert "left decision 1" in do(world, run.x, RECOVER)[-1]
-    do(world, run.x, RepairRequest(accepts_loss=True))
+    assert "left decision 1" in do(world, run.sink_id, RECOVER)[-1]
+    do(world, run.sink_id, RepairRequest(accept_loss=True))
     run.successor().write(1, [b"d"])
     assert world.committed(run.topic) == [b"d"]
 
@@ -187,7 +187,7 @@ def test_what_may_not_be_read_is_never_given_up(world: FakeWorld) -> None:
     run = decided_and_killed(world)
     for transactional_id in list(world.cluster.ids):
         world.cluster.expire(transactional_id)
-    report, done = look(world, run.x), list[str]()
+    report, done = look(world, run.sink_id), list[str]()
     client = world.cluster.client("operator")
 
     def refuse() -> None:
@@ -195,7 +195,7 @@ def test_what_may_not_be_read_is_never_given_up(world: FakeWorld) -> None:
             client.fail("read_log", AccessError("TOPIC_AUTHORIZATION_FAILED"))
 
     client.before("end_transactions", refuse)
-    carry_out(client, report, RepairRequest(accepts_loss=True), done.append)
+    repair(client, report, RepairRequest(accept_loss=True), done.append)
     [left] = [text for text in done if "decision" in text]
     assert left.startswith("left decision 1")
     assert "Allow it READ" in left
@@ -203,15 +203,15 @@ def test_what_may_not_be_read_is_never_given_up(world: FakeWorld) -> None:
 
 def test_what_may_still_be_committed_is_never_given_up(world: FakeWorld) -> None:
     run = decided_and_killed(world)
-    report, done = look(world, run.x), list[str]()
+    report, done = look(world, run.sink_id), list[str]()
     client = world.cluster.client("operator")
     for _ in range(9):
         client.fail("end_transactions", BrokerUnreachableError("no broker"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operator, "roll_forward", partial(roll_forward, pause=lambda _: None))
-        carry_out(client, report, RepairRequest(accepts_loss=True, forgets=True), done.append)
+        patch.setattr(operator_repair, "roll_forward", partial(roll_forward, pause=lambda _: None))
+        repair(client, report, RepairRequest(accept_loss=True, forget=True), done.append)
     assert not [text for text in done if text.startswith(("marked", "gave up", "removed"))]
-    do(world, run.x, RECOVER)
+    do(world, run.sink_id, RECOVER)
     assert world.committed(run.topic) == [b"a", b"b", b"c"]
 
 
@@ -221,13 +221,13 @@ def test_what_may_still_be_committed_is_never_given_up(world: FakeWorld) -> None
 def check_forgetting(world: World) -> None:
     run = decided_and_killed(world)
     replace(run, query_id="other").begin(0)
-    assert do(world, run.x, FORGET)[-1] == (
-        f"removed every record of '{run.x}' from topic '{COMMIT_TOPIC}'"
+    assert do(world, run.sink_id, FORGET)[-1] == (
+        f"removed every record of '{run.sink_id}' from topic '{COMMIT_TOPIC}'"
     )
     assert world.committed(run.topic) == [b"a", b"b", b"c"]
-    assert look(world, run.x).decisions == ()
+    assert look(world, run.sink_id).decisions == ()
     run.successor().write(0, [b"new"])
-    [decision] = look(world, run.x).decisions
+    [decision] = look(world, run.sink_id).decisions
     assert (decision.decision.number, decision.is_finished) == (1, True)
 
 
@@ -243,41 +243,44 @@ def test_others_are_not_forgotten(world: FakeWorld) -> None:
     run, other = run_of(world), run_of(world)
     run.write(0, [b"a"])
     other.write(0, [b"b"])
-    do(world, run.x, FORGET)
-    assert len(look(world, other.x).decisions) == 1
+    do(world, run.sink_id, FORGET)
+    assert len(look(world, other.sink_id).decisions) == 1
 
 
 def test_lost_rows_are_not_forgotten(world: FakeWorld) -> None:
     run = lost(world)
-    assert f"not remove anything of '{run.x}' from topic '{COMMIT_TOPIC}'" in intentions(
-        look(world, run.x), FORGET
+    assert f"not remove anything of '{run.sink_id}' from topic '{COMMIT_TOPIC}'" in planned_actions(
+        look(world, run.sink_id), FORGET
     )
-    assert do(world, run.x, FORGET)[-1] == f"kept the decisions of '{run.x}': 1 are not finished"
-    assert look(world, run.x).needs_judgement
-    do(world, run.x, RepairRequest(forgets=True, accepts_loss=True))
-    assert look(world, run.x).decisions == ()
+    assert (
+        do(world, run.sink_id, FORGET)[-1]
+        == f"kept the decisions of '{run.sink_id}': 1 are not finished"
+    )
+    assert look(world, run.sink_id).needs_judgement
+    do(world, run.sink_id, RepairRequest(forget=True, accept_loss=True))
+    assert look(world, run.sink_id).decisions == ()
 
 
 def test_forgetting_is_fenced_by_a_query_that_goes_on(world: FakeWorld) -> None:
     run = run_of(world)
     run.write(0, [b"a"])
-    report, done = look(world, run.x), list[str]()
+    report, done = look(world, run.sink_id), list[str]()
     client = world.cluster.client("operator")
     client.before("produce", lambda: run.begin(1))
     with pytest.raises(SinkFencedError, match="a query has taken it back"):
-        carry_out(client, report, FORGET, done.append)
-    assert len(look(world, run.x).decisions) == 1
+        repair(client, report, FORGET, done.append)
+    assert len(look(world, run.sink_id).decisions) == 1
 
 
 def test_forgetting_may_take_its_time(world: FakeWorld) -> None:
     """A commit topic that is short of replicas, or has no leader for a while."""
     run = run_of(world)
     run.write(0, [b"a"])
-    report, done = look(world, run.x), list[str]()
+    report, done = look(world, run.sink_id), list[str]()
     client = world.cluster.client("operator")
     client.before("end_transactions", lambda: world.cluster.advance(20_000))
-    carry_out(client, report, FORGET, done.append)
-    assert look(world, run.x).decisions == ()
+    repair(client, report, FORGET, done.append)
+    assert look(world, run.sink_id).decisions == ()
 
 
 def test_brokers_may_allow_less_time(world: FakeWorld) -> None:
@@ -285,8 +288,8 @@ def test_brokers_may_allow_less_time(world: FakeWorld) -> None:
     run.write(0, [b"a"])
     assert world.cluster.broker_config is not None
     world.cluster.broker_config["transaction.max.timeout.ms"] = "5000"
-    do(world, run.x, FORGET)
-    owner = look(world, run.x).owner
+    do(world, run.sink_id, FORGET)
+    owner = look(world, run.sink_id).owner
     assert owner is not None
     assert owner.timeout_ms == 5_000
 
@@ -294,12 +297,12 @@ def test_brokers_may_allow_less_time(world: FakeWorld) -> None:
 def test_a_removal_that_is_not_confirmed_is_told(world: FakeWorld) -> None:
     run = run_of(world)
     run.write(0, [b"a"])
-    report, done = look(world, run.x), list[str]()
+    report, done = look(world, run.sink_id), list[str]()
     client = world.cluster.client("operator")
     client.lose("end_transactions")
     with pytest.raises(OutcomeUnknownError, match="Either all are or none"):
-        carry_out(client, report, FORGET, done.append)
-    assert look(world, run.x).decisions == ()
+        repair(client, report, FORGET, done.append)
+    assert look(world, run.sink_id).decisions == ()
 
 
 # --- what is refused ---
@@ -309,7 +312,7 @@ def test_nothing_is_aborted_where_no_decision_is_found(world: FakeWorld) -> None
     """They may be in another topic: the operator has to say that this is it."""
     run = run_of(world)
     run.begin(0).task(0, [b"a"])
-    report = look(world, run.x)
+    report = look(world, run.sink_id)
     with pytest.raises(ExactlyOnceError, match="--commit-topic __spark_commits, if this is it"):
         check(report, RECOVER, names_topic=False)
     check(report, RECOVER, names_topic=True)
@@ -319,29 +322,29 @@ def test_nothing_is_aborted_without_the_commit_topic(world: FakeWorld) -> None:
     run = run_of(world)
     run.begin(0).task(0, [b"a"])
     del world.cluster.topics[COMMIT_TOPIC]
-    report = look(world, run.x)
+    report = look(world, run.sink_id)
     assert not report.has_commit_topic
     with pytest.raises(ExactlyOnceError, match=f"there is no topic '{COMMIT_TOPIC}'"):
         check(report, RECOVER, names_topic=True)
-    do(world, run.x, RepairRequest(accepts_loss=True))
-    assert look(world, run.x).open_transactions == ()
+    do(world, run.sink_id, RepairRequest(accept_loss=True))
+    assert look(world, run.sink_id).open_transactions == ()
 
 
 def test_nothing_is_aborted_where_decisions_are_damaged(world: FakeWorld) -> None:
     run = damaged(world)
-    report = look(world, run.x)
+    report = look(world, run.sink_id)
     assert report.damage is not None
     assert "decision UNREADABLE topic '__spark_commits'" in "\n".join(lines(report))
-    for wish in (RECOVER, FORGET, RepairRequest(accepts_loss=True)):
+    for request in (RECOVER, FORGET, RepairRequest(accept_loss=True)):
         with pytest.raises(ExactlyOnceError, match="cannot be read"):
-            check(report, wish, names_topic=True)
+            check(report, request, names_topic=True)
 
 
 def test_damaged_decisions_may_be_given_up(world: FakeWorld) -> None:
     run = damaged(world)
     with pytest.raises(CommitTopicError):
         run.successor().begin(1)
-    do(world, run.x, RepairRequest(forgets=True, accepts_loss=True))
+    do(world, run.sink_id, RepairRequest(forget=True, accept_loss=True))
     run.successor().write(1, [b"b"])
     assert world.committed(run.topic) == [b"a", b"b"]
 
@@ -353,7 +356,7 @@ def test_rights_that_are_missing_are_named(world: FakeWorld, name: str) -> None:
     world.cluster.refuses.add(name)
     wanted = {"describe_transactions": "DESCRIBE.* WRITE.*prefix", "read_log": "READ on topic"}
     with pytest.raises(AccessError, match=wanted[name]):
-        look(world, run.x)
+        look(world, run.sink_id)
 
 
 def test_who_may_not_look_at_topics_is_told_all_else(world: FakeWorld) -> None:
@@ -361,7 +364,7 @@ def test_who_may_not_look_at_topics_is_told_all_else(world: FakeWorld) -> None:
     run.begin(0).task(0, [b"a"])
     world.cluster.refuses.add("list_offsets")
     world.cluster.topics.pop(COMMIT_TOPIC)
-    report = look(world, run.x)
+    report = look(world, run.sink_id)
     assert len(report.leftover) == 1
     assert report.held_is_unknown is not None
     assert "held UNKNOWN" in "\n".join(lines(report))
@@ -373,7 +376,7 @@ def test_lost_rows_are_named_by_their_end_where_topics_may_not_be_looked_at(
     run = lost(world)
     client = world.cluster.client("operator")
     client.before("read_log", lambda: world.cluster.refuses.add("list_offsets"))
-    report = examine(client, run.x, COMMIT_TOPIC, now_ms=world.now_ms())
+    report = examine(client, run.sink_id, COMMIT_TOPIC, now_ms=world.now_ms())
     [decision] = report.unfinished
     assert [one.rows[0].first_offset for one in decision.entries] == [None, None]
     assert [one.rows[0].last_offset for one in decision.entries] == [1, 2]
@@ -383,9 +386,9 @@ def test_lost_rows_are_named_by_their_end_where_topics_may_not_be_looked_at(
 
 
 def signs(world: FakeWorld, run: Run, *, meanwhile: Callable[[], object] = lambda: None) -> str:
-    earlier = look(world, run.x)
+    earlier = look(world, run.sink_id)
     meanwhile()
-    return "; ".join(signs_of_life(earlier, look(world, run.x), quiet_ms=60_000))
+    return "; ".join(signs_of_life(earlier, look(world, run.sink_id), quiet_ms=60_000))
 
 
 def test_who_has_left_things_long_ago_is_not_alive(world: FakeWorld) -> None:
@@ -437,4 +440,4 @@ def test_a_decision_under_way_is_a_sign_of_life(world: FakeWorld) -> None:
     world.cluster.advance(60_000)
     with at("commit.decide.end_transactions.before", kill), suppress(Killed):
         batch.commit()
-    assert f"the transaction of '{run.x}' itself is open" in signs(world, run)
+    assert f"the transaction of '{run.sink_id}' itself is open" in signs(world, run)

@@ -14,8 +14,8 @@ from pyspark_kafka.client.transactional_port import TransactionalClient
 from pyspark_kafka.kafka.offsets import FetchRange, IsolationLevel
 from pyspark_kafka.kafka.topics import TopicPartition
 from pyspark_kafka.kafka.transactions import ProducerIdAndEpoch
+from pyspark_kafka.sink.exactly_once.failpoint_client import FailpointClient
 from pyspark_kafka.sink.exactly_once.steps import Step, step
-from pyspark_kafka.sink.exactly_once.watched import Watched
 from tests.pyspark_kafka.sink.exactly_once.play import at
 
 PARTITION = TopicPartition("t", 0)
@@ -79,8 +79,8 @@ REQUESTS: dict[str, Ask] = {
 }
 
 
-def watching(inner: Recording) -> Watched:
-    return Watched(cast("TransactionalClient", inner))
+def watching(inner: Recording) -> FailpointClient:
+    return FailpointClient(cast("TransactionalClient", inner))
 
 
 @pytest.mark.parametrize("name", REQUESTS)

@@ -27,14 +27,17 @@ from pyspark_kafka.sink.exactly_once.commit_topic import CommitTopic
 from pyspark_kafka.sink.exactly_once.decisions import Decision, QueryState
 from pyspark_kafka.sink.exactly_once.operator_report import (
     DecisionReport,
+    EntryState,
     Report,
-    Standing,
+    entry_states,
     is_open,
-    standings,
 )
 from pyspark_kafka.sink.exactly_once.operator_text import duration_text, time_text
 from pyspark_kafka.sink.exactly_once.planning import DECISION_TIMEOUT_MS, TIMEOUT_MAX
-from pyspark_kafka.sink.exactly_once.roll_forward import ForgottenError, roll_forward
+from pyspark_kafka.sink.exactly_once.roll_forward import (
+    TransactionOutcomeExpiredError,
+    roll_forward,
+)
 from pyspark_kafka.sink.exactly_once.sweep import sweep
 
 Say = Callable[[str], None]
@@ -44,35 +47,35 @@ Say = Callable[[str], None]
 class RepairRequest:
     """What the operator asks for."""
 
-    forgets: bool = False
-    accepts_loss: bool = False
+    forget: bool = False
+    accept_loss: bool = False
 
 
 # --- may it be done? ---
 
 
-def check(report: Report, wish: RepairRequest, *, names_topic: bool) -> None:
+def check(report: Report, request: RepairRequest, *, names_topic: bool) -> None:
     """Refuse what could abort decided rows: where decisions are not known, nothing is undecided.
 
     `names_topic` says whether the operator named the commit topic. Raises `ExactlyOnceError`.
     """
-    x, topic = report.x, report.commit_topic
-    if report.damage is not None and not (wish.forgets and wish.accepts_loss):
+    sink_id, topic = report.sink_id, report.commit_topic
+    if report.damage is not None and not (request.forget and request.accept_loss):
         raise ExactlyOnceError(
-            f"what was decided under '{x}' cannot be read: {report.damage} Nothing was changed, "
+            f"what was decided under '{sink_id}' cannot be read: {report.damage} Nothing was changed, "
             "since an open transaction that looks undecided may be decided. Repair the topic; or "
             "give the decisions up with --forget --accept-loss, which aborts every transaction "
             "that is open under this id"
         )
-    if not report.has_commit_topic and not wish.accepts_loss:
+    if not report.has_commit_topic and not request.accept_loss:
         raise ExactlyOnceError(
-            f"there is no topic '{topic}', so that nobody can tell what was decided under '{x}'. "
+            f"there is no topic '{topic}', so that nobody can tell what was decided under '{sink_id}'. "
             "Nothing was changed. Name the query's option commitTopic with --commit-topic; if it "
             "is gone for good, --accept-loss aborts every transaction that is open under this id"
         )
     if report.has_commit_topic and not (report.damage or report.decisions or names_topic):
         raise ExactlyOnceError(
-            f"topic '{topic}' holds no decision of '{x}'. If the query's option commitTopic names "
+            f"topic '{topic}' holds no decision of '{sink_id}'. If the query's option commitTopic names "
             "another topic, what is decided there would be aborted. Nothing was changed. Say which "
             f"it is: --commit-topic {topic}, if this is it"
         )
@@ -90,9 +93,9 @@ def signs_of_life(earlier: Report, later: Report, *, quiet_ms: int) -> tuple[str
 def _signs(earlier: Report, later: Report, quiet_ms: int) -> Iterator[str]:
     now_ms, owner = later.taken_ms, later.owner
     if (earlier.owner and earlier.owner.producer) != (owner and owner.producer):
-        yield f"somebody took '{later.x}' a moment ago"
+        yield f"somebody took '{later.sink_id}' a moment ago"
     if owner is not None and is_open(owner.state):
-        yield f"the transaction of '{later.x}' itself is open: a decision is being written"
+        yield f"the transaction of '{later.sink_id}' itself is open: a decision is being written"
     if _traces(earlier) != _traces(later):
         yield "transactions were begun or ended, or grew, while they were watched"
     for decision in (one.decision for one in later.decisions):
@@ -123,34 +126,36 @@ def _traces(report: Report) -> object:
 # --- what would be done ---
 
 
-def intentions(report: Report, wish: RepairRequest) -> tuple[str, ...]:
-    """What carrying out the wish would do, as far as can be told before; empty: nothing."""
-    if not (report.unfinished or report.leftover or wish.forgets):
+def planned_actions(report: Report, request: RepairRequest) -> tuple[str, ...]:
+    """What carrying out the request would do, as far as can be told before; empty: nothing."""
+    if not (report.unfinished or report.leftover or request.forget):
         return ()
-    return tuple(_intentions(report, wish))
+    return tuple(_intentions(report, request))
 
 
-def _intentions(report: Report, wish: RepairRequest) -> Iterator[str]:
-    yield f"take '{report.x}': a run that is within a batch fails, and of that batch nothing is seen"
+def _intentions(report: Report, request: RepairRequest) -> Iterator[str]:
+    yield f"take '{report.sink_id}': a run that is within a batch fails, and of that batch nothing is seen"
     for one in report.unfinished:
-        waiting = one.standing(Standing.PREPARED, Standing.COMMITTING)
+        waiting = one.state(EntryState.PREPARED, EntryState.COMMITTING)
         if waiting:
             yield f"commit {len(waiting)} transactions of {decision_text(one.decision)}"
-        yield f"{_judged(one, wish)} {decision_text(one.decision)}"
+        yield f"{_judged(one, request)} {decision_text(one.decision)}"
     if report.leftover:
         yield f"abort {len(report.leftover)} undecided transactions"
-    if not wish.forgets:
+    if not request.forget:
         return
-    if report.needs_judgement and not wish.accepts_loss:
-        yield f"not remove anything of '{report.x}' from topic '{report.commit_topic}'"
+    if report.needs_judgement and not request.accept_loss:
+        yield f"not remove anything of '{report.sink_id}' from topic '{report.commit_topic}'"
     elif report.has_commit_topic:
-        yield f"remove every record of '{report.x}' from topic '{report.commit_topic}'"
+        yield f"remove every record of '{report.sink_id}' from topic '{report.commit_topic}'"
 
 
-def _judged(report: DecisionReport, wish: RepairRequest) -> str:
+def _judged(report: DecisionReport, request: RepairRequest) -> str:
     if not report.needs_judgement:
         return "mark as finished"
-    return "mark as finished, although rows are lost," if wish.accepts_loss else "leave unfinished"
+    return (
+        "mark as finished, although rows are lost," if request.accept_loss else "leave unfinished"
+    )
 
 
 def decision_text(decision: Decision) -> str:
@@ -162,21 +167,21 @@ def decision_text(decision: Decision) -> str:
 # --- doing it ---
 
 
-def carry_out(client: TransactionalClient, report: Report, wish: RepairRequest, say: Say) -> None:
+def repair(client: TransactionalClient, report: Report, request: RepairRequest, say: Say) -> None:
     """Do it, saying each thing that is done; it may be repeated if it breaks off.
 
     What was decided is read anew after X is taken: only then it cannot change any more. Raises
     errors of `KafkaError`, `SinkFencedError` where a query has taken X back meanwhile, `OutcomeUnknownError`.
     """
-    x = report.x
-    owner = client.init_producer_id(x, timeout_ms=_timeout_ms(client))
-    say(f"took '{x}' ({owner})")
+    sink_id = report.sink_id
+    owner = client.init_producer_id(sink_id, timeout_ms=_timeout_ms(client))
+    say(f"took '{sink_id}' ({owner})")
     topic = CommitTopic(client, report.commit_topic)
     is_readable = report.has_commit_topic and report.damage is None
-    unfinished = _finish(client, topic, x, wish, say) if is_readable else {}
+    unfinished = _finish(client, topic, sink_id, request, say) if is_readable else {}
     fenced = sweep(
         client,
-        x,
+        sink_id,
         owner,
         spare={
             entry.transactional_id
@@ -187,30 +192,30 @@ def carry_out(client: TransactionalClient, report: Report, wish: RepairRequest, 
     )
     for transactional_id in fenced:
         say(f"aborted '{transactional_id}'")
-    if not wish.forgets or not report.has_commit_topic:
+    if not request.forget or not report.has_commit_topic:
         return
     if unfinished:
-        say(f"kept the decisions of '{x}': {len(unfinished)} are not finished")
+        say(f"kept the decisions of '{sink_id}': {len(unfinished)} are not finished")
         return
-    _forget(client, topic, x, owner)
-    say(f"removed every record of '{x}' from topic '{report.commit_topic}'")
+    _forget(client, topic, sink_id, owner)
+    say(f"removed every record of '{sink_id}' from topic '{report.commit_topic}'")
 
 
 def _timeout_ms(client: TransactionalClient) -> int:
-    """Of the transaction that forgets; brokers may allow less than a query asks for."""
+    """Of the transaction that forget; brokers may allow less than a query asks for."""
     config = client.broker_config() or {}
     return min(DECISION_TIMEOUT_MS, int(config.get(TIMEOUT_MAX, DECISION_TIMEOUT_MS)))
 
 
 def _finish(
-    client: TransactionalClient, topic: CommitTopic, x: str, wish: RepairRequest, say: Say
+    client: TransactionalClient, topic: CommitTopic, sink_id: str, request: RepairRequest, say: Say
 ) -> dict[str, QueryState]:
     """Roll forward and mark; the answer is what is not finished, by query."""
     unfinished = {}
-    for query_id, state in sorted(topic.read(x).items()):
+    for query_id, state in sorted(topic.read(sink_id).items()):
         if state.is_finished:
             continue
-        if _settle(client, state, wish, say):
+        if _settle(client, state, request, say):
             topic.mark_finished(state.decision)
             say(f"marked {decision_text(state.decision)} as finished")
         else:
@@ -218,16 +223,18 @@ def _finish(
     return unfinished
 
 
-def _settle(client: TransactionalClient, state: QueryState, wish: RepairRequest, say: Say) -> bool:
+def _settle(
+    client: TransactionalClient, state: QueryState, request: RepairRequest, say: Say
+) -> bool:
     """Whether there is nothing left to commit, and nobody to write what is lost."""
     decision = state.decision
     try:
         lost = roll_forward(client, state)
     except OutcomeUnknownError as error:
         # Also where brokers do not answer, or do not allow to look: then nothing may be given up.
-        may_give_up = wish.accepts_loss and isinstance(error, ForgottenError)
-        now = standings(client, decision.entries).values() if may_give_up else ()
-        if not may_give_up or {Standing.PREPARED, Standing.COMMITTING} & set(now):
+        may_give_up = request.accept_loss and isinstance(error, TransactionOutcomeExpiredError)
+        now = entry_states(client, decision.entries).values() if may_give_up else ()
+        if not may_give_up or {EntryState.PREPARED, EntryState.COMMITTING} & set(now):
             say(f"left {decision_text(decision)} unfinished: {error}")
             return False
         say(f"gave up what is not known of {decision_text(decision)}: {error}")
@@ -236,7 +243,7 @@ def _settle(client: TransactionalClient, state: QueryState, wish: RepairRequest,
         say(f"committed {len(decision.entries)} transactions of {decision_text(decision)}")
         return True
     rows = sum(entry.totals.row_count for entry in lost)
-    if wish.accepts_loss:
+    if request.accept_loss:
         say(f"gave up {rows} lost rows of {decision_text(decision)}")
         return True
     say(
@@ -248,21 +255,21 @@ def _settle(client: TransactionalClient, state: QueryState, wish: RepairRequest,
 
 
 def _forget(
-    client: TransactionalClient, topic: CommitTopic, x: str, owner: ProducerIdAndEpoch
+    client: TransactionalClient, topic: CommitTopic, sink_id: str, owner: ProducerIdAndEpoch
 ) -> None:
     """Remove all records at once, or none: half a decision would be a damaged one."""
-    keys = topic.keys(x)
+    keys = topic.keys(sink_id)
     if not keys:
         return
     version = client.transaction_version()
-    producer = client.transactional_producer(x, owner, version)
+    producer = client.transactional_producer(sink_id, owner, version)
     try:
         producer.send(topic.rows([(key, None) for key in keys]))
         producer.flush()
     except ProducerFencedError as error:
         producer.abort()
         raise SinkFencedError(
-            f"'{x}' is not ours any more, and so its decisions were not removed: a query has taken "
+            f"'{sink_id}' is not ours any more, and so its decisions were not removed: a query has taken "
             "it back, or brokers took too long to write. Stop the query if there is one, and do this "
             "again"
         ) from error
@@ -270,11 +277,11 @@ def _forget(
         producer.abort()
         raise
     producer.close()
-    end = EndTransaction(transactional_id=x, producer=owner, is_commit=True, version=version)
-    answer = client.end_transactions([end]).get(x)
+    end = EndTransaction(transactional_id=sink_id, producer=owner, is_commit=True, version=version)
+    answer = client.end_transactions([end]).get(sink_id)
     if answer is not ErrorCode.none:
         raise OutcomeUnknownError(
-            f"whether the decisions of '{x}' were removed is not known: the brokers answered "
+            f"whether the decisions of '{sink_id}' were removed is not known: the brokers answered "
             f"{'nothing' if answer is None else answer.name.upper()}. Either all are or none; do "
             "this again"
         )

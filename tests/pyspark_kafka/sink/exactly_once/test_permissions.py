@@ -159,7 +159,7 @@ class Guarded:
         Run(
             world=self.world,
             topic=self.names["output"],
-            x=self.names["id"],
+            sink_id=self.names["id"],
             commit_topic=self.names["commits"],
             group_id=self.names["group"],
             run=run,

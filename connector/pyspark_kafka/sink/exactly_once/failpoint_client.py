@@ -32,7 +32,7 @@ from pyspark_kafka.sink.exactly_once.steps import request
 _Producer = TypeVar("_Producer", bound=Producer)
 
 
-class WatchedProducer(Generic[_Producer]):
+class FailpointProducer(Generic[_Producer]):
     """A producer whose every request is a failpoint."""
 
     def __init__(self, producer: _Producer) -> None:
@@ -53,7 +53,7 @@ class WatchedProducer(Generic[_Producer]):
         self._producer.abort()
 
 
-class WatchedTransactionalProducer(WatchedProducer[TransactionalProducer]):
+class FailpointTransactionalProducer(FailpointProducer[TransactionalProducer]):
     """And one that writes in a transaction."""
 
     @property
@@ -65,7 +65,7 @@ class WatchedTransactionalProducer(WatchedProducer[TransactionalProducer]):
             self._producer.send_offsets(group_id, offsets)
 
 
-class Watched:
+class FailpointClient:
     """A `TransactionalClient`; what its methods mean is said there."""
 
     def __init__(self, client: TransactionalClient) -> None:
@@ -110,13 +110,13 @@ class Watched:
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         version: TransactionVersion,
-    ) -> WatchedTransactionalProducer:
-        return WatchedTransactionalProducer(
+    ) -> FailpointTransactionalProducer:
+        return FailpointTransactionalProducer(
             self._client.transactional_producer(transactional_id, producer, version)
         )
 
-    def producer(self) -> WatchedProducer[Producer]:
-        return WatchedProducer(self._client.producer())
+    def producer(self) -> FailpointProducer[Producer]:
+        return FailpointProducer(self._client.producer())
 
     def read_log(
         self, partition: TopicPartition, start_offset: int, end_offset: int

@@ -9,10 +9,10 @@ from __future__ import annotations
 import shlex
 
 
-def command(x: str, flags: str) -> str:
+def operator_command(sink_id: str, flags: str) -> str:
     """With `flags` such as `--forget`. Without `--yes` it only says what it would do."""
     return (
-        f"`python -m pyspark_kafka transactions {shlex.quote(f'--id={x}')} {flags} "
+        f"`python -m pyspark_kafka transactions {shlex.quote(f'--id={sink_id}')} {flags} "
         "--bootstrap-servers HOST:PORT` (and --commit-topic, where the sink has that option; it "
         "says what it would do, and does it with --yes)"
     )

@@ -1,0 +1,222 @@
+"""The operator's command: arguments, what it prints, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from pyspark_kafka import __main__ as command
+from pyspark_kafka.sink.exactly_once.operator_text import as_json, duration_text
+from tests.conftest import TopicFactory
+from tests.pyspark_kafka.sink.exactly_once.operating import (
+    decided_and_killed,
+    look,
+    lost,
+)
+from tests.pyspark_kafka.sink.exactly_once.worlds import FakeWorld, RealWorld
+
+
+@pytest.fixture
+def real(bootstrap: str, topic: TopicFactory, unique_name: Callable[[], str]) -> RealWorld:
+    """The cluster of the run."""
+    return RealWorld(bootstrap, topic, lambda: unique_name().replace("[", "-").replace("]", "-"))
+
+
+@pytest.fixture
+def fake_world(monkeypatch: pytest.MonkeyPatch) -> FakeWorld:
+    """The one that the command talks to. Its clock stands still, and nobody waits."""
+    world = FakeWorld()
+    monkeypatch.setattr(command, "open_transactional", lambda _: world.client("operator"))
+    monkeypatch.setattr(command, "wall_clock_ms", world.now_ms)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    return world
+
+
+def call(sink_id: str, *arguments: str, servers: str = "broker:9092") -> int:
+    return command.main(
+        ["transactions", "--id", sink_id, "--bootstrap-servers", servers, *arguments]
+    )
+
+
+def test_the_command_looks(fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    run = decided_and_killed(fake_world)
+    fake_world.cluster.advance(65_000)
+    assert call(run.sink_id) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"owner id={run.sink_id} producer_id=1000 epoch=1 state=CompleteCommit: writes nothing now",
+        (
+            "decision query=query batch=0 number=1 state=unfinished rows=3 transactions=2 run=run-1 "
+            "decided=1970-01-01T00:16:40Z"
+        ),
+        f"  prepared id={run.sink_id}/run-1/0/0-0 partition=0 rows=2: waits to be committed",
+        f"  prepared id={run.sink_id}/run-1/1/0-1 partition=1 rows=1: waits to be committed",
+        (
+            f"transaction id={run.sink_id}/run-1/0/0-0 state=Ongoing decided producer_id=1001 epoch=0 "
+            "open_since=1970-01-01T00:16:40Z open_for=1m05s times_out_in=8m55s "
+            f"partitions={run.topic}-0"
+        ),
+        (
+            f"transaction id={run.sink_id}/run-1/1/0-1 state=Ongoing decided producer_id=1002 epoch=0 "
+            "open_since=1970-01-01T00:16:40Z open_for=1m05s times_out_in=8m55s "
+            f"partitions={run.topic}-0"
+        ),
+        (
+            f"held partition={run.topic}-0 last_stable_offset=0 high_watermark=3 behind=3 "
+            f"holder={run.sink_id}/run-1/0/0-0 open_since=1970-01-01T00:16:40Z open_for=1m05s"
+        ),
+    ]
+
+
+def test_the_command_only_says_what_it_would_do(
+    fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = decided_and_killed(fake_world)
+    fake_world.cluster.advance(65_000)
+    assert call(run.sink_id, "--recover") == 0
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        (
+            f"would take '{run.sink_id}': a run that is within a batch fails, and of that batch nothing is "
+            "seen"
+        ),
+        "would commit 2 transactions of decision 1 of query query (batch 0)",
+        "would mark as finished decision 1 of query query (batch 0)",
+    ]
+    assert fake_world.committed(run.topic) == []
+
+
+def test_the_command_recovers(fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    run = decided_and_killed(fake_world)
+    fake_world.cluster.advance(65_000)
+    assert call(run.sink_id, "--recover", "--yes") == 0
+    assert "done committed 2 transactions" in capsys.readouterr().out
+    assert fake_world.committed(run.topic) == [b"a", b"b", b"c"]
+    assert call(run.sink_id, "--recover", "--yes") == 0
+    assert "done nothing" in capsys.readouterr().out
+
+
+def test_the_command_leaves_the_living_alone(
+    fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = decided_and_killed(fake_world)
+    assert call(run.sink_id, "--recover", "--yes") == command.ALIVE
+    assert call(run.sink_id, "--recover") == command.ALIVE
+    out = capsys.readouterr().out
+    assert "alive query query decided a batch" in out
+    assert "refused the owner seems to be alive" in out
+    assert fake_world.committed(run.topic) == []
+    assert call(run.sink_id, "--recover", "--yes", "--take-over") == 0
+    assert fake_world.committed(run.topic) == [b"a", b"b", b"c"]
+
+
+def test_the_command_tells_of_lost_rows_by_its_exit_code(
+    fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = lost(fake_world)
+    assert call(run.sink_id) == command.LOST
+    out = capsys.readouterr().out
+    assert "state=LOST-ROWS" in out
+    assert f"    rows {run.topic}-0 offsets 0 to 1" in out.splitlines()
+    assert call(run.sink_id, "--recover", "--yes") == command.LOST
+    assert call(run.sink_id, "--forget", "--accept-loss", "--yes") == 0
+
+
+def test_the_command_prints_json(fake_world: FakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    run = lost(fake_world)
+    assert call(run.sink_id, "--recover", "--yes", "--json") == command.LOST
+    document = json.loads(capsys.readouterr().out)
+    assert document["exit_code"] == command.LOST
+    assert document["done"][0].startswith("took")
+    [decision] = document["report"]["decisions"]
+    assert decision["transactions"][1]["rows"] == [
+        {"partition": f"{run.topic}-0", "first_offset": 2, "last_offset": 2}
+    ]
+    assert document["report"] == as_json(look(fake_world, run.sink_id)) | {
+        "taken_ms": fake_world.now_ms()
+    }
+    assert call(run.sink_id, "--recover", "--json") == command.LOST
+    assert json.loads(capsys.readouterr().out)["would"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ([], "required"),
+        (["transactions", "--id", "x"], "--bootstrap-servers"),
+        (["transactions", "--id", "x", "--bootstrap-servers", "b:1", "--yes"], "--yes needs"),
+        (
+            ["transactions", "--id", "x", "--bootstrap-servers", "b:1", "--option", "a"],
+            "NAME=VALUE",
+        ),
+        (
+            ["transactions", "--id", "x", "--bootstrap-servers", "b:1", "--recover", "--forget"],
+            "not allowed with",
+        ),
+    ],
+)
+def test_wrong_arguments_are_one_line(
+    arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(arguments)
+    assert ended.value.code == command.ARGUMENTS
+    [line] = capsys.readouterr().err.splitlines()
+    assert error in line
+
+
+@pytest.mark.parametrize(
+    ("sink_id", "arguments", "error"),
+    [
+        ("a/b", (), "option 'transactionalId' has the value 'a/b'"),
+        ("x", ("--commit-topic", "a b"), "option 'commitTopic' names the topic 'a b'"),
+        ("x", ("--option", "kafka.acks=1"), "option 'kafka.acks'"),
+        ("x", ("--option", "engine=librdkafka"), "needs the engine 'native'"),
+        ("nobody", (), "nothing is known of transactionalId 'nobody'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    bootstrap: str,
+    sink_id: str,
+    arguments: tuple[str, ...],
+    error: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call(sink_id, *arguments, servers=bootstrap) == command.FAILED
+    [line] = capsys.readouterr().err.splitlines()
+    assert error in line
+
+
+def test_the_command_runs_by_itself(real: RealWorld, bootstrap: str) -> None:
+    """And says in one line that no broker answers."""
+    run = decided_and_killed(real)
+    ended = run_command(run.sink_id, bootstrap, "--recover", "--yes", "--quiet", "0")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "done committed 2 transactions" in ended.stdout
+    assert real.committed(run.topic) == [b"a", b"b", b"c"]
+    failed = run_command(
+        run.sink_id, "127.0.0.1:1", "--option", "kafka.default.api.timeout.ms=1000"
+    )
+    assert (failed.returncode, failed.stdout) == (command.FAILED, "")
+    assert "127.0.0.1:1" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def run_command(sink_id: str, servers: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "pyspark_kafka", "transactions"),
+            *("--id", sink_id, "--bootstrap-servers", servers, *arguments),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_durations_are_short() -> None:
+    texts = [duration_text(ms) for ms in (-5, 59_999, 61_000, 3_600_000, 90_061_000)]
+    assert texts == ["0s", "59s", "1m01s", "1h00m", "25h01m"]
