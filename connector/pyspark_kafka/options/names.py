@@ -1,7 +1,4 @@
-"""Names of options: suggestions for misspelt ones.
-
-Purpose: `check_name`. What it must not know: values.
-"""
+"""Suggestions for misspelt option names. Must not know: values."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Final
 from pyspark_kafka.errors import OptionError
 from pyspark_kafka.options.table import BY_LOWER_NAME
 
-# Guesses that no measure of similarity leads to the right name.
+# Frequent names that are too different from the correct name for `difflib`.
 _ALIASES: Final = MappingProxyType(
     {
         "topics": "subscribe",
@@ -33,10 +30,10 @@ _CLIENT_SETTING: Final = re.compile(
 
 
 def check_name(name: str) -> None:
-    """Refuse an unknown option that looks like a known one misspelt; raises `OptionError`.
+    """Raise `OptionError` for an unknown option whose name resembles a known one.
 
-    Other unknown options are let through as Spark's connector does: Spark itself and its
-    platforms add options of their own.
+    Other unknown options are accepted, as by Spark's connector: Spark and its platforms add
+    options of their own.
     """
     lowered = name.lower()
     if lowered in BY_LOWER_NAME or lowered.startswith("kafka."):
@@ -48,4 +45,8 @@ def check_name(name: str) -> None:
     if suggestion is None and _CLIENT_SETTING.fullmatch(lowered):
         suggestion = f"kafka.{lowered}"
     if suggestion is not None:
-        raise OptionError(f"there is no option '{name}': did you mean '{suggestion}'?")
+        raise OptionError(
+            f"There is no option '{name}'.",
+            advice=f"Use the option '{suggestion}', or remove '{name}'.",
+            option=name,
+        )

@@ -1,16 +1,16 @@
-"""The user's options, parsed once into frozen values: every `OptionError` of a value is raised here.
+"""Parsing of the user's options into frozen values.
 
 Purpose: from text to `SourceOptions` or `SinkOptions`, by the table. Invariant: it runs on the
-driver before any task; each error names the option, its value (never a secret) and the remedy.
-What it must not know: Spark, the cluster.
+driver before any task; each error has the option as a field, and never a secret. Must not know:
+Spark, the cluster.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
-from typing import Final, Literal, TypeVar, cast
+from collections.abc import Mapping
+from typing import Final, Literal, cast
 from uuid import uuid4
 
 from pyspark_kafka.client.factory import choose_engine
@@ -24,23 +24,14 @@ from pyspark_kafka.kafka.topics import (
     is_topic_name,
 )
 from pyspark_kafka.kafka.transactions import LEGAL_SINK_IDS, is_sink_id
-from pyspark_kafka.options.names import check_name
-from pyspark_kafka.options.offsets_json import (
-    OffsetFormatError,
-    parse_offsets,
-    parse_partitions,
-    parse_timestamps,
-)
+from pyspark_kafka.options.offsets_json import parse_offsets, parse_partitions, parse_timestamps
+from pyspark_kafka.options.raw_options import RawOptions
 from pyspark_kafka.options.table import (
     BATCH_READ,
     BATCH_WRITE,
-    BY_LOWER_NAME,
-    OPTIONS,
     READS,
-    REFUSED_KAFKA,
     STREAM_READ,
     STREAM_WRITE,
-    Mode,
 )
 from pyspark_kafka.options.values import (
     Assign,
@@ -63,371 +54,214 @@ from pyspark_kafka.options.values import (
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-_BOOTSTRAP_SERVER: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/,\[\]]+):([0-9]{1,5})")
-
 
 def parse_source_options(
     options: Mapping[str, str], *, streaming: bool, admission_control: bool = True
 ) -> SourceOptions:
     """Parse the options of a read; raises `OptionError`.
 
-    `admission_control` says whether Spark can limit a micro-batch (4.2 and later); where it
-    cannot, the options that would need it are refused.
+    `admission_control` is whether this Spark can limit micro-batches (4.2 and later). If it
+    cannot, the options that need it are errors.
     """
-    given = _Given(options, STREAM_READ if streaming else BATCH_READ)
+    raw = RawOptions(options, STREAM_READ if streaming else BATCH_READ)
     if streaming and not admission_control:
-        given.refuse_newer_options()
-    client = given.client(role="consumer")
-    starting = given.limit("starting")
-    ending = Limit.LATEST if streaming else given.limit("ending")
+        raw.check_spark_supports_admission_control()
+    client = _client_options(raw, role="consumer")
+    starting = _limit(raw, "starting")
+    ending = Limit.LATEST if streaming else _limit(raw, "ending")
     if not streaming:
-        _check_batch_limits(starting, ending)
-    _check_offsets_per_trigger(given)
+        _check_limits_of_batch_read(starting, ending)
+    _check_offsets_per_trigger(raw)
     return SourceOptions(
         client=client,
-        isolation_level=IsolationLevel[given.text("kafka.isolation.level").upper()],
-        selection=given.selection(),
+        isolation_level=IsolationLevel[raw.text("kafka.isolation.level").upper()],
+        selection=_selection(raw),
         starting=starting,
         ending=ending,
-        latest_without_match=given.text("startingOffsetsByTimestampStrategy") == "latest",
-        fail_on_data_loss=given.boolean("failOnDataLoss"),
-        include_headers=given.boolean("includeHeaders"),
-        filter_pushdown=FilterPushdown(given.text("filterPushdown")),
-        min_partitions=given.optional_integer("minPartitions"),
-        max_records_per_partition=given.optional_integer("maxRecordsPerPartition"),
-        max_offsets_per_trigger=given.optional_integer("maxOffsetsPerTrigger"),
-        min_offsets_per_trigger=given.optional_integer("minOffsetsPerTrigger"),
-        max_trigger_delay_ms=given.integer("maxTriggerDelay"),
-        commit_offsets=given.commits_offsets(),
-    )
-
-
-def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Parse the options of a write; raises `OptionError`."""
-    given = _Given(options, STREAM_WRITE if streaming else BATCH_WRITE)
-    given.refuse_weaker_producer()
-    topic = given.text("topic") if given.has("topic") else None
-    if topic is not None:
-        _check_topic_name("topic", topic)
-    return SinkOptions(
-        client=given.client(role="producer"), topic=topic, exactly_once=given.exactly_once(topic)
+        latest_without_match=raw.text("startingOffsetsByTimestampStrategy") == "latest",
+        fail_on_data_loss=raw.boolean("failOnDataLoss"),
+        include_headers=raw.boolean("includeHeaders"),
+        filter_pushdown=FilterPushdown(raw.text("filterPushdown")),
+        min_partitions=raw.optional_integer("minPartitions"),
+        max_records_per_partition=raw.optional_integer("maxRecordsPerPartition"),
+        max_offsets_per_trigger=raw.optional_integer("maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=raw.optional_integer("minOffsetsPerTrigger"),
+        max_trigger_delay_ms=raw.integer("maxTriggerDelay"),
+        commit_offsets=_commit_offsets(raw),
     )
 
 
 def check_source_options(options: Mapping[str, str]) -> bool:
-    """Check all that does not depend on batch or streaming, which `load()` does not know yet.
+    """Check the options of a read that may be batch or streaming, which `load()` does not know.
 
-    Returns `includeHeaders`, on which the schema depends; raises `OptionError`.
+    Returns `includeHeaders`, which determines the schema; raises `OptionError`.
     """
-    given = _Given(options, READS)
-    given.client(role="consumer")
-    given.selection()
-    given.limit("starting")
-    given.limit("ending")
-    given.commits_offsets()
-    given.parse_all()
-    _check_offsets_per_trigger(given)
-    return given.boolean("includeHeaders")
+    raw = RawOptions(options, READS)
+    _client_options(raw, role="consumer")
+    _selection(raw)
+    _limit(raw, "starting")
+    _limit(raw, "ending")
+    _commit_offsets(raw)
+    raw.parse_all()
+    _check_offsets_per_trigger(raw)
+    return raw.boolean("includeHeaders")
 
 
-class _Given:
-    """The options of one query in one mode: checked names, values parsed when asked for."""
+def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Parse the options of a write; raises `OptionError`."""
+    raw = RawOptions(options, STREAM_WRITE if streaming else BATCH_WRITE)
+    _check_producer_settings(raw)
+    topic = raw.optional_text("topic")
+    if topic is not None:
+        _check_topic_name("topic", topic)
+    client = _client_options(raw, role="producer")
+    return SinkOptions(client=client, topic=topic, exactly_once=_exactly_once(raw, topic))
 
-    def __init__(self, options: Mapping[str, str], modes: frozenset[Mode]) -> None:
-        """`modes` are what the query may be: one, or both reads."""
-        self._texts = {name.lower(): value for name, value in options.items()}
-        self._modes = modes
-        for name in options:
-            check_name(name)
-            self._check_allowed(name.lower())
-            self._check_requirement(name.lower())
 
-    def _check_allowed(self, lowered: str) -> None:
-        if lowered.startswith("kafka.") and lowered[6:] in REFUSED_KAFKA:
-            raise OptionError(f"option '{lowered}' is not supported: {REFUSED_KAFKA[lowered[6:]]}")
-        option = BY_LOWER_NAME.get(lowered)
-        if option is None:
-            return
-        if self._modes <= option.ignored_in:
-            log.warning("option '%s' has no effect in %s", option.name, self._what())
-        elif not self._modes & option.modes:
+# The connection.
+
+_BOOTSTRAP_SERVERS: Final = "kafka.bootstrap.servers"
+_BOOTSTRAP_SERVER: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/,\[\]]+):([0-9]{1,5})")
+
+
+def _client_options(raw: RawOptions, *, role: Role) -> ClientOptions:
+    servers = _bootstrap_servers(raw)
+    kafka = raw.kafka
+    librdkafka_properties(kafka, role=role)  # raises for settings that no engine supports
+    options = ClientOptions(
+        bootstrap_servers=servers,
+        kafka=kafka,
+        group_id=_group_id(raw),
+        engine=cast("EngineOption", raw.text("engine")),
+        poll_timeout_ms=raw.integer("kafkaConsumer.pollTimeoutMs"),
+        fetch_offset_num_retries=raw.integer("fetchOffset.numRetries"),
+        fetch_offset_retry_interval_ms=raw.integer("fetchOffset.retryIntervalMs"),
+    )
+    if options.engine == "native":
+        choose_engine(options, role)  # raises for settings that this engine does not support
+    return options
+
+
+def _bootstrap_servers(raw: RawOptions) -> str:
+    name, advice = _BOOTSTRAP_SERVERS, "Set it to host:port[,host:port...]."
+    if name not in raw:
+        raise OptionError(f"Option '{name}' is missing.", advice=advice, option=name)
+    text = raw.text(name)
+    servers = [server.strip() for server in text.split(",") if server.strip()]
+    for server in servers:
+        match = _BOOTSTRAP_SERVER.fullmatch(server)
+        if match is None or not 0 < int(match[1]) <= 65_535:
             raise OptionError(
-                f"option '{option.name}' has no meaning in {self._what()}: {option.remedy}"
+                f"Option '{name}' has the value '{text}'; '{server}' is not host:port.",
+                advice=advice,
+                option=name,
             )
-
-    def _check_requirement(self, lowered: str) -> None:
-        option = BY_LOWER_NAME.get(lowered)
-        if option is None or option.requires is None or self.has(option.requires):
-            return
-        if self._modes & BY_LOWER_NAME[option.requires.lower()].modes:
-            raise OptionError(
-                f"option '{option.name}' requires the option '{option.requires}': set "
-                f"'{option.requires}', or remove '{option.name}'"
-            )
-
-    def _what(self) -> str:
-        return " or ".join(sorted(mode.value for mode in self._modes))
-
-    def has(self, name: str) -> bool:
-        return name.lower() in self._texts
-
-    def _value(self, name: str) -> bool | int | str | None:
-        option = BY_LOWER_NAME[name.lower()]
-        text = self._texts.get(name.lower())
-        if text is None or self._modes <= option.ignored_in:
-            text = option.default_in(self._modes)
-        return None if text is None else option.parse(text)
-
-    def parse_all(self) -> None:
-        for option in BY_LOWER_NAME.values():
-            self._value(option.name)
-
-    def text(self, name: str) -> str:
-        value = self._value(name)
-        assert isinstance(value, str), name
-        return value
-
-    def boolean(self, name: str) -> bool:
-        value = self._value(name)
-        assert isinstance(value, bool), name
-        return value
-
-    def integer(self, name: str) -> int:
-        value = self._value(name)
-        assert isinstance(value, int), name
-        return value
-
-    def optional_integer(self, name: str) -> int | None:
-        return None if self._value(name) is None else self.integer(name)
-
-    def parsed(self, name: str, parse: Callable[[str], T]) -> T:
-        try:
-            return parse(self.text(name))
-        except OffsetFormatError as error:
-            raise OptionError(
-                f"option '{name}' has the value '{self.text(name)}': {error}"
-            ) from None
-
-    def client(self, *, role: Role) -> ClientOptions:
-        servers = self._bootstrap_servers()
-        kafka = {name[6:]: text for name, text in self._texts.items() if name.startswith("kafka.")}
-        librdkafka_properties(kafka, role=role)  # refuses what no client could use, here and now
-        engine = self.text("engine")
-        options = ClientOptions(
-            bootstrap_servers=servers,
-            kafka=kafka,
-            group_id=self._group_id(),
-            engine=cast("EngineOption", engine),
-            poll_timeout_ms=self.integer("kafkaConsumer.pollTimeoutMs"),
-            fetch_offset_num_retries=self.integer("fetchOffset.numRetries"),
-            fetch_offset_retry_interval_ms=self.integer("fetchOffset.retryIntervalMs"),
-        )
-        if options.engine == "native":
-            choose_engine(options, role)  # refuses what that engine cannot do
-        return options
-
-    def _bootstrap_servers(self) -> str:
-        name = "kafka.bootstrap.servers"
-        if not self.has(name):
-            raise OptionError(f"option '{name}' is missing: set it to host:port[,host:port...]")
-        servers = [server.strip() for server in self.text(name).split(",") if server.strip()]
-        for server in servers:
-            match = _BOOTSTRAP_SERVER.fullmatch(server)
-            if match is None or not 0 < int(match[1]) <= 65_535:
-                raise OptionError(
-                    f"option '{name}' has the value '{self.text(name)}': '{server}' is not "
-                    "host:port"
-                )
-        if not servers:
-            raise OptionError(f"option '{name}' names no server: set it to host:port[,...]")
-        return ",".join(servers)
-
-    def _group_id(self) -> str:
-        if not self.has("kafka.group.id"):
-            return f"{self.text('groupIdPrefix')}-{uuid4()}"
-        if self.has("groupIdPrefix"):
-            log.warning("option 'groupIdPrefix' has no effect, since 'kafka.group.id' is set")
-        return self._texts["kafka.group.id"].strip()
-
-    def selection(self) -> Selection:
-        ways = [name for name in ("assign", "subscribe", "subscribePattern") if self.has(name)]
-        if len(ways) != 1:
-            quoted = " and ".join(f"'{name}'" for name in ways)
-            found = f"{quoted} are given" if ways else "none is given"
-            raise OptionError(
-                "what to read is said by exactly one of the options 'assign', 'subscribe' and "
-                f"'subscribePattern', and {found}"
-            )
-        match ways[0]:
-            case "assign":
-                partitions = self.parsed("assign", parse_partitions)
-                for partition in partitions:
-                    _check_topic_name("assign", partition.topic)
-                return Assign(partitions=partitions)
-            case "subscribe":
-                return Subscribe(topics=self._subscribed())
-        return SubscribePattern(pattern=self._pattern())
-
-    def _subscribed(self) -> frozenset[str]:
-        text = self.text("subscribe")
-        topics = frozenset(topic.strip() for topic in text.split(",") if topic.strip())
-        if not topics:
-            raise OptionError(
-                f"option 'subscribe' has the value '{text}', which names no topic: list them, "
-                "separated by commas"
-            )
-        for topic in topics:
-            _check_topic_name("subscribe", topic)
-        return topics
-
-    def _pattern(self) -> re.Pattern[str]:
-        text = self.text("subscribePattern")
-        try:
-            return re.compile(text)
-        except re.error as error:
-            raise OptionError(
-                f"option 'subscribePattern' has the value '{text}', which is not a regular "
-                f"expression of Python: {error}"
-            ) from None
-
-    def limit(self, which: Literal["starting", "ending"]) -> OffsetLimit:
-        """Where to start or end, by the precedence of Spark's connector."""
-        if self.has(f"{which}Timestamp"):
-            return GlobalTimestamp(timestamp_ms=self.integer(f"{which}Timestamp"))
-        if self.has(f"{which}OffsetsByTimestamp"):
-            timestamps_ms = self.parsed(f"{which}OffsetsByTimestamp", parse_timestamps)
-            return PartitionTimestamps(timestamps_ms=timestamps_ms)
-        name = f"{which}Offsets"
-        text = self.text(name)
-        if text.lower() in ("earliest", "latest"):
-            return Limit[text.upper()]
-        if text.lower() == "committed" and which == "starting":
-            if not self.has("kafka.group.id"):
-                raise OptionError(
-                    f"option '{name}' has the value 'committed', which needs the group that "
-                    "committed the offsets: set 'kafka.group.id'"
-                )
-            return Limit.COMMITTED
-        if not text.startswith("{"):
-            others = "earliest, latest, committed or" if which == "starting" else "latest or"
-            raise OptionError(f"option '{name}' has the value '{text}': it must be {others} JSON")
-        return SpecificOffsets(offsets=self.parsed(name, parse_offsets))
-
-    def commits_offsets(self) -> bool:
-        """`commitOffsets`, which needs a group that the user names."""
-        if not self.boolean("commitOffsets"):
-            return False
-        if not self.has("kafka.group.id"):
-            raise OptionError(
-                "option 'commitOffsets' is true, which needs the group to commit the offsets to: "
-                "set 'kafka.group.id'"
-            )
-        return True
-
-    def exactly_once(self, topic: str | None) -> ExactlyOnce | None:
-        """What `transactionalId` asks for; None where rows are written at least once."""
-        if not self.has("transactionalId"):
-            self._warn_of_idle_group()
-            return None
-        transactional_id, commit_topic = self.text("transactionalId"), self.text("commitTopic")
-        if not is_sink_id(transactional_id):
-            raise OptionError(
-                f"option 'transactionalId' has the value '{transactional_id}': it must be of "
-                f"{LEGAL_SINK_IDS}, since the ids of the tasks' transactions begin with it"
-            )
-        _check_topic_name("commitTopic", commit_topic)
-        if commit_topic == topic:
-            raise OptionError(
-                f"options 'topic' and 'commitTopic' both name '{topic}': what was committed must "
-                "not stand among rows; take another 'commitTopic'"
-            )
-        commits_offsets = self._commits_offsets_with_rows()
-        return ExactlyOnce(
-            transactional_id=transactional_id,
-            transaction_timeout_ms=self.integer("transactionTimeout"),
-            commit_topic=commit_topic,
-            group_id=self.text("kafka.group.id") if commits_offsets else None,
-            checkpoint=self._optional_text("checkpointLocation"),
-            batch_id=self.optional_integer("batchId"),
-            fail_on_replay_mismatch=self.text("onReplayMismatch") == "fail",
-            two_phase_commit=self.boolean("twoPhaseCommit"),
-        )
-
-    def _commits_offsets_with_rows(self) -> bool:
-        if Mode.BATCH_WRITE in self._modes:
-            return False
-        if not self.commits_offsets():
-            self._warn_of_idle_group()
-            return False
-        if not self.has("checkpointLocation"):
-            raise OptionError(
-                "option 'commitOffsets' is true, which needs the query's checkpoint, where the "
-                "offsets of a micro-batch stand: set 'checkpointLocation' as an option of the "
-                "write, even where Spark's configuration has it"
-            )
-        return True
-
-    def _warn_of_idle_group(self) -> None:
-        if self._modes == STREAM_WRITE and self.has("kafka.group.id"):
-            log.warning("option 'kafka.group.id' has no effect without 'commitOffsets'")
-
-    def _optional_text(self, name: str) -> str | None:
-        return None if self._value(name) is None else self.text(name)
-
-    def refuse_newer_options(self) -> None:
-        """Refuse the options that need a later Spark than this one."""
-        for option in OPTIONS:
-            if option.spark_since is not None and self.has(option.name):
-                raise OptionError(
-                    f"option '{option.name}' needs Spark {option.spark_since} or later, since this "
-                    "one cannot limit a micro-batch of a Python source: remove it or upgrade"
-                )
-
-    def refuse_weaker_producer(self) -> None:
-        acks = self._texts.get("kafka.acks", "all").strip()
-        if acks not in ("all", "-1"):
-            raise OptionError(
-                f"option 'kafka.acks' has the value '{acks}': rows are written with acks=all "
-                "only; remove it"
-            )
-        if self._texts.get("kafka.enable.idempotence", "true").strip().lower() != "true":
-            raise OptionError(
-                "option 'kafka.enable.idempotence' is not 'true': rows are written by an "
-                "idempotent producer only; remove it"
-            )
+    if not servers:
+        what = f"Option '{name}' has the value '{text}', without a server."
+        raise OptionError(what, advice=advice, option=name)
+    return ",".join(servers)
 
 
-def _check_offsets_per_trigger(given: _Given) -> None:
-    minimum = given.optional_integer("minOffsetsPerTrigger")
-    maximum = given.optional_integer("maxOffsetsPerTrigger")
-    if minimum is not None and maximum is not None and minimum > maximum:
+def _group_id(raw: RawOptions) -> str:
+    if "kafka.group.id" not in raw:
+        return f"{raw.text('groupIdPrefix')}-{uuid4()}"
+    if "groupIdPrefix" in raw:
+        log.warning("Option 'groupIdPrefix' has no effect, because 'kafka.group.id' is set.")
+    return raw.kafka["group.id"].strip()
+
+
+# What to read.
+
+
+def _selection(raw: RawOptions) -> Selection:
+    names = [name for name in ("assign", "subscribe", "subscribePattern") if name in raw]
+    if len(names) != 1:
+        quoted = " and ".join(f"'{name}'" for name in names)
+        found = f"{quoted} are set" if names else "none of them is set"
         raise OptionError(
-            f"option 'minOffsetsPerTrigger' ({minimum}) is higher than 'maxOffsetsPerTrigger' "
-            f"({maximum}): no micro-batch could satisfy both; lower the first or raise the second"
+            "Exactly one of the options 'assign', 'subscribe' and 'subscribePattern' is "
+            f"required, and {found}.",
+            advice="Set exactly one of them.",
+            option=names[0] if names else "subscribe",
         )
+    match names[0]:
+        case "assign":
+            partitions = raw.json("assign", parse_partitions)
+            for partition in partitions:
+                _check_topic_name("assign", partition.topic)
+            return Assign(partitions=partitions)
+        case "subscribe":
+            return Subscribe(topics=_subscribed_topics(raw))
+    return SubscribePattern(pattern=_topic_pattern(raw))
+
+
+def _subscribed_topics(raw: RawOptions) -> frozenset[str]:
+    text = raw.text("subscribe")
+    topics = frozenset(topic.strip() for topic in text.split(",") if topic.strip())
+    if not topics:
+        raise OptionError(
+            f"Option 'subscribe' has the value '{text}', without a topic.",
+            advice="Set it to topics, separated by commas.",
+            option="subscribe",
+        )
+    for topic in topics:
+        _check_topic_name("subscribe", topic)
+    return topics
+
+
+def _topic_pattern(raw: RawOptions) -> re.Pattern[str]:
+    text = raw.text("subscribePattern")
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise OptionError(
+            f"Option 'subscribePattern' has the value '{text}', which is not a regular "
+            f"expression: {error}.",
+            advice="Set it to a regular expression of Python.",
+            option="subscribePattern",
+        ) from None
 
 
 def _check_topic_name(option: str, topic: str) -> None:
     if not is_topic_name(topic):
         raise OptionError(
-            f"option '{option}' names the topic '{topic}', which no topic can be called: Kafka "
-            f"allows {LEGAL_TOPIC_NAMES}"
+            f"Option '{option}' contains '{topic}', which is not a valid topic name.",
+            advice=f"Use {LEGAL_TOPIC_NAMES}.",
+            option=option,
+            topic=topic,
         )
 
 
-def _check_batch_limits(starting: OffsetLimit, ending: OffsetLimit) -> None:
-    if starting is Limit.LATEST or LATEST in _specific(starting).values():
+# Where to start and end.
+
+
+def _limit(raw: RawOptions, which: Literal["starting", "ending"]) -> OffsetLimit:
+    """Return where to start or end, with the precedence of Spark's connector."""
+    if f"{which}Timestamp" in raw:
+        return GlobalTimestamp(timestamp_ms=raw.integer(f"{which}Timestamp"))
+    if f"{which}OffsetsByTimestamp" in raw:
+        timestamps_ms = raw.json(f"{which}OffsetsByTimestamp", parse_timestamps)
+        return PartitionTimestamps(timestamps_ms=timestamps_ms)
+    name = f"{which}Offsets"
+    text = raw.text(name)
+    if text.lower() in ("earliest", "latest"):
+        return Limit[text.upper()]
+    if text.lower() == "committed" and which == "starting":
+        _require_group(raw, name, text)
+        return Limit.COMMITTED
+    if not text.startswith("{"):
+        names = "earliest, latest, committed" if which == "starting" else "latest"
         raise OptionError(
-            f"option 'startingOffsets' asks for latest{_where(starting, LATEST)}, where a batch "
-            "read would find nothing: use earliest, an offset or a timestamp"
+            f"Option '{name}' has the value '{text}'.",
+            advice=f"Set it to {names} or JSON.",
+            option=name,
         )
-    if ending is Limit.EARLIEST or EARLIEST in _specific(ending).values():
-        raise OptionError(
-            f"option 'endingOffsets' asks for earliest{_where(ending, EARLIEST)}, where a batch "
-            "read would find nothing: use latest, an offset or a timestamp"
-        )
+    return SpecificOffsets(offsets=raw.json(name, parse_offsets))
+
+
+def _check_limits_of_batch_read(starting: OffsetLimit, ending: OffsetLimit) -> None:
+    _check_not(LATEST, "latest", starting, "startingOffsets", "earliest")
+    _check_not(EARLIEST, "earliest", ending, "endingOffsets", "latest")
     if isinstance(starting, SpecificOffsets) and isinstance(ending, SpecificOffsets):
         _check_order("startingOffsets", starting.offsets, "endingOffsets", ending.offsets)
     if isinstance(starting, PartitionTimestamps) and isinstance(ending, PartitionTimestamps):
@@ -439,9 +273,30 @@ def _check_batch_limits(starting: OffsetLimit, ending: OffsetLimit) -> None:
         and starting.timestamp_ms > ending.timestamp_ms
     ):
         raise OptionError(
-            f"option 'startingTimestamp' ({starting.timestamp_ms}) is after 'endingTimestamp' "
-            f"({ending.timestamp_ms}): swap or correct them"
+            f"Option 'startingTimestamp' ({starting.timestamp_ms}) is greater than "
+            f"'endingTimestamp' ({ending.timestamp_ms}).",
+            advice="Correct one of them.",
+            option="startingTimestamp",
         )
+
+
+def _check_not(
+    excluded: int, excluded_name: str, limit: OffsetLimit, option: str, alternative: str
+) -> None:
+    """Raise `OptionError` if a limit is latest or earliest where that makes the read empty."""
+    offsets = limit.offsets if isinstance(limit, SpecificOffsets) else {}
+    partitions = sorted(p for p, offset in offsets.items() if offset == excluded)
+    if limit is not Limit(excluded) and not partitions:
+        return
+    where = f" for {format_partitions(partitions)}" if partitions else ""
+    first = partitions[0] if partitions else None
+    raise OptionError(
+        f"Option '{option}' has the value {excluded_name}{where}: a batch read would be empty.",
+        advice=f"Set it to {alternative}, to offsets or to a timestamp.",
+        option=option,
+        topic=None if first is None else first.topic,
+        partition=None if first is None else first.partition,
+    )
 
 
 def _check_order(
@@ -452,21 +307,130 @@ def _check_order(
 ) -> None:
     if start.keys() != end.keys():
         raise OptionError(
-            f"options '{start_option}' and '{end_option}' name different partitions: only one of "
-            f"them names {format_partitions(start.keys() ^ end.keys())}"
+            f"Options '{start_option}' and '{end_option}' contain different partitions: only one "
+            f"of them contains {format_partitions(start.keys() ^ end.keys())}.",
+            advice="Set both for the same partitions.",
+            option=start_option,
         )
     for partition in sorted(start):
         if 0 <= end[partition] < start[partition]:
             raise OptionError(
-                f"option '{start_option}' starts {partition} at {start[partition]}, behind "
-                f"{end[partition]}, where '{end_option}' ends it: swap or correct them"
+                f"Option '{start_option}' starts {partition} at {start[partition]}, and "
+                f"'{end_option}' ends it at {end[partition]}.",
+                advice="Correct one of them.",
+                option=start_option,
+                topic=partition.topic,
+                partition=partition.partition,
             )
 
 
-def _specific(limit: OffsetLimit) -> Mapping[TopicPartition, int]:
-    return limit.offsets if isinstance(limit, SpecificOffsets) else {}
+def _check_offsets_per_trigger(raw: RawOptions) -> None:
+    minimum = raw.optional_integer("minOffsetsPerTrigger")
+    maximum = raw.optional_integer("maxOffsetsPerTrigger")
+    if minimum is not None and maximum is not None and minimum > maximum:
+        raise OptionError(
+            f"Option 'minOffsetsPerTrigger' ({minimum}) is greater than 'maxOffsetsPerTrigger' "
+            f"({maximum}).",
+            advice="Lower the first, or raise the second.",
+            option="minOffsetsPerTrigger",
+        )
 
 
-def _where(limit: OffsetLimit, wanted: int) -> str:
-    found = [partition for partition, offset in _specific(limit).items() if offset == wanted]
-    return f" for {format_partitions(found)}" if found else ""
+# The consumer group.
+
+
+def _commit_offsets(raw: RawOptions) -> bool:
+    """Return `commitOffsets`, which requires `kafka.group.id`."""
+    if not raw.boolean("commitOffsets"):
+        return False
+    _require_group(raw, "commitOffsets", "true")
+    return True
+
+
+def _require_group(raw: RawOptions, option: str, value: str) -> None:
+    if "kafka.group.id" not in raw:
+        raise OptionError(
+            f"Option '{option}' has the value '{value}', which requires a consumer group.",
+            advice="Set 'kafka.group.id'.",
+            option=option,
+        )
+
+
+def _warn_of_unused_group(raw: RawOptions) -> None:
+    if raw.modes == STREAM_WRITE and "kafka.group.id" in raw:
+        log.warning("Option 'kafka.group.id' has no effect without 'commitOffsets'.")
+
+
+# Writing.
+
+
+def _check_producer_settings(raw: RawOptions) -> None:
+    kafka = raw.kafka
+    acks = kafka.get("acks", "all").strip()
+    idempotence = kafka.get("enable.idempotence", "true").strip()
+    if acks not in ("all", "-1"):
+        raise OptionError(
+            f"Option 'kafka.acks' has the value '{acks}', and rows are always written with "
+            "acks=all.",
+            advice="Remove it.",
+            option="kafka.acks",
+        )
+    if idempotence.lower() != "true":
+        raise OptionError(
+            f"Option 'kafka.enable.idempotence' has the value '{idempotence}', and the producer "
+            "is always idempotent.",
+            advice="Remove it.",
+            option="kafka.enable.idempotence",
+        )
+
+
+def _exactly_once(raw: RawOptions, topic: str | None) -> ExactlyOnce | None:
+    """Return the options of a write with `transactionalId`, else None."""
+    if "transactionalId" not in raw:
+        _warn_of_unused_group(raw)
+        return None
+    transactional_id, commit_topic = raw.text("transactionalId"), raw.text("commitTopic")
+    if not is_sink_id(transactional_id):
+        raise OptionError(
+            f"Option 'transactionalId' has the value '{transactional_id}', which is not valid.",
+            advice=f"Use {LEGAL_SINK_IDS}.",
+            option="transactionalId",
+            transactional_id=transactional_id,
+        )
+    _check_topic_name("commitTopic", commit_topic)
+    if commit_topic == topic:
+        raise OptionError(
+            f"Options 'topic' and 'commitTopic' have the same value '{topic}'. The commit topic "
+            "must not contain rows.",
+            advice="Set 'commitTopic' to another topic.",
+            option="commitTopic",
+            topic=topic,
+        )
+    commits_offsets = _commit_offsets_with_rows(raw)
+    return ExactlyOnce(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=raw.integer("transactionTimeout"),
+        commit_topic=commit_topic,
+        group_id=raw.text("kafka.group.id") if commits_offsets else None,
+        checkpoint=raw.optional_text("checkpointLocation"),
+        batch_id=raw.optional_integer("batchId"),
+        fail_on_replay_mismatch=raw.text("onReplayMismatch") == "fail",
+        two_phase_commit=raw.boolean("twoPhaseCommit"),
+    )
+
+
+def _commit_offsets_with_rows(raw: RawOptions) -> bool:
+    if raw.modes == BATCH_WRITE:
+        return False
+    if not _commit_offsets(raw):
+        _warn_of_unused_group(raw)
+        return False
+    if "checkpointLocation" not in raw:
+        raise OptionError(
+            "Option 'commitOffsets' is true, which requires 'checkpointLocation': the sink reads "
+            "the offsets of a micro-batch from the checkpoint of the query.",
+            advice="Set 'checkpointLocation' as an option of the write, even if Spark's "
+            "configuration contains it.",
+            option="checkpointLocation",
+        )
+    return True

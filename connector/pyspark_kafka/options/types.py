@@ -1,7 +1,6 @@
-"""The types of option values: each parses a text, or explains what it must be.
+"""The types of option values.
 
-Purpose: `parse` of each type raises `ValueError` whose text completes "option ... has the value
-...: it ...". What it must not know: which option the text belongs to.
+Purpose: parse the text of an option, and describe which values are valid. Must not know: options.
 """
 
 from __future__ import annotations
@@ -13,22 +12,27 @@ from typing import Final
 
 from pyspark_kafka.kafka.offsets import INT_MAX, LONG_MAX
 
+# Every type has `parse`, which raises `ValueError` for an invalid text, `label`, its name in
+# docs/options.md, and `expected`, which completes the sentence "Set the option to ...".
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Any text that is not blank."""
+    """Any text that is not blank; parsed without surrounding white space."""
 
-    label: str = "text"
+    label: str = "string"
+    expected: str = "a value that is not blank"
 
     def parse(self, text: str) -> str:
         if not text.strip():
-            raise ValueError("it is blank")
+            raise ValueError(text)
         return text.strip()
 
 
 @dataclass(frozen=True, slots=True)
 class Boolean:
     label: str = "boolean"
+    expected: str = "true or false"
 
     def parse(self, text: str) -> bool:
         match text.strip().lower():
@@ -36,34 +40,50 @@ class Boolean:
                 return True
             case "false":
                 return False
-        raise ValueError("it must be true or false")
+        raise ValueError(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Integer:
     minimum: int
     maximum: int
-    label: str = "integer"
+
+    @property
+    def label(self) -> str:
+        return "integer" if self.minimum == 0 else f"integer >= {self.minimum}"
+
+    @property
+    def expected(self) -> str:
+        return f"a whole number from {self.minimum} to {self.maximum}"
 
     def parse(self, text: str) -> int:
         stripped = text.strip()
         if not re.fullmatch(r"[+-]?[0-9]{1,20}", stripped):
-            raise ValueError("it must be a whole number")
+            raise ValueError(text)
         number = int(stripped)
         if not self.minimum <= number <= self.maximum:
-            raise ValueError(f"it must be a number from {self.minimum} to {self.maximum}")
+            raise ValueError(text)
         return number
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
+    """One of these values, in upper or lower case; parsed to lower case."""
+
     values: tuple[str, ...]
-    label: str = "one of"
+
+    @property
+    def label(self) -> str:
+        return ", ".join(f"`{value}`" for value in self.values)
+
+    @property
+    def expected(self) -> str:
+        return " or ".join(f"'{value}'" for value in self.values)
 
     def parse(self, text: str) -> str:
         lowered = text.strip().lower()
         if lowered not in self.values:
-            raise ValueError(f"it must be {' or '.join(self.values)}")
+            raise ValueError(text)
         return lowered
 
 
@@ -82,21 +102,31 @@ _MICROSECONDS_PER: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Spark's time strings (JavaUtils.timeStringAs): `15m`, `500ms`, `2h`; bare is milliseconds."""
+    """A time string of Spark (`JavaUtils.timeStringAs`): `15m`, `500ms`, `2h`.
+
+    A number without a unit is in milliseconds.
+    """
 
     minimum_ms: int = 0
     maximum_ms: int = LONG_MAX
     label: str = "duration"
 
+    @property
+    def expected(self) -> str:
+        return (
+            "a number and a unit (us, ms, s, m, h or d), such as 15m, "
+            f"from {self.minimum_ms} ms to {self.maximum_ms} ms"
+        )
+
     def parse(self, text: str) -> int:
-        """Milliseconds, rounded down."""
+        """Return milliseconds, rounded down."""
         match = re.fullmatch(r"([0-9]{1,12})([a-z]*)", text.strip().lower())
         unit = (match[2] or "ms") if match else ""
         if match is None or unit not in _MICROSECONDS_PER:
-            raise ValueError("it must be a number and a unit (us, ms, s, m, h, d), such as 15m")
+            raise ValueError(text)
         duration_ms = int(match[1]) * _MICROSECONDS_PER[unit] // 1_000
         if not self.minimum_ms <= duration_ms <= self.maximum_ms:
-            raise ValueError(f"it must be from {self.minimum_ms} ms to {self.maximum_ms} ms")
+            raise ValueError(text)
         return duration_ms
 
 

@@ -1,0 +1,140 @@
+"""The options of one query as text, with typed access by the table.
+
+Purpose: `RawOptions`. Invariant: every option is known or of Spark, and applies to the query. Must
+not know: how options relate to each other, except by the table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from pyspark_kafka.errors import OptionError, sentence
+from pyspark_kafka.options.names import check_name
+from pyspark_kafka.options.offsets_json import OffsetFormatError
+from pyspark_kafka.options.table import BY_LOWER_NAME, OPTIONS, REFUSED_KAFKA, Mode
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_KAFKA: str = "kafka."
+
+
+class RawOptions:
+    """The options of one query. Names are not case-sensitive; values are parsed on access.
+
+    `modes` are the possible types of the query: one, or both types of read. Raises `OptionError`
+    for names and for options that do not apply.
+    """
+
+    def __init__(self, options: Mapping[str, str], modes: frozenset[Mode]) -> None:
+        self.modes = modes
+        self._texts = {name.lower(): value for name, value in options.items()}
+        for name in options:
+            check_name(name)
+            self._check_modes(name.lower())
+            self._check_requirement(name.lower())
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._texts
+
+    @property
+    def kafka(self) -> dict[str, str]:
+        """The `kafka.*` settings without the prefix, in lower case."""
+        return {
+            name.removeprefix(_KAFKA): text
+            for name, text in self._texts.items()
+            if name.startswith(_KAFKA)
+        }
+
+    def text(self, name: str) -> str:
+        value = self._value(name)
+        assert isinstance(value, str), name
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        return None if self._value(name) is None else self.text(name)
+
+    def boolean(self, name: str) -> bool:
+        value = self._value(name)
+        assert isinstance(value, bool), name
+        return value
+
+    def integer(self, name: str) -> int:
+        value = self._value(name)
+        assert isinstance(value, int), name
+        return value
+
+    def optional_integer(self, name: str) -> int | None:
+        return None if self._value(name) is None else self.integer(name)
+
+    def json(self, name: str, parse: Callable[[str], T]) -> T:
+        """Return the option as parsed by a function of `offsets_json`."""
+        text = self.text(name)
+        try:
+            return parse(text)
+        except OffsetFormatError as error:
+            raise OptionError(
+                f"Option '{name}' has the value '{text}'. {sentence(error.problem)}.",
+                advice=f"Set it to JSON in this format: {error.example}.",
+                option=name,
+                topic=error.topic,
+                partition=error.partition,
+            ) from None
+
+    def parse_all(self) -> None:
+        """Parse every value, for its error."""
+        for option in OPTIONS:
+            self._value(option.name)
+
+    def check_spark_supports_admission_control(self) -> None:
+        """Raise `OptionError` for options that need a later Spark version than this one."""
+        for option in OPTIONS:
+            if option.spark_since is not None and option.name in self:
+                raise OptionError(
+                    f"Option '{option.name}' needs Spark {option.spark_since} or later: this "
+                    "version cannot limit the micro-batches of Python sources.",
+                    advice="Remove the option, or upgrade Spark.",
+                    option=option.name,
+                )
+
+    def _value(self, name: str) -> bool | int | str | None:
+        option = BY_LOWER_NAME[name.lower()]
+        text = self._texts.get(name.lower())
+        if text is None or self.modes <= option.ignored_in:
+            text = option.default_in(self.modes)
+        return None if text is None else option.parse(text)
+
+    def _check_modes(self, lowered: str) -> None:
+        setting = lowered.removeprefix(_KAFKA)
+        if setting != lowered and setting in REFUSED_KAFKA:
+            raise OptionError(
+                f"Option '{lowered}' is not supported.",
+                advice=REFUSED_KAFKA[setting],
+                option=lowered,
+            )
+        option = BY_LOWER_NAME.get(lowered)
+        if option is None:
+            return
+        query = " or ".join(sorted(mode.value for mode in self.modes))
+        if self.modes <= option.ignored_in:
+            log.warning("Option '%s' has no effect in %s.", option.name, query)
+        elif not self.modes & option.modes:
+            raise OptionError(
+                f"Option '{option.name}' does not apply to {query}.",
+                advice=option.advice,
+                option=option.name,
+            )
+
+    def _check_requirement(self, lowered: str) -> None:
+        option = BY_LOWER_NAME.get(lowered)
+        if option is None or option.requires is None or option.requires in self:
+            return
+        if self.modes & BY_LOWER_NAME[option.requires.lower()].modes:
+            raise OptionError(
+                f"Option '{option.name}' requires the option '{option.requires}'.",
+                advice=f"Set '{option.requires}', or remove '{option.name}'.",
+                option=option.name,
+            )
