@@ -113,7 +113,6 @@ def _check_column(name: str, data_type: DataType) -> None:
             advice="Cast it.",
             column=name,
         )
-        )
 
 
 def _listing(names: list[str]) -> str:
